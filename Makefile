@@ -1,0 +1,75 @@
+# Everything runs in .venv, made at the first use with PYTHON (3.10 or later). Spark and the embedded Kafka need Java 17
+# or later. `make` alone lists what there is.
+PYTHON ?= python3
+OLDEST_SPARK := pyspark==4.1.0
+VENV := .venv
+OLDEST := .venv-oldest
+BIN := $(VENV)/bin
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test unit contract integration test-oldest lint format bench clean java
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/demo.stamp | java ## Kafka, 336,776 flights and a Spark job in a consumer group, on this machine
+	@$(BIN)/python jobs/demo.py
+
+test: $(VENV)/test.stamp | java ## all tests: unit, contract, integration
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+unit: $(VENV)/test.stamp ## tests without Kafka and Spark
+	$(BIN)/pytest tests/unit $(PYTEST_ARGS)
+
+contract: $(VENV)/test.stamp | java ## the delivery contract, on a fake and on real Kafka
+	$(BIN)/pytest tests/contract $(PYTEST_ARGS)
+
+integration: $(VENV)/test.stamp | java ## tests with real Kafka and Spark
+	$(BIN)/pytest tests/integration $(PYTEST_ARGS)
+
+test-oldest: $(OLDEST)/test.stamp | java ## the core of the tests on the oldest PySpark that is supported
+	$(OLDEST)/bin/pytest -m 'core or not integration' $(PYTEST_ARGS)
+
+lint: $(VENV)/test.stamp ## ruff and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(VENV)/test.stamp ## formats the code
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(VENV)/demo.stamp | java ## speed, beside Spark's own Kafka source
+	@$(BIN)/python jobs/bench.py
+
+clean: ## removes the environments and what tools leave
+	rm -rf $(VENV) $(OLDEST) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build spark-warehouse
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+java:
+	@"$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | grep -Eq 'version "(1[7-9]|[2-9][0-9])' || { \
+	  echo "Java 17 or later was not found ($${JAVA_HOME:-no JAVA_HOME}). Spark and the embedded Kafka need it:"; \
+	  echo "Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17"; exit 1; } >&2
+
+# Stamps make a second run start at once; a change of pyproject.toml installs again.
+$(VENV)/demo.stamp: pyproject.toml | java $(BIN)/python
+	@echo "== Installing PySpark and what else the demo needs into $(VENV) (a few minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[spark,demo]'
+	@touch $@
+
+$(VENV)/test.stamp: pyproject.toml | $(BIN)/python
+	@echo "== Installing PySpark and the test tools into $(VENV) (a few minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@ $(VENV)/demo.stamp
+
+$(OLDEST)/test.stamp: pyproject.toml | $(OLDEST)/bin/python
+	@echo "== Installing $(OLDEST_SPARK) and the test tools into $(OLDEST)"
+	@$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' '$(OLDEST_SPARK)'
+	@touch $@
+
+$(BIN)/python $(OLDEST)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "$(PYTHON) is not Python 3.10 or later; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -m venv $(@D)/.. || { \
+	  echo "$(PYTHON) cannot make virtual environments (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; }

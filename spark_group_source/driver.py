@@ -1,0 +1,216 @@
+"""What runs on Spark's driver for one query: the member, its share of the group, and the planning of batches.
+
+It knows no pyspark: :mod:`spark_group_source.stream` is its door to Spark, tests drive it directly. All methods are for
+the one thread that Spark's calls come on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+
+from spark_group_source.admission import admit
+from spark_group_source.clock import Clock, Deadline, monotonic
+from spark_group_source.errors import DataLoss, TopicError
+from spark_group_source.group.coordinator import Coordinator
+from spark_group_source.group.member import Member
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.state import Membership
+from spark_group_source.group.verdicts import describe
+from spark_group_source.log_ends import LogEnds
+from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
+from spark_group_source.options import SourceOptions
+from spark_group_source.run_target import RunTarget
+from spark_group_source.share import Access, Share
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.settings import WireOptions
+
+log = logging.getLogger(__name__)
+
+START_TIMEOUT = 20.0
+"""Seconds in which brokers and topics must have been seen before the query fails."""
+
+TOPIC_PATIENCE = 3.0
+"""Seconds in which a topic that is not known may still become known: brokers learn of new ones one by one."""
+
+RETRY_INTERVAL = 1.0
+"""Seconds between tries of a commit or a start position that failed: Spark polls a hundred times as often."""
+
+
+class Driver:
+    """One running query's part in its group."""
+
+    def __init__(self, options: SourceOptions, wire: WireOptions, clock: Clock = monotonic) -> None:
+        self._options = options
+        self._clock = clock
+        self._settings = group_settings(options)
+        cluster = Cluster(wire)
+        self._own = Access(cluster, Coordinator(cluster, self._settings))
+        members_cluster = Cluster(wire)
+        member_side = Access(members_cluster, Coordinator(members_cluster, self._settings))
+        self._share = Share(options.group_id, options.starting_offsets, options.read_committed, member_side)
+        self._member = Member(members_cluster, self._settings, self._share, clock)
+        self._ends = LogEnds(cluster, options.read_committed, clock)
+        self._target: RunTarget | None = None
+        self._topic_ids: dict[str, str] = {}
+        self._planned_from: BatchOffset | None = None
+        self._planned: BatchOffset | None = None
+        self._retry_at = 0.0
+
+    def start(self, logged: BatchOffset) -> None:
+        """Checks that the topics are there, then joins the group. ``logged`` is where the checkpoint stands.
+
+        Raises:
+            BrokerUnavailable: no broker answered in time.
+            TopicError: a topic does not exist or may not be described.
+        """
+        self._check_topics()
+        self._share.restore(logged.ends())
+        self._member.start()
+
+    def await_share(self) -> None:
+        """Waits until the group has given this query its share, as long as a dead member may hold it up."""
+        if not self._member.await_share(Deadline.after(self._settings.session_timeout, self._clock)):
+            log.warning(
+                "group %s: no share after %.0f s; the query goes on and reads when it comes",
+                self._settings.group_id,
+                self._settings.session_timeout,
+            )
+
+    def freeze_target(self) -> None:
+        """From here on the query reads up to what the log holds now, in all partitions, and no further."""
+        own, committed_only = self._own, self._options.read_committed
+        self._target = RunTarget(own.cluster, own.coordinator, self._settings, committed_only, self._clock)
+
+    def latest(self, start: BatchOffset, limit: int | None) -> BatchOffset:
+        """The end of the next batch; ``start`` itself where there is nothing to read.
+
+        Args:
+            start: the end of the last completed batch.
+            limit: most offsets to cover, or ``None``.
+        """
+        if self._planned is not None and start == self._planned_from:
+            # Spark has not taken the batch it was given: it is still to be read.
+            return self._planned
+        self._complete(start)
+        me = self._member.snapshot()
+        self._mend(me)
+        if self._target is None:
+            return self._plan(start, limit, me)
+        return self._plan_to_target(start, limit)
+
+    def ends(self) -> Mapping[TopicPartition, int]:
+        """The ends of the log as last seen."""
+        return self._ends.known
+
+    def complete(self, end: BatchOffset) -> None:
+        """Spark has completed the batch that ends at ``end``: commits it."""
+        self._complete(end)
+
+    def close(self) -> None:
+        """Leaves the group and closes all connections. What is completed and not committed is tried once more."""
+        try:
+            if self._planned is None:
+                self._share.commit(self._member.snapshot(), self._own)
+        finally:
+            self._member.close()
+            self._own.cluster.close()
+
+    def _complete(self, end: BatchOffset) -> None:
+        if self._planned is None or end != self._planned:
+            return
+        self._share.completed({each.tp: each.end for each in end.reads()})
+        self._planned = self._planned_from = None
+        self._ends.expire()
+        if not self._share.commit(self._member.snapshot(), self._own):
+            self._retry_at = self._clock() + RETRY_INTERVAL
+        self._member.batch_done()
+
+    def _mend(self, me: Membership) -> None:
+        """Tries again what failed: commits, and start positions of newly owned partitions."""
+        if self._clock() < self._retry_at:
+            return
+        unresolved = self._share.unresolved(me)
+        if unresolved:
+            self._share.resolve(unresolved, me, self._own)
+        elif self._share.commit(me, self._own):
+            return
+        self._retry_at = self._clock() + RETRY_INTERVAL
+
+    def _plan(self, start: BatchOffset, limit: int | None, me: Membership) -> BatchOffset:
+        positions = self._share.positions(me)
+        ends = self._ends.of(positions)
+        if self._target is not None:
+            ends = self._target.cap(ends)
+        self._check_ends(positions, ends)
+        admitted = admit(positions, ends, limit)
+        moving = frozenset(tp for tp, end in admitted.items() if end > positions[tp])
+        moving = self._member.plan(moving) if moving else moving
+        if not moving:
+            return start
+        known = {tp: OffsetRange(*tp, each.end, each.end, each.topic_id) for tp, each in start.ranges.items()}
+        for tp, position in positions.items():
+            end = admitted[tp] if tp in moving else position
+            known[tp] = OffsetRange(*tp, position, end, self._topic_ids.get(tp.topic, ""))
+        self._planned_from, self._planned = start, BatchOffset(known)
+        self._share.planned({tp: admitted[tp] for tp in moving})
+        return self._planned
+
+    def _plan_to_target(self, start: BatchOffset, limit: int | None) -> BatchOffset:
+        """A run to a frozen target ends when the group has reached it everywhere, not only in what is owned now."""
+        assert self._target is not None
+        self._target.freeze()
+        while True:
+            me = self._member.snapshot()
+            self._mend(me)
+            planned = self._plan(start, limit, me)
+            if planned is not start or self._target.reached():
+                return planned
+            self._target.wait()
+
+    def _check_ends(self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
+        for tp, end in ends.items():
+            if self._target is None and end < positions[tp] and self._options.fail_on_data_loss:
+                raise DataLoss(
+                    f"{tp} ends at offset {end}, before offset {positions[tp]} where this query goes on.",
+                    "The topic was made anew or its log was cut. Start with a new checkpoint and reset the group's"
+                    " offsets, or set failOnDataLoss to false to go on at the end of the log.",
+                )
+
+    def _check_topics(self) -> None:
+        """Raises the error of the first topic that is not there, once brokers had time to learn of new ones."""
+        deadline = Deadline.after(START_TIMEOUT, self._clock)
+        patience = deadline.at_most(TOPIC_PATIENCE)
+        while True:
+            topics = self._own.cluster.metadata(self._options.topics, deadline).topics
+            bad = {name: topics[name].error if name in topics else 3 for name in self._options.topics}
+            bad = {name: errno for name, errno in bad.items() if errno}
+            if not bad:
+                self._topic_ids = {name: topic.id for name, topic in topics.items()}
+                return
+            if patience.expired() or 29 in bad.values():
+                break
+            time.sleep(0.2)
+        name, errno = next(iter(bad.items()))
+        raise TopicError(
+            f"Topic '{name}' cannot be read: the brokers answer {describe(errno)}.",
+            "Grant the principal DESCRIBE and READ on it." if errno == 29 else "Create it, or correct 'subscribe'.",
+            errno=errno,
+        )
+
+
+def group_settings(options: SourceOptions) -> GroupSettings:
+    """The member's settings as the options say."""
+    return GroupSettings(
+        group_id=options.group_id,
+        topics=options.topics,
+        assignors=options.assignors,
+        instance_id=options.group_instance_id,
+        session_timeout=options.session_timeout,
+        heartbeat_interval=options.heartbeat_interval,
+        rebalance_timeout=options.max_poll_interval,
+        request_timeout=options.request_timeout,
+        metadata_max_age=options.metadata_max_age,
+    )
+

@@ -1,0 +1,43 @@
+"""Connections kept across the tasks of a reused Python worker."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from spark_group_source.clock import monotonic
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.settings import WireOptions
+
+IDLE = 60.0
+"""Seconds after which a cluster nobody used is closed, when the next task begins."""
+
+_Kept = dict[tuple[int, WireOptions], tuple[float, Cluster]]
+_kept: _Kept = {}
+
+
+@contextlib.contextmanager
+def cluster(options: WireOptions) -> Iterator[Cluster]:
+    """A cluster for one task. Kept for the next one, unless the task failed: then its connections are in no known state.
+
+    A worker process runs one task at a time, in one thread. The process id is part of the key, because a forked worker
+    must not use its parent's sockets.
+    """
+    key = (os.getpid(), options)
+    _close_idle()
+    _, found = _kept.pop(key, (0.0, None))
+    lent = found or Cluster(options)
+    try:
+        yield lent
+    except BaseException:
+        lent.close()
+        raise
+    _kept[key] = (monotonic(), lent)
+
+
+def _close_idle() -> None:
+    for key, (used, idle) in list(_kept.items()):
+        if key[0] != os.getpid() or monotonic() - used > IDLE:
+            del _kept[key]
+            idle.close()

@@ -1,0 +1,137 @@
+"""Positions in the logs: earliest, latest, or by time, asked of the partitions' leaders."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, TopicError
+from spark_group_source.fetch.errors import Remedy, describe, remedy
+from spark_group_source.offsets import TopicPartition
+from spark_group_source.wire import versions
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.connection import Connection
+
+_CONSUMER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LogOffset:
+    """An offset found; ``offset`` is -1 where no record is as young as the timestamp asked for. Milliseconds."""
+
+    offset: int
+    timestamp: int = -1
+
+
+def log_offsets(
+    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, read_committed: bool, deadline: Deadline
+) -> dict[TopicPartition, LogOffset]:
+    """The offset of each partition at -2 (earliest), -1 (latest) or a timestamp in milliseconds.
+
+    All leaders are asked before the first answer is waited for. Partitions whose leader moved are asked again.
+
+    Raises:
+        TopicError: a topic may not be described, or is still unknown at the deadline.
+        BrokerUnavailable, DeadlineExceeded: not all leaders answered in time.
+    """
+    found: dict[TopicPartition, LogOffset] = {}
+    pause = cluster.options.retry_backoff
+    fresh = False
+    while True:
+        open_ones = {tp: at for tp, at in wanted.items() if tp not in found}
+        if not open_ones:
+            return found
+        troubles = _round(cluster, open_ones, fresh, read_committed, deadline, found)
+        if not troubles:
+            continue
+        if deadline.remaining() <= pause:
+            raise _unanswered(troubles)
+        time.sleep(pause)
+        pause, fresh = min(pause * 2, cluster.options.retry_backoff_max), True
+
+
+def _round(
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, int],
+    fresh: bool,
+    read_committed: bool,
+    deadline: Deadline,
+    found: dict[TopicPartition, LogOffset],
+) -> dict[TopicPartition, GroupSourceError]:
+    """Asks every leader once, adds to ``found``; what went wrong, by partition."""
+    troubles: dict[TopicPartition, GroupSourceError] = {}
+    by_leader: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
+    topics = cluster.topics({tp.topic for tp in wanted}, deadline, fresh=fresh)
+    for tp, at in wanted.items():
+        topic = topics.get(tp.topic)
+        leader = topic.partitions.get(tp.partition) if topic else None
+        if leader is None:
+            troubles[tp] = TopicError(f"{tp} has no leader, or does not exist.", "Check the topic.", errno=3)
+        else:
+            by_leader[leader][tp] = at
+    asked: list[tuple[Connection, dict[TopicPartition, int]]] = []
+    for leader, part in by_leader.items():
+        try:
+            connection = cluster.connection(leader, deadline)
+            connection.send(_request(part, read_committed), deadline)
+            asked.append((connection, part))
+        except (BrokerUnavailable, DeadlineExceeded) as error:
+            troubles |= dict.fromkeys(part, error)
+    for connection, part in asked:
+        try:
+            answer = connection.receive(deadline.at_most(cluster.options.request_timeout))
+        except (BrokerUnavailable, DeadlineExceeded) as error:
+            troubles |= dict.fromkeys(part, error)
+            continue
+        _interpret(answer, found, troubles)
+    return troubles
+
+
+def _request(wanted: Mapping[TopicPartition, int], read_committed: bool) -> Any:
+    topic_of = ListOffsetsRequest.ListOffsetsTopic
+    by_topic: dict[str, list[Any]] = defaultdict(list)
+    for tp, at in wanted.items():
+        partition = topic_of.ListOffsetsPartition(
+            version=versions.LIST_OFFSETS, partition_index=tp.partition, current_leader_epoch=-1, timestamp=at
+        )
+        by_topic[tp.topic].append(partition)
+    level = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
+    return ListOffsetsRequest(
+        version=versions.LIST_OFFSETS,
+        replica_id=_CONSUMER,
+        isolation_level=level,
+        topics=[topic_of(version=versions.LIST_OFFSETS, name=t, partitions=p) for t, p in by_topic.items()],
+    )
+
+
+def _interpret(
+    answer: Any, found: dict[TopicPartition, LogOffset], troubles: dict[TopicPartition, GroupSourceError]
+) -> None:
+    for topic in answer.topics:
+        for told in topic.partitions:
+            tp = TopicPartition(topic.name, told.partition_index)
+            if not told.error_code:
+                found[tp] = LogOffset(told.offset, told.timestamp)
+                continue
+            error = TopicError(
+                f"The position of {tp} cannot be had: {describe(told.error_code)}.",
+                "Grant the principal DESCRIBE on the topic." if told.error_code == 29 else "Check the topic.",
+                errno=told.error_code,
+            )
+            if remedy(told.error_code) is not Remedy.NEW_LEADER:
+                raise error
+            troubles[tp] = error
+
+
+def _unanswered(troubles: Mapping[TopicPartition, GroupSourceError]) -> GroupSourceError:
+    tp, trouble = next(iter(sorted(troubles.items())))
+    if isinstance(trouble, TopicError):
+        return trouble
+    more = f" (and {len(troubles) - 1} more partitions)" if len(troubles) > 1 else ""
+    return DeadlineExceeded(f"The position of {tp}{more} was not told in time: {trouble.happened}")

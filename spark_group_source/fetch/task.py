@@ -1,0 +1,27 @@
+"""What one Spark task reads, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_group_source.offsets import OffsetRange
+from spark_group_source.wire.settings import WireOptions
+
+
+@dataclass(frozen=True, slots=True)
+class FetchTask:
+    """Ranges of offsets and everything needed to read them on an executor; picklable. Sizes in bytes, times in seconds.
+
+    ``max_bytes`` is the size of a fetch response, which bounds the memory of a task: the broker exceeds it only for a
+    single record batch that is larger. ``patience`` is how long a task goes without progress before it fails.
+    """
+
+    ranges: tuple[OffsetRange, ...]
+    wire: WireOptions
+    columns: tuple[str, ...]
+    read_committed: bool = False
+    check_crcs: bool = True
+    fail_on_data_loss: bool = True
+    max_bytes: int = 4 * 2**20
+    max_wait: float = 0.5
+    patience: float = 120.0

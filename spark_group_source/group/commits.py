@@ -1,0 +1,105 @@
+"""What a query has planned, what Spark has completed, and what the group was told: the ledger of offsets. Pure.
+
+An offset is always the next one to read, so a completed batch is committed as its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from spark_group_source.offsets import TopicPartition
+
+MARK = "spark-group-source"
+"""Start of the metadata of every commit of this source. ``kafka-consumer-groups --reset-offsets`` writes empty
+metadata, so a lower offset without the mark is somebody's decision and not a commit of ours that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A partition's committed offset as the group has it."""
+
+    offset: int
+    metadata: str = ""
+
+    @property
+    def marked(self) -> bool:
+        """Whether this source wrote it."""
+        return self.metadata.startswith(MARK)
+
+
+def resume_at(committed: Committed | None, logged: int | None, start: int | None) -> int | None:
+    """Where a newly owned partition starts.
+
+    Args:
+        committed: the group's commit, if there is one.
+        logged: the end that this query logged for the partition last, if it ever read it.
+        start: what ``startingOffsets`` resolves to; needed only where the other two are ``None``.
+    """
+    if committed is None:
+        return start if logged is None else logged
+    if logged is None or committed.offset >= logged or not committed.marked:
+        return committed.offset
+    return logged
+
+
+@dataclass
+class Ledger:
+    """Offsets of one query. Not thread-safe: its owner holds a lock.
+
+    ``logged``: ends that Spark has logged for this query, of every partition it ever read. ``positions``: next
+    offset to plan, of each partition owned now. ``done``: what may be committed. ``committed``: what the group has.
+    """
+
+    logged: dict[TopicPartition, int] = field(default_factory=dict)
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+    done: dict[TopicPartition, int] = field(default_factory=dict)
+    committed: dict[TopicPartition, int] = field(default_factory=dict)
+    in_flight: frozenset[TopicPartition] = frozenset()
+
+    def gained(self, tp: TopicPartition, committed: Committed | None, position: int) -> None:
+        """A newly owned partition starts at ``position``, which becomes its committed offset at once.
+
+        Except where the batch in flight ends there: that is not completed yet.
+        """
+        self.positions[tp] = position
+        if committed is not None:
+            self.committed[tp] = committed.offset
+        if tp not in self.in_flight:
+            self.done[tp] = position
+
+    def dropped(self, partitions: Iterable[TopicPartition]) -> None:
+        """These are not owned any more: nothing of them is planned or committed from here on."""
+        for tp in partitions:
+            for book in (self.positions, self.done, self.committed):
+                book.pop(tp, None)
+
+    def planned(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Spark is given a batch that reads up to ``ends``."""
+        self.in_flight = frozenset(ends)
+        self.logged.update(ends)
+        self.positions.update(ends)
+
+    def completed(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Spark has completed the batch that ends at ``ends``.
+
+        An end beyond the position of the present ownership is not committed: the partition was taken away in
+        mid-batch and came back further down, by somebody's decision, and will be read again from there.
+        """
+        self.in_flight = frozenset()
+        for tp, end in ends.items():
+            if end <= self.positions.get(tp, -1):
+                self.done[tp] = max(end, self.done.get(tp, -1))
+
+    def pending(self) -> dict[TopicPartition, int]:
+        """What is completed and not committed: never lower than what this ownership has committed."""
+        return {tp: offset for tp, offset in self.done.items() if self._is_news(tp, offset)}
+
+    def _is_news(self, tp: TopicPartition, offset: int) -> bool:
+        return tp not in self.committed or offset > self.committed[tp]
+
+    def confirmed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """The group has these now."""
+        for tp, offset in offsets.items():
+            if tp in self.positions:
+                self.committed[tp] = max(offset, self.committed.get(tp, -1))

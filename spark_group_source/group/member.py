@@ -1,0 +1,333 @@
+"""One member of a group: the thread that performs what the state machine asks for.
+
+The thread named ``group-member`` owns the membership connection. Everybody else reads snapshots and posts events; each
+public method says who may call it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from typing import Protocol
+
+from spark_group_source.clock import Clock, Deadline, monotonic
+from spark_group_source.errors import GroupSourceError
+from spark_group_source.group import assignment
+from spark_group_source.group.coordinator import Coordinator, Round
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.state import (
+    Action,
+    BatchDone,
+    BatchPlanned,
+    Close,
+    Event,
+    Gained,
+    Join,
+    Leave,
+    Lost,
+    Membership,
+    Partitions,
+    Pause,
+    Phase,
+    Refused,
+    Revoked,
+    SubscriptionChanged,
+    Sync,
+    Tick,
+    step,
+)
+from spark_group_source.group.verdicts import Verdict
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.interrupt import Interrupt, Interrupted
+
+log = logging.getLogger(__name__)
+
+LEAVE_TIMEOUT = 3.0
+"""Seconds for a last LeaveGroup: Spark kills the process some seconds after it asked it to end."""
+
+JOIN_SLACK = 10.0
+"""Seconds beyond the rebalance timeout in which the broker must have answered a JoinGroup."""
+
+
+class Listener(Protocol):
+    """Is told of partitions, on the member's thread, in the order in which it happens."""
+
+    def gained(self, partitions: Partitions, me: Membership) -> None:
+        """These are owned from now on."""
+
+    def revoked(self, partitions: Partitions, late: Partitions) -> None:
+        """These are given up in order; the batch that read ``late`` ones did not end in time."""
+
+    def lost(self, partitions: Partitions, why: str) -> None:
+        """These were taken away: nothing of them may be committed."""
+
+
+class Member:
+    """Membership of one query. Made when the query starts, closed when it ends, never used again."""
+
+    def __init__(
+        self, cluster: Cluster, settings: GroupSettings, listener: Listener, clock: Clock = monotonic
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._listener = listener
+        self._clock = clock
+        self._coordinator = Coordinator(cluster, settings)
+        self._state = Membership(cooperative=assignment.is_cooperative(settings.assignors))
+        self._todo: deque[Action] = deque([Join()])
+        self._changed = threading.Condition()
+        self._closing = Interrupt()
+        self._round: Round | None = None
+        self._layout = assignment.Layout({})
+        self._next_heartbeat = 0.0
+        self._next_look = 0.0
+        self._backoff = settings.retry_backoff
+        self._settled = False
+        # A daemon: where the process is ended without close(), it must not wait for the group.
+        self._thread = threading.Thread(target=self._run, name="group-member", daemon=True)
+
+    def start(self) -> None:
+        """Begins to join. Caller: the query, once."""
+        self._thread.start()
+
+    def snapshot(self) -> Membership:
+        """The membership as it is now. Caller: anybody.
+
+        Raises:
+            GroupSourceError: the group refused this member for good.
+        """
+        with self._changed:
+            if self._state.error is not None:
+                raise self._state.error
+            return self._state
+
+    def await_share(self, deadline: Deadline) -> bool:
+        """Waits for the first share of the group, empty or not; whether it came. Caller: the query.
+
+        Raises:
+            GroupSourceError: the group refused this member for good.
+        """
+        with self._changed:
+            while not self._settled and self._state.error is None and not deadline.expired():
+                self._changed.wait(deadline.remaining())
+        self.snapshot()
+        return self._settled
+
+    def plan(self, partitions: Partitions) -> Partitions:
+        """Registers a batch that is to read ``partitions``; returns those it may, which are readable still.
+
+        Until :meth:`batch_done` a hand-over of these waits for the batch. Caller: the query.
+        """
+        with self._changed:
+            allowed = partitions & self._state.readable.keys()
+            self._apply(BatchPlanned(allowed))
+            return allowed
+
+    def batch_done(self) -> None:
+        """The batch is completed and committed, or never will be. Caller: the query."""
+        with self._changed:
+            self._apply(BatchDone())
+
+    def close(self) -> None:
+        """Leaves the group and ends the thread, within :data:`LEAVE_TIMEOUT`. Caller: the query, at its end."""
+        with self._changed:
+            self._apply(Close())
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(LEAVE_TIMEOUT + 1.0)
+
+    def _apply(self, event: Event) -> None:
+        """Takes one step; the caller holds the lock."""
+        self._state, actions = step(self._state, event, self._clock(), self._settings.drain_timeout)
+        if any(isinstance(action, Join | Leave) for action in actions):
+            # What was to be sent in the phase that is over has no meaning in the next one.
+            self._todo = deque(each for each in self._todo if not isinstance(each, Join | Sync | Pause))
+        self._todo.extend(actions)
+        self._changed.notify_all()
+
+    def _post(self, event: Event) -> None:
+        with self._changed:
+            self._apply(event)
+
+    def _run(self) -> None:
+        try:
+            while self._turn():
+                pass
+        except Interrupted:
+            self._leave()
+        except Exception as error:
+            log.exception("group %s: the member's thread failed", self._settings.group_id)
+            trouble = GroupSourceError(f"The membership in group '{self._settings.group_id}' failed: {error!r}.")
+            self._post(Refused(Verdict.FATAL, repr(error), error=trouble))
+        finally:
+            self._cluster.close()
+
+    def _turn(self) -> bool:
+        """Performs the next thing there is to do; whether there may be more."""
+        with self._changed:
+            ended = self._state.phase in (Phase.LEFT, Phase.FAILED)
+            if not self._todo and ended:
+                return False
+            if not self._todo:
+                self._changed.wait(self._idle_time())
+            action = self._todo.popleft() if self._todo else None
+        if action is not None:
+            self._perform(action)
+        else:
+            self._keep_alive()
+        return True
+
+    def _idle_time(self) -> float:
+        until = self._next_heartbeat
+        if self._state.phase is Phase.DRAINING:
+            until = min(until, self._state.drain_by)
+        return max(0.0, until - self._clock())
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case Join():
+                self._join()
+            case Sync():
+                self._sync()
+            case Pause(rediscover):
+                self._pause(rediscover)
+            case Leave():
+                self._leave()
+            case Gained(partitions):
+                self._listener.gained(partitions, self._state)
+            case Revoked(partitions, late):
+                self._listener.revoked(partitions, late)
+            case Lost(partitions, why):
+                self._listener.lost(partitions, why)
+
+    def _join(self) -> None:
+        log.info("group %s: joining, because %s", self._settings.group_id, self._state.reason)
+        deadline = Deadline.after(self._settings.rebalance_timeout + JOIN_SLACK, self._clock)
+        answer = self._coordinator.join(self._state, deadline, self._closing)
+        if isinstance(answer, Refused):
+            self._refused(answer)
+            return
+        self._round = answer
+        self._post(answer.joined)
+
+    def _sync(self) -> None:
+        assert self._round is not None, "a sync follows a join"
+        try:
+            shares = self._shares(self._round)
+        except GroupSourceError as error:
+            self._refused(Refused(Verdict.RETRY, f"the assignment could not be made: {error}"))
+            return
+        deadline = Deadline.after(self._settings.rebalance_timeout + JOIN_SLACK, self._clock)
+        answer = self._coordinator.sync(self._round, shares, deadline, self._closing)
+        if isinstance(answer, Refused):
+            self._refused(answer)
+            return
+        now = self._clock()
+        self._next_heartbeat = now + self._settings.heartbeat_interval
+        self._next_look = now + self._settings.metadata_max_age
+        self._backoff = self._settings.retry_backoff
+        self._post(answer)
+        self._report(self._round)
+        self._perform_news()
+        with self._changed:
+            self._settled = True
+            self._changed.notify_all()
+
+    def _perform_news(self) -> None:
+        """Tells the listener at once what the sync brought, so that a share counts as settled with its positions."""
+        while True:
+            with self._changed:
+                if not self._todo or not isinstance(self._todo[0], Gained | Revoked | Lost):
+                    return
+                action = self._todo.popleft()
+            self._perform(action)
+
+    def _report(self, turn: Round) -> None:
+        owned = sorted(self._state.readable)
+        log.info(
+            "group %s: generation %d by %s, member %s%s owns %d partition(s)%s",
+            self._settings.group_id,
+            turn.joined.generation,
+            turn.assignor,
+            turn.joined.member_id,
+            " (leader)" if turn.leads else "",
+            len(owned),
+            ": " + ", ".join(map(str, owned[:20])) + (", ..." if len(owned) > 20 else "") if owned else "",
+        )
+
+    def _shares(self, turn: Round) -> dict[str, bytes]:
+        """Everybody's share where this member is to assign, from metadata asked for now: stale ones would leave new
+        partitions to nobody."""
+        if turn.leads:
+            topics = assignment.subscribed_topics(turn.members) | set(self._settings.topics)
+            self._layout = self._look(topics)
+        if not turn.members:
+            return {}
+        return assignment.assign(turn.assignor, turn.members, self._layout)
+
+    def _look(self, topics: set[str]) -> assignment.Layout:
+        deadline = Deadline.after(self._settings.request_timeout, self._clock)
+        found = self._cluster.metadata(topics, deadline).topics
+        return assignment.Layout(
+            {name: frozenset(topic.partitions) for name, topic in found.items() if topic.partitions and not topic.error}
+        )
+
+    def _keep_alive(self) -> None:
+        """Heartbeats when it is time; as the leader, looks whether the topics are still as they were assigned."""
+        self._post(Tick())
+        me = self._state
+        if me.phase not in (Phase.STABLE, Phase.DRAINING) or self._clock() < self._next_heartbeat:
+            return
+        self._next_heartbeat = self._clock() + self._settings.heartbeat_interval
+        deadline = Deadline.after(min(self._settings.request_timeout, self._settings.session_timeout / 3), self._clock)
+        refused = self._coordinator.heartbeat(me, deadline)
+        if refused is not None:
+            self._refused(refused)
+            return
+        self._backoff = self._settings.retry_backoff
+        if self._round is not None and self._round.leads and self._clock() >= self._next_look:
+            self._watch()
+
+    def _watch(self) -> None:
+        self._next_look = self._clock() + self._settings.metadata_max_age
+        try:
+            layout = self._look(set(self._layout.partitions) | set(self._settings.topics))
+        except GroupSourceError as error:
+            log.warning("group %s: the topics could not be looked at: %s", self._settings.group_id, error)
+            return
+        if layout != self._layout:
+            self._post(SubscriptionChanged("topics or their partitions changed"))
+
+    def _refused(self, refused: Refused) -> None:
+        if refused.verdict is Verdict.NAMED:
+            log.debug("group %s: %s", self._settings.group_id, refused.why)
+        else:
+            log.info("group %s: %s", self._settings.group_id, refused.why)
+        self._post(refused)
+
+    def _pause(self, rediscover: bool) -> None:
+        if rediscover:
+            self._coordinator.rediscover()
+        pause, self._backoff = self._backoff, min(self._backoff * 2, 1.0)
+        deadline = Deadline.after(pause, self._clock)
+        with self._changed:
+            self._changed.wait_for(lambda: self._state.phase is Phase.LEFT, deadline.remaining())
+        self._next_heartbeat = self._clock()
+
+    def _leave(self) -> None:
+        """A static member does not leave: its next run, within the session, keeps the partitions."""
+        if self._settings.instance_id is not None or not self._state.member_id:
+            return
+        deadline = Deadline.after(LEAVE_TIMEOUT, self._clock)
+        refused = self._coordinator.leave(self._state.member_id, "the query ends", deadline)
+        if refused is None:
+            log.info("group %s: member %s left", self._settings.group_id, self._state.member_id)
+        else:
+            log.warning(
+                "group %s: member %s may be seen until its session ends: %s",
+                self._settings.group_id,
+                self._state.member_id,
+                refused.why,
+            )
+

@@ -1,0 +1,290 @@
+"""The membership of one query in its group, as a pure state machine.
+
+    UNJOINED ──Join──▶ JOINING ──Joined──▶ SYNCING ──Synced──▶ STABLE ──┐
+        ▲                 ▲                    │                │  ▲     │ asked to rejoin, or partitions
+        │                 └────────refused─────┘                │  │     │ to give up are in a running batch
+        └── coordinator unknown                                 │  └──── DRAINING (heartbeats go on)
+                                                                ▼
+                                                        LEFT or FAILED
+
+:func:`step` takes what happened and says what the state is now and what to do about it. It knows no thread, socket
+or clock; :mod:`spark_group_source.group.member` performs the actions and reports what came of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+
+from spark_group_source.errors import GroupSourceError
+from spark_group_source.group.verdicts import Verdict
+from spark_group_source.offsets import TopicPartition
+
+Partitions = frozenset[TopicPartition]
+NONE: Partitions = frozenset()
+
+
+class Phase(Enum):
+    """Where a member is in the life of a generation."""
+
+    UNJOINED = auto()
+    JOINING = auto()
+    SYNCING = auto()
+    STABLE = auto()
+    DRAINING = auto()
+    LEFT = auto()
+    FAILED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """One query's membership. ``owned`` maps each partition to the generation since when it is owned unbroken.
+
+    ``revoking`` are owned partitions that must be given up: no new batch may read them. ``in_flight`` are the
+    partitions of the batch that Spark works on. ``drain_by`` is when a drain ends, in the clock's seconds.
+    """
+
+    cooperative: bool = True
+    phase: Phase = Phase.UNJOINED
+    member_id: str = ""
+    generation: int = -1
+    owned: Mapping[TopicPartition, int] = field(default_factory=dict)
+    revoking: Partitions = NONE
+    in_flight: Partitions = NONE
+    drain_by: float = 0.0
+    reason: str = "the query starts"
+    error: GroupSourceError | None = None
+
+    @property
+    def readable(self) -> Mapping[TopicPartition, int]:
+        """Partitions that the next batch may read, with the generation since when they are owned."""
+        return {tp: since for tp, since in self.owned.items() if tp not in self.revoking}
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """JoinGroup was answered: this member is in a new generation, and has yet to learn its share."""
+
+    member_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """SyncGroup was answered with this member's share."""
+
+    assigned: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request of the membership failed. ``error`` is set where the verdict is fatal."""
+
+    verdict: Verdict
+    why: str
+    member_id: str = ""
+    error: GroupSourceError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlanned:
+    """Spark was given a batch that reads these partitions."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDone:
+    """The batch is completed and what could be committed of it is; or there is no hope that it will be."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionChanged:
+    """Topics or partition counts are no longer those that were assigned."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The query ends."""
+
+
+Event = Joined | Synced | Refused | BatchPlanned | BatchDone | SubscriptionChanged | Tick | Close
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Send JoinGroup, with what is owned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Send SyncGroup; as the leader, with everybody's share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait a moment before the next request; ``rediscover`` to ask for the coordinator first."""
+
+    rediscover: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Send LeaveGroup."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gained:
+    """These partitions are owned from now on."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """These partitions are given up in order; ``late`` are those whose batch did not end in time."""
+
+    partitions: Partitions
+    late: Partitions = NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """These partitions were taken away: nothing of them may be committed any more."""
+
+    partitions: Partitions
+    why: str
+
+
+Action = Join | Sync | Pause | Leave | Gained | Revoked | Lost
+Step = tuple[Membership, list[Action]]
+
+
+def step(now: Membership, event: Event, time: float, drain_timeout: float) -> Step:
+    """What the membership is after ``event``, and what is to be done.
+
+    Args:
+        now: the membership so far.
+        event: what happened.
+        time: seconds on the caller's monotonic clock.
+        drain_timeout: seconds a running batch may hold up the hand-over of its partitions.
+    """
+    if now.phase in (Phase.LEFT, Phase.FAILED):
+        return now, []
+    match event:
+        case BatchPlanned(partitions):
+            return replace(now, in_flight=partitions), []
+        case BatchDone():
+            return _drained(replace(now, in_flight=NONE), time)
+        case Tick():
+            return _drained(now, time)
+        case Joined(member_id, generation):
+            joined = replace(now, phase=Phase.SYNCING, member_id=member_id, generation=generation)
+            return joined, [Sync()]
+        case Synced(assigned):
+            return _synced(now, assigned, time + drain_timeout)
+        case SubscriptionChanged(why):
+            return _rejoin(now, why, time + drain_timeout) if now.phase is Phase.STABLE else (now, [])
+        case Refused():
+            return _refused(now, event, time + drain_timeout)
+        case Close():
+            # A batch in flight may never be confirmed: waiting for it would hold up everybody else.
+            gone: list[Action] = [Revoked(frozenset(now.owned))] if now.owned else []
+            return replace(now, phase=Phase.LEFT, owned={}, revoking=NONE), [*gone, Leave()]
+    raise AssertionError(f"no such event: {event!r}")
+
+
+def _synced(now: Membership, assigned: Partitions, drain_by: float) -> Step:
+    gained = assigned - now.owned.keys()
+    owned = {**now.owned, **dict.fromkeys(gained, now.generation)}
+    gone = frozenset(owned) - assigned
+    stable = replace(now, phase=Phase.STABLE, owned=owned, revoking=NONE)
+    news: list[Action] = [Gained(gained)] if gained else []
+    if not gone:
+        return stable, news
+    after, actions = _give_up(stable, gone, "partitions were given up", drain_by)
+    return after, news + actions
+
+
+def _rejoin(now: Membership, why: str, drain_by: float) -> Step:
+    if now.cooperative:
+        return replace(now, phase=Phase.JOINING, reason=why), [Join()]
+    # An eager assignor hands out everything anew: all that is owned is given up before the join.
+    return _give_up(now, frozenset(now.owned), why, drain_by)
+
+
+def _give_up(now: Membership, gone: Partitions, why: str, drain_by: float) -> Step:
+    """Gives partitions up and joins again; first waits for the batch that reads them, if there is one."""
+    draining = replace(now, phase=Phase.DRAINING, revoking=gone, drain_by=drain_by, reason=why)
+    if gone & now.in_flight:
+        return draining, []
+    return _handed_over(draining, late=NONE)
+
+
+def _drained(now: Membership, time: float) -> Step:
+    if now.phase is not Phase.DRAINING:
+        return now, []
+    if not now.revoking & now.in_flight:
+        return _handed_over(now, late=NONE)
+    if time >= now.drain_by:
+        return _handed_over(now, late=now.revoking & now.in_flight)
+    return now, []
+
+
+def _handed_over(now: Membership, late: Partitions) -> Step:
+    owned = {tp: since for tp, since in now.owned.items() if tp not in now.revoking}
+    after = replace(now, phase=Phase.JOINING, owned=owned, revoking=NONE)
+    news: list[Action] = [Revoked(now.revoking, late)] if now.revoking else []
+    return after, [*news, Join()]
+
+
+def _refused(now: Membership, refused: Refused, drain_by: float) -> Step:
+    match refused.verdict:
+        case Verdict.NAMED:
+            return replace(now, phase=Phase.JOINING, member_id=refused.member_id), [Join()]
+        case Verdict.REJOIN if now.phase is Phase.STABLE:
+            return _rejoin(now, refused.why, drain_by)
+        case Verdict.REJOIN if now.phase is Phase.DRAINING:
+            # The group waits for the drain; the heartbeat that told so kept the session alive.
+            return now, []
+        case Verdict.REJOIN:
+            return replace(now, phase=Phase.JOINING, reason=refused.why), [Join()]
+        case Verdict.LOST | Verdict.RESET:
+            return _lost(now, refused)
+        case Verdict.FATAL:
+            failed = replace(now, phase=Phase.FAILED, owned={}, revoking=NONE, error=refused.error)
+            gone = frozenset(now.owned)
+            return failed, [Lost(gone, refused.why)] if gone else []
+        case _:
+            return _pause(now, rediscover=refused.verdict is not Verdict.RETRY)
+
+
+def _lost(now: Membership, refused: Refused) -> Step:
+    member_id = "" if refused.verdict is Verdict.RESET else now.member_id
+    after = replace(
+        now,
+        phase=Phase.JOINING,
+        member_id=member_id,
+        generation=-1,
+        owned={},
+        revoking=NONE,
+        reason=refused.why,
+    )
+    news: list[Action] = [Lost(frozenset(now.owned), refused.why)] if now.owned else []
+    return after, [*news, Join()]
+
+
+def _pause(now: Membership, rediscover: bool) -> Step:
+    pause: list[Action] = [Pause(rediscover)]
+    if now.phase in (Phase.JOINING, Phase.SYNCING):
+        # A join or sync that was not answered is made anew: the answer may have been lost with the connection.
+        return replace(now, phase=Phase.JOINING), [*pause, Join()]
+    return now, pause

@@ -1,0 +1,91 @@
+"""What each error code of the group protocol means for a member: one table, one row a code.
+
+The meanings are those of Kafka's own client (org.apache.kafka.clients.consumer.internals.AbstractCoordinator and
+ConsumerCoordinator); the codes are listed in Kafka's protocol guide.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from kafka.errors import for_code
+
+from spark_group_source.errors import GroupError
+
+
+class Verdict(Enum):
+    """What a member does about an error."""
+
+    RETRY = auto()
+    """Ask the same coordinator again after a pause."""
+    REDISCOVER = auto()
+    """Ask who the coordinator is, then ask it; membership is kept."""
+    REJOIN = auto()
+    """The group is rebalancing: join it again with what is owned."""
+    NAMED = auto()
+    """The coordinator gave this member its id: join again with it."""
+    LOST = auto()
+    """The generation is over: what was owned is lost, nothing of it may be committed; join anew."""
+    RESET = auto()
+    """As LOST, and the member id is unknown too: join as a new member."""
+    SHORTEN = auto()
+    """The commit's metadata is too long: commit again with short metadata."""
+    SKIP = auto()
+    """This partition cannot be committed now; the others can."""
+    FATAL = auto()
+    """It cannot heal by itself: the query fails with an error that says what to change."""
+
+
+VERDICTS: dict[int, Verdict] = {
+    3: Verdict.SKIP,  # UNKNOWN_TOPIC_OR_PARTITION
+    7: Verdict.REDISCOVER,  # REQUEST_TIMED_OUT
+    12: Verdict.SHORTEN,  # OFFSET_METADATA_TOO_LARGE
+    14: Verdict.RETRY,  # COORDINATOR_LOAD_IN_PROGRESS
+    15: Verdict.REDISCOVER,  # COORDINATOR_NOT_AVAILABLE
+    16: Verdict.REDISCOVER,  # NOT_COORDINATOR
+    22: Verdict.LOST,  # ILLEGAL_GENERATION
+    23: Verdict.FATAL,  # INCONSISTENT_GROUP_PROTOCOL
+    24: Verdict.FATAL,  # INVALID_GROUP_ID
+    25: Verdict.RESET,  # UNKNOWN_MEMBER_ID
+    26: Verdict.FATAL,  # INVALID_SESSION_TIMEOUT
+    27: Verdict.REJOIN,  # REBALANCE_IN_PROGRESS
+    28: Verdict.SHORTEN,  # INVALID_COMMIT_OFFSET_SIZE
+    29: Verdict.FATAL,  # TOPIC_AUTHORIZATION_FAILED
+    30: Verdict.FATAL,  # GROUP_AUTHORIZATION_FAILED
+    35: Verdict.FATAL,  # UNSUPPORTED_VERSION
+    79: Verdict.NAMED,  # MEMBER_ID_REQUIRED
+    81: Verdict.FATAL,  # GROUP_MAX_SIZE_REACHED
+    82: Verdict.FATAL,  # FENCED_INSTANCE_ID
+    88: Verdict.RETRY,  # UNSTABLE_OFFSET_COMMIT
+    111: Verdict.RETRY,  # UNRELEASED_INSTANCE_ID
+}
+"""Error code to verdict; a code that is not here is :attr:`Verdict.FATAL`, so that nothing is passed over."""
+
+_ACTIONS = {
+    23: "Its members share no assignor with this query: set 'kafka.partition.assignment.strategy' to one they have"
+    " (range for librdkafka and most Java consumers), or use a group id of its own.",
+    24: "Set 'kafka.group.id' to a group id the brokers accept.",
+    26: "Set 'kafka.session.timeout.ms' between the brokers' group.min.session.timeout.ms and"
+    " group.max.session.timeout.ms.",
+    29: "Grant the principal READ and DESCRIBE on the topic.",
+    30: "Grant the principal READ on the group.",
+    81: "Raise the brokers' group.max.size, or stop a member of the group.",
+    82: "Another member runs with the same 'kafka.group.instance.id': give each query one of its own.",
+}
+
+
+def verdict(errno: int) -> Verdict:
+    """What to do about an error code other than 0."""
+    return VERDICTS.get(errno, Verdict.FATAL)
+
+
+def describe(errno: int) -> str:
+    """The code with Kafka's name for it, for example ``25 (UNKNOWN_MEMBER_ID)``."""
+    return f"{errno} ({getattr(for_code(errno), 'message', None) or 'unknown to this release'})"
+
+
+def fatal(request: str, group: str, errno: int) -> GroupError:
+    """The error a query fails with when the group refuses it for good."""
+    return GroupError(
+        f"The group '{group}' answered {request} with {describe(errno)}.", _ACTIONS.get(errno, ""), errno=errno
+    )

@@ -1,0 +1,206 @@
+"""The source's options: every name, default and check in one table, parsed once into frozen values.
+
+Names and meanings are those of Spark's own Kafka source wherever it has the option; ``kafka.*`` names are
+those of Kafka's Java client. Names are case-insensitive, as Spark makes all options of a source.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any
+
+from spark_group_source.errors import OptionError
+
+
+class StartAt(Enum):
+    """Where a partition starts that has no committed offset in the group."""
+
+    EARLIEST = -2
+    LATEST = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """All options, checked. Times are in seconds, sizes in bytes."""
+
+    bootstrap_servers: tuple[tuple[str, int], ...]
+    group_id: str
+    topics: tuple[str, ...]
+    starting_offsets: StartAt = StartAt.LATEST
+    max_offsets_per_trigger: int | None = None
+    include_headers: bool = False
+    fail_on_data_loss: bool = True
+    client_id: str = ""
+    group_instance_id: str | None = None
+    assignors: tuple[str, ...] = ("cooperative-sticky",)
+    session_timeout: float = 45.0
+    heartbeat_interval: float = 3.0
+    max_poll_interval: float = 300.0
+    request_timeout: float = 30.0
+    metadata_max_age: float = 300.0
+    read_committed: bool = False
+    check_crcs: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row of the table: the public name, the field it fills, how its text is read, and what it is for."""
+
+    name: str
+    field: str
+    parse: Callable[[str], Any]
+    doc: str
+    required: bool = False
+
+
+def _addresses(text: str) -> tuple[tuple[str, int], ...]:
+    found = []
+    for each in filter(None, (part.strip() for part in text.split(","))):
+        match = re.fullmatch(r"(?:[A-Za-z_]+://)?(\[[^\]]+\]|[^:\[\]]+):(\d{1,5})", each)
+        if not match or not 0 < int(match[2]) < 65536:
+            raise ValueError("host:port pairs separated by commas, for example broker1:9092,broker2:9092")
+        found.append((match[1].strip("[]"), int(match[2])))
+    if not found:
+        raise ValueError("at least one host:port pair, for example broker1:9092")
+    return tuple(dict.fromkeys(found))
+
+
+def _name(text: str) -> str:
+    if not text.strip():
+        raise ValueError("a name that is not empty")
+    return text.strip()
+
+
+def _topics(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not names:
+        raise ValueError("one or more topic names separated by commas")
+    for name in names:
+        # Kafka's own rule for topic names, org.apache.kafka.common.internals.Topic.
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name) or name in (".", ".."):
+            raise ValueError(f"topic names of letters, digits, '.', '_' and '-' (this one is not: {name!r})")
+    return names
+
+
+def _start_at(text: str) -> StartAt:
+    try:
+        return StartAt[text.strip().upper()]
+    except KeyError:
+        raise ValueError("earliest or latest") from None
+
+
+def _flag(text: str) -> bool:
+    if text.strip().lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return text.strip().lower() == "true"
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"\+?\d{1,18}", text.strip()) or int(text) == 0:
+        raise ValueError("a whole number of at least 1")
+    return int(text)
+
+
+def _milliseconds(text: str) -> float:
+    if not re.fullmatch(r"\+?\d{1,9}", text.strip()) or int(text) == 0:
+        raise ValueError("a whole number of milliseconds, at least 1")
+    return int(text) / 1000
+
+
+ASSIGNORS = {
+    "range": "org.apache.kafka.clients.consumer.RangeAssignor",
+    "roundrobin": "org.apache.kafka.clients.consumer.RoundRobinAssignor",
+    "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+}
+"""Assignor names as members advertise them, and the Java classes that advertise the same."""
+
+
+def _assignors(text: str) -> tuple[str, ...]:
+    java = {path: name for name, path in ASSIGNORS.items()}
+    names = tuple(dict.fromkeys(java.get(part.strip(), part.strip()) for part in text.split(",") if part.strip()))
+    if not names or any(name not in ASSIGNORS for name in names):
+        raise ValueError(f"one or more of {', '.join(ASSIGNORS)}, separated by commas")
+    if "cooperative-sticky" in names and len(names) > 1:
+        # A member that offers both kinds would have to know before it joins which one the group will choose.
+        raise ValueError("either cooperative-sticky alone, or eager ones (range, roundrobin)")
+    return names
+
+
+def _isolation(text: str) -> bool:
+    if text.strip().lower() not in ("read_committed", "read_uncommitted"):
+        raise ValueError("read_committed or read_uncommitted")
+    return text.strip().lower() == "read_committed"
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option("kafka.bootstrap.servers", "bootstrap_servers", _addresses, "Brokers to start from.", required=True),
+    Option("kafka.group.id", "group_id", _name, "The consumer group to be a member of.", required=True),
+    Option("subscribe", "topics", _topics, "Topics to read, separated by commas.", required=True),
+    Option("startingOffsets", "starting_offsets", _start_at, "Start of partitions without a committed offset."),
+    Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", _count, "Most offsets that a micro-batch covers."),
+    Option("includeHeaders", "include_headers", _flag, "Adds the column headers."),
+    Option("failOnDataLoss", "fail_on_data_loss", _flag, "Fail, or warn and go on, where records are gone."),
+    Option("kafka.client.id", "client_id", _name, "Name of this query in Kafka's tools, logs and quotas."),
+    Option("kafka.group.instance.id", "group_instance_id", _name, "Makes the member static: restarts keep it."),
+    Option("kafka.partition.assignment.strategy", "assignors", _assignors, "Assignors, in order of preference."),
+    Option("kafka.session.timeout.ms", "session_timeout", _milliseconds, "Silence after which a member is dead."),
+    Option("kafka.heartbeat.interval.ms", "heartbeat_interval", _milliseconds, "Time between heartbeats."),
+    Option("kafka.max.poll.interval.ms", "max_poll_interval", _milliseconds, "Longest hand-over of partitions."),
+    Option("kafka.request.timeout.ms", "request_timeout", _milliseconds, "Longest wait for one answer."),
+    Option("kafka.metadata.max.age.ms", "metadata_max_age", _milliseconds, "Age at which metadata is asked anew."),
+    Option("kafka.isolation.level", "read_committed", _isolation, "read_committed hides aborted transactions."),
+    Option("kafka.check.crcs", "check_crcs", _flag, "Check the CRC of every record batch."),
+)
+"""The option table. Defaults stand in :class:`SourceOptions`."""
+
+_BY_KEY = {option.name.lower(): option for option in OPTIONS}
+
+
+def parse_options(given: Mapping[str, str]) -> SourceOptions:
+    """Reads and checks a source's options.
+
+    Raises:
+        OptionError: an option is unknown, missing or has a bad value; the message says what to write instead.
+    """
+    values: dict[str, Any] = {}
+    for key, text in given.items():
+        option = _BY_KEY.get(key.lower())
+        if option is None:
+            raise _unknown(key)
+        try:
+            values[option.field] = option.parse(text)
+        except ValueError as error:
+            raise OptionError(f"Option '{option.name}' is {text!r}.", f"It must be {error}.") from None
+    for option in OPTIONS:
+        if option.required and option.field not in values:
+            raise OptionError(
+                f"Option '{option.name}' is missing.", f"Give it with .option('{option.name}', ...): {option.doc}"
+            )
+    return _checked(SourceOptions(**values))
+
+
+def _unknown(key: str) -> OptionError:
+    near = difflib.get_close_matches(key.lower(), _BY_KEY, n=1, cutoff=0.6)
+    # The value is left out: an option that is not known may be a secret.
+    action = f"Did you mean '{_BY_KEY[near[0]].name}'?" if near else f"Known are: {', '.join(o.name for o in OPTIONS)}."
+    return OptionError(f"Option '{key}' is not known.", action)
+
+
+def _checked(options: SourceOptions) -> SourceOptions:
+    if options.heartbeat_interval * 3 > options.session_timeout:
+        raise OptionError(
+            f"Option 'kafka.heartbeat.interval.ms' is {options.heartbeat_interval * 1000:.0f}, more than a third of"
+            f" 'kafka.session.timeout.ms' ({options.session_timeout * 1000:.0f}).",
+            "A late heartbeat would end the session: lower the interval or raise the timeout.",
+        )
+    return options
+
+
+def defaults() -> dict[str, Any]:
+    """Public option name -> default value, for the options that have one."""
+    by_field = {each.name: each.default for each in fields(SourceOptions)}
+    return {option.name: by_field[option.field] for option in OPTIONS if not option.required}

@@ -1,0 +1,159 @@
+"""A query's share of its group: where each partition stands, and what the group has been told of it.
+
+Two threads meet here, the member's and the query's. Each brings its own :class:`Coordinator` and cluster, so that no
+socket is shared; the ledger is guarded by one lock, held for no longer than it takes to read or write it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import GroupSourceError
+from spark_group_source.fetch.positions import log_offsets
+from spark_group_source.group.commits import MARK, Ledger, resume_at
+from spark_group_source.group.coordinator import Coordinator
+from spark_group_source.group.state import Membership, Partitions, Refused
+from spark_group_source.group.verdicts import Verdict, describe, verdict
+from spark_group_source.offsets import TopicPartition
+from spark_group_source.options import StartAt
+from spark_group_source.wire.cluster import Cluster
+
+log = logging.getLogger(__name__)
+
+RESOLVE_TIMEOUT = 10.0
+"""Seconds to find the start positions of newly owned partitions. The member's thread does not heartbeat meanwhile, so
+it is well below a session; what is not found is looked for again by the query."""
+
+COMMIT_TIMEOUT = 5.0
+"""Seconds for one commit. A batch waits for it; what fails is committed with the next."""
+
+Offsets = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One thread's way to the group and the logs."""
+
+    cluster: Cluster
+    coordinator: Coordinator
+
+
+class Share:
+    """Positions and commits of the partitions a query owns. Is the member's listener."""
+
+    def __init__(self, group_id: str, starting: StartAt, read_committed: bool, member_side: Access) -> None:
+        self._group_id = group_id
+        self._starting = starting
+        self._read_committed = read_committed
+        self._member_side = member_side
+        self._ledger = Ledger()
+        self._lock = threading.Lock()
+
+    def gained(self, partitions: Partitions, me: Membership) -> None:
+        """Finds where newly owned partitions start, and commits it. Caller: the member's thread."""
+        self.resolve(partitions, me, self._member_side)
+
+    def revoked(self, partitions: Partitions, late: Partitions) -> None:
+        """Forgets partitions given up. Caller: the member's thread."""
+        log.info("group %s: gave up %s", self._group_id, _names(partitions))
+        if late:
+            log.warning(
+                "group %s: the batch that reads %s did not end within the hand-over time; its next owner repeats it."
+                " Raise kafka.max.poll.interval.ms or make batches smaller with maxOffsetsPerTrigger.",
+                self._group_id,
+                _names(late),
+            )
+        with self._lock:
+            self._ledger.dropped(partitions)
+
+    def lost(self, partitions: Partitions, why: str) -> None:
+        """Forgets partitions that were taken away. Caller: the member's thread."""
+        log.warning("group %s: lost %s: %s", self._group_id, _names(partitions), why)
+        with self._lock:
+            self._ledger.dropped(partitions)
+
+    def restore(self, logged: Offsets) -> None:
+        """The query's checkpoint says that it has read up to ``logged``. Caller: the query, before the member starts."""
+        with self._lock:
+            self._ledger.logged.update(logged)
+
+    def positions(self, me: Membership) -> dict[TopicPartition, int]:
+        """Next offset to plan of each partition that may be read. Caller: the query."""
+        readable = me.readable
+        with self._lock:
+            return {tp: at for tp, at in self._ledger.positions.items() if tp in readable}
+
+    def planned(self, ends: Offsets) -> None:
+        """Spark is given a batch up to these ends. Caller: the query."""
+        with self._lock:
+            self._ledger.planned(ends)
+
+    def completed(self, ends: Offsets) -> None:
+        """Spark has completed the batch with these ends. Caller: the query."""
+        with self._lock:
+            self._ledger.completed(ends)
+
+    def unresolved(self, me: Membership) -> Partitions:
+        """Partitions owned whose start could not be found yet. Caller: the query."""
+        with self._lock:
+            return frozenset(me.readable.keys() - self._ledger.positions.keys())
+
+    def resolve(self, partitions: Partitions, me: Membership, access: Access) -> None:
+        """Finds where partitions start, and commits that, so that a crash before their first batch skips nothing."""
+        deadline = Deadline.after(RESOLVE_TIMEOUT)
+        committed = access.coordinator.committed(partitions, deadline)
+        if isinstance(committed, Refused):
+            log.warning("group %s: committed offsets could not be read: %s", self._group_id, committed.why)
+            return
+        with self._lock:
+            logged = {tp: self._ledger.logged.get(tp) for tp in partitions}
+        unknown = [tp for tp in partitions if tp not in committed and logged[tp] is None]
+        try:
+            starts = log_offsets(
+                access.cluster,
+                dict.fromkeys(unknown, self._starting.value),
+                read_committed=self._read_committed,
+                deadline=deadline,
+            )
+        except GroupSourceError as error:
+            log.warning("group %s: no start position for %s: %s", self._group_id, _names(frozenset(unknown)), error)
+            return
+        with self._lock:
+            for tp in partitions - self._ledger.positions.keys():
+                start = starts[tp].offset if tp in starts else None
+                position = resume_at(committed.get(tp), logged[tp], start)
+                assert position is not None, f"{tp} has no commit, no logged end and no start"
+                self._ledger.gained(tp, committed.get(tp), position)
+        self.commit(me, access)
+
+    def commit(self, me: Membership, access: Access) -> bool:
+        """Commits what is completed of what ``me`` owns; whether nothing is left to commit.
+
+        A failure is logged, and what failed is part of the next commit.
+        """
+        with self._lock:
+            pending = {tp: offset for tp, offset in self._ledger.pending().items() if tp in me.owned}
+        return not pending or self._send(pending, MARK, me, access)
+
+    def _send(self, pending: Offsets, metadata: str, me: Membership, access: Access) -> bool:
+        answer = access.coordinator.commit(me, pending, metadata, Deadline.after(COMMIT_TIMEOUT))
+        with self._lock:
+            self._ledger.confirmed(answer.confirmed)
+        if answer.refused is not None:
+            log.warning("group %s: a commit failed and is tried again: %s", self._group_id, answer.refused.why)
+            return False
+        too_long = {tp: pending[tp] for tp, errno in answer.errors.items() if verdict(errno) is Verdict.SHORTEN}
+        if too_long and metadata:
+            return self._send(too_long, "", me, access)
+        for tp, errno in answer.errors.items():
+            log.warning("group %s: %s was not committed: %s", self._group_id, tp, describe(errno))
+        return not answer.errors
+
+
+def _names(partitions: Partitions) -> str:
+    listed = [str(tp) for tp in sorted(partitions)]
+    return ", ".join(listed[:20]) + (f" and {len(listed) - 20} more" if len(listed) > 20 else "")

@@ -1,0 +1,48 @@
+"""The data source that Spark looks up as ``kafka-group``."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from spark_group_source.options import parse_options
+from spark_group_source.schema import source_schema
+from spark_group_source.stream import GroupStreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class GroupSource(DataSource):
+    """``format("kafka-group")``: Kafka topics read as a member of a consumer group."""
+
+    application = "pyspark"
+    """Name of the application, for the client id; :func:`register` fills it in."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        # Spark constructs the source at load(), so this is where bad options are refused.
+        self._parsed = parse_options(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for ``format(...)``."""
+        return "kafka-group"
+
+    def schema(self) -> StructType:
+        """The schema of Spark's own Kafka source."""
+        return source_schema(self._parsed.include_headers)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """The reader of one streaming query."""
+        return GroupStreamReader(self._parsed, schema, self.application)
+
+
+def register(spark: SparkSession) -> None:
+    """Makes ``format("kafka-group")`` known to a Spark session. Repeating it does no harm."""
+    # The session is out of reach in the processes that Spark makes readers in: the name travels with the class.
+    application = spark.conf.get("spark.app.name", "pyspark")
+    spark.dataSource.register(type(GroupSource.__name__, (GroupSource,), {"application": application}))

@@ -1,0 +1,206 @@
+"""Spark's door for streaming: the reader of one query.
+
+Spark makes the reader in two processes. The one of the stream runner gets all calls but ``read``, and there the group
+member lives; the planner's copy is pickled to the executors for ``read`` alone. So nothing starts before the first
+call, and ``read`` uses nothing but its partition.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from spark_group_source.fetch.reader import read
+from spark_group_source.fetch.task import FetchTask
+from spark_group_source.offsets import BatchOffset, OffsetRange
+from spark_group_source.options import SourceOptions
+from spark_group_source.planning import pack
+from spark_group_source.schema import columns_of
+from spark_group_source.wire.settings import WireOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_group_source.driver import Driver
+
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+except ImportError:  # PySpark 4.1 has no admission control: Spark then calls latestOffset() without arguments.
+    ReadAllAvailable = ReadLimit = ReadMaxRows = None  # type: ignore[assignment, misc]
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Stands in for the class of PySpark 4.2."""
+
+
+class TaskPartition(InputPartition):
+    """One task of a micro-batch."""
+
+    def __init__(self, task: FetchTask) -> None:
+        super().__init__(None)
+        self.task = task
+
+
+class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One streaming query's reader."""
+
+    def __init__(self, options: SourceOptions, schema: StructType, application: str) -> None:
+        self._options = options
+        self._schema = schema
+        self._application = application
+        self._driver: Driver | None = None
+        self._available_now = False
+        self._last_json: Mapping[str, Any] | None = None
+        self._last = BatchOffset()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # The copy for the executors has no member, sockets or locks.
+        return GroupStreamReader, (self._options, self._schema, self._application)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """The run ends at what the log holds when it begins."""
+        self._available_now = True
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """``maxOffsetsPerTrigger``, or everything."""
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """The empty offset: where partitions start is known once they are owned, and never from here.
+
+        Raises:
+            GroupSourceError: the topics or the group cannot be had.
+        """
+        self._started(BatchOffset())
+        return BatchOffset().as_json()
+
+    def latestOffset(  # noqa: N802 - Spark's name
+        self, start: Mapping[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> Mapping[str, Any]:
+        """The end of the next batch, or ``start`` unchanged. ``start`` is the end of the last completed batch.
+
+        Raises:
+            GroupSourceError: the group refused this member for good, or records are gone.
+        """
+        begin = self._last if start is None else self._parse(start)
+        end = self._started(begin).latest(begin, self._most(limit))
+        if end is begin:
+            return begin.as_json() if start is None else start
+        return self._remember(end)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """The ends of the logs as last seen, for the query's progress."""
+        ends = self._driver.ends() if self._driver else {}
+        return BatchOffset.of(OffsetRange(*tp, end, end) for tp, end in ends.items()).as_json() if ends else None
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
+        """Tasks of the batch that ends at ``end``: its ranges stand there, whatever the group says now."""
+        if start == end:
+            self._last = self._parse(end)
+            return []
+        batch = self._last = self._parse(end)
+        columns = columns_of(self._schema)
+        wire = wire_options(self._options, self._client_id())
+        return [TaskPartition(self._task(ranges, columns, wire)) for ranges in pack(batch.reads())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task, as Arrow record batches. Runs on an executor."""
+        assert isinstance(partition, TaskPartition), partition
+        return read(partition.task)
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Spark has completed everything up to ``end``."""
+        if self._driver is not None:
+            self._driver.complete(self._parse(end))
+
+    def stop(self) -> None:
+        """Leaves the group."""
+        if self._driver is not None:
+            self._driver.close()
+
+    def _started(self, logged: BatchOffset) -> Driver:
+        """The driver's part, started by the first call that needs it."""
+        if self._driver is None:
+            from spark_group_source.driver import Driver  # noqa: PLC0415 - executors need nothing of the group
+
+            columns_of(self._schema)
+            _log_to_stderr()
+            _leave_on_sigterm()
+            driver = Driver(self._options, wire_options(self._options, self._client_id()))
+            driver.start(logged)
+            self._driver = driver
+            if self._available_now:
+                driver.freeze_target()
+            driver.await_share()
+        return self._driver
+
+    def _parse(self, logged: Mapping[str, Any]) -> BatchOffset:
+        # An idle query is polled a hundred times a second with the same offset.
+        if logged != self._last_json:
+            self._last_json, self._last = logged, BatchOffset.from_json(logged)
+        return self._last
+
+    def _remember(self, offset: BatchOffset) -> Mapping[str, Any]:
+        self._last_json, self._last = offset.as_json(), offset
+        return self._last_json
+
+    def _most(self, limit: ReadLimit | None) -> int | None:
+        if limit is None:
+            return self._options.max_offsets_per_trigger
+        return limit.max_rows if isinstance(limit, ReadMaxRows) else None
+
+    def _client_id(self) -> str:
+        """Names the query in Kafka's tools: the option, or application, topics and process."""
+        if self._options.client_id:
+            return self._options.client_id
+        name = f"{self._application}-{'-'.join(self._options.topics)}-{os.getpid()}"
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:200]
+
+    def _task(self, ranges: list[OffsetRange], columns: tuple[str, ...], wire: WireOptions) -> FetchTask:
+        return FetchTask(
+            ranges=tuple(ranges),
+            wire=wire,
+            columns=columns,
+            read_committed=self._options.read_committed,
+            check_crcs=self._options.check_crcs,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+        )
+
+
+def wire_options(options: SourceOptions, client_id: str) -> WireOptions:
+    """How brokers are reached, as the options say."""
+    return WireOptions(
+        bootstrap_servers=options.bootstrap_servers, client_id=client_id, request_timeout=options.request_timeout
+    )
+
+
+def _leave_on_sigterm() -> None:
+    """Spark ends the runner with SIGTERM, twice: the first ends it in order, so that stop() is called."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+
+    def end(signum: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise SystemExit(0)
+
+    signal.signal(signal.SIGTERM, end)
+
+
+def _log_to_stderr() -> None:
+    """The runner's logging is not set up, and its stderr is the driver's: rebalances must be seen there."""
+    package = logging.getLogger("spark_group_source")
+    if package.handlers or logging.getLogger().handlers:
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%y/%m/%d %H:%M:%S"))
+    package.addHandler(handler)
+    package.setLevel(logging.INFO)

@@ -1,0 +1,144 @@
+"""Brings Kafka's own jars from Maven Central with the Ivy that PySpark ships, once per version.
+
+They stay in ``SPARK_GROUP_SOURCE_CACHE`` (or ``XDG_CACHE_HOME``, or ``~/.cache``). Where Maven Central is out of reach,
+``SPARK_GROUP_SOURCE_KAFKA_LIBS`` may name the ``libs`` directory of an unpacked Kafka download instead.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from spark_group_source.testing.errors import EmbeddedKafkaError
+from spark_group_source.testing.java import java
+from spark_group_source.testing.lock import file_lock
+
+log = logging.getLogger(__name__)
+
+KAFKA_VERSION = "4.1.1"
+"""The broker that is embedded where no other version is asked for."""
+
+RESOLVE_TIMEOUT_S = 300.0
+"""Bound of one run of Ivy: 45 jars and 43 MB take about 40 s over an ordinary connection."""
+
+ATTEMPTS = 3
+OUTPUT_TAIL = 2000
+
+# kafka_2.13 brings all that kafka-tools needs for the group commands, so the tools' own 30 jars stay away.
+# slf4j-simple: Kafka's POM names no logging backend, and without one a broker dies in silence.
+MODULE = """<ivy-module version="2.0">
+  <info organisation="spark-group-source" module="embedded-kafka"/>
+  <configurations><conf name="default"/></configurations>
+  <dependencies>
+    <dependency org="org.apache.kafka" name="kafka_2.13" rev="{version}" conf="default->default"/>
+    <dependency org="org.apache.kafka" name="kafka-tools" rev="{version}" conf="default->default" transitive="false"/>
+    <dependency org="org.slf4j" name="slf4j-simple" rev="1.7.36" conf="default->default"/>
+  </dependencies>
+</ivy-module>
+"""
+
+
+def kafka_libs(version: str = KAFKA_VERSION) -> Path:
+    """The directory with the jars of that Kafka's broker and tools, fetched first where they are not there yet.
+
+    Several processes may call this at once: one fetches, the others wait for it.
+
+    Raises:
+        EmbeddedKafkaError: Java or Ivy is missing, or the jars could not be fetched in time.
+    """
+    given = os.environ.get("SPARK_GROUP_SOURCE_KAFKA_LIBS")
+    if given:
+        return Path(given)
+    libs = cache_directory() / f"kafka-{version}"
+    if libs.is_dir():
+        return libs
+    libs.parent.mkdir(parents=True, exist_ok=True)
+    with file_lock(libs.parent / f"kafka-{version}.lock", RESOLVE_TIMEOUT_S * ATTEMPTS):
+        if not libs.is_dir():
+            _fetch(version, libs)
+    return libs
+
+
+def cache_directory() -> Path:
+    """Where fetched jars are kept between runs."""
+    own = os.environ.get("SPARK_GROUP_SOURCE_CACHE")
+    if own:
+        return Path(own).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "spark-group-source"
+
+
+def ivy_jar() -> Path:
+    """Ivy's jar among those of PySpark (or of ``SPARK_HOME``).
+
+    Raises:
+        EmbeddedKafkaError: neither has one.
+    """
+    spark = importlib.util.find_spec("pyspark")
+    homes = [Path(os.environ["SPARK_HOME"])] if "SPARK_HOME" in os.environ else []
+    homes += [Path(each) for each in (spark.submodule_search_locations or [])] if spark else []
+    for home in homes:
+        for jar in sorted((home / "jars").glob("ivy-*.jar")):
+            return jar
+    raise EmbeddedKafkaError(
+        f"No ivy-*.jar was found in the jars of {', '.join(map(str, homes)) or 'PySpark, which is not installed'}.",
+        "Install the full pyspark package (not pyspark-client), or let SPARK_GROUP_SOURCE_KAFKA_LIBS name"
+        " the libs directory of an unpacked Kafka download.",
+    )
+
+
+def ivy_command(module: Path, libs: Path, cache: Path) -> list[str]:
+    """The command that resolves ``module`` (an ivy.xml) and lays its jars into ``libs``.
+
+    ``-types jar bundle``: some jars (scala-logging among them) are published as OSGi bundles and would be left out.
+    ``-confs default``: with ``runtime`` the broker's own jar would be.
+    """
+    return [
+        *(java(), "-jar", str(ivy_jar())),
+        *("-cache", str(cache)),
+        *("-ivy", str(module)),
+        *("-confs", "default"),
+        *("-types", "jar", "bundle"),
+        *("-retrieve", f"{libs}/[artifact]-[revision].[ext]"),
+    ]
+
+
+def _fetch(version: str, libs: Path) -> None:
+    log.warning("Fetching Kafka %s from Maven Central into %s (43 MB, once; about 40 s)", version, libs)
+    # Ivy keeps what it has downloaded in its own cache, so that a second attempt goes on where the first ended.
+    # The rename is what makes the jars count: a download that was interrupted is never taken for a whole one.
+    with tempfile.TemporaryDirectory(dir=libs.parent, prefix=f".kafka-{version}-") as work:
+        module = Path(work, "ivy.xml")
+        module.write_text(MODULE.format(version=version), encoding="utf-8")
+        partial = Path(work, "libs")
+        command = ivy_command(module, partial, libs.parent / "ivy")
+        for attempt in range(1, ATTEMPTS + 1):
+            failure = _run(command)
+            if not failure and list(partial.glob("kafka_2.13-*.jar")):
+                partial.rename(libs)
+                return
+            log.warning("Fetching Kafka %s failed (attempt %d of %d)", version, attempt, ATTEMPTS)
+    raise EmbeddedKafkaError(
+        f"Kafka {version} could not be fetched from Maven Central in {ATTEMPTS} attempts. Ivy said: {failure}",
+        "Check the connection to repo1.maven.org (Java takes a proxy from JAVA_TOOL_OPTIONS), or let"
+        " SPARK_GROUP_SOURCE_KAFKA_LIBS name the libs directory of an unpacked Kafka download.",
+    )
+
+
+def _run(command: list[str]) -> str:
+    """Runs Ivy; returns what went wrong, nothing where it went well."""
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=RESOLVE_TIMEOUT_S, check=False, text=True
+        )
+    except subprocess.TimeoutExpired:
+        return f"nothing within {RESOLVE_TIMEOUT_S:.0f} s"
+    tail = done.stdout[-OUTPUT_TAIL:].strip()
+    if done.returncode != 0:
+        return f"exit code {done.returncode}: {tail}"
+    # Ivy ends with 0 where a single artifact failed to download.
+    return tail if "FAILED DOWNLOADS" in done.stdout or "UNRESOLVED" in done.stdout else ""

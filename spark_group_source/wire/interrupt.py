@@ -1,0 +1,30 @@
+"""A way for any thread to end another's wait on a socket."""
+
+from __future__ import annotations
+
+import socket
+
+
+class Interrupted(Exception):
+    """The wait was ended by :meth:`Interrupt.set`. Not an error: nothing is wrong with the connection."""
+
+
+class Interrupt:
+    """Becomes readable once set, and stays so."""
+
+    def __init__(self) -> None:
+        self._read, self._write = socket.socketpair()
+        self._write.setblocking(False)
+
+    def fileno(self) -> int:
+        """What a selector waits on."""
+        return self._read.fileno()
+
+    def set(self) -> None:
+        """Ends the wait, now or when it begins. Caller: any thread."""
+        self._write.send(b"\0")
+
+    def close(self) -> None:
+        """Frees the sockets, once nobody waits any more."""
+        self._read.close()
+        self._write.close()

@@ -1,0 +1,45 @@
+"""One pinned version per API.
+
+Each is the newest that Kafka 3.3 knows, and Kafka 4 still does, so that nothing has to be negotiated: a connection only
+checks that the broker speaks them all. Fetch 13 is the first with topic ids.
+"""
+
+from __future__ import annotations
+
+from kafka.protocol.consumer import (
+    FetchRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListOffsetsRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+)
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+
+API_VERSIONS = 3
+FETCH = 13
+LIST_OFFSETS = 7
+METADATA = 12
+OFFSET_COMMIT = 8
+OFFSET_FETCH = 8
+FIND_COORDINATOR = 4
+JOIN_GROUP = 9
+HEARTBEAT = 4
+LEAVE_GROUP = 5
+SYNC_GROUP = 5
+
+PINNED = {
+    FetchRequest.API_KEY: FETCH,
+    ListOffsetsRequest.API_KEY: LIST_OFFSETS,
+    MetadataRequest.API_KEY: METADATA,
+    OffsetCommitRequest.API_KEY: OFFSET_COMMIT,
+    OffsetFetchRequest.API_KEY: OFFSET_FETCH,
+    FindCoordinatorRequest.API_KEY: FIND_COORDINATOR,
+    JoinGroupRequest.API_KEY: JOIN_GROUP,
+    HeartbeatRequest.API_KEY: HEARTBEAT,
+    LeaveGroupRequest.API_KEY: LEAVE_GROUP,
+    SyncGroupRequest.API_KEY: SYNC_GROUP,
+}
+"""API key to the version sent."""

@@ -1,0 +1,54 @@
+"""What all tests share: the embedded Kafka, and names that no other test uses."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_group_source.testing import EmbeddedKafka
+
+TESTS = Path(__file__).parent
+BROKER_FIXTURES = {"kafka", "topic", "spark"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the integration tests, and keeps the unit tests free of brokers."""
+    for item in items:
+        part = item.path.relative_to(TESTS).parts[0]
+        if part == "integration":
+            item.add_marker(pytest.mark.integration)
+        used = BROKER_FIXTURES.intersection(getattr(item, "fixturenames", ()))
+        if part == "unit" and used:
+            raise pytest.UsageError(f"{item.nodeid} is a unit test and uses {', '.join(sorted(used))}")
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[EmbeddedKafka]:
+    """A Kafka for all tests of the session. One that stops or pauses Kafka takes one of its own."""
+    with EmbeddedKafka() as running:
+        yield running
+
+
+@pytest.fixture
+def unique() -> Callable[[str], str]:
+    """Turns a prefix into a name that no other test uses."""
+    return lambda prefix: f"{prefix}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def group(unique: Callable[[str], str]) -> str:
+    """A group id of this test's own; ``unique("group")`` gives further ones."""
+    return unique("group")
+
+
+@pytest.fixture
+def topic(kafka: EmbeddedKafka, unique: Callable[[str], str]) -> Callable[..., str]:
+    """Creates topics of this test's own: ``topic(partitions=4)`` returns the name."""
+
+    def create(partitions: int = 1, prefix: str = "topic", config: dict[str, str] | None = None) -> str:
+        return kafka.create_topic(unique(prefix), partitions, config)
+
+    return create

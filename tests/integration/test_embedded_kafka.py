@@ -1,0 +1,188 @@
+"""The embedded Kafka does what tests and the demo rely on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from spark_group_source.clock import Deadline
+from spark_group_source.testing import EmbeddedKafka, cluster
+from spark_group_source.testing.errors import EmbeddedKafkaError
+from spark_group_source.testing.groups import GroupPartition
+from spark_group_source.testing.ports import free_ports
+
+PATIENCE_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[EmbeddedKafka]:
+    """A Kafka that tests of this module may stop."""
+    with EmbeddedKafka() as running:
+        yield running
+
+
+def consume(kafka: EmbeddedKafka, topic: str, group: str, count: int) -> None:
+    """Reads and commits as a member of the group, then leaves it."""
+    from kafka import KafkaConsumer
+
+    consumer = KafkaConsumer(
+        topic, bootstrap_servers=kafka.bootstrap_servers.split(","), group_id=group, auto_offset_reset="earliest"
+    )
+    deadline = Deadline.after(PATIENCE_S)
+    try:
+        while count > 0:
+            assert not deadline.expired()
+            count -= sum(map(len, consumer.poll(200).values()))
+        consumer.commit()
+    finally:
+        consumer.close()
+
+
+def test_rows_are_where_produce_says(kafka: EmbeddedKafka, topic: Callable[..., str]) -> None:
+    name = topic(partitions=2)
+    assert kafka.produce(name, ["a", b"b", ("key", None)], partition=1) == [(1, 0), (1, 1), (1, 2)]
+    assert kafka.produce(name, [("key", "value")], partition=0) == [(0, 0)]
+    assert kafka.end_offsets(name) == {0: 1, 1: 3}
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_produces_with_every_codec(kafka: EmbeddedKafka, topic: Callable[..., str], codec: str) -> None:
+    name = topic()
+    kafka.produce(name, ["x" * 100] * 10, compression_type=codec)
+    assert kafka.end_offsets(name) == {0: 10}
+
+
+def test_kafkas_own_tool_tells_positions_and_lag(kafka: EmbeddedKafka, topic: Callable[..., str], group: str) -> None:
+    name = topic(partitions=2)
+    kafka.produce(name, ["x"] * 5, partition=0)
+    consume(kafka, name, group, 5)
+    kafka.produce(name, ["x"] * 2, partition=0)
+    assert kafka.describe_group(group) == [
+        GroupPartition(name, 0, 5, 7, 2, None, None),
+        GroupPartition(name, 1, 0, 0, 0, None, None),
+    ]
+    assert kafka.committed(group) == {(name, 0): 5, (name, 1): 0}
+    assert kafka.describe_members(group) == []
+    assert kafka.group_state(group) == "Empty"
+    assert group in kafka.consumer_groups("--list").splitlines()
+
+
+def test_plain_requests_tell_the_same_members_as_kafkas_own_tool(
+    kafka: EmbeddedKafka, topic: Callable[..., str], group: str
+) -> None:
+    from kafka import KafkaConsumer
+
+    consumer = KafkaConsumer(topic(partitions=3), bootstrap_servers=kafka.bootstrap_servers, group_id=group)
+    try:
+        deadline = Deadline.after(PATIENCE_S)
+        while kafka.group_state(group) != "Stable":
+            assert not deadline.expired()
+            consumer.poll(100)
+        members = kafka.members(group)
+        assert [each.partitions for each in members] == [3]
+        assert members == kafka.describe_members(group)
+    finally:
+        consumer.close()
+    assert kafka.members(group) == []
+
+
+def test_the_tools_refusal_is_an_error(kafka: EmbeddedKafka, group: str) -> None:
+    with pytest.raises(EmbeddedKafkaError, match=f"Group {group} not found"):
+        kafka.consumer_groups("--describe", "--group", group)
+
+
+def test_topics_come_and_go(kafka: EmbeddedKafka, topic: Callable[..., str]) -> None:
+    name = topic()
+    assert name in kafka.topics()
+    kafka.delete_topic(name)
+    deadline = Deadline.after(PATIENCE_S)
+    while name in kafka.topics():
+        assert not deadline.expired()
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("end", [EmbeddedKafka.kill, EmbeddedKafka.stop])
+def test_data_and_port_outlive_the_process(
+    own: EmbeddedKafka, unique: Callable[[str], str], end: Callable[[EmbeddedKafka], None]
+) -> None:
+    name, group = own.create_topic(unique("topic"), 2), unique("group")
+    own.produce(name, ["x"] * 10, partition=1)
+    consume(own, name, group, 10)
+    servers, pid = own.bootstrap_servers, own.pid()
+    end(own)
+    assert own.pid() is None
+    own.start()
+    assert own.bootstrap_servers == servers
+    assert own.pid() not in (None, pid)
+    assert own.end_offsets(name) == {0: 0, 1: 10}
+    assert own.committed(group) == {(name, 0): 0, (name, 1): 10}
+
+
+def test_a_paused_broker_answers_once_resumed(own: EmbeddedKafka, unique: Callable[[str], str]) -> None:
+    from kafka.admin import KafkaAdminClient
+    from kafka.errors import KafkaError
+
+    name = own.create_topic(unique("topic"))
+    own.pause()
+    try:
+        with pytest.raises(KafkaError):
+            KafkaAdminClient(bootstrap_servers=own.bootstrap_servers, bootstrap_timeout_ms=500, request_timeout_ms=500)
+    finally:
+        own.resume()
+    assert own.end_offsets(name) == {0: 0}
+
+
+def test_leaving_ends_the_processes_and_deletes_what_they_wrote() -> None:
+    with EmbeddedKafka() as running:
+        assert running.pid() is not None
+        assert list(running.directory.iterdir())
+    assert not running.directory.exists()
+
+
+def test_a_broker_that_cannot_start_says_why() -> None:
+    broken = EmbeddedKafka(config={"num.network.threads": "0"})
+    with pytest.raises(EmbeddedKafkaError, match=r"Invalid value 0 for .*num\.network\.threads"), broken:
+        pass
+
+
+def test_taken_ports_are_exchanged_for_others(monkeypatch: pytest.MonkeyPatch, kafka: EmbeddedKafka) -> None:
+    taken = int(kafka.bootstrap_servers.split(":")[1])
+    choices = iter([[taken, *free_ports(1)]])
+    monkeypatch.setattr(cluster, "free_ports", lambda count: next(choices, None) or free_ports(count))
+    with EmbeddedKafka() as running:
+        assert running.bootstrap_servers != kafka.bootstrap_servers
+        assert running.topics() == []
+
+
+def test_three_brokers_go_on_without_one() -> None:
+    with EmbeddedKafka(brokers=3) as running:
+        running.create_topic("flights", 3)
+        running.produce("flights", ["x"] * 30)
+        running.kill(2)
+        running.produce("flights", ["x"] * 30, retries=100, request_timeout_ms=20_000)
+        assert sum(running.end_offsets("flights").values()) == 60
+        running.start(2)
+        assert sum(running.end_offsets("flights").values()) == 60
+
+
+def test_further_listeners_have_ports_of_their_own() -> None:
+    from kafka.admin import KafkaAdminClient
+
+    plain = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="pw";'
+    config = {
+        "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": plain,
+    }
+    with EmbeddedKafka(listeners=["SASL_PLAINTEXT"], config=config) as running:
+        running.create_topic("flights")
+        admin = KafkaAdminClient(
+            bootstrap_servers=running.address("SASL_PLAINTEXT"),
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="PLAIN",
+            sasl_plain_username="ann",
+            sasl_plain_password="pw",
+        )
+        assert admin.list_topics() == ["flights"]
+        admin.close()

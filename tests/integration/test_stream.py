@@ -1,0 +1,199 @@
+"""A query from end to end: real Kafka, real Spark, the reader in its own process."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
+
+from spark_group_source.testing.kafka import EmbeddedKafka
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+DEADLINE = 60.0
+
+
+@pytest.fixture
+def topic(kafka: EmbeddedKafka, unique: Callable[[str], str]) -> str:
+    """A topic of four partitions."""
+    return kafka.create_topic(unique("topic"), partitions=4)
+
+
+def eventually(condition: Callable[[], bool], deadline: float = DEADLINE) -> None:
+    """Waits for a condition; fails when it does not come true in time."""
+    end = time.monotonic() + deadline
+    while not condition():
+        assert time.monotonic() < end, f"not within {deadline} s"
+        time.sleep(0.05)
+
+
+def stream(spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, **options: str) -> DataFrame:
+    reader = spark.readStream.format("kafka-group").option("kafka.bootstrap.servers", kafka.bootstrap_servers)
+    reader = reader.option("subscribe", topic).option("kafka.group.id", group).option("startingOffsets", "earliest")
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    return reader.load()
+
+
+def read_all(frame: DataFrame, output: Path, checkpoint: Path) -> StreamingQuery:
+    """Runs until all that is there has been read, into Parquet."""
+    writer = frame.writeStream.format("parquet").option("path", str(output)).trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(checkpoint)).start()
+    assert query.awaitTermination(DEADLINE), "the run did not end"
+    return query
+
+
+def lag(kafka: EmbeddedKafka, topic: str, group: str) -> int:
+    ends, committed = kafka.end_offsets(topic), kafka.committed(group, topic)
+    assert {partition for _, partition in committed} == set(ends), "every partition has a committed offset"
+    return sum(end - committed[topic, partition] for partition, end in ends.items())
+
+
+@pytest.mark.core
+def test_available_now_reads_everything_once_and_leaves_lag_zero(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
+) -> None:
+    kafka.produce(topic, [(f"k{number}", f"v{number}") for number in range(1000)])
+    read_all(stream(spark, kafka, topic, group), tmp_path / "out", tmp_path / "checkpoint")
+    values = [row.value.decode() for row in spark.read.parquet(str(tmp_path / "out")).collect()]
+    assert sorted(values) == sorted(f"v{number}" for number in range(1000))
+    assert lag(kafka, topic, group) == 0
+
+
+@pytest.mark.core
+def test_a_new_checkpoint_goes_on_at_the_groups_offsets(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
+) -> None:
+    kafka.produce(topic, [f"a{number}" for number in range(500)])
+    read_all(stream(spark, kafka, topic, group), tmp_path / "1", tmp_path / "checkpoint-1")
+    read_all(stream(spark, kafka, topic, group), tmp_path / "2", tmp_path / "checkpoint-2")
+    kafka.produce(topic, [f"b{number}" for number in range(100)])
+    read_all(stream(spark, kafka, topic, group), tmp_path / "3", tmp_path / "checkpoint-3")
+    counts = [spark.read.schema("value binary").parquet(str(tmp_path / run)).count() for run in "123"]
+    assert counts == [500, 0, 100]
+    assert lag(kafka, topic, group) == 0
+
+
+def test_max_offsets_per_trigger_bounds_each_batch_and_all_is_read(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
+) -> None:
+    kafka.produce(topic, [f"v{number}" for number in range(100)])
+    frame = stream(spark, kafka, topic, group, maxOffsetsPerTrigger="30")
+    query = read_all(frame, tmp_path / "out", tmp_path / "checkpoint")
+    sizes = [progress["numInputRows"] for progress in query.recentProgress]
+    assert sum(sizes) == 100
+    assert max(sizes) <= 30
+    assert lag(kafka, topic, group) == 0
+
+
+def test_one_member_that_names_the_query_owns_all_and_the_group_is_empty_soon_after_stop(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str
+) -> None:
+    frame = stream(spark, kafka, topic, group, **{"kafka.client.id": "orders-to-lake"})
+    query = frame.writeStream.format("noop").start()
+    try:
+        eventually(lambda: len(kafka.committed(group, topic)) == len(kafka.end_offsets(topic)))
+        members = kafka.describe_members(group)
+        assert [member.client_id for member in members] == ["orders-to-lake"]
+        assert members[0].partitions == len(kafka.end_offsets(topic))
+        kafka.produce(topic, ["one", "two"])
+        # Idle again: the last batch is committed without another one to push it.
+        eventually(lambda: lag(kafka, topic, group) == 0 and sum(kafka.end_offsets(topic).values()) == 2)
+    finally:
+        query.stop()
+    stopped = time.monotonic()
+    eventually(lambda: not kafka.members(group), deadline=2.0)
+    assert time.monotonic() - stopped < 2.0
+
+
+def test_the_default_client_id_has_application_and_topic(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str
+) -> None:
+    query = stream(spark, kafka, topic, group).writeStream.format("noop").start()
+    try:
+        eventually(lambda: len(kafka.members(group)) == 1)
+        application = re.sub(r"[^A-Za-z0-9._-]+", "-", spark.conf.get("spark.app.name") or "")
+        assert kafka.describe_members(group)[0].client_id.startswith(f"{application}-{topic}-")
+    finally:
+        query.stop()
+
+
+@pytest.mark.core
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"kafka.group.id": ""}, "'kafka.group.id' is ''"),
+        ({"subscribes": "t"}, "Did you mean 'subscribe'"),
+        ({"maxOffsetsPerTrigger": "many"}, "'maxOffsetsPerTrigger' is 'many'"),
+    ],
+)
+def test_bad_options_are_refused_at_load(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, options: dict[str, str], says: str
+) -> None:
+    with pytest.raises(AnalysisException, match=re.escape(says)):
+        stream(spark, kafka, topic, group, **options)
+
+
+def test_a_missing_option_is_refused_at_load(spark: SparkSession) -> None:
+    with pytest.raises(AnalysisException, match=re.escape("'kafka.bootstrap.servers' is missing")):
+        spark.readStream.format("kafka-group").option("subscribe", "t").option("kafka.group.id", "g").load()
+
+
+def failure_of(frame: DataFrame) -> str:
+    """The error a query ends with, which must come within 30 s and before any batch."""
+    batches: list[int] = []
+    started = time.monotonic()
+    query = frame.writeStream.foreachBatch(lambda _, number: batches.append(number)).start()
+    with pytest.raises(StreamingQueryException) as failed:
+        query.awaitTermination(35)
+    assert time.monotonic() - started < 30
+    assert not batches
+    return str(failed.value)
+
+
+def test_a_topic_that_does_not_exist_is_an_error_and_nothing_is_created(
+    spark: SparkSession, kafka: EmbeddedKafka, group: str
+) -> None:
+    before = kafka.topics()
+    said = failure_of(stream(spark, kafka, "no-such-topic", group))
+    assert "Topic 'no-such-topic' cannot be read" in said
+    assert kafka.topics() == before
+    assert group not in kafka.consumer_groups("--list").split()
+
+
+def test_brokers_that_are_not_there_are_an_error_that_names_them(spark: SparkSession, group: str) -> None:
+    nowhere = "127.0.0.1:1"
+    frame = spark.readStream.format("kafka-group").option("kafka.bootstrap.servers", nowhere)
+    said = failure_of(frame.option("subscribe", "t").option("kafka.group.id", group).load())
+    assert nowhere in said
+    assert "kafka.bootstrap.servers" in said
+
+
+@pytest.mark.core
+def test_two_queries_of_one_group_split_the_topic_between_them(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str
+) -> None:
+    rows: dict[str, list[str]] = {"one": [], "other": []}
+
+    def keep(name: str) -> Callable[[DataFrame, int], None]:
+        return lambda batch, _: rows[name].extend(row.value.decode() for row in batch.collect())
+
+    queries = [stream(spark, kafka, topic, group).writeStream.foreachBatch(keep(name)).start() for name in rows]
+    try:
+        half = len(kafka.end_offsets(topic)) // 2
+        eventually(lambda: sorted(member.partitions for member in kafka.describe_members(group)) == [half, half])
+        kafka.produce(topic, [(f"k{number}", f"v{number}") for number in range(400)])
+        eventually(lambda: sum(map(len, rows.values())) >= 400)
+        eventually(lambda: lag(kafka, topic, group) == 0)
+    finally:
+        for query in queries:
+            query.stop()
+    assert sorted(rows["one"] + rows["other"]) == sorted(f"v{number}" for number in range(400))
+    assert all(rows.values())

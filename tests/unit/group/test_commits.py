@@ -1,0 +1,99 @@
+"""The ledger of offsets: contract sentences 2, 4, 5 and 6 in their pure part."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_group_source.group.commits import MARK, Committed, Ledger, resume_at
+from spark_group_source.offsets import TopicPartition
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.mark.parametrize(
+    ("committed", "logged", "start", "position"),
+    [
+        (None, None, 3, 3),
+        (None, 80, None, 80),
+        (Committed(50, MARK), None, None, 50),
+        (Committed(50), None, None, 50),
+        (Committed(50, MARK), 80, None, 80),
+        (Committed(90, MARK), 80, None, 90),
+        (Committed(90), 80, None, 90),
+        (Committed(50), 80, None, 50),
+        (Committed(50, "set by hand"), 80, None, 50),
+        (Committed(0), 80, None, 0),
+    ],
+)
+def test_a_partition_goes_on_at_the_further_of_commit_and_log_unless_somebody_rewound_it(
+    committed: Committed | None, logged: int | None, start: int | None, position: int
+) -> None:
+    assert resume_at(committed, logged, start) == position
+
+
+def test_a_partition_without_commit_has_its_start_committed_at_once() -> None:
+    ledger = Ledger()
+    ledger.gained(A, None, 0)
+    ledger.gained(B, Committed(5), 5)
+    assert ledger.pending() == {A: 0}
+
+
+def test_only_a_completed_batch_is_committed_and_then_all_of_it() -> None:
+    ledger = Ledger()
+    ledger.gained(A, Committed(5), 5)
+    ledger.gained(B, Committed(5), 5)
+    ledger.planned({A: 9, B: 7})
+    assert ledger.pending() == {}
+    ledger.completed({A: 9, B: 7})
+    assert ledger.pending() == {A: 9, B: 7}
+    ledger.confirmed({A: 9})
+    assert ledger.pending() == {B: 7}
+
+
+def test_a_failed_commit_is_part_of_the_next_one() -> None:
+    ledger = Ledger()
+    ledger.gained(A, Committed(5), 5)
+    for end in (9, 12):
+        ledger.planned({A: end})
+        ledger.completed({A: end})
+    assert ledger.pending() == {A: 12}
+
+
+def test_what_is_not_owned_any_more_is_not_committed() -> None:
+    ledger = Ledger()
+    ledger.gained(A, Committed(5), 5)
+    ledger.planned({A: 9})
+    ledger.dropped([A])
+    ledger.completed({A: 9})
+    assert ledger.pending() == {}
+
+
+def test_a_batch_in_flight_when_its_partition_comes_back_is_committed_only_when_completed() -> None:
+    ledger = Ledger()
+    ledger.gained(A, Committed(5), 5)
+    ledger.planned({A: 9})
+    ledger.dropped([A])
+    ledger.gained(A, Committed(5, MARK), 9)
+    assert ledger.pending() == {}
+    ledger.completed({A: 9})
+    assert ledger.pending() == {A: 9}
+
+
+def test_a_commit_never_goes_back_below_what_another_member_has_reached() -> None:
+    ledger = Ledger()
+    ledger.gained(A, Committed(5), 5)
+    ledger.planned({A: 9})
+    ledger.dropped([A])
+    ledger.gained(A, Committed(20, MARK), 20)
+    ledger.completed({A: 9})
+    assert ledger.pending() == {}
+
+
+def test_a_rewind_in_mid_batch_is_not_overwritten_by_the_batch() -> None:
+    ledger = Ledger()
+    ledger.gained(A, Committed(5), 5)
+    ledger.planned({A: 9})
+    ledger.dropped([A])
+    ledger.gained(A, Committed(2), 2)
+    ledger.completed({A: 9})
+    assert ledger.pending() == {}

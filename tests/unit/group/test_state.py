@@ -1,0 +1,163 @@
+"""The membership's state machine: hand-over, loss and rejoin, without a broker, thread or clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_group_source.errors import GroupError
+from spark_group_source.group.state import (
+    BatchDone,
+    BatchPlanned,
+    Close,
+    Event,
+    Gained,
+    Join,
+    Joined,
+    Leave,
+    Lost,
+    Membership,
+    Pause,
+    Phase,
+    Refused,
+    Revoked,
+    Step,
+    SubscriptionChanged,
+    Sync,
+    Synced,
+    Tick,
+    step,
+)
+from spark_group_source.group.verdicts import Verdict
+from spark_group_source.offsets import TopicPartition
+
+DRAIN = 100.0
+A, B, C = (TopicPartition("t", number) for number in range(3))
+REBALANCE = Refused(Verdict.REJOIN, "Heartbeat was answered with 27")
+
+
+def run(state: Membership, *events: Event, at: float = 0.0) -> Step:
+    actions = []
+    for event in events:
+        state, actions = step(state, event, at, DRAIN)
+    return state, actions
+
+
+def stable(*owned: TopicPartition, cooperative: bool = True) -> Membership:
+    joined, _ = run(Membership(cooperative=cooperative), Joined("m-1", 7), Synced(frozenset(owned)))
+    assert joined.phase is Phase.STABLE
+    return joined
+
+
+def test_a_join_is_followed_by_a_sync_and_the_share_is_owned_since_that_generation() -> None:
+    joined, actions = run(Membership(), Joined("m-1", 7))
+    assert (joined.phase, actions) == (Phase.SYNCING, [Sync()])
+    owning, actions = run(joined, Synced(frozenset({A, B})))
+    assert (dict(owning.owned), actions) == ({A: 7, B: 7}, [Gained(frozenset({A, B}))])
+
+
+def test_cooperative_rejoin_keeps_what_is_owned_and_since_when() -> None:
+    rejoining, actions = run(stable(A, B), REBALANCE)
+    assert (rejoining.phase, actions, set(rejoining.owned)) == (Phase.JOINING, [Join()], {A, B})
+    again, actions = run(rejoining, Joined("m-1", 8), Synced(frozenset({A, B, C})))
+    assert (dict(again.owned), actions) == ({A: 7, B: 7, C: 8}, [Gained(frozenset({C}))])
+
+
+def test_cooperative_revoke_with_nothing_in_flight_gives_up_and_joins_again_at_once() -> None:
+    after, actions = run(stable(A, B), REBALANCE, Joined("m-1", 8), Synced(frozenset({A})))
+    assert actions == [Revoked(frozenset({B})), Join()]
+    assert (after.phase, set(after.owned)) == (Phase.JOINING, {A})
+
+
+def test_revoke_waits_for_batch_in_flight_and_goes_on_reading_the_rest() -> None:
+    draining, actions = run(
+        stable(A, B), BatchPlanned(frozenset({A, B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A}))
+    )
+    assert (draining.phase, actions) == (Phase.DRAINING, [])
+    assert (set(draining.owned), set(draining.readable)) == ({A, B}, {A})
+    assert run(draining, Tick(), at=DRAIN - 1) == (draining, [])
+    assert run(draining, REBALANCE) == (draining, [])
+    after, actions = run(draining, BatchDone())
+    assert actions == [Revoked(frozenset({B})), Join()]
+    assert set(after.owned) == {A}
+
+
+def test_revoke_does_not_wait_for_a_batch_that_reads_other_partitions() -> None:
+    after, actions = run(
+        stable(A, B), BatchPlanned(frozenset({A})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A}))
+    )
+    assert actions == [Revoked(frozenset({B})), Join()]
+    assert after.in_flight == {A}
+
+
+def test_a_batch_past_the_drain_deadline_is_given_up_as_late() -> None:
+    draining, _ = run(stable(A, B), BatchPlanned(frozenset({B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A})))
+    after, actions = run(draining, Tick(), at=DRAIN)
+    assert actions == [Revoked(frozenset({B}), late=frozenset({B})), Join()]
+    assert set(after.owned) == {A}
+
+
+def test_eager_rejoin_gives_up_everything_before_the_join() -> None:
+    after, actions = run(stable(A, B, cooperative=False), REBALANCE)
+    assert actions == [Revoked(frozenset({A, B})), Join()]
+    assert not after.owned
+
+
+def test_eager_rejoin_waits_for_the_batch_before_the_join() -> None:
+    draining, actions = run(stable(A, B, cooperative=False), BatchPlanned(frozenset({A})), REBALANCE)
+    assert (draining.phase, actions, dict(draining.readable)) == (Phase.DRAINING, [], {})
+    _, actions = run(draining, BatchDone())
+    assert actions == [Revoked(frozenset({A, B})), Join()]
+
+
+@pytest.mark.parametrize(("verdict", "kept_id"), [(Verdict.LOST, "m-1"), (Verdict.RESET, "")])
+@pytest.mark.parametrize("busy", [frozenset(), frozenset({A})])
+def test_on_lost_nothing_is_waited_for_and_everything_is_lost(
+    verdict: Verdict, kept_id: str, busy: frozenset[TopicPartition]
+) -> None:
+    after, actions = run(stable(A, B), BatchPlanned(busy), Refused(verdict, "why"))
+    assert actions == [Lost(frozenset({A, B}), "why"), Join()]
+    assert (after.member_id, after.generation, dict(after.owned)) == (kept_id, -1, {})
+
+
+def test_lost_in_mid_drain_is_lost_not_revoked() -> None:
+    draining, _ = run(stable(A, B), BatchPlanned(frozenset({B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A})))
+    after, actions = run(draining, Refused(Verdict.RESET, "why"))
+    assert actions == [Lost(frozenset({A, B}), "why"), Join()]
+    assert run(after, BatchDone())[1] == []
+
+
+def test_the_id_the_coordinator_gives_is_joined_with() -> None:
+    after, actions = run(Membership(), Refused(Verdict.NAMED, "why", member_id="m-9"))
+    assert (after.member_id, actions) == ("m-9", [Join()])
+
+
+def test_a_heartbeat_that_failed_on_the_wire_keeps_membership_and_looks_for_the_coordinator() -> None:
+    before = stable(A)
+    assert run(before, Refused(Verdict.REDISCOVER, "why")) == (before, [Pause(rediscover=True)])
+
+
+@pytest.mark.parametrize("verdict", [Verdict.RETRY, Verdict.REDISCOVER])
+def test_a_sync_that_failed_on_the_wire_is_joined_anew_with_what_is_owned(verdict: Verdict) -> None:
+    syncing, _ = run(stable(A), REBALANCE, Joined("m-1", 8))
+    after, actions = run(syncing, Refused(verdict, "why"))
+    assert (after.phase, set(after.owned)) == (Phase.JOINING, {A})
+    assert actions == [Pause(rediscover=verdict is Verdict.REDISCOVER), Join()]
+
+
+def test_close_does_not_wait_for_the_batch_in_flight() -> None:
+    left, actions = run(stable(A), BatchPlanned(frozenset({A})), Close())
+    assert (left.phase, actions) == (Phase.LEFT, [Revoked(frozenset({A})), Leave()])
+    assert run(left, REBALANCE) == (left, [])
+
+
+def test_what_cannot_heal_fails_the_member_with_its_error_and_nothing_is_owned() -> None:
+    error = GroupError("no", errno=30)
+    failed, actions = run(stable(A), Refused(Verdict.FATAL, "why", error=error))
+    assert (failed.phase, failed.error, dict(failed.owned)) == (Phase.FAILED, error, {})
+    assert actions == [Lost(frozenset({A}), "why")]
+
+
+def test_a_changed_subscription_is_joined_for_only_when_stable() -> None:
+    assert run(stable(A), SubscriptionChanged("8 to 10"))[1] == [Join()]
+    rejoining, _ = run(stable(A), REBALANCE)
+    assert run(rejoining, SubscriptionChanged("8 to 10")) == (rejoining, [])

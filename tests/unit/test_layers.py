@@ -1,0 +1,59 @@
+"""What knows Spark, what knows the group and what knows bytes never mix: the import rules of the design."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import spark_group_source
+
+PACKAGE = Path(spark_group_source.__file__).parent
+PURE = {"errors", "clock", "offsets", "options", "admission", "planning", "group.state", "group.commits", "group.verdicts"}
+SPARK_DOORS = {"schema", "stream", "source", "__init__"}
+FORBIDDEN = {
+    "group": {"fetch", "records", "testing"},
+    "fetch": {"group", "testing"},
+    "records": {"group", "fetch", "wire", "testing"},
+    "wire": {"group", "fetch", "records", "testing"},
+}
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(node.module or "")
+    return found
+
+
+def ours(path: Path) -> set[str]:
+    prefix = "spark_group_source."
+    return {name.removeprefix(prefix) for name in imports(path) if name.startswith(prefix)}
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_layers_are_kept(path: Path) -> None:
+    name = name_of(path)
+    layer = name.split(".")[0]
+    used = {each.split(".")[0] for each in ours(path)}
+    assert not used & FORBIDDEN.get(layer, {"testing"} if layer != "testing" else set())
+    if layer not in {"testing", *SPARK_DOORS}:
+        assert not any(each.split(".")[0] == "pyspark" for each in imports(path))
+
+
+@pytest.mark.parametrize("name", sorted(PURE))
+def test_pure_modules_have_no_sockets_threads_or_files(name: str) -> None:
+    path = PACKAGE / (name.replace(".", "/") + ".py")
+    assert not imports(path) & {"socket", "threading", "select", "subprocess", "os"}

@@ -1,0 +1,51 @@
+"""The offset JSON: what Spark logs and compares as text."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spark_group_source.errors import GroupSourceError
+from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
+
+
+def test_equal_offsets_have_equal_json_text_whatever_order_they_were_made_in() -> None:
+    ranges = [OffsetRange("b", 10, 0, 1, "idb"), OffsetRange("b", 9, 3, 3, "idb"), OffsetRange("a", 0, 5, 8, "ida")]
+    one, other = BatchOffset.of(ranges), BatchOffset.of(reversed(ranges))
+    assert json.dumps(one.as_json()) == json.dumps(other.as_json())
+
+
+def test_json_holds_begin_and_end_of_every_partition_and_the_topic_id() -> None:
+    offset = BatchOffset.of([OffsetRange("t", 1, 5, 9, "id"), OffsetRange("t", 0, 2, 2, "id")])
+    assert offset.as_json() == {"topics": {"t": {"id": "id", "partitions": {"0": [2, 2], "1": [5, 9]}}}, "version": 1}
+
+
+def test_json_round_trip_through_text() -> None:
+    offset = BatchOffset.of([OffsetRange("t", n, n, n * 2, "id") for n in range(12)])
+    assert BatchOffset.from_json(json.loads(json.dumps(offset.as_json()))) == offset
+
+
+@pytest.mark.parametrize("nothing", [None, {}])
+def test_nothing_logged_is_the_empty_offset(nothing: dict[str, object] | None) -> None:
+    assert BatchOffset.from_json(nothing) == BatchOffset()
+
+
+def test_an_offset_of_a_later_version_is_refused_with_what_to_do() -> None:
+    with pytest.raises(GroupSourceError, match="version 2.*new checkpoint"):
+        BatchOffset.from_json({"version": 2, "topics": {}})
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [{"version": 1}, {"version": 1, "topics": {"t": {"0": 3}}}, {"version": 1, "topics": {"t": {"id": "x", "partitions": {"0": [1]}}}}],
+)
+def test_an_offset_of_another_source_is_refused(foreign: dict[str, object]) -> None:
+    with pytest.raises(GroupSourceError, match="did not write"):
+        BatchOffset.from_json(foreign)
+
+
+def test_reads_leaves_out_partitions_with_nothing_new_and_ends_keeps_them() -> None:
+    offset = BatchOffset.of([OffsetRange("t", 0, 4, 4), OffsetRange("t", 1, 4, 6)])
+    assert offset.reads() == [OffsetRange("t", 1, 4, 6)]
+    assert offset.ends() == {TopicPartition("t", 0): 4, TopicPartition("t", 1): 6}

@@ -1,0 +1,98 @@
+"""Options: each bad input says what was wrong, with the value, and what to write instead."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_group_source.errors import OptionError
+from spark_group_source.options import OPTIONS, SourceOptions, StartAt, defaults, parse_options
+
+GOOD = {"kafka.bootstrap.servers": "b1:9092", "kafka.group.id": "g", "subscribe": "t"}
+
+
+def test_the_three_required_options_are_enough_and_the_rest_has_the_defaults_of_spark_and_kafka() -> None:
+    assert parse_options(GOOD) == SourceOptions((("b1", 9092),), "g", ("t",))
+    assert SourceOptions((("b1", 9092),), "g", ("t",)).starting_offsets is StartAt.LATEST
+
+
+def test_names_are_case_insensitive() -> None:
+    given = {"KAFKA.bootstrap.SERVERS": "b:1", "kafka.GROUP.id": "g", "Subscribe": "t", "STARTINGOFFSETS": "Earliest"}
+    assert parse_options(given).starting_offsets is StartAt.EARLIEST
+
+
+def test_lists_are_trimmed_and_blanks_and_repeats_are_dropped() -> None:
+    parsed = parse_options(GOOD | {"subscribe": " a, b ,,a", "kafka.bootstrap.servers": "b1:1, [::1]:2,SSL://b3:3,"})
+    assert parsed.topics == ("a", "b")
+    assert parsed.bootstrap_servers == (("b1", 1), ("::1", 2), ("b3", 3))
+
+
+@pytest.mark.parametrize("missing", GOOD)
+def test_a_missing_required_option_is_named(missing: str) -> None:
+    with pytest.raises(OptionError, match=f"'{missing}' is missing"):
+        parse_options({key: value for key, value in GOOD.items() if key != missing})
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("startingOffset", "startingOffsets"),
+        ("maxoffsetspertriger", "maxOffsetsPerTrigger"),
+        ("kafka.groupid", "kafka.group.id"),
+        ("subscribes", "subscribe"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_nearest_known_name(written: str, meant: str) -> None:
+    with pytest.raises(OptionError, match=f"'{written}' is not known.*Did you mean '{meant}'"):
+        parse_options(GOOD | {written: "x"})
+
+
+def test_the_value_of_an_unknown_option_is_not_shown_as_it_may_be_a_secret() -> None:
+    with pytest.raises(OptionError) as refused:
+        parse_options(GOOD | {"kafka.sasl.pasword": "hunter2"})
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("kafka.bootstrap.servers", "broker1", "host:port"),
+        ("kafka.bootstrap.servers", "b:0", "host:port"),
+        ("kafka.bootstrap.servers", "b:99999", "host:port"),
+        ("kafka.bootstrap.servers", " , ", "host:port"),
+        ("kafka.group.id", "  ", "not empty"),
+        ("subscribe", ",", "topic names"),
+        ("subscribe", "a,b c", "'b c'"),
+        ("subscribe", "..", "'..'"),
+        ("startingOffsets", "newest", "earliest or latest"),
+        ("maxOffsetsPerTrigger", "0", "at least 1"),
+        ("maxOffsetsPerTrigger", "-3", "at least 1"),
+        ("maxOffsetsPerTrigger", "1e3", "at least 1"),
+        ("maxOffsetsPerTrigger", "abc", "at least 1"),
+        ("includeHeaders", "yes", "true or false"),
+        ("kafka.isolation.level", "committed", "read_committed or read_uncommitted"),
+        ("kafka.partition.assignment.strategy", "rang", "range, roundrobin"),
+        ("kafka.partition.assignment.strategy", "range,cooperative-sticky", "alone"),
+        ("kafka.session.timeout.ms", "45s", "milliseconds"),
+    ],
+)
+def test_a_bad_value_is_shown_with_what_to_write_instead(name: str, value: str, says: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        parse_options(GOOD | {name: value})
+    assert f"'{name}' is {value!r}" in str(refused.value)
+    assert says in str(refused.value)
+
+
+def test_java_class_names_of_assignors_are_understood() -> None:
+    given = GOOD | {"kafka.partition.assignment.strategy": "org.apache.kafka.clients.consumer.RangeAssignor,roundrobin"}
+    assert parse_options(given).assignors == ("range", "roundrobin")
+
+
+def test_a_heartbeat_interval_that_would_end_sessions_is_refused() -> None:
+    with pytest.raises(OptionError, match="a third"):
+        parse_options(GOOD | {"kafka.session.timeout.ms": "6000", "kafka.heartbeat.interval.ms": "3000"})
+
+
+def test_every_field_has_exactly_one_option() -> None:
+    fields = [option.field for option in OPTIONS]
+    assert sorted(fields) == sorted(SourceOptions.__dataclass_fields__)
+    assert len(defaults()) == len(OPTIONS) - 3

@@ -1,0 +1,105 @@
+"""Ports, properties, locks and the watchdog: what an embedded Kafka stands on, without one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from spark_group_source.clock import Deadline
+from spark_group_source.testing.errors import EmbeddedKafkaError
+from spark_group_source.testing.lock import file_lock
+from spark_group_source.testing.ports import HOST, free_ports
+from spark_group_source.testing.properties import parse_properties
+
+PATIENCE_S = 20.0
+
+PARENT = """
+import pathlib, subprocess, sys, time
+from spark_group_source.testing.watchdog import Watchdog
+watchdog = Watchdog(pathlib.Path(sys.argv[1]))
+children = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) for _ in range(2)]
+for child in children:
+    watchdog.watch(child.pid)
+watchdog.forget(children[1].pid)
+print(*(child.pid for child in children), flush=True)
+time.sleep(600)
+"""
+
+
+def runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def await_end_of(pid: int) -> None:
+    deadline = Deadline.after(PATIENCE_S)
+    while runs(pid):
+        assert not deadline.expired(), f"process {pid} still runs"
+        time.sleep(0.05)
+
+
+def test_a_killed_parent_takes_its_children_and_directory_along(tmp_path: Path) -> None:
+    directory = tmp_path / "cluster"
+    directory.mkdir()
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(directory)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    watched, forgotten = map(int, parent.stdout.readline().split())
+    parent.stdout.close()
+    try:
+        parent.send_signal(signal.SIGKILL)
+        parent.wait(PATIENCE_S)
+        await_end_of(watched)
+        assert runs(forgotten), "what was forgotten is not the watchdog's to end"
+    finally:
+        os.kill(forgotten, signal.SIGKILL)
+    deadline = Deadline.after(PATIENCE_S)
+    while directory.exists():
+        assert not deadline.expired()
+        time.sleep(0.05)
+
+
+def test_ports_are_different_and_a_used_one_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    ports = free_ports(20)
+    assert len(set(ports)) == 20
+    with socket.socket() as taken:
+        taken.bind((HOST, ports[0]))
+        taken.listen()
+        monkeypatch.setattr("random.sample", lambda *_: [ports[0], ports[1], ports[2]])
+        assert free_ports(1) == [ports[1]]
+
+
+def test_too_few_free_ports_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("random.sample", lambda *_: [])
+    with pytest.raises(EmbeddedKafkaError, match="Only 0"):
+        free_ports(1)
+
+
+def test_a_lock_held_elsewhere_is_waited_for_no_longer_than_asked(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with file_lock(path, 1.0), pytest.raises(EmbeddedKafkaError, match="Another process"), file_lock(path, 0.0):
+        pass
+    with file_lock(path, 0.0):
+        pass
+
+
+def test_shipped_broker_properties_can_be_read() -> None:
+    text = resources.files("spark_group_source.testing").joinpath("broker.properties").read_text("utf-8")
+    properties = parse_properties(text)
+    assert properties["process.roles"] == "broker,controller"
+    assert properties["auto.create.topics.enable"] == "true"
+
+
+def test_a_line_that_is_no_property_is_refused() -> None:
+    with pytest.raises(ValueError, match="no equals sign"):
+        parse_properties("# fine\n\na=b\nno equals sign\n")
