@@ -32,7 +32,7 @@ POLL_S = 0.1
 TOPIC_CONFIG = {"retention.ms": "-1", "segment.ms": str(2**63 - 1)}
 
 
-class BrokenPromiseError(Exception):
+class BrokenPromise(Exception):
     """Something that must hold after a step does not."""
 
 
@@ -44,7 +44,7 @@ def main() -> int:
             say("Starting a real Kafka on this machine (fetched from Maven Central the first time)")
             with EmbeddedKafka() as kafka:
                 steps(kafka, Path(work))
-    except (BrokenPromiseError, EmbeddedKafkaError, subprocess.CalledProcessError) as failure:
+    except (BrokenPromise, EmbeddedKafkaError, subprocess.CalledProcessError) as failure:
         print(f"\nDEMO FAILED: {failure}", file=sys.stderr)
         return 1
     say(f"All of it holds. {time.monotonic() - began:.0f} s")
@@ -64,7 +64,7 @@ def steps(kafka: EmbeddedKafka, work: Path) -> None:
 
     say("The report over the Parquet")
     if report.main([str(output), "--expect", str(FLIGHTS)]):
-        raise BrokenPromiseError("flights are missing or there twice")
+        raise BrokenPromise("flights are missing or there twice")
 
     say("The job has ended. What it has done is in the group, where Kafka's own kafka-consumer-groups sees it:")
     show_lag(kafka)
@@ -94,7 +94,7 @@ def copy(kafka: EmbeddedKafka, output: Path, checkpoint: Path, show_members: boo
             expect(members_shown(kafka, job), "the running job is a member of the group", "no member was seen")
         status = job.wait(JOB_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
-        raise BrokenPromiseError(f"the job did not end within {JOB_TIMEOUT_S:.0f} s") from error
+        raise BrokenPromise(f"the job did not end within {JOB_TIMEOUT_S:.0f} s") from error
     finally:
         job.kill()
         job.wait()
@@ -149,7 +149,7 @@ def spark_submit(name: str, *arguments: str) -> subprocess.Popen[bytes]:
 def expect(holds: bool, promise: str, seen: str) -> None:
     """Says that a promise holds, or ends the demo with what was seen instead."""
     if not holds:
-        raise BrokenPromiseError(f"promised: {promise}; seen: {seen}")
+        raise BrokenPromise(f"promised: {promise}; seen: {seen}")
     print(f"  ok: {promise}", flush=True)
 
 

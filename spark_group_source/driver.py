@@ -213,4 +213,3 @@ def group_settings(options: SourceOptions) -> GroupSettings:
         request_timeout=options.request_timeout,
         metadata_max_age=options.metadata_max_age,
     )
-

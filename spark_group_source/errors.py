@@ -43,9 +43,7 @@ class GroupSourceError(Exception):
         return _rebuild, (type(self), self.happened, self.action, self.__dict__)
 
 
-def _rebuild(
-    cls: type[GroupSourceError], happened: str, action: str, state: dict[str, object]
-) -> GroupSourceError:
+def _rebuild(cls: type[GroupSourceError], happened: str, action: str, state: dict[str, object]) -> GroupSourceError:
     error = cls.__new__(cls)
     GroupSourceError.__init__(error, happened, action)
     error.__dict__.update(state)

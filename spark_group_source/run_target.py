@@ -101,7 +101,9 @@ class RunTarget:
             self._seen, self._moved_at, self._pause = at, self._clock(), POLL[0]
         self._behind = {tp: end for tp, end in self._behind.items() if at[tp] < end}
 
-    def _offsets(self, partitions: Iterable[TopicPartition], at: StartAt, deadline: Deadline) -> dict[TopicPartition, int]:
+    def _offsets(
+        self, partitions: Iterable[TopicPartition], at: StartAt, deadline: Deadline
+    ) -> dict[TopicPartition, int]:
         specs = dict.fromkeys(partitions, at.value)
         found = log_offsets(self._cluster, specs, read_committed=self._read_committed, deadline=deadline)
         return {tp: each.offset for tp, each in found.items()}

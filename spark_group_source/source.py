@@ -36,7 +36,7 @@ class GroupSource(DataSource):
         """The schema of Spark's own Kafka source."""
         return source_schema(self._parsed.include_headers)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader of one streaming query."""
         return GroupStreamReader(self._parsed, schema, self.application)
 

@@ -13,7 +13,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -58,23 +58,23 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._application = application
         self._driver: Driver | None = None
         self._available_now = False
-        self._last_json: Mapping[str, Any] | None = None
+        self._last_json: dict[str, Any] | None = None
         self._last = BatchOffset()
 
     def __reduce__(self) -> tuple[object, ...]:
         # The copy for the executors has no member, sockets or locks.
         return GroupStreamReader, (self._options, self._schema, self._application)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+    def prepareForTriggerAvailableNow(self) -> None:
         """The run ends at what the log holds when it begins."""
         self._available_now = True
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+    def getDefaultReadLimit(self) -> ReadLimit:
         """``maxOffsetsPerTrigger``, or everything."""
         limit = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> dict[str, Any]:
         """The empty offset: where partitions start is known once they are owned, and never from here.
 
         Raises:
@@ -83,9 +83,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._started(BatchOffset())
         return BatchOffset().as_json()
 
-    def latestOffset(  # noqa: N802 - Spark's name
-        self, start: Mapping[str, Any] | None = None, limit: ReadLimit | None = None
-    ) -> Mapping[str, Any]:
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         """The end of the next batch, or ``start`` unchanged. ``start`` is the end of the last completed batch.
 
         Raises:
@@ -97,12 +95,14 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return begin.as_json() if start is None else start
         return self._remember(end)
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The ends of the logs as last seen, for the query's progress."""
-        ends = self._driver.ends() if self._driver else {}
-        return BatchOffset.of(OffsetRange(*tp, end, end) for tp, end in ends.items()).as_json() if ends else None
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The ends of the logs as last seen, for the query's progress: ``{topic: {partition: end}}``."""
+        report: dict[str, Any] = {}
+        for tp, end in sorted(self._driver.ends().items() if self._driver else ()):
+            report.setdefault(tp.topic, {})[str(tp.partition)] = end
+        return report or None
 
-    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Tasks of the batch that ends at ``end``: its ranges stand there, whatever the group says now."""
         if start == end:
             self._last = self._parse(end)
@@ -117,7 +117,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, TaskPartition), partition
         return read(partition.task)
 
-    def commit(self, end: Mapping[str, Any]) -> None:
+    def commit(self, end: dict[str, Any]) -> None:
         """Spark has completed everything up to ``end``."""
         if self._driver is not None:
             self._driver.complete(self._parse(end))
@@ -130,7 +130,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _started(self, logged: BatchOffset) -> Driver:
         """The driver's part, started by the first call that needs it."""
         if self._driver is None:
-            from spark_group_source.driver import Driver  # noqa: PLC0415 - executors need nothing of the group
+            from spark_group_source.driver import Driver  # executors need nothing of the group
 
             columns_of(self._schema)
             _log_to_stderr()
@@ -143,13 +143,13 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             driver.await_share()
         return self._driver
 
-    def _parse(self, logged: Mapping[str, Any]) -> BatchOffset:
+    def _parse(self, logged: dict[str, Any]) -> BatchOffset:
         # An idle query is polled a hundred times a second with the same offset.
         if logged != self._last_json:
             self._last_json, self._last = logged, BatchOffset.from_json(logged)
         return self._last
 
-    def _remember(self, offset: BatchOffset) -> Mapping[str, Any]:
+    def _remember(self, offset: BatchOffset) -> dict[str, Any]:
         self._last_json, self._last = offset.as_json(), offset
         return self._last_json
 

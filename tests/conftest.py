@@ -20,6 +20,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         part = item.path.relative_to(TESTS).parts[0]
         if part == "integration":
             item.add_marker(pytest.mark.integration)
+            # pyspark leaves the sockets of collect() and of its gateway to the garbage collector.
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
         used = BROKER_FIXTURES.intersection(getattr(item, "fixturenames", ()))
         if part == "unit" and used:
             raise pytest.UsageError(f"{item.nodeid} is a unit test and uses {', '.join(sorted(used))}")

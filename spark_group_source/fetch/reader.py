@@ -21,8 +21,7 @@ from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange, TopicPartition
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.records.decode import Decoder
-from spark_group_source.records.frames import frames
-from spark_group_source.records.parse import Slice
+from spark_group_source.records.frames import Slice, frames
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 
@@ -166,22 +165,16 @@ class _Reading:
 
     def _advance(self, cursor: Cursor, fetched: Fetched) -> list[Slice]:
         """Moves on by the batches' headers: the last visible record says nothing of markers and gaps behind it."""
-        batches = frames(fetched.records)
-        if not batches or batches[-1].next_offset <= cursor.position:
-            # Nothing, or less than one batch: there is more than was asked for, or it comes later.
-            cursor.max_bytes = cursor.max_bytes * 2
-            if len(fetched.records) == 0 and fetched.high_watermark <= cursor.position:
+        framed = frames(cursor.range.tp, fetched.records)
+        after = framed.next_offset
+        if after is None or after <= cursor.position:
+            # Nothing, or less than one batch: more must be asked for, or it comes later.
+            cursor.max_bytes = max(cursor.max_bytes * 2, framed.wanted_bytes or 0)
+            if not fetched.records and fetched.high_watermark <= cursor.position:
                 self._trouble(f"{cursor.range.tp} ends at {fetched.high_watermark}, before {cursor.range}")
             return []
-        found = Slice(
-            topic=cursor.range.topic,
-            partition=cursor.range.partition,
-            start=cursor.position,
-            end=cursor.range.end,
-            frames=batches,
-            aborted=fetched.aborted,
-        )
-        cursor.position, cursor.tries = batches[-1].next_offset, 0
+        found = Slice(framed, cursor.position, cursor.range.end, fetched.aborted)
+        cursor.position, cursor.tries = after, 0
         cursor.max_bytes = min(cursor.max_bytes * 2, self._task.max_bytes)
         self._moved_at, self._pause = self._clock(), 0.0
         return [found]

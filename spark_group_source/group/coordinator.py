@@ -106,7 +106,9 @@ class Coordinator:
             else (),
         )
 
-    def sync(self, turn: Round, shares: Mapping[str, bytes], deadline: Deadline, interrupt: Interrupt) -> Synced | Refused:
+    def sync(
+        self, turn: Round, shares: Mapping[str, bytes], deadline: Deadline, interrupt: Interrupt
+    ) -> Synced | Refused:
         """Learns this member's share; the leader tells everybody's."""
         share = SyncGroupRequest.SyncGroupRequestAssignment
         request = SyncGroupRequest(
@@ -189,7 +191,9 @@ class Coordinator:
         whole = [errno for errno in errors.values() if verdict(errno) not in (Verdict.SKIP, Verdict.SHORTEN)]
         return CommitAnswer(confirmed, errors, self._refused("OffsetCommit", whole[0]) if whole else None)
 
-    def committed(self, partitions: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, Committed] | Refused:
+    def committed(
+        self, partitions: Iterable[TopicPartition], deadline: Deadline
+    ) -> dict[TopicPartition, Committed] | Refused:
         """What the group has committed; partitions without a commit are left out.
 
         Asks for stable offsets: a transaction that is about to commit some makes the answer wait.
@@ -203,7 +207,9 @@ class Coordinator:
             for name, numbers in by_topic.items()
         ]
         request = OffsetFetchRequest(
-            version=8, groups=[group_of(version=8, group_id=self._settings.group_id, topics=topics)], require_stable=True
+            version=8,
+            groups=[group_of(version=8, group_id=self._settings.group_id, topics=topics)],
+            require_stable=True,
         )
         answer = self._call(request, OFFSETS, deadline)
         if isinstance(answer, Refused):

@@ -66,9 +66,7 @@ class Listener(Protocol):
 class Member:
     """Membership of one query. Made when the query starts, closed when it ends, never used again."""
 
-    def __init__(
-        self, cluster: Cluster, settings: GroupSettings, listener: Listener, clock: Clock = monotonic
-    ) -> None:
+    def __init__(self, cluster: Cluster, settings: GroupSettings, listener: Listener, clock: Clock = monotonic) -> None:
         self._cluster = cluster
         self._settings = settings
         self._listener = listener
@@ -202,7 +200,9 @@ class Member:
                 self._listener.lost(partitions, why)
 
     def _join(self) -> None:
-        log.info("group %s: joining, because %s", self._settings.group_id, self._state.reason)
+        # The first join of a member only gets it an id, with which it joins at once.
+        level = logging.INFO if self._state.member_id else logging.DEBUG
+        log.log(level, "group %s: joining, because %s", self._settings.group_id, self._state.reason)
         deadline = Deadline.after(self._settings.rebalance_timeout + JOIN_SLACK, self._clock)
         answer = self._coordinator.join(self._state, deadline, self._closing)
         if isinstance(answer, Refused):
@@ -330,4 +330,3 @@ class Member:
                 self._state.member_id,
                 refused.why,
             )
-

@@ -1,89 +1,102 @@
-"""Decompression by pyarrow's codecs, in bounded steps."""
+"""Decompression of a batch's records, bounded, with the codecs that pyarrow brings."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import pyarrow as pa
 
-from spark_group_source.errors import CorruptRecords, UnsupportedRecords
+from spark_group_source.records.place import Place
 
-LARGEST = 2**30
-"""Bytes that one record batch may decompress to: far beyond what producers make, well below what a damaged one claims."""
+_STREAMS = {1: "gzip", 3: "lz4", 4: "zstd"}
+_SNAPPY = 2
+_STEP = 64 * 1024
 
-_STEP = 2**20
 _XERIAL = b"\x82SNAPPY\x00"
-_XERIAL_HEADER = 16
+_XERIAL_HEADER = 16  # the magic and two version numbers, not looked at: some producers write them little-endian
 _BLOCK = struct.Struct(">i")
-
-Buffer = bytes | memoryview
-
-
-def _streamed(name: str) -> Callable[[memoryview], Buffer]:
-    def decompress(payload: memoryview) -> Buffer:
-        out = bytearray()
-        with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(payload)), name) as stream:
-            while part := stream.read(_STEP):
-                out += part
-                if len(out) > LARGEST:
-                    raise CorruptRecords(f"A record batch decompresses to more than {LARGEST} bytes.")
-        return memoryview(out)
-
-    return decompress
+_SNAPPY_RATIO = 22  # the densest element of the format turns three bytes into 64
 
 
-def _snappy(payload: memoryview) -> Buffer:
-    """Java frames its blocks in the way of xerial's library; others write one block."""
-    if payload[: len(_XERIAL)] != _XERIAL:
-        return _snappy_block(payload)
-    at, out = _XERIAL_HEADER, bytearray()
-    while at < len(payload):
-        (size,) = _BLOCK.unpack_from(payload, at)
-        at += _BLOCK.size
-        if size < 0 or at + size > len(payload):
-            raise CorruptRecords(f"A block of snappy claims {size} bytes where {len(payload) - at} are left.")
-        out += _snappy_block(payload[at : at + size])
-        at += size
-        if len(out) > LARGEST:
-            raise CorruptRecords(f"A record batch decompresses to more than {LARGEST} bytes.")
-    return memoryview(out)
+def decompress(codec: int, payload: memoryview, limit: int, place: Place) -> list[pa.Buffer]:
+    """The records in ``payload``, in pieces.
 
-
-def _snappy_block(block: memoryview) -> Buffer:
-    size = shift = 0
-    for byte in block[:5]:
-        size |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-    # Snappy cannot shrink its input more than about 21 times: a length beyond that is damage, not a reason to allocate.
-    if size > min(LARGEST, 64 + 32 * len(block)):
-        raise CorruptRecords(f"A block of snappy of {len(block)} bytes claims to hold {size}.")
-    return memoryview(pa.decompress(pa.py_buffer(block), decompressed_size=size, codec="snappy"))
-
-
-_CODECS: dict[int, tuple[str, Callable[[memoryview], Buffer]]] = {
-    1: ("gzip", _streamed("gzip")),
-    2: ("snappy", _snappy),
-    3: ("lz4", _streamed("lz4")),
-    4: ("zstd", _streamed("zstd")),
-}
-
-
-def decompress(codec: int, payload: memoryview) -> Buffer:
-    """The records section of a batch; ``codec`` is Kafka's number, 0 for none.
+    Args:
+        codec: the number in the batch's attributes: 1 gzip, 2 snappy, 3 lz4, 4 zstd.
+        limit: bytes that may come out; no more than one step (64 KiB, or four times the payload) beyond it is allocated.
 
     Raises:
-        UnsupportedRecords: the codec is not known.
-        CorruptRecords: the bytes are not of that codec, or expand beyond :data:`LARGEST`.
+        CorruptRecords: the payload is damaged.
+        UnsupportedRecords: the codec is unknown, or more than ``limit`` bytes come out.
     """
-    if codec == 0:
-        return payload
-    if codec not in _CODECS:
-        raise UnsupportedRecords(f"Codec {codec} is not known.", "Is there a later release that reads it?")
-    name, expand = _CODECS[codec]
+    if codec == _SNAPPY:
+        pieces = _snappy(payload, limit)
+    elif codec in _STREAMS:
+        pieces = _stream(_STREAMS[codec], payload)
+    else:
+        raise place.unsupported(f"is compressed with codec {codec}, which is unknown", "Upgrade this package.")
+    found: list[pa.Buffer] = []
     try:
-        return expand(payload)
-    except (OSError, pa.ArrowException, struct.error, IndexError) as error:
-        raise CorruptRecords(f"A record batch of {len(payload)} bytes cannot be decompressed as {name}: {error}.") from error
+        for piece in pieces:
+            found.append(piece)
+            limit -= len(piece)
+            if limit < 0:
+                raise _TooLarge
+    except _TooLarge:
+        raise place.unsupported(
+            f"has {len(payload)} bytes that decompress to more than is read at once",
+            "Let its producer make smaller batches, or start behind it.",
+        ) from None
+    except (OSError, ValueError) as error:
+        raise place.corrupt(f"its {_STREAMS.get(codec, 'snappy')} data cannot be decompressed ({error})") from error
+    return found
+
+
+class _TooLarge(Exception):
+    pass
+
+
+def _stream(name: str, payload: memoryview) -> Iterator[pa.Buffer]:
+    stream = pa.CompressedInputStream(pa.BufferReader(payload), name)
+    step = max(_STEP, 4 * len(payload))
+    while len(piece := stream.read_buffer(step)):
+        yield piece
+
+
+def _snappy(payload: memoryview, limit: int) -> Iterator[pa.Buffer]:
+    """Raw as librdkafka writes it, or in the frames of Java's snappy-java."""
+    if payload[: len(_XERIAL)] != _XERIAL:
+        yield _snappy_block(payload, limit)
+        return
+    position = _XERIAL_HEADER
+    while position < len(payload):
+        if position + _BLOCK.size > len(payload):
+            raise ValueError("the length of a block is cut")
+        (length,) = _BLOCK.unpack_from(payload, position)
+        position += _BLOCK.size
+        if not 0 <= length <= len(payload) - position:
+            raise ValueError(f"a block of {length} bytes where {len(payload) - position} are left")
+        block = _snappy_block(payload[position : position + length], limit)
+        limit -= len(block)
+        position += length
+        yield block
+
+
+def _snappy_block(block: memoryview, limit: int) -> pa.Buffer:
+    size = _snappy_size(block)
+    if size > len(block) * _SNAPPY_RATIO:
+        raise ValueError(f"{len(block)} bytes say that they were {size}")
+    if size > limit:
+        raise _TooLarge
+    return pa.Codec("snappy").decompress(block, size)
+
+
+def _snappy_size(block: memoryview) -> int:
+    """What the block begins with: a varint, the size before compression."""
+    size = 0
+    for index, byte in enumerate(block[:5]):
+        size |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return size
+    raise ValueError("the size of a block is cut")

@@ -1,27 +1,37 @@
-"""The columns of the source as Arrow types: exactly those Spark expects for its Kafka schema."""
+"""The columns a record becomes, in Arrow: exactly those of Spark's own Kafka source.
+
+Spark takes batches from a Python source only where types and names are its own: microseconds in UTC, ``binary`` and
+``string`` with 32-bit offsets, ``element`` as the name of what a list holds, every field nullable.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import pyarrow as pa
 
-# Spark names the fields of a list type so, see pyspark.sql.pandas.types.to_arrow_type.
-_HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+HEADERS = pa.list_(pa.field("element", HEADER))
 
-COLUMNS: dict[str, pa.DataType] = {
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestampType": pa.int32(),
-    "headers": pa.list_(pa.field("element", _HEADER)),
-}
-"""Type of each column by name; all are nullable."""
+ALL = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("timestampType", pa.int32()),
+        pa.field("headers", HEADERS),
+    ]
+)
+"""Every column there is; ``headers`` is NULL, not empty, for a record without any."""
 
 
-def arrow_schema(names: Sequence[str]) -> pa.Schema:
-    """The schema of these columns, in this order."""
-    return pa.schema([pa.field(name, COLUMNS[name]) for name in names])
+def arrow_schema(names: Iterable[str]) -> pa.Schema:
+    """The Arrow schema with these columns, in this order.
+
+    Raises:
+        KeyError: there is no such column.
+    """
+    return pa.schema([ALL.field(name) for name in names])

@@ -1,120 +1,122 @@
-"""Record batches to Arrow, without a Python object per record.
-
-The batches of a whole fetch response are laid one behind the other in one run of bytes. A plain loop walks the record
-lengths; everything else is decoded by numpy for all records at once; keys and values are cut out of the bytes by Arrow.
-"""
+"""Fetch responses to Arrow record batches: the fast path from bytes to columns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from spark_group_source.errors import CorruptRecords, RecordsError
-from spark_group_source.records.codecs import decompress
-from spark_group_source.records.cut import cut_bytes, repeat_text
-from spark_group_source.records.frames import Frame
-from spark_group_source.records.headers import cut_headers
-from spark_group_source.records.parse import Records, Run, Slice, parse
-from spark_group_source.records.varints import Ints
-from spark_group_source.records.visibility import visible
+from spark_group_source.records.arrays import Pairs, numbers, repeated
+from spark_group_source.records.batches import Batches, Chunk, Limits
+from spark_group_source.records.columns import ALL
+from spark_group_source.records.fields import Fields, fields
+from spark_group_source.records.frames import LOG_APPEND_TIME, Slice
+from spark_group_source.records.headers import headers
+from spark_group_source.records.varints import Longs
 
-RUN_BYTES = 16 * 2**20
-"""Bytes, decompressed, that are decoded at once: bounds memory where a response of some MB expands to hundreds."""
-
-_SMALLEST_RECORD = 7
-_LARGEST_MILLISECONDS = (2**63 - 1) // 1000
+_MOST_ROWS = 2**18
+"""Rows of one Arrow batch, so that tiny records do not make it large by their fixed-width columns."""
+_MICROS = 1000
+_MOST_MILLIS = np.iinfo(np.int64).max // _MICROS
 
 
 class Decoder:
-    """Decodes fetch responses into record batches of one schema."""
+    """Decodes fetched slices into the columns of one schema. Keeps nothing between calls; for one thread at a time.
 
-    def __init__(self, schema: pa.Schema, *, read_committed: bool, check_crcs: bool = True) -> None:
-        """``schema`` has any of the columns of :mod:`spark_group_source.records.columns`; others are not built."""
+    Args:
+        schema: some of the columns in :data:`columns.ALL`, in any order; only those are built.
+        read_committed: leave out the records of aborted transactions.
+        check_crcs: compare the checksum of every batch that gives rows, as Java's ``check.crcs``.
+        limits: bounds of memory.
+    """
+
+    def __init__(
+        self, schema: pa.Schema, *, read_committed: bool, check_crcs: bool = True, limits: Limits | None = None
+    ) -> None:
+        if not len(schema) or any(each not in ALL for each in schema):
+            raise ValueError(f"not columns of a record: {schema}")
         self._schema = schema
         self._read_committed = read_committed
         self._check_crcs = check_crcs
+        self._limits = limits or Limits()
 
     def decode(self, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
-        """The rows of a response's partitions, in order of partitions as given, then of offsets.
+        """The rows of ``slices``, in their order and that of the offsets; nothing where no record is visible.
 
         Raises:
-            CorruptRecords: bytes are damaged.
-            UnsupportedRecords: the codec is not known.
+            CorruptRecords: bytes are damaged; the error names the partition and the batch.
+            UnsupportedRecords: an unknown codec, a batch that decompresses to more than the limit, or a timestamp
+                beyond Spark's range.
         """
-        run = Run()
-        for part in slices:
-            for frame in visible(part.frames, part.aborted, self._read_committed):
-                if frame.next_offset <= part.start or frame.base_offset >= part.end:
-                    continue
-                run.add(part, frame, self._payload(part, frame))
-                if run.size >= RUN_BYTES:
-                    yield from self._build(run)
-                    run = Run()
-        yield from self._build(run)
+        batches = Batches(slices, read_committed=self._read_committed, check_crcs=self._check_crcs, limits=self._limits)
+        for chunk in batches.chunks():
+            rows = _inside(chunk, fields(chunk))
+            first = 0
+            while first < len(rows.offset):
+                end = self._last_row(rows, first)
+                yield self._record_batch(chunk, rows.rows(slice(first, end)))
+                first = end
 
-    def _payload(self, part: Slice, frame: Frame) -> bytes | memoryview:
-        try:
-            if self._check_crcs:
-                frame.check_crc()
-            payload = decompress(frame.codec, frame.payload)
-            if frame.count * _SMALLEST_RECORD > len(payload):
-                raise CorruptRecords(f"A record batch of {len(payload)} bytes claims {frame.count} records.")
-        except RecordsError as error:
-            where = f"{part.topic}-{part.partition} at offset {frame.base_offset}"
-            raise type(error)(f"{where}: {error.happened}", error.action) from error
-        return payload
+    def _last_row(self, rows: Fields, first: int) -> int:
+        """The end of the rows that together have about the size of a chunk, and one at least."""
+        size = int(np.searchsorted(rows.end, rows.key[first] + self._limits.chunk))
+        return min(max(size, first + 1), first + _MOST_ROWS)
 
-    def _build(self, run: Run) -> Iterator[pa.RecordBatch]:
-        if not run.batches:
-            return
-        try:
-            records = _wanted(parse(run), run.slices)
-            columns = [self._column(name, records, run.slices) for name in self._schema.names]
-        except (ValueError, IndexError) as error:
-            number, frame, *_ = run.batches[0]
-            part = run.slices[number]
-            raise CorruptRecords(
-                f"Records from {part.topic}-{part.partition} offset {frame.base_offset} on are damaged: {error}.",
-                "Look at the leader's log with kafka-dump-log.",
-            ) from error
-        if len(records.offset):
-            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
-
-    def _column(self, name: str, records: Records, slices: Sequence[Slice]) -> pa.Array:
-        match name:
-            case "key":
-                return cut_bytes(records.data, records.key_at, records.key_size)
-            case "value":
-                return cut_bytes(records.data, records.value_at, records.value_size)
-            case "topic":
-                times = np.bincount(records.slice_number, minlength=len(slices))
-                return repeat_text([each.topic for each in slices], times)
-            case "partition":
-                return pa.array(np.array([each.partition for each in slices], np.int32)[records.slice_number])
-            case "offset":
-                return pa.array(records.offset)
-            case "timestamp":
-                return pa.array(_microseconds(records.timestamp)).cast(self._schema.field(name).type)
-            case "timestampType":
-                return pa.array(records.log_append_time.astype(np.int32))
-            case "headers":
-                return cut_headers(records.data, records.headers_at, records.header_count, records.end)
-        raise AssertionError(f"no such column: {name}")
+    def _record_batch(self, chunk: Chunk, rows: Fields) -> pa.RecordBatch:
+        pairs = Pairs(chunk.memory, rows.key, rows.key_length, rows.value, rows.value_length)
+        build: dict[str, Callable[[], pa.Array]] = {
+            "key": pairs.first,
+            "value": pairs.second,
+            "topic": lambda: _topic(chunk, rows),
+            "partition": lambda: _partition(chunk, rows),
+            "offset": lambda: numbers(rows.offset, pa.int64()),
+            "timestamp": lambda: _timestamp(chunk, rows),
+            "timestampType": lambda: _timestamp_type(chunk, rows),
+            "headers": lambda: headers(chunk, rows),
+        }
+        return pa.RecordBatch.from_arrays([build[name]() for name in self._schema.names], schema=self._schema)
 
 
-def _wanted(records: Records, slices: Sequence[Slice]) -> Records:
-    """Those in the ranges asked for: a fetch brings whole batches."""
-    starts = np.array([each.start for each in slices], np.int64)[records.slice_number]
-    ends = np.array([each.end for each in slices], np.int64)[records.slice_number]
-    kept = (records.offset >= starts) & (records.offset < ends)
-    return records if kept.all() else records.where(kept)
+def _inside(chunk: Chunk, rows: Fields) -> Fields:
+    """The rows in the wanted range: the first and last batch of a slice may go beyond."""
+    base_offsets = chunk.headers["base_offset"].astype(np.int64)
+    start = np.array([each.start for each in chunk.slices], np.int64)[chunk.slice_of]
+    end = np.array([each.end for each in chunk.slices], np.int64)[chunk.slice_of]
+    if (base_offsets >= start).all() and (base_offsets + chunk.headers["last_offset_delta"] < end).all():
+        return rows
+    return rows.rows((rows.offset >= start[rows.batch]) & (rows.offset < end[rows.batch]))
 
 
-def _microseconds(milliseconds: Ints) -> Ints:
-    if len(milliseconds) and np.abs(milliseconds).max() > _LARGEST_MILLISECONDS:
-        raise ValueError(f"a timestamp of {np.abs(milliseconds).max()} ms is beyond what Spark can hold")
-    scaled: Ints = milliseconds * 1000
-    return scaled
+def _topic(chunk: Chunk, rows: Fields) -> pa.Array:
+    part = chunk.slice_of[rows.batch]
+    borders = np.concatenate(([0], np.flatnonzero(np.diff(part)) + 1, [len(part)]))
+    texts = [chunk.slices[each].frames.tp.topic for each in part[borders[:-1]]]
+    return repeated(texts, np.diff(borders).tolist())
 
+
+def _partition(chunk: Chunk, rows: Fields) -> pa.Array:
+    partitions = np.array([each.frames.tp.partition for each in chunk.slices], np.int32)
+    return numbers(partitions[chunk.slice_of][rows.batch], pa.int32())
+
+
+def _timestamp(chunk: Chunk, rows: Fields) -> pa.Array:
+    """Microseconds: the batch's largest under log-append time, otherwise its first and the record's delta."""
+    appended = (chunk.headers["attributes"] & LOG_APPEND_TIME) != 0
+    largest = chunk.headers["max_timestamp"].astype(np.int64)
+    millis: Longs = np.where(appended, largest, chunk.headers["first_timestamp"])[rows.batch]
+    millis = millis + np.where(appended[rows.batch], 0, rows.timestamp_delta)
+    beyond = (millis > _MOST_MILLIS) | (millis < -_MOST_MILLIS)
+    if beyond.any():
+        row = int(beyond.argmax())
+        raise chunk.place(rows.batch[row]).unsupported(
+            f"has at offset {rows.offset[row]} a timestamp of {millis[row]} ms, which is beyond Spark's range",
+            "Leave the column out with .schema(...), or start behind it.",
+        )
+    return numbers(millis * _MICROS, ALL.field("timestamp").type)
+
+
+def _timestamp_type(chunk: Chunk, rows: Fields) -> pa.Array:
+    """0 as the producer created it, 1 as the broker appended it."""
+    kinds = ((chunk.headers["attributes"] & LOG_APPEND_TIME) != 0).astype(np.int32)
+    return numbers(kinds[rows.batch], pa.int32())

@@ -1,114 +1,149 @@
-"""The frames of record batches: headers read and checked, payloads left as they are.
+"""Record batches (message format v2) as they lie in a Fetch response: their borders, and where to fetch next.
 
-The layout is that of message format v2, https://kafka.apache.org/documentation/#recordbatch.
+Header layout and meanings: the Kafka protocol guide, "Record Batch". Only the borders are looked for here, in one cheap
+pass, so that the next fetch can be under way before the bytes are decoded.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-import crc32c
+import numpy as np
 
-from spark_group_source.errors import CorruptRecords, UnsupportedRecords
+from spark_group_source.errors import RecordsError
+from spark_group_source.offsets import TopicPartition
+from spark_group_source.records.place import Place
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
-_PREFIX = struct.Struct(">qi")
-HEADER_SIZE = _HEADER.size
-PREFIX_SIZE = _PREFIX.size
-_MAGIC_AT = 16
-_CRC_FROM = 21
-"""The CRC covers everything from the attributes on."""
+HEADER = np.dtype(
+    [
+        ("base_offset", ">i8"),
+        ("length", ">i4"),  # of what follows
+        ("leader_epoch", ">i4"),
+        ("magic", "i1"),
+        ("crc", ">u4"),  # of what follows
+        ("attributes", ">i2"),
+        ("last_offset_delta", ">i4"),
+        ("first_timestamp", ">i8"),
+        ("max_timestamp", ">i8"),
+        ("producer_id", ">i8"),
+        ("producer_epoch", ">i2"),
+        ("base_sequence", ">i4"),
+        ("count", ">i4"),
+    ]
+)
+SIZE = HEADER.itemsize
+"""Bytes of a header; the records follow."""
 
-_CODEC_BITS = 0x07
-_LOG_APPEND_TIME_BIT = 0x08
-_TRANSACTIONAL_BIT = 0x10
-_CONTROL_BIT = 0x20
+CRC_BEGIN = 21
+CODEC, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
+"""Masks of ``attributes``."""
+
+_UP_TO_LENGTH = 12
+_UP_TO_MAGIC = 17
+_LENGTH_AND_MAGIC = struct.Struct(">i4xb")
+_LENGTH_AT = 8
+_BASE_OFFSET = struct.Struct(">q")
+_LAST_OFFSET_DELTA = struct.Struct(">i")
+_LAST_OFFSET_DELTA_AT = 23
 
 
-class Frame(NamedTuple):
-    """One record batch. ``payload`` is its records section as received, compressed where ``codec`` is not 0.
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """The complete record batches of one partition's part of a Fetch response.
 
-    Timestamps are in milliseconds. ``checked`` is what the CRC covers.
+    ``positions`` in ``records`` are where each begins, and one more: where the last ends. A broker fills the size that was
+    asked for and may cut the last batch. The cut one is left out, as the next fetch begins with it; where there is no
+    other, ``next_offset`` is None and ``wanted_bytes`` says what to ask for.
     """
 
-    base_offset: int
-    attributes: int
-    last_offset_delta: int
-    first_timestamp: int
-    max_timestamp: int
-    producer_id: int
-    count: int
-    crc: int
-    checked: memoryview
-    payload: memoryview
+    tp: TopicPartition
+    records: memoryview
+    positions: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.positions) - 1
 
     @property
-    def next_offset(self) -> int:
-        """The offset behind the batch, whatever of it is visible."""
-        return self.base_offset + self.last_offset_delta + 1
+    def next_offset(self) -> int | None:
+        """The offset to fetch next: behind the last complete batch, whatever in it gives rows. None if there is none.
+
+        Control batches, aborted transactions and compaction leave gaps, so no record can tell this.
+
+        Raises:
+            CorruptRecords: the batch would end before it begins.
+        """
+        if not len(self):
+            return None
+        last = self.positions[-2]
+        (base,) = _BASE_OFFSET.unpack_from(self.records, last)
+        (delta,) = _LAST_OFFSET_DELTA.unpack_from(self.records, last + _LAST_OFFSET_DELTA_AT)
+        if delta < 0:
+            raise self.place(last).corrupt(f"its last offset delta is {delta}")
+        return int(base + delta + 1)
 
     @property
-    def codec(self) -> int:
-        """Kafka's number of the compression codec."""
-        return self.attributes & _CODEC_BITS
+    def wanted_bytes(self) -> int | None:
+        """Size of the first batch where not even that one is complete, so that a fetch must allow for it.
 
-    @property
-    def log_append_time(self) -> bool:
-        """Whether all records have the time at which the broker appended them."""
-        return bool(self.attributes & _LOG_APPEND_TIME_BIT)
+        None where a batch is complete, and where too little has come to tell.
+        """
+        if len(self) or len(self.records) < _UP_TO_MAGIC:
+            return None
+        length, _ = _LENGTH_AND_MAGIC.unpack_from(self.records, _LENGTH_AT)
+        return int(length) + _UP_TO_LENGTH
 
-    @property
-    def transactional(self) -> bool:
-        """Whether the batch is part of a transaction."""
-        return bool(self.attributes & _TRANSACTIONAL_BIT)
-
-    @property
-    def control(self) -> bool:
-        """Whether it holds a marker of the broker's, and no records of anybody."""
-        return bool(self.attributes & _CONTROL_BIT)
-
-    def check_crc(self) -> None:
-        """Raises :class:`CorruptRecords` where the bytes are not those the producer wrote."""
-        found = crc32c.crc32c(self.checked)
-        if found != self.crc:
-            raise CorruptRecords(
-                f"The record batch at offset {self.base_offset} has CRC {found:#010x} where {self.crc:#010x} is due.",
-                "Its bytes were damaged on disk or on the way. Look at the leader's log with kafka-dump-log.",
-            )
+    def place(self, position: int) -> Place:
+        """What to call the batch at ``position`` in an error."""
+        (base,) = _BASE_OFFSET.unpack_from(self.records, position)
+        return Place(self.tp, base)
 
 
-def frames(records: memoryview) -> list[Frame]:
-    """The complete record batches in the records of one partition; a broker may cut off the last one.
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What to decode: the records with ``start <= offset < end`` among those framed.
+
+    ``aborted`` holds the response's aborted transactions as (producer id, first offset); it matters under read_committed
+    only.
+    """
+
+    frames: Frames
+    start: int
+    end: int
+    aborted: Sequence[tuple[int, int]] = ()
+
+
+def frames(tp: TopicPartition, records: memoryview) -> Frames:
+    """Finds the complete record batches in ``records``. No checksum is computed and nothing is copied.
 
     Raises:
-        UnsupportedRecords: a batch is of message format v0 or v1.
-        CorruptRecords: a header makes no sense.
+        CorruptRecords: a length cannot be.
+        UnsupportedRecords: a batch is in another message format than v2.
     """
-    found = []
-    at, size = 0, len(records)
-    while at + HEADER_SIZE <= size:
-        base, length, _, magic, crc, attributes, last, first, most, producer, _, _, count = _HEADER.unpack_from(records, at)
-        if magic != 2:
-            raise _unreadable(base, magic)
-        end = at + PREFIX_SIZE + length
-        if length < HEADER_SIZE - PREFIX_SIZE or base < 0 or last < 0 or count < 0:
-            raise CorruptRecords(f"The header of the record batch at offset {base} is damaged: {length} bytes, {count} records.")
-        if end > size:
+    available = len(records)
+    positions = [0]
+    position = 0
+    while position + _UP_TO_MAGIC <= available:
+        length, magic = _LENGTH_AND_MAGIC.unpack_from(records, position + _LENGTH_AT)
+        if magic != 2 or length < SIZE - _UP_TO_LENGTH:
+            raise _unreadable(Frames(tp, records, positions).place(position), magic, length)
+        position += length + _UP_TO_LENGTH
+        if position > available:
             break
-        checked, payload = records[at + _CRC_FROM : end], records[at + HEADER_SIZE : end]
-        found.append(Frame(base, attributes, last, first, most, producer, count, crc, checked, payload))
-        at = end
-    if not found and size > _MAGIC_AT and records[_MAGIC_AT] < 2:
-        raise _unreadable(_PREFIX.unpack_from(records)[0], records[_MAGIC_AT])
-    return found
+        positions.append(position)
+    return Frames(tp, records, positions)
 
 
-def _unreadable(offset: int, magic: int) -> Exception:
+def _unreadable(place: Place, magic: int, length: int) -> RecordsError:
     if magic in (0, 1):
-        return UnsupportedRecords(
-            f"The records at offset {offset} are of message format v{magic}.",
-            "Kafka 4 has ended these formats. A broker before 4.0 writes v2 with log.message.format.version of 0.11 or"
-            " later; copy the topic to bring its old records up.",
+        return place.unsupported(
+            f"is in message format v{magic}, which producers before Kafka 0.11 wrote",
+            "Start behind those records, or copy them with a Kafka 3 client (MirrorMaker) to a topic that is read instead.",
         )
-    return CorruptRecords(f"The record batch at offset {offset} claims message format v{magic}.")
+    if magic == 2:
+        return place.corrupt(f"its length is {length}, and a header alone has {SIZE - _UP_TO_LENGTH}")
+    return place.unsupported(
+        f"is in message format v{magic}, and only v2 is known",
+        "Upgrade this package if the broker has a newer format; otherwise the bytes are damaged.",
+    )

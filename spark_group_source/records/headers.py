@@ -1,59 +1,106 @@
-"""Record headers to Arrow lists."""
+"""The headers column: for each record a list of (key, value), NULL where it has none."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 import pyarrow as pa
 
-from spark_group_source.records.columns import COLUMNS
-from spark_group_source.records.cut import cut_bytes
-from spark_group_source.records.varints import Bytes, Ints, read_varints
+from spark_group_source.records.arrays import Pairs, validity
+from spark_group_source.records.batches import Chunk
+from spark_group_source.records.columns import HEADER, HEADERS
+from spark_group_source.records.fields import Fields
+from spark_group_source.records.varints import Longs, varint, varints
 
-_SMALLEST_HEADER = 2
+_FEW = 16
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
 
-def cut_headers(data: Bytes, at: Ints, count: Ints, end: Ints) -> pa.Array:
-    """The list array of each record's headers: in order, with duplicates and null values; NULL for a record without.
-
-    Args:
-        data: all bytes.
-        at: where each record's headers begin, shape (n,).
-        count: number of headers of each record.
-        end: where each record ends, which is where its headers must.
+def headers(chunk: Chunk, rows: Fields) -> pa.Array:
+    """Decodes the headers of ``rows``: in their order, with duplicates and null values.
 
     Raises:
-        ValueError: the headers do not add up.
+        CorruptRecords: a length is beyond its record, or bytes are left behind the last header.
     """
-    if (count > (end - at) // _SMALLEST_HEADER).any():
-        raise ValueError("a record claims more headers than it has bytes for")
-    bounds = np.zeros(len(count) + 1, np.int64)
-    np.cumsum(count, out=bounds[1:])
-    key_at, key_size, value_at, value_size = (np.empty(bounds[-1], np.int64) for _ in range(4))
-    at = at.copy()
-    # All records' first headers at once, then all second ones: records have few.
-    for number in range(int(count.max(initial=0))):
-        (having,) = np.nonzero(count > number)
-        place = bounds[having] + number
-        key_size[place], key_at[place] = read_varints(data, at[having])
-        behind = key_at[place] + key_size[place]
-        if (key_size[place] < 0).any() or (behind > end[having]).any():
-            raise ValueError("a header's key is longer than its record")
-        value_size[place], value_at[place] = read_varints(data, behind)
-        at[having] = value_at[place] + np.maximum(value_size[place], 0)
-        if (value_size[place] < -1).any() or (at[having] > end[having]).any():
-            raise ValueError("a header's value is longer than its record")
-    if (at != end).any():
-        raise ValueError("a record's headers do not end where it does")
-    fields = list(COLUMNS["headers"].value_type)
-    pairs = [_text(cut_bytes(data, key_at, key_size)), cut_bytes(data, value_at, value_size)]
-    headers = pa.StructArray.from_arrays(pairs, fields=fields)
-    lists = pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), headers, mask=pa.array(count == 0))
-    return lists.cast(COLUMNS["headers"])
+    counts = rows.header_count
+    offsets = np.concatenate(([0], np.cumsum(counts)))
+    pairs = _Walk(chunk, rows, offsets[:-1], int(offsets[-1])).pairs()
+    items = pa.StructArray.from_arrays([_text(pairs.first()), pairs.second()], fields=list(HEADER))
+    return pa.Array.from_buffers(
+        HEADERS, len(counts), [validity(counts == 0), pa.py_buffer(offsets.astype(np.int32))], children=[items]
+    )
 
 
-def _text(encoded: pa.Array) -> pa.Array:
-    """UTF-8 to text; bytes that are none become U+FFFD, as Java's String does with them."""
+class _Walk:
+    """Finds the headers: the n-th of all records at once, as long as enough records have that many."""
+
+    def __init__(self, chunk: Chunk, rows: Fields, first: Longs, total: int) -> None:
+        self._chunk = chunk
+        self._memory = np.frombuffer(chunk.memory, np.uint8)
+        self._rows = rows
+        self._first = first
+        self._key, self._key_length, self._value, self._value_length = np.zeros((4, total), np.int64)
+
+    def pairs(self) -> Pairs:
+        rows = np.flatnonzero(self._rows.header_count)
+        at = self._rows.headers[rows]
+        done = 0
+        while rows.size > _FEW:
+            at = self._next(rows, at, done)
+            done += 1
+            ended = self._rows.header_count[rows] == done
+            self._check(rows, ended & (at != self._rows.end[rows]))
+            rows, at = rows[~ended], at[~ended]
+        for row, position in zip(rows.tolist(), at.tolist(), strict=True):
+            self._rest(row, position, done)
+        return Pairs(self._chunk.memory, self._key, self._key_length, self._value, self._value_length)
+
+    def _next(self, rows: Longs, at: Longs, done: int) -> Longs:
+        """Decodes one header of each of ``rows``, and says where the next begins."""
+        ends = self._rows.end[rows]
+        key_length, key = varints(self._memory, at)
+        self._check(rows, (key_length < 0) | (key_length > ends - key))
+        value_length, value = varints(self._memory, key + key_length)
+        self._check(rows, (value_length < -1) | (value_length > ends - value))
+        index = self._first[rows] + done
+        self._key[index], self._key_length[index] = key, key_length
+        self._value[index], self._value_length[index] = value, value_length
+        return value + np.maximum(value_length, 0)
+
+    def _rest(self, row: int, at: int, done: int) -> None:
+        """Decodes the remaining headers of one record. A record may have a million, which all at once would take long."""
+        memory, end, first = self._chunk.memory, int(self._rows.end[row]), int(self._first[row])
+        for index in range(first + done, first + int(self._rows.header_count[row])):
+            try:
+                key_length, key = varint(memory, at)
+                value_length, value = varint(memory, key + max(key_length, 0))
+            except IndexError:
+                raise self._error(row) from None
+            at = value + max(value_length, 0)
+            if key_length < 0 or value_length < -1 or at > end:
+                raise self._error(row)
+            self._key[index], self._key_length[index] = key, key_length
+            self._value[index], self._value_length[index] = value, value_length
+        if at != end:
+            raise self._error(row)
+
+    def _check(self, rows: Longs, bad: np.ndarray) -> None:
+        if bad.any():
+            raise self._error(int(rows[bad.argmax()]))
+
+    def _error(self, row: int) -> Exception:
+        place = self._chunk.place(self._rows.batch[row])
+        return place.corrupt(f"the headers of the record at offset {self._rows.offset[row]} do not fit in it")
+
+
+def _text(keys: pa.Array) -> pa.Array:
+    """Bytes as text. What is not UTF-8 becomes U+FFFD, in the way of Java's ``new String(bytes, UTF_8)``."""
     try:
-        return encoded.cast(pa.string())
+        return keys.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([each.decode("utf-8", "replace") for each in encoded.to_pylist()], pa.string())
+        # Where Python puts three replacements for an encoded surrogate, Java puts one.
+        return pa.array(
+            [_SURROGATE.sub(_REPLACEMENT, key).decode("utf-8", "replace") for key in keys.to_pylist()], pa.string()
+        )

@@ -1,78 +1,88 @@
-"""Zigzag varints of many records at once."""
+"""Zigzag varints of 1 to 10 bytes: many at once with numpy, and one at a time."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
 
-LONGEST = 10
-"""Bytes of the longest varint, which holds 64 bits."""
+_MORE = 0x80
+_MOST = 10
 
 
-def read_varints(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
-    """The varint at each position, and the positions behind them.
+def varints(memory: Bytes, at: Longs) -> tuple[Longs, Longs]:
+    """Decodes the varint at each position ``at``: the values, and the positions behind them.
 
-    Args:
-        data: the bytes, with at least :data:`LONGEST` to spare behind the last position.
-        at: positions, shape (n,).
-
-    Raises:
-        ValueError: a varint has more than ten bytes.
+    A position outside of ``memory`` reads its first or last byte, and an eleventh byte is never read: damaged positions
+    give wrong values, not errors. So callers check where they end up.
     """
-    first = data[at]
-    raw = (first & 0x7F).astype(np.uint64)
+    raw = memory.take(at, mode="clip").astype(np.uint64)
     after = at + 1
-    (longer,) = np.nonzero(first & 0x80)
-    shift = 7
-    while len(longer):
-        if shift >= 7 * LONGEST:
-            raise ValueError("a varint of more than ten bytes")
-        byte = data[after[longer]]
-        raw[longer] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
-        after[longer] += 1
-        longer = longer[byte >= 0x80]
-        shift += 7
-    # Zigzag: the lowest bit is the sign.
-    return (raw >> np.uint64(1)).view(np.int64) ^ -(raw & np.uint64(1)).view(np.int64), after
+    if (raw >= _MORE).any():
+        # Most often of two bytes: lengths of records and values. All at once, as picking out those costs more.
+        more = raw >> 7
+        second = memory.take(after, mode="clip").astype(np.uint64)
+        raw &= 0x7F
+        raw |= ((second & 0x7F) << 7) * more
+        after += more.view(np.int64)
+        _further(memory, raw, after, np.flatnonzero((second >= _MORE) & (more > 0)))
+    return ((raw >> 1) ^ -(raw & 1)).view(np.int64), after
 
 
-def walk(data: bytes, at: int, end: int, count: int, begins: list[int]) -> None:
-    """Appends to ``begins`` where each of the ``count`` records that fill ``data[at:end]`` begins, with its length.
+def _further(memory: Bytes, raw: npt.NDArray[np.uint64], after: Longs, rows: npt.NDArray[np.intp]) -> None:
+    """Adds the third byte and those behind it, where ``rows`` have them."""
+    for index in range(2, _MOST):
+        if not rows.size:
+            return
+        byte = memory.take(after[rows], mode="clip").astype(np.uint64)
+        raw[rows] |= (byte & 0x7F) << np.uint64(7 * index)
+        after[rows] += 1
+        rows = rows[byte >= _MORE]
 
-    The records are chained by their lengths, so this is the one loop over records in Python. It is kept to what a
-    length of one or two bytes needs: records up to 8 KiB.
+
+def varint(memory: Sequence[int], at: int) -> tuple[int, int]:
+    """Decodes the varint at ``at``: the value, and the position behind it.
 
     Raises:
-        ValueError: the lengths do not add up.
+        IndexError: it goes beyond ``memory``, or ten bytes.
     """
-    append = begins.append
+    raw = 0
+    for index in range(_MOST):
+        byte = memory[at + index]
+        raw |= (byte & 0x7F) << 7 * index
+        if byte < _MORE:
+            return (raw >> 1) ^ -(raw & 1), at + index + 1
+    raise IndexError("a varint of more than ten bytes")
+
+
+# Bytes from the first of a record to the next record, for a length whose varint has one byte (as the value of the first
+# byte is even for lengths that can be, half of it is the length), and the part of the first byte for one of two.
+_STEPS = [1 + (byte >> 1) if byte < _MORE else 2 + ((byte & 0x7F) >> 1) for byte in range(256)]
+
+
+def record_starts(memory: bytes, count: int) -> list[int]:
+    """Where each of ``count`` records begins that lie in ``memory`` one behind the other, and the end of the last.
+
+    Where the lengths lead out of ``memory``, the rest are zeros. This loop is the only work in Python per record.
+    """
+    starts = [0] * (count + 1)
+    position = 0
+    steps = _STEPS
     try:
-        for _ in range(count):
-            append(at)
-            size = data[at]
-            if size < 0x80:
-                at += (size >> 1) + 1
-                continue
-            high = data[at + 1]
-            if high < 0x80:
-                at += (size & 0x7F | high << 7) // 2 + 2
+        for index in range(1, count + 1):
+            first = memory[position]
+            if first < 128:
+                position += steps[first]
+            elif (second := memory[position + 1]) < 128:
+                position += steps[first] + (second << 6)
             else:
-                at += _long_size(data, at)
+                length, body = varint(memory, position)
+                position = body + max(length, 0)
+            starts[index] = position
     except IndexError:
-        raise ValueError("a record ends beyond its batch") from None
-    if at != end:
-        raise ValueError(f"{count} records end {abs(end - at)} bytes {'before' if at < end else 'behind'} their batch")
-
-
-def _long_size(data: bytes, at: int) -> int:
-    """Bytes of the record at ``at``, its length included."""
-    size = 0
-    for index in range(5):
-        byte = data[at + index]
-        size |= (byte & 0x7F) << 7 * index
-        if byte < 0x80:
-            return (size >> 1) + index + 1
-    raise ValueError("a record length of more than five bytes")
+        pass
+    return starts

@@ -1,42 +1,48 @@
-"""Which record batches give rows: no control batches, and under read_committed none of aborted transactions."""
+"""Which batches give rows: the isolation levels of Kafka's consumer, batch by batch.
+
+Control batches never do. Under read_committed neither do the transactional batches of a producer from the first offset of
+an aborted transaction (the Fetch response lists those) to the ABORT marker that ends it.
+"""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
-from spark_group_source.records.frames import Frame
+import numpy as np
+import numpy.typing as npt
+
+from spark_group_source.records.frames import CONTROL, TRANSACTIONAL
 
 _ABORT = 0
-_MARKER = struct.Struct(">hh")
-_MARKER_AT = 5
-"""Bytes before the key of a marker, the first record of a control batch: length, attributes, timestamp and offset
-delta, key length, each one byte for such a record."""
 
 
-def visible(batches: Iterable[Frame], aborted: Sequence[tuple[int, int]], read_committed: bool) -> Iterator[Frame]:
-    """The batches that give rows, in order.
+def visible(
+    headers: npt.NDArray[np.void], aborted: Sequence[tuple[int, int]], marker: Callable[[int], int | None]
+) -> npt.NDArray[np.bool_]:
+    """Whether each of one slice's batches gives rows.
 
     Args:
-        batches: consecutive batches of one partition, as one fetch brought them.
-        aborted: (producer id, first offset) of the aborted transactions that overlap the fetch.
-        read_committed: hide what aborted transactions wrote.
+        headers: of all complete batches of the slice, in their order: state carries from one to the next.
+        aborted: (producer id, first offset) of the aborted transactions; empty for read_uncommitted.
+        marker: gives the type of the marker in the control batch of that index, see :func:`marker_type`.
     """
-    to_come = sorted(aborted, key=lambda each: each[1], reverse=True)
+    attributes = headers["attributes"]
+    control = (attributes & CONTROL) != 0
+    found: npt.NDArray[np.bool_] = ~control
+    if not aborted:
+        return found
+    transactional = (attributes & TRANSACTIONAL) != 0
+    last_offsets = headers["base_offset"] + headers["last_offset_delta"].astype(np.int64)
+    pending = sorted(aborted, key=lambda each: each[1], reverse=True)
     aborting: set[int] = set()
-    for batch in batches:
-        while read_committed and to_come and to_come[-1][1] < batch.next_offset:
-            aborting.add(to_come.pop()[0])
-        if batch.control:
-            # The marker ends the producer's transaction; what it writes next belongs to another one.
-            if _is_abort(batch):
-                aborting.discard(batch.producer_id)
-        elif not (batch.transactional and batch.producer_id in aborting):
-            yield batch
-
-
-def _is_abort(control: Frame) -> bool:
-    if len(control.payload) < _MARKER_AT + _MARKER.size:
-        return False
-    _, kind = _MARKER.unpack_from(control.payload, _MARKER_AT)
-    return bool(kind == _ABORT)
+    for index in np.flatnonzero(transactional).tolist():
+        while pending and pending[-1][1] <= last_offsets[index]:
+            aborting.add(pending.pop()[0])
+        producer = int(headers["producer_id"][index])
+        if producer not in aborting:
+            continue
+        if not control[index]:
+            found[index] = False
+        elif marker(index) == _ABORT:
+            aborting.remove(producer)
+    return found

@@ -18,7 +18,7 @@ STOP_TIMEOUT_S = 20.0
 FORMAT_TIMEOUT_S = 60.0
 
 
-class PortTakenError(EmbeddedKafkaError):
+class PortTaken(EmbeddedKafkaError):
     """Another process took a port between its choice and its use; others may be free."""
 
 
@@ -82,13 +82,13 @@ class Broker:
 
     def check_alive(self) -> None:
         """Raises:
-        PortTakenError: it ended because it could not bind.
+        PortTaken: it ended because it could not bind.
         EmbeddedKafkaError: it ended for another reason, which its log tells.
         """
         if self._process is None or self._process.poll() is None:
             return
         told = self.log_of_trouble()
-        kind = PortTakenError if "Address already in use" in told else EmbeddedKafkaError
+        kind = PortTaken if "Address already in use" in told else EmbeddedKafkaError
         raise kind(f"Broker {self.node_id} ended with exit code {self._process.returncode}. Its log says: {told}")
 
     def log_of_trouble(self) -> str:

@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 
 from spark_group_source.clock import Deadline
-from spark_group_source.testing.broker import STOP_TIMEOUT_S, Broker, PortTakenError
+from spark_group_source.testing.broker import STOP_TIMEOUT_S, Broker, PortTaken
 from spark_group_source.testing.errors import EmbeddedKafkaError
 from spark_group_source.testing.ivy import KAFKA_VERSION, kafka_libs
 from spark_group_source.testing.ports import HOST, free_ports
@@ -62,7 +62,7 @@ class Cluster:
                 return
             except BaseException as error:
                 self.close()
-                if attempt == START_ATTEMPTS or not isinstance(error, PortTakenError):
+                if attempt == START_ATTEMPTS or not isinstance(error, PortTaken):
                     raise
 
     def close(self) -> None:

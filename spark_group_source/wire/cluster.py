@@ -174,7 +174,7 @@ class Cluster:
             time.sleep(rest)
 
     def _candidates(self, deadline: Deadline) -> list[tuple[str, Callable[[], Connection]]]:
-        """Ways to a broker: those connected, those known, then the bootstrap list, which may have changed its meaning."""
+        """Ways to a broker: those connected, those known, then the bootstrap list, whose meaning may have changed."""
 
         def to_known(broker_id: int) -> Callable[[], Connection]:
             return lambda: self.connection(broker_id, deadline)

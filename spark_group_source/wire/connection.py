@@ -167,8 +167,8 @@ class Connection:
     def _receive_into(self, into: memoryview, deadline: Deadline, interrupt: Interrupt | None) -> int:
         sock = self._open_socket()
         if interrupt is not None:
-            readable, _, _ = select.select([sock, interrupt], [], [], deadline.remaining())
-            if interrupt in readable:
+            readable, _, _ = select.select([sock.fileno(), interrupt.fileno()], [], [], deadline.remaining())
+            if interrupt.fileno() in readable:
                 raise Interrupted
         sock.settimeout(max(deadline.remaining(), 0.001))
         received = sock.recv_into(into)

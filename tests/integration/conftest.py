@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,3 +37,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     register(session)
     yield session
     session.stop()
+    with warnings.catch_warnings():
+        # What it leaves unclosed is not to be found in later tests.
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()

@@ -105,7 +105,6 @@ def test_with_a_schema_json_becomes_columns_and_what_is_no_json_is_kept(kafka: E
     ]
 
 
-@pytest.mark.core
 def test_a_new_checkpoint_goes_on_where_the_group_is(
     kafka: EmbeddedKafka, job: Job, group: str, written: list[tuple[int, int, bytes, bytes]]
 ) -> None:
@@ -190,16 +189,10 @@ def start_daemon(work: Path, name: str, *arguments: str) -> subprocess.Popen[byt
     home = Path(pyspark.__file__).parent
     # Spark's own log settings: the lines that are waited for are INFO.
     settings = {**environment(), "SPARK_HOME": str(home), "SPARK_CONF_DIR": str(work), "SPARK_DAEMON_MEMORY": "256m"}
-    command = [
-        str(home / "bin" / "spark-class"),
-        f"org.apache.spark.deploy.{name}",
-        "--host",
-        HOST,
-        "--webui-port",
-        "0",
-    ]
+    command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}"]
+    command += ["--host", HOST, "--webui-port", "0", *arguments]
     with (work / f"{name}.log").open("ab") as log:
-        return subprocess.Popen([*command, *arguments], env=settings, stdout=log, stderr=log)
+        return subprocess.Popen(command, env=settings, stdout=log, stderr=log)
 
 
 def await_condition(holds: Callable[[], bool]) -> None:

@@ -10,7 +10,17 @@ import pytest
 import spark_group_source
 
 PACKAGE = Path(spark_group_source.__file__).parent
-PURE = {"errors", "clock", "offsets", "options", "admission", "planning", "group.state", "group.commits", "group.verdicts"}
+PURE = {
+    "errors",
+    "clock",
+    "offsets",
+    "options",
+    "admission",
+    "planning",
+    "group.state",
+    "group.commits",
+    "group.verdicts",
+}
 SPARK_DOORS = {"schema", "stream", "source", "__init__"}
 FORBIDDEN = {
     "group": {"fetch", "records", "testing"},

@@ -38,7 +38,11 @@ def test_an_offset_of_a_later_version_is_refused_with_what_to_do() -> None:
 
 @pytest.mark.parametrize(
     "foreign",
-    [{"version": 1}, {"version": 1, "topics": {"t": {"0": 3}}}, {"version": 1, "topics": {"t": {"id": "x", "partitions": {"0": [1]}}}}],
+    [
+        {"version": 1},
+        {"version": 1, "topics": {"t": {"0": 3}}},
+        {"version": 1, "topics": {"t": {"id": "x", "partitions": {"0": [1]}}}},
+    ],
 )
 def test_an_offset_of_another_source_is_refused(foreign: dict[str, object]) -> None:
     with pytest.raises(GroupSourceError, match="did not write"):

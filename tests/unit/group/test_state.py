@@ -6,6 +6,7 @@ import pytest
 
 from spark_group_source.errors import GroupError
 from spark_group_source.group.state import (
+    Action,
     BatchDone,
     BatchPlanned,
     Close,
@@ -36,7 +37,7 @@ REBALANCE = Refused(Verdict.REJOIN, "Heartbeat was answered with 27")
 
 
 def run(state: Membership, *events: Event, at: float = 0.0) -> Step:
-    actions = []
+    actions: list[Action] = []
     for event in events:
         state, actions = step(state, event, at, DRAIN)
     return state, actions

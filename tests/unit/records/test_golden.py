@@ -1,0 +1,71 @@
+"""Bytes that real producers wrote, against what Java's own consumer reads of them (``golden/capture.py``)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.records.build import Row, decoded, part, rows
+
+GOLDEN = Path(__file__).parent / "golden"
+NAMES = sorted(each.stem for each in GOLDEN.glob("*.log"))
+PRODUCERS, CODECS = ("java", "kafka-python", "librdkafka"), ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+def golden(name: str) -> tuple[bytes, dict[str, Any]]:
+    return (GOLDEN / f"{name}.log").read_bytes(), json.loads((GOLDEN / f"{name}.json").read_text())
+
+
+def expected(logged: list[dict[str, Any]]) -> list[Row]:
+    def raw(text: str | None) -> bytes | None:
+        return None if text is None else bytes.fromhex(text)
+
+    return [
+        Row(
+            each["offset"],
+            each["timestamp"],
+            each["timestampType"],
+            raw(each["key"]),
+            raw(each["value"]),
+            [(bytes.fromhex(key).decode(), raw(value)) for key, value in each["headers"]] or None,
+        )
+        for each in logged
+    ]
+
+
+def test_every_producer_and_codec_is_there() -> None:
+    assert {f"{producer}-{codec}" for producer in PRODUCERS for codec in CODECS} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_are_those_of_javas_consumer(name: str) -> None:
+    raw, logged = golden(name)
+    found = rows(decoded(part(raw)))
+    assert found == expected(logged["read_uncommitted"])
+    assert found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_next_offset_is_the_end_of_the_log(name: str) -> None:
+    raw, logged = golden(name)
+    assert part(raw).frames.next_offset == logged["end"]
+
+
+def test_aborted_transactions_are_left_out_as_by_javas_consumer() -> None:
+    raw, logged = golden("java-transactions")
+    aborted = [(producer, first) for producer, first in logged["aborted"]]
+    found = rows(decoded(part(raw, aborted=aborted), read_committed=True))
+    assert found == expected(logged["read_committed"])
+    assert len(found) < len(logged["read_uncommitted"])
+    assert len(aborted) == 3
+
+
+def test_compacted_log_has_gaps_and_a_delete_horizon() -> None:
+    """Otherwise the capture would not show what it is there for."""
+    raw, logged = golden("java-compacted")
+    offsets = [each["offset"] for each in logged["read_uncommitted"]]
+    assert len(offsets) < offsets[-1] - offsets[0] + 1
+    assert any(raw[at + 22] & 0x40 for at in part(raw).frames.positions[:-1])
