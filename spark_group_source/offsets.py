@@ -96,7 +96,7 @@ class BatchOffset:
             return cls()
         if logged.get("version") != VERSION:
             raise GroupSourceError(
-                f"The checkpoint holds an offset of version {logged.get('version')!r}, and this release reads {VERSION}:"
+                f"The checkpoint holds an offset of version {logged.get('version')!r}; this release reads {VERSION}:"
                 f" {json.dumps(logged)[:200]}.",
                 "Use the release that wrote the checkpoint or a later one, or start with a new checkpoint location:"
                 " the query then goes on at the group's committed offsets.",

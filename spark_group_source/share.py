@@ -77,7 +77,7 @@ class Share:
             self._ledger.dropped(partitions)
 
     def restore(self, logged: Offsets) -> None:
-        """The query's checkpoint says that it has read up to ``logged``. Caller: the query, before the member starts."""
+        """The checkpoint says that the query has read up to ``logged``. Caller: the query, before the member starts."""
         with self._lock:
             self._ledger.logged.update(logged)
 

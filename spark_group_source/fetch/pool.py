@@ -19,7 +19,7 @@ _kept: _Kept = {}
 
 @contextlib.contextmanager
 def cluster(options: WireOptions) -> Iterator[Cluster]:
-    """A cluster for one task. Kept for the next one, unless the task failed: then its connections are in no known state.
+    """A cluster for one task, kept for the next one unless the task failed: then its connections are in no known state.
 
     A worker process runs one task at a time, in one thread. The process id is part of the key, because a forked worker
     must not use its parent's sockets.

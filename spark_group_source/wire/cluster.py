@@ -169,7 +169,7 @@ class Cluster:
                 reasons = "; ".join(each.happened for each in trouble.values())
                 raise BrokerUnavailable(
                     f"No Kafka broker answered {request.name}: {reasons}",
-                    "Check 'kafka.bootstrap.servers', and that this machine reaches the addresses that brokers advertise.",
+                    "Check 'kafka.bootstrap.servers', and that the addresses brokers advertise can be reached.",
                 ) from next(iter(trouble.values()), None)
             time.sleep(rest)
 

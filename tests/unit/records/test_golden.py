@@ -11,12 +11,13 @@ import pytest
 from tests.unit.records.build import Row, decoded, part, rows
 
 GOLDEN = Path(__file__).parent / "golden"
-NAMES = sorted(each.stem for each in GOLDEN.glob("*.log"))
+NAMES = sorted(str(each.relative_to(GOLDEN).with_suffix("")) for each in GOLDEN.glob("*/*.log"))
 PRODUCERS, CODECS = ("java", "kafka-python", "librdkafka"), ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 def golden(name: str) -> tuple[bytes, dict[str, Any]]:
-    return (GOLDEN / f"{name}.log").read_bytes(), json.loads((GOLDEN / f"{name}.json").read_text())
+    log = GOLDEN / f"{name}.log"
+    return log.read_bytes(), json.loads((log.parent / "expected.json").read_text())
 
 
 def expected(logged: list[dict[str, Any]]) -> list[Row]:
@@ -37,7 +38,7 @@ def expected(logged: list[dict[str, Any]]) -> list[Row]:
 
 
 def test_every_producer_and_codec_is_there() -> None:
-    assert {f"{producer}-{codec}" for producer in PRODUCERS for codec in CODECS} <= set(NAMES)
+    assert {f"{producer}/{codec}" for producer in PRODUCERS for codec in CODECS} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -55,7 +56,7 @@ def test_next_offset_is_the_end_of_the_log(name: str) -> None:
 
 
 def test_aborted_transactions_are_left_out_as_by_javas_consumer() -> None:
-    raw, logged = golden("java-transactions")
+    raw, logged = golden("transactions/java")
     aborted = [(producer, first) for producer, first in logged["aborted"]]
     found = rows(decoded(part(raw, aborted=aborted), read_committed=True))
     assert found == expected(logged["read_committed"])
@@ -65,7 +66,7 @@ def test_aborted_transactions_are_left_out_as_by_javas_consumer() -> None:
 
 def test_compacted_log_has_gaps_and_a_delete_horizon() -> None:
     """Otherwise the capture would not show what it is there for."""
-    raw, logged = golden("java-compacted")
+    raw, logged = golden("compacted/java")
     offsets = [each["offset"] for each in logged["read_uncommitted"]]
     assert len(offsets) < offsets[-1] - offsets[0] + 1
     assert any(raw[at + 22] & 0x40 for at in part(raw).frames.positions[:-1])

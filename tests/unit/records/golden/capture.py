@@ -3,9 +3,10 @@
     pip install confluent-kafka
     python tests/unit/records/golden/capture.py
 
-Each ``<name>.log`` is a log segment of Kafka 4.1.1, which is what a Fetch response carries, and ``<name>.json`` holds the
-records that Java's consumer gives, and the aborted transactions of the segment's index. Java's records come from
-``Golden.java``; those of kafka-python and librdkafka from here. Producer ids and the like make every capture another.
+Each ``<folder>/<name>.log`` is a log segment of Kafka 4.1.1, which is what a Fetch response carries, and
+``<folder>/expected.json`` holds the records that Java's consumer gives for every one of the folder, and the aborted
+transactions of the segment's index. Java's records come from ``Golden.java``; those of kafka-python and librdkafka from
+here. Producer ids and the like make every capture another.
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ def records() -> list[Record]:
 class Capture:
     def __init__(self, kafka: EmbeddedKafka) -> None:
         self._kafka = kafka
+        self._expected: dict[str, dict[str, Any]] = {}
+
+    def topic(self, name: str, config: dict[str, str] | None = None) -> str:
+        return self._kafka.create_topic(name, config=config)
 
     def golden(self, *arguments: str) -> str:
         """Runs ``Golden.java``."""
@@ -60,12 +65,16 @@ class Capture:
         end = self._kafka.end_offsets(name)[0]
         rows = {each: self.golden("consume", name, str(end), each).splitlines() for each in isolations}
         segments = sorted(folder.glob("*.log"))
-        (HERE / f"{name}.log").write_bytes(b"".join(each.read_bytes() for each in segments))
+        target, stem = name.split(".")
+        (HERE / target).mkdir(exist_ok=True)
+        (HERE / target / f"{stem}.log").write_bytes(b"".join(each.read_bytes() for each in segments))
         indexes = b"".join(each.read_bytes() for each in sorted(folder.glob("*.txnindex")))
         aborted = [[producer, first] for _, producer, first, _, _ in ABORTED.iter_unpack(indexes)]
         expected: dict[str, Any] = {"end": end, "aborted": aborted}
         expected |= {key: [json.loads(line) for line in lines] for key, lines in rows.items()}
-        (HERE / f"{name}.json").write_text(json.dumps(expected, indent=None, separators=(",", ":")) + "\n")
+        if self._expected.setdefault(target, expected) != expected:
+            raise ValueError(f"{name} gives other records than the first of {target}")
+        (HERE / target / "expected.json").write_text(json.dumps(expected, indent=None, separators=(",", ":")) + "\n")
 
     def kafka_python(self, topic: str, codec: str) -> None:
         with self._kafka.producer(compression_type=None if codec == "none" else codec, linger_ms=200) as producer:
@@ -99,20 +108,20 @@ def main() -> None:
     with EmbeddedKafka(config={"log.retention.ms": "-1"}) as kafka:
         capture = Capture(kafka)
         for codec in CODECS:
-            capture.golden("plain", kafka.create_topic(f"java-{codec}"), codec)
-            capture.keep(f"java-{codec}")
-            capture.kafka_python(kafka.create_topic(f"kafka-python-{codec}"), codec)
-            capture.keep(f"kafka-python-{codec}")
-            capture.librdkafka(kafka.create_topic(f"librdkafka-{codec}"), codec)
-            capture.keep(f"librdkafka-{codec}")
-        appended = kafka.create_topic("java-log-append-time", config={"message.timestamp.type": "LogAppendTime"})
+            capture.golden("plain", capture.topic(f"java.{codec}"), codec)
+            capture.keep(f"java.{codec}")
+            capture.kafka_python(capture.topic(f"kafka-python.{codec}"), codec)
+            capture.keep(f"kafka-python.{codec}")
+            capture.librdkafka(capture.topic(f"librdkafka.{codec}"), codec)
+            capture.keep(f"librdkafka.{codec}")
+        appended = capture.topic("log-append-time.java", {"message.timestamp.type": "LogAppendTime"})
         capture.golden("plain", appended, "lz4")
         capture.keep(appended)
-        transactional = kafka.create_topic("java-transactions")
+        transactional = capture.topic("transactions.java")
         capture.golden("transactions", transactional)
         capture.keep(transactional, ("read_uncommitted", "read_committed"))
         config = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
-        compacted = kafka.create_topic("java-compacted", config=config)
+        compacted = capture.topic("compacted.java", config)
         for _ in range(2):
             capture.golden("compacted", compacted)
             time.sleep(1)  # the segment's age is to be beyond segment.ms
