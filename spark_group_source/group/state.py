@@ -1,11 +1,13 @@
 """The membership of one query in its group, as a pure state machine.
 
-    UNJOINED ──Join──▶ JOINING ──Joined──▶ SYNCING ──Synced──▶ STABLE ──┐
-        ▲                 ▲                    │                │  ▲     │ asked to rejoin, or partitions
-        │                 └────────refused─────┘                │  │     │ to give up are in a running batch
-        └── coordinator unknown                                 │  └──── DRAINING (heartbeats go on)
-                                                                ▼
-                                                        LEFT or FAILED
+      ┌───────────── refused, lost ◀──────────────┐
+      ▼                                           │
+    JOINING ──Joined──▶ SYNCING ──Synced──▶ STABLE ──▶ DRAINING
+      ▲                    │                  │           │     partitions to give up are read by a running
+      ├──── refused ───────┘                  │           │     batch: heartbeats go on until it is done
+      └──── asked to rejoin, nothing to wait for ◀────────┘
+
+    from everywhere: LEFT when the query ends, FAILED when the group refuses for good
 
 :func:`step` takes what happened and says what the state is now and what to do about it. It knows no thread, socket
 or clock; :mod:`spark_group_source.group.member` performs the actions and reports what came of them.
@@ -28,7 +30,6 @@ NONE: Partitions = frozenset()
 class Phase(Enum):
     """Where a member is in the life of a generation."""
 
-    UNJOINED = auto()
     JOINING = auto()
     SYNCING = auto()
     STABLE = auto()
@@ -46,7 +47,7 @@ class Membership:
     """
 
     cooperative: bool = True
-    phase: Phase = Phase.UNJOINED
+    phase: Phase = Phase.JOINING
     member_id: str = ""
     generation: int = -1
     owned: Mapping[TopicPartition, int] = field(default_factory=dict)

@@ -138,6 +138,12 @@ def test_a_heartbeat_that_failed_on_the_wire_keeps_membership_and_looks_for_the_
 
 
 @pytest.mark.parametrize("verdict", [Verdict.RETRY, Verdict.REDISCOVER])
+def test_the_first_join_is_tried_again_while_the_coordinator_loads_or_moves(verdict: Verdict) -> None:
+    _, actions = run(Membership(), Refused(verdict, "why"))
+    assert actions == [Pause(rediscover=verdict is Verdict.REDISCOVER), Join()]
+
+
+@pytest.mark.parametrize("verdict", [Verdict.RETRY, Verdict.REDISCOVER])
 def test_a_sync_that_failed_on_the_wire_is_joined_anew_with_what_is_owned(verdict: Verdict) -> None:
     syncing, _ = run(stable(A), REBALANCE, Joined("m-1", 8))
     after, actions = run(syncing, Refused(verdict, "why"))

@@ -1,0 +1,171 @@
+"""Damaged bytes with the checksum off: an error of ours or rows, never another exception, never a hang."""
+
+from __future__ import annotations
+
+import struct
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_group_source.errors import CorruptRecords, RecordsError, UnsupportedRecords
+from spark_group_source.records.batches import Limits
+from spark_group_source.records.codecs import decompress
+from spark_group_source.records.place import Place
+from tests.unit.records.build import TP, Record, batch, decoded, marker, part
+
+RECORDS = [
+    Record(b"value", b"key", 1_700_000_000_000, [("h", b"1"), ("n", None)]),
+    Record(None, b"", 1_700_000_100_000),
+    Record(b"x" * 200, None, 1_700_000_000_001, [("i", b"")]),
+]
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+SOME = batch(RECORDS, 5)
+PLACE = Place(TP, 5)
+
+
+def attempt(raw: bytes) -> pa.Table | None:
+    try:
+        return decoded(part(raw, aborted=[(1, 0)]), read_committed=True, check_crcs=False, limits=Limits(batch=2**20))
+    except RecordsError as error:
+        assert "topic-3 at offset" in str(error)
+        return None
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_every_flipped_bit_is_an_error_of_ours_or_rows(codec: int) -> None:
+    raw = batch(RECORDS * 2, 5, codec=codec) + marker(11, 1, commit=False)
+    for at in range(len(raw)):
+        for bit in range(8):
+            attempt(raw[:at] + bytes([raw[at] ^ 1 << bit]) + raw[at + 1 :])
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_every_truncation_with_a_length_to_match_is_an_error_of_ours(codec: int) -> None:
+    raw = batch(RECORDS, 5, codec=codec)
+    for size in range(61, len(raw)):
+        cut = bytearray(raw[:size])
+        cut[8:12] = (size - 12).to_bytes(4, "big")
+        with pytest.raises(CorruptRecords, match="topic-3 at offset 5"):
+            decoded(part(bytes(cut)), check_crcs=False)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=300), st.integers(-5, 400))
+def test_random_records_are_an_error_of_ours_or_rows(body: bytes, count: int) -> None:
+    header = bytearray(SOME[:61])
+    header[8:12] = (len(body) + 49).to_bytes(4, "big")
+    header[57:61] = count.to_bytes(4, "big", signed=True)
+    attempt(bytes(header) + body)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(61, len(SOME) - 1), st.integers(0, 255)), min_size=1, max_size=4))
+def test_overwritten_bytes_are_an_error_of_ours_or_rows(places: list[tuple[int, int]]) -> None:
+    raw = bytearray(SOME + batch(RECORDS, 8))
+    for at, byte in places:
+        raw[at] = byte
+    attempt(bytes(raw))
+
+
+def test_count_that_cannot_be_allocates_nothing() -> None:
+    raw = bytearray(SOME)
+    raw[57:61] = (2**31 - 1).to_bytes(4, "big")
+    with pytest.raises(CorruptRecords, match="2147483647 records cannot be in"):
+        decoded(part(bytes(raw)), check_crcs=False)
+
+
+def record(*, key: int = -1, value: int = -1, headers: int = 0, offset: int = 0, rest: bytes = b"") -> bytes:
+    def varint(number: int) -> bytes:
+        raw, found = (number << 1 ^ number >> 63) & (2**64 - 1), bytearray()
+        while raw > 127:
+            found.append(raw & 127 | 128)
+            raw >>= 7
+        return bytes([*found, raw])
+
+    body = b"\0\0" + varint(offset) + varint(key) + varint(value) + varint(headers) + rest
+    return varint(len(body)) + body
+
+
+def alone(body: bytes) -> bytes:
+    header = bytearray(batch([Record(b"")], 5)[:61])
+    header[8:12] = (len(body) + 49).to_bytes(4, "big")
+    return bytes(header) + body
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        record(key=-2),
+        record(value=-2),
+        record(headers=-1),
+        record(offset=-1),
+        record(offset=1),
+        record(key=1),
+        record(value=1),
+        record(key=2**62),
+        record(value=2**63 - 1),
+        record(value=-(2**63)),
+        record(headers=1),
+        record(headers=2**40),
+        record(rest=b"x"),
+        record(headers=1, rest=b"\x01\x01"),
+        record(headers=1, rest=b"\x00\x03"),
+        record(headers=1, rest=b"\x00\x04a"),
+        record(headers=1, rest=b"\x00\x01x"),
+        record(headers=1, rest=b"\x00" + b"\x80" * 20),
+        b"\xff" * 20,
+        b"\x01" + record(),
+        record()[:-1],
+        record() + b"\x00",
+    ],
+)
+def test_lengths_and_counts_that_cannot_be_are_damage(body: bytes) -> None:
+    assert decoded(part(alone(record())), check_crcs=False).num_rows == 1
+    with pytest.raises(CorruptRecords, match="topic-3 at offset 5"):
+        decoded(part(alone(body)), check_crcs=False)
+
+
+def test_error_names_the_damaged_batch_and_not_its_neighbour() -> None:
+    damaged = bytearray(SOME)
+    damaged[61] += 2  # the first record takes a byte of the second
+    raw = batch(RECORDS, 2) + damaged + batch(RECORDS, 8)
+    with pytest.raises(CorruptRecords, match="topic-3 at offset 5"):
+        decoded(part(bytes(raw)), check_crcs=False)
+
+
+def test_million_headers_in_one_record_end_soon() -> None:
+    body = record(headers=1_000_000, rest=b"\x00\x01" * 1_000_000)
+    assert len(decoded(part(alone(body)), check_crcs=False)["headers"][0]) == 1_000_000
+
+
+@pytest.mark.parametrize("codec", [5, 6, 7])
+def test_unknown_codec_is_refused(codec: int) -> None:
+    with pytest.raises(UnsupportedRecords, match=f"codec {codec}"):
+        decoded(part(batch(RECORDS, 5, attributes=codec)))
+
+
+XERIAL = b"\x82SNAPPY\x00"
+
+
+def snappy(data: bytes) -> bytes:
+    packed: bytes = pa.Codec("snappy").compress(data, asbytes=True)
+    return packed
+
+
+@pytest.mark.parametrize("versions", [struct.pack(">ii", 1, 1), struct.pack("<ii", 1, 1)], ids=["big", "little"])
+def test_java_frames_of_snappy_are_read_whatever_their_versions_say(versions: bytes) -> None:
+    """Some producers write them little-endian (kafka-python issue 2414)."""
+    blocks = [snappy(b"one "), snappy(b"two")]
+    framed = XERIAL + versions + b"".join(struct.pack(">i", len(each)) + each for each in blocks)
+    assert b"".join(decompress(2, memoryview(framed), 100, PLACE)) == b"one two"
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"\x80", b"\xff" * 10, b"\xff\xff\xff\x7f\x00", XERIAL + bytes(8) + b"\0\0", XERIAL + bytes(8) + b"\xff" * 4],
+)
+def test_damaged_snappy_is_damage(payload: bytes) -> None:
+    with pytest.raises(CorruptRecords, match="snappy data cannot be decompressed"):
+        decompress(2, memoryview(payload), 2**30, PLACE)

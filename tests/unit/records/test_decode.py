@@ -1,0 +1,187 @@
+"""Records to rows: what is in a batch comes out, and nothing outside of the wanted range."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_group_source.errors import CorruptRecords, UnsupportedRecords
+from spark_group_source.records.batches import Limits
+from spark_group_source.records.columns import ALL, arrow_schema
+from spark_group_source.records.decode import Decoder
+from spark_group_source.records.frames import Slice, frames
+from spark_group_source.offsets import TopicPartition
+from tests.unit.records.build import Record, batch, decoded, marker, part, resealed, rows, rows_of_kafka_python
+
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+# Sizes on both sides of where a length takes one more byte.
+NULLABLE = st.none() | st.binary(max_size=6) | st.sampled_from([*range(40, 70), *range(8150, 8200)]).map(bytes)
+HEADERS = st.lists(st.tuples(st.text(max_size=3), NULLABLE), max_size=3)
+RECORDS = st.builds(Record, NULLABLE, NULLABLE, st.integers(-1, 2**52), HEADERS)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> bytes:
+    """Batches of a log, with gaps in the batches and between them."""
+    raw, offset = b"", draw(st.integers(0, 2**40))
+    for records in draw(st.lists(st.lists(RECORDS, min_size=1, max_size=8), min_size=1, max_size=4)):
+        steps = draw(st.lists(st.sampled_from([1, 1, 1, 2, 100, 10_000]), min_size=len(records), max_size=len(records)))
+        deltas = [sum(steps[:index]) - 1 for index in range(1, len(steps) + 1)]
+        placed = [each._replace(delta=delta) for each, delta in zip(records, deltas, strict=True)]
+        raw += batch(placed, offset, codec=draw(st.sampled_from(sorted(CODECS.values()))))
+        offset += deltas[-1] + 1 + draw(st.integers(0, 3))
+    return raw
+
+
+@settings(max_examples=60, deadline=None)
+@given(logs())
+def test_rows_are_those_of_kafka_pythons_reader(raw: bytes) -> None:
+    assert rows(decoded(part(raw))) == rows_of_kafka_python(raw)
+
+
+@settings(max_examples=60, deadline=None)
+@given(logs(), st.data())
+def test_only_offsets_of_the_range_come_out(raw: bytes, data: st.DataObject) -> None:
+    every = rows_of_kafka_python(raw)
+    bound = st.sampled_from([each.offset for each in every]) | st.integers(every[0].offset - 2, every[-1].offset + 2)
+    start, end = data.draw(bound), data.draw(bound)
+    assert rows(decoded(part(raw, start, end))) == [each for each in every if start <= each.offset < end]
+
+
+@settings(max_examples=30, deadline=None)
+@given(logs(), st.integers(1, 2000))
+def test_rows_do_not_depend_on_the_size_of_chunks(raw: bytes, chunk: int) -> None:
+    assert rows(decoded(part(raw), limits=Limits(chunk=chunk))) == rows(decoded(part(raw)))
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_arrow_batches_stay_near_the_chunk_size(codec: int) -> None:
+    raw = batch([Record(b"x" * 1000)] * 100, codec=codec)
+    found = list(Decoder(ALL, read_committed=False, limits=Limits(chunk=10_000)).decode([part(raw)]))
+    assert sum(each.num_rows for each in found) == 100
+    assert max(each.num_rows for each in found) <= 10
+
+
+def test_record_larger_than_a_chunk_comes_alone() -> None:
+    raw = batch([Record(b"a"), Record(b"b" * 5000), Record(b"c")])
+    table = decoded(part(raw), limits=Limits(chunk=100))
+    assert [len(each) for each in table["value"].to_pylist()] == [1, 5000, 1]
+
+
+def test_slices_of_several_partitions_keep_their_topic_and_partition() -> None:
+    def at(topic: str, partition: int, count: int) -> Slice:
+        found = frames(TopicPartition(topic, partition), memoryview(batch([Record(b"v")] * count, 5)))
+        return Slice(found, 0, 100)
+
+    table = decoded(at("a", 0, 2), at("größe", 1, 1), at("empty", 2, 0), at("a", 7, 2))
+    assert table["topic"].to_pylist() == ["a", "a", "größe", "a", "a"]
+    assert table["partition"].to_pylist() == [0, 0, 1, 7, 7]
+    assert table["offset"].to_pylist() == [5, 6, 5, 5, 6]
+
+
+def test_null_and_empty_stay_apart() -> None:
+    table = decoded(part(batch([Record(None, b""), Record(b"", None), Record(None, None), Record(b"", b"")])))
+    assert table["key"].to_pylist() == [b"", None, None, b""]
+    assert table["value"].to_pylist() == [None, b"", None, b""]
+
+
+def test_headers_are_null_where_there_are_none() -> None:
+    headers = [("a", None), ("a", b""), ("", b"x")]
+    table = decoded(part(batch([Record(b"v"), Record(b"v", headers=headers)])))
+    assert [each and [tuple(h.values()) for h in each] for each in table["headers"].to_pylist()] == [None, headers]
+
+
+def test_headers_of_many_and_of_few_records_are_all_found() -> None:
+    """The first of all records are decoded together, the rest of those with very many one by one."""
+    records = [Record(b"v", headers=[(f"h{j}", b"%d" % (i * j)) for j in range(i * 3)]) for i in range(40)]
+    raw = batch(records)
+    assert rows(decoded(part(raw))) == rows_of_kafka_python(raw)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        (b"a\xff", "a\ufffd"),
+        (b"\xe2\x82", "\ufffd"),
+        (b"\xc0\xaf", "\ufffd\ufffd"),
+        (b"\xed\xa0\x80a", "\ufffda"),
+        (b"\xf4\x90\x80\x80", "\ufffd" * 4),
+    ],
+)
+def test_header_key_that_is_not_utf8_reads_as_in_java(key: bytes, text: str) -> None:
+    """Seen with ``new String(bytes, UTF_8)`` of Java 17."""
+    name = "\x01" * len(key)
+    raw = resealed(batch([Record(b"v", headers=[(name, b"w")])]).replace(name.encode(), key))
+    assert decoded(part(raw))["headers"].to_pylist() == [[{"key": text, "value": b"w"}]]
+
+
+def test_columns_are_those_of_the_schema_in_its_order() -> None:
+    schema = arrow_schema(["offset", "value"])
+    table = decoded(part(batch([Record(b"v", b"k")], 9)), schema=schema)
+    assert table.to_pylist() == [{"offset": 9, "value": b"v"}]
+    assert table.schema == schema
+
+
+@pytest.mark.parametrize("schema", [pa.schema([]), pa.schema([pa.field("key", pa.string())])], ids=["none", "type"])
+def test_schema_of_other_columns_is_refused(schema: pa.Schema) -> None:
+    with pytest.raises(ValueError, match="not columns of a record"):
+        Decoder(schema, read_committed=False)
+
+
+def test_log_append_time_is_that_of_the_batch() -> None:
+    raw = batch([Record(b"a", timestamp=1000), Record(b"b", timestamp=2000)], attributes=0x08)
+    assert [(each.timestamp, each.timestamp_type) for each in rows(decoded(part(raw)))] == [(2000, 1), (2000, 1)]
+
+
+def test_no_timestamp_is_a_millisecond_before_the_epoch() -> None:
+    """As Spark's own source gives it."""
+    assert rows(decoded(part(batch([Record(b"a", timestamp=-1)]))))[0].timestamp == -1
+
+
+def test_timestamp_beyond_sparks_range_is_refused_only_where_it_is_asked_for() -> None:
+    raw = batch([Record(b"a", timestamp=2**60)])
+    with pytest.raises(UnsupportedRecords, match=r"1152921504606846976 ms"):
+        decoded(part(raw))
+    assert decoded(part(raw), schema=arrow_schema(["value"]))["value"].to_pylist() == [b"a"]
+
+
+def test_largest_timestamps_of_sparks_range_are_read() -> None:
+    for millis in (2**63 // 1000 - 1, -(2**63) // 1000 + 1):
+        table = decoded(part(batch([Record(b"a", timestamp=millis)])))
+        assert table["timestamp"].cast(pa.int64()).to_pylist() == [millis * 1000]
+
+
+def test_crc_is_checked_unless_switched_off() -> None:
+    raw = bytearray(batch([Record(b"value")], 7))
+    raw[-3] ^= 1
+    with pytest.raises(CorruptRecords, match=r"topic-3 at offset 7 .*CRC-32C"):
+        decoded(part(raw))
+    assert decoded(part(raw), check_crcs=False).num_rows == 1
+
+
+def test_batches_outside_of_the_range_are_not_looked_into() -> None:
+    damaged = batch([Record(b"first")]).replace(b"first", b"wrong")
+    raw = damaged + batch([Record(b"second")], 1) + batch([Record(b"third")], 2).replace(b"third", b"wrong")
+    assert decoded(part(raw, 1, 2))["value"].to_pylist() == [b"second"]
+
+
+def test_control_batches_give_no_rows_under_either_isolation() -> None:
+    raw = batch([Record(b"a")], 0, transactional=True, producer=1) + marker(1, 1, commit=True)
+    for read_committed in (True, False):
+        assert decoded(part(raw), read_committed=read_committed)["offset"].to_pylist() == [0]
+    assert part(raw).frames.next_offset == 2
+
+
+def test_nothing_visible_gives_no_batch_at_all() -> None:
+    assert list(Decoder(ALL, read_committed=False).decode([part(marker(0, 1, commit=True)), part(b"")])) == []
+    assert list(Decoder(ALL, read_committed=False).decode([])) == []
+
+
+def test_decompressing_to_more_than_the_limit_is_refused() -> None:
+    for codec in range(1, 5):
+        raw = batch([Record(bytes(300_000))], codec=codec)
+        assert decoded(part(raw), limits=Limits(batch=400_000)).num_rows == 1
+        with pytest.raises(UnsupportedRecords, match="topic-3 at offset 0"):
+            decoded(part(raw), limits=Limits(batch=200_000))

@@ -1,0 +1,92 @@
+"""Isolation by batch, as in Kafka's own consumer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spark_group_source.errors import CorruptRecords
+from tests.unit.records.build import Record, batch, decoded, marker, part, resealed
+
+
+def data(offset: int, producer: int, count: int = 1) -> bytes:
+    return batch([Record(b"%d" % offset)] * count, offset, producer=producer, transactional=True)
+
+
+def offsets(raw: bytes, aborted: list[tuple[int, int]], start: int = 0, read_committed: bool = True) -> list[int]:
+    found: list[int] = decoded(part(raw, start, aborted=aborted), read_committed=read_committed)["offset"].to_pylist()
+    return found
+
+
+INTERLEAVED = b"".join(
+    [
+        data(0, 1),
+        data(1, 2),
+        batch([Record(b"plain")], 2),
+        data(3, 1),
+        marker(4, 1, commit=False),
+        data(5, 1),
+        marker(6, 1, commit=True),
+        marker(7, 2, commit=True),
+        data(8, 1),
+    ]
+)
+
+
+def test_aborted_producer_is_left_out_until_its_marker() -> None:
+    assert offsets(INTERLEAVED, [(1, 0)]) == [1, 2, 5, 8]
+
+
+def test_read_uncommitted_sees_all_data() -> None:
+    assert offsets(INTERLEAVED, [(1, 0)], read_committed=False) == [0, 1, 2, 3, 5, 8]
+
+
+def test_nothing_aborted_sees_all_data() -> None:
+    assert offsets(INTERLEAVED, []) == [0, 1, 2, 3, 5, 8]
+
+
+def test_transaction_is_aborted_from_its_first_offset_on_only() -> None:
+    assert offsets(INTERLEAVED, [(1, 8)]) == [0, 1, 2, 3, 5]
+
+
+def test_two_aborted_transactions_of_one_producer_in_any_order() -> None:
+    assert offsets(INTERLEAVED, [(1, 8), (1, 0)]) == [1, 2, 5]
+
+
+def test_commit_marker_does_not_end_an_abort() -> None:
+    """The list names producers whose next marker is an abort; a commit of theirs is not it."""
+    raw = data(0, 1) + marker(1, 1, commit=True) + data(2, 1)
+    assert offsets(raw, [(1, 0)]) == []
+
+
+def test_marker_before_the_range_still_counts() -> None:
+    assert offsets(INTERLEAVED, [(1, 0)], start=5) == [5, 8]
+
+
+def test_plain_batch_of_an_aborted_producer_is_seen() -> None:
+    raw = batch([Record(b"v")], 0, producer=1) + data(1, 1)
+    assert offsets(raw, [(1, 0)]) == [0]
+
+
+def test_slices_do_not_share_their_aborted_transactions() -> None:
+    raw = data(0, 1)
+    table = decoded(part(raw, aborted=[(1, 0)]), part(raw), part(raw, aborted=[(2, 0)]), read_committed=True)
+    assert table.num_rows == 2
+
+
+def test_emptied_control_batch_is_no_marker() -> None:
+    """Compaction keeps the batch for its producer's state and removes the marker."""
+    empty = bytearray(marker(1, 1, commit=False)[:61])
+    empty[8:12] = (49).to_bytes(4, "big")
+    empty[57:61] = bytes(4)
+    raw = data(0, 1) + resealed(empty) + data(2, 1)
+    assert offsets(raw, [(1, 0)]) == []
+
+
+@pytest.mark.parametrize("left", range(1, 11))
+def test_cut_marker_is_damage(left: int) -> None:
+    cut = bytearray(marker(1, 1, commit=False))[: 61 + left]
+    cut[8:12] = (len(cut) - 12).to_bytes(4, "big")
+    with pytest.raises(CorruptRecords, match="topic-3 at offset 1"):
+        offsets(data(0, 1) + resealed(cut), [(1, 0)])
+    assert np.frombuffer(cut, np.uint8).size == 61 + left
