@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from spark_group_source.admission import admit
 from spark_group_source.clock import Clock, Deadline, monotonic
-from spark_group_source.errors import DataLoss, TopicError
+from spark_group_source.errors import DataLoss, GroupSourceError, TopicError
 from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.member import Member
 from spark_group_source.group.settings import GroupSettings
@@ -100,6 +100,18 @@ class Driver:
             return self._plan(start, limit, me)
         return self._plan_to_target(start, limit)
 
+    def replay(self, batch: BatchOffset) -> None:
+        """Spark is to read ``batch``: where it is not the one planned here, an earlier process has logged it.
+
+        That happens when the very first batch of a query failed; of later ones :meth:`start` is told.
+        """
+        if batch == self._planned:
+            return
+        reads = {each.tp: each.end for each in batch.reads()}
+        self._share.replayed(reads)
+        self._member.plan(frozenset(reads), self._share.uncommitted())
+        self._planned_from, self._planned = None, batch
+
     def ends(self) -> Mapping[TopicPartition, int]:
         """The ends of the log as last seen."""
         return self._ends.known
@@ -111,8 +123,9 @@ class Driver:
     def close(self) -> None:
         """Leaves the group and closes all connections. What is completed and not committed is tried once more."""
         try:
-            if self._planned is None:
-                self._share.commit(self._member.snapshot(), self._own)
+            self._share.commit(self._member.snapshot(), self._own)
+        except GroupSourceError as error:
+            log.debug("group %s: no last commit, as the query has failed: %s", self._settings.group_id, error)
         finally:
             self._member.close()
             self._own.cluster.close()
@@ -125,17 +138,18 @@ class Driver:
         self._ends.expire()
         if not self._share.commit(self._member.snapshot(), self._own):
             self._retry_at = self._clock() + RETRY_INTERVAL
-        self._member.batch_done()
+        self._member.batch_done(self._share.uncommitted())
 
     def _mend(self, me: Membership) -> None:
         """Tries again what failed: commits, and start positions of newly owned partitions."""
-        if self._clock() < self._retry_at:
+        unresolved, uncommitted = self._share.unresolved(me), self._share.uncommitted()
+        if not (unresolved or uncommitted) or self._clock() < self._retry_at:
             return
-        unresolved = self._share.unresolved(me)
         if unresolved:
             self._share.resolve(unresolved, me, self._own)
-        elif self._share.commit(me, self._own):
-            return
+        if uncommitted and self._share.commit(me, self._own):
+            # A hand-over may be waiting for just this.
+            self._member.batch_done(self._share.uncommitted())
         self._retry_at = self._clock() + RETRY_INTERVAL
 
     def _plan(self, start: BatchOffset, limit: int | None, me: Membership) -> BatchOffset:
@@ -146,7 +160,7 @@ class Driver:
         self._check_ends(positions, ends)
         admitted = admit(positions, ends, limit)
         moving = frozenset(tp for tp, end in admitted.items() if end > positions[tp])
-        moving = self._member.plan(moving) if moving else moving
+        moving = self._member.plan(moving, self._share.uncommitted()) if moving else moving
         if not moving:
             return start
         known = {tp: OffsetRange(*tp, each.end, each.end, each.topic_id) for tp, each in start.ranges.items()}

@@ -92,6 +92,11 @@ class Share:
         with self._lock:
             self._ledger.planned(ends)
 
+    def replayed(self, ends: Offsets) -> None:
+        """Spark reads a batch up to these ends that was logged by an earlier process. Caller: the query."""
+        with self._lock:
+            self._ledger.replayed(ends)
+
     def completed(self, ends: Offsets) -> None:
         """Spark has completed the batch with these ends. Caller: the query."""
         with self._lock:
@@ -130,6 +135,11 @@ class Share:
                 self._ledger.gained(tp, committed.get(tp), position)
         self.commit(me, access)
 
+    def uncommitted(self) -> Partitions:
+        """Partitions with completed work that the group has not been told of. Caller: the query."""
+        with self._lock:
+            return frozenset(self._ledger.pending())
+
     def commit(self, me: Membership, access: Access) -> bool:
         """Commits what is completed of what ``me`` owns; whether nothing is left to commit.
 
@@ -150,8 +160,10 @@ class Share:
         if too_long and metadata:
             return self._send(too_long, "", me, access)
         for tp, errno in answer.errors.items():
-            log.warning("group %s: %s was not committed: %s", self._group_id, tp, describe(errno))
-        return not answer.errors
+            log.warning("group %s: %s is not committed: %s", self._group_id, tp, describe(errno))
+        with self._lock:
+            self._ledger.uncommittable(answer.errors)
+        return True
 
 
 def _names(partitions: Partitions) -> str:

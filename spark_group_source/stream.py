@@ -108,6 +108,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._last = self._parse(end)
             return []
         batch = self._last = self._parse(end)
+        if self._driver is not None:
+            self._driver.replay(batch)
         columns = columns_of(self._schema)
         wire = wire_options(self._options, self._client_id())
         return [TaskPartition(self._task(ranges, columns, wire)) for ranges in pack(batch.reads())]

@@ -48,11 +48,13 @@ class Ledger:
     """Offsets of one query. Not thread-safe: its owner holds a lock.
 
     ``logged``: ends that Spark has logged for this query, of every partition it ever read. ``positions``: next
-    offset to plan, of each partition owned now. ``done``: what may be committed. ``committed``: what the group has.
+    offset to plan, of each partition owned now. ``found``: the group's commit when it came to be owned. ``done``: what
+    may be committed. ``committed``: what the group has.
     """
 
     logged: dict[TopicPartition, int] = field(default_factory=dict)
     positions: dict[TopicPartition, int] = field(default_factory=dict)
+    found: dict[TopicPartition, Committed | None] = field(default_factory=dict)
     done: dict[TopicPartition, int] = field(default_factory=dict)
     committed: dict[TopicPartition, int] = field(default_factory=dict)
     in_flight: frozenset[TopicPartition] = frozenset()
@@ -63,6 +65,7 @@ class Ledger:
         Except where the batch in flight ends there: that is not completed yet.
         """
         self.positions[tp] = position
+        self.found[tp] = committed
         if committed is not None:
             self.committed[tp] = committed.offset
         if tp not in self.in_flight:
@@ -71,7 +74,7 @@ class Ledger:
     def dropped(self, partitions: Iterable[TopicPartition]) -> None:
         """These are not owned any more: nothing of them is planned or committed from here on."""
         for tp in partitions:
-            for book in (self.positions, self.done, self.committed):
+            for book in (self.positions, self.found, self.done, self.committed):
                 book.pop(tp, None)
 
     def planned(self, ends: Mapping[TopicPartition, int]) -> None:
@@ -79,6 +82,18 @@ class Ledger:
         self.in_flight = frozenset(ends)
         self.logged.update(ends)
         self.positions.update(ends)
+
+    def replayed(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Spark reads a batch again that it logged before this process was started, and that ends at ``ends``.
+
+        Partitions were perhaps resumed without knowing of it; an operator's rewind still goes before it.
+        """
+        self.in_flight = frozenset(ends)
+        self.logged.update(ends)
+        for tp in ends.keys() & self.positions.keys():
+            again = resume_at(self.found[tp], ends[tp], None)
+            assert again is not None, "with a logged end there is a position"
+            self.positions[tp] = again
 
     def completed(self, ends: Mapping[TopicPartition, int]) -> None:
         """Spark has completed the batch that ends at ``ends``.
@@ -97,6 +112,11 @@ class Ledger:
 
     def _is_news(self, tp: TopicPartition, offset: int) -> bool:
         return tp not in self.committed or offset > self.committed[tp]
+
+    def uncommittable(self, partitions: Iterable[TopicPartition]) -> None:
+        """The group refuses these for what they are (a deleted topic): the next batch that reads them tries again."""
+        for tp in partitions:
+            self.done.pop(tp, None)
 
     def confirmed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """The group has these now."""

@@ -112,20 +112,21 @@ class Member:
         self.snapshot()
         return self._settled
 
-    def plan(self, partitions: Partitions) -> Partitions:
+    def plan(self, partitions: Partitions, uncommitted: Partitions) -> Partitions:
         """Registers a batch that is to read ``partitions``; returns those it may, which are readable still.
 
-        Until :meth:`batch_done` a hand-over of these waits for the batch. Caller: the query.
+        Until :meth:`batch_done` a hand-over of these waits for the batch, and that of ``uncommitted`` ones for the
+        commit of what earlier batches read. Caller: the query.
         """
         with self._changed:
             allowed = partitions & self._state.readable.keys()
-            self._apply(BatchPlanned(allowed))
+            self._apply(BatchPlanned(allowed | uncommitted))
             return allowed
 
-    def batch_done(self) -> None:
-        """The batch is completed and committed, or never will be. Caller: the query."""
+    def batch_done(self, uncommitted: Partitions) -> None:
+        """The batch is completed, and committed except of ``uncommitted`` partitions. Caller: the query."""
         with self._changed:
-            self._apply(BatchDone())
+            self._apply(BatchDone(uncommitted))
 
     def close(self) -> None:
         """Leaves the group and ends the thread, within :data:`LEAVE_TIMEOUT`. Caller: the query, at its end."""

@@ -42,8 +42,8 @@ class Phase(Enum):
 class Membership:
     """One query's membership. ``owned`` maps each partition to the generation since when it is owned unbroken.
 
-    ``revoking`` are owned partitions that must be given up: no new batch may read them. ``in_flight`` are the
-    partitions of the batch that Spark works on. ``drain_by`` is when a drain ends, in the clock's seconds.
+    ``revoking`` are owned partitions that must be given up: no new batch may read them. ``in_flight`` are those with
+    work that is not committed: read by the batch that Spark works on, or by one whose commit failed. ``drain_by`` is when a drain ends, in the clock's seconds.
     """
 
     cooperative: bool = True
@@ -90,14 +90,16 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class BatchPlanned:
-    """Spark was given a batch that reads these partitions."""
+    """Spark was given a batch; these partitions have work that is not committed, what it reads among them."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class BatchDone:
-    """The batch is completed and what could be committed of it is; or there is no hope that it will be."""
+    """The batch is completed. What could be committed of it is; of these partitions it could not yet."""
+
+    uncommitted: Partitions = NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +185,8 @@ def step(now: Membership, event: Event, time: float, drain_timeout: float) -> St
     match event:
         case BatchPlanned(partitions):
             return replace(now, in_flight=partitions), []
-        case BatchDone():
-            return _drained(replace(now, in_flight=NONE), time)
+        case BatchDone(uncommitted):
+            return _drained(replace(now, in_flight=uncommitted), time)
         case Tick():
             return _drained(now, time)
         case Joined(member_id, generation):

@@ -34,8 +34,8 @@ def repeated(texts: Sequence[str], counts: Sequence[int]) -> pa.Array:
 class Pairs:
     """Binary arrays of two byte strings per element, first and second, which lie in memory in turns.
 
-    The offsets of a binary array over the raw memory are the bounds of first, gap, second, gap, first and so on; taking every
-    fourth element copies only the bytes that are wanted. A length of -1 means null.
+    The offsets of a binary array over the raw memory are the bounds of first, gap, second, gap, first and so on: taking
+    every fourth element copies only the bytes that are wanted. A length of -1 means null.
     """
 
     def __init__(self, memory: bytes, first: Longs, first_length: Longs, second: Longs, second_length: Longs) -> None:

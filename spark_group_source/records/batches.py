@@ -31,7 +31,7 @@ class Limits:
     single larger record or batch makes it larger. ``batch`` is the most that one compressed batch may come to.
     """
 
-    chunk: int = 8 * 2**20
+    chunk: int = 4 * 2**20
     batch: int = 512 * 2**20
 
 
@@ -63,7 +63,10 @@ class Batches:
         headers = b"".join([each.records[at : at + size] for each in framed for at in each.positions[:-1]])
         self._headers = np.frombuffer(headers, HEADER)
         self._slice_of = np.repeat(np.arange(len(slices)), [len(each) for each in framed])
-        self._spans = [span for each in framed for span in zip(each.positions, each.positions[1:])]  # noqa: B905
+        # Lists, as the loop over batches is as hot as that over records where each batch holds one.
+        self._records = [each.records for each in framed for _ in range(len(each))]
+        self._begins = [at for each in framed for at in each.positions[:-1]]
+        self._ends = [at for each in framed for at in each.positions[1:]]
         self._crcs: list[int] = self._headers["crc"].tolist()
         self._codecs: list[int] = (self._headers["attributes"] & CODEC).tolist()
 
@@ -78,7 +81,8 @@ class Batches:
         sizes: list[int] = []
         total = 0
         for index in np.flatnonzero(self._needed()).tolist():
-            body = self._body(index)
+            payload = self._payload(index)
+            body = self._decompressed(index, payload) if self._codecs[index] else [payload]
             size = sum(map(len, body))
             if picked and total + size > self._limits.chunk:
                 yield self._chunk(picked, bodies, sizes)
@@ -96,37 +100,36 @@ class Batches:
         deltas = self._headers["last_offset_delta"]
         counts = self._headers["count"]
         for bad in np.flatnonzero((deltas < 0) | (counts < 0))[:1].tolist():
-            raise self._place(bad).corrupt(f"it has {counts[bad]} records up to its offset + {deltas[bad]}")
+            raise self._place(bad).corrupt(f"it has {counts[bad]} records and a last offset delta of {deltas[bad]}")
         starts = np.array([each.start for each in self._slices], np.int64)[self._slice_of]
         ends = np.array([each.end for each in self._slices], np.int64)[self._slice_of]
-        inside = (base_offsets < ends) & (base_offsets + deltas >= starts) & (counts > 0)
-        return inside & self._visible()
+        needed = self._visible()
+        needed &= (base_offsets < ends) & (base_offsets + deltas >= starts) & (counts > 0)
+        return needed
 
     def _visible(self) -> npt.NDArray[np.bool_]:
         found = visible(self._headers, (), self._marker)
-        if not self._read_committed:
-            return found
         first = 0
         for each in self._slices:
-            part = slice(first, first + len(each.frames))
-            if each.aborted:
-                found[part] = visible(self._headers[part], each.aborted, lambda i, first=first: self._marker(first + i))
-            first = part.stop
+            batches = range(first, first + len(each.frames))
+            if self._read_committed and each.aborted:
+                part = slice(batches.start, batches.stop)
+                found[part] = visible(self._headers[part], each.aborted, lambda i, at=batches: self._marker(at[i]))
+            first = batches.stop
         return found
 
-    def _body(self, index: int) -> list[memoryview]:
-        """The records of a batch, in pieces of contiguous memory."""
-        begin, end = self._spans[index]
-        records = self._slices[self._slice_of[index]].frames.records
+    def _payload(self, index: int) -> memoryview:
+        """The bytes behind the header of a batch whose checksum is right."""
+        records, begin, end = self._records[index], self._begins[index], self._ends[index]
         if self._check_crcs:
             found = crc32c(records[begin + frames.CRC_BEGIN : end])
             if found != self._crcs[index]:
                 raise self._place(index).corrupt(f"its CRC-32C is {found:#010x} and not {self._crcs[index]:#010x}")
-        payload = records[begin + frames.SIZE : end]
-        codec = self._codecs[index]
-        if not codec:
-            return [payload]
-        return [memoryview(each) for each in decompress(codec, payload, self._limits.batch, self._place(index))]
+        return records[begin + frames.SIZE : end]
+
+    def _decompressed(self, index: int, payload: memoryview) -> list[memoryview]:
+        pieces = decompress(self._codecs[index], payload, self._limits.batch, self._place(index))
+        return [memoryview(each) for each in pieces]
 
     def _chunk(self, picked: list[int], bodies: list[memoryview], sizes: list[int]) -> Chunk:
         headers = self._headers[picked]
@@ -140,7 +143,8 @@ class Batches:
         """The type in a control batch: 0 ABORT, 1 COMMIT. None in one that compaction has emptied."""
         if not self._headers["count"][index]:
             return None
-        body = b"".join(self._body(index))
+        payload = self._payload(index)
+        body = b"".join(self._decompressed(index, payload)) if self._codecs[index] else payload
         try:
             _, at = varint(body, 0)
             _, at = varint(body, at + 1)  # behind the attributes: the timestamp delta

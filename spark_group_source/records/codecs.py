@@ -24,7 +24,7 @@ def decompress(codec: int, payload: memoryview, limit: int, place: Place) -> lis
 
     Args:
         codec: the number in the batch's attributes: 1 gzip, 2 snappy, 3 lz4, 4 zstd.
-        limit: bytes that may come out; no more than one step (64 KiB, or four times the payload) beyond it is allocated.
+        limit: bytes that may come out; at most a step beyond it (64 KiB, or four times the payload) is allocated.
 
     Raises:
         CorruptRecords: the payload is damaged.

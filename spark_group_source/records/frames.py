@@ -53,9 +53,9 @@ _LAST_OFFSET_DELTA_AT = 23
 class Frames:
     """The complete record batches of one partition's part of a Fetch response.
 
-    ``positions`` in ``records`` are where each begins, and one more: where the last ends. A broker fills the size that was
-    asked for and may cut the last batch. The cut one is left out, as the next fetch begins with it; where there is no
-    other, ``next_offset`` is None and ``wanted_bytes`` says what to ask for.
+    ``positions`` in ``records`` are where each begins, and one more: where the last ends. A broker fills the size that
+    was asked for and may cut the last batch. The cut one is left out, as the next fetch begins with it; where there is
+    no other, ``next_offset`` is None and ``wanted_bytes`` says what to ask for.
     """
 
     tp: TopicPartition
@@ -104,8 +104,8 @@ class Frames:
 class Slice:
     """What to decode: the records with ``start <= offset < end`` among those framed.
 
-    ``aborted`` holds the response's aborted transactions as (producer id, first offset); it matters under read_committed
-    only.
+    ``aborted`` holds the response's aborted transactions as (producer id, first offset); it matters under
+    read_committed only.
     """
 
     frames: Frames
@@ -139,7 +139,7 @@ def _unreadable(place: Place, magic: int, length: int) -> RecordsError:
     if magic in (0, 1):
         return place.unsupported(
             f"is in message format v{magic}, which producers before Kafka 0.11 wrote",
-            "Start behind those records, or copy them with a Kafka 3 client (MirrorMaker) to a topic that is read instead.",
+            "Start behind those records, or copy them with a Kafka 3 client (MirrorMaker) to a topic to read instead.",
         )
     if magic == 2:
         return place.corrupt(f"its length is {length}, and a header alone has {SIZE - _UP_TO_LENGTH}")

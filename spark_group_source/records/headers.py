@@ -70,7 +70,7 @@ class _Walk:
         return value + np.maximum(value_length, 0)
 
     def _rest(self, row: int, at: int, done: int) -> None:
-        """Decodes the remaining headers of one record. A record may have a million, which all at once would take long."""
+        """Decodes what is left of one record's headers: all at once would take long where one has a million."""
         memory, end, first = self._chunk.memory, int(self._rows.end[row]), int(self._first[row])
         for index in range(first + done, first + int(self._rows.header_count[row])):
             try:

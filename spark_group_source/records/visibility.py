@@ -1,7 +1,7 @@
 """Which batches give rows: the isolation levels of Kafka's consumer, batch by batch.
 
-Control batches never do. Under read_committed neither do the transactional batches of a producer from the first offset of
-an aborted transaction (the Fetch response lists those) to the ABORT marker that ends it.
+Control batches never do. Under read_committed neither do the transactional batches of a producer from the first offset
+of an aborted transaction (the Fetch response lists those) to the ABORT marker that ends it.
 """
 
 from __future__ import annotations

@@ -97,3 +97,22 @@ def test_a_rewind_in_mid_batch_is_not_overwritten_by_the_batch() -> None:
     ledger.gained(A, Committed(2), 2)
     ledger.completed({A: 9})
     assert ledger.pending() == {}
+
+
+def test_the_first_batch_replayed_after_a_crash_is_not_read_again() -> None:
+    ledger = Ledger()
+    ledger.gained(A, Committed(5, MARK), 5)
+    ledger.replayed({A: 9})
+    assert ledger.positions == {A: 9}
+    assert ledger.pending() == {}
+    ledger.completed({A: 9})
+    assert ledger.pending() == {A: 9}
+
+
+def test_a_rewind_goes_before_a_replayed_batch() -> None:
+    ledger = Ledger()
+    ledger.gained(A, Committed(2), 2)
+    ledger.replayed({A: 9})
+    ledger.completed({A: 9})
+    assert ledger.positions == {A: 2}
+    assert ledger.pending() == {}

@@ -82,6 +82,15 @@ def test_revoke_waits_for_batch_in_flight_and_goes_on_reading_the_rest() -> None
     assert set(after.owned) == {A}
 
 
+def test_revoke_waits_for_a_commit_that_is_still_to_be_made() -> None:
+    draining, _ = run(
+        stable(A, B), BatchPlanned(frozenset({A, B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A}))
+    )
+    still, actions = run(draining, BatchDone(uncommitted=frozenset({B})))
+    assert (still.phase, actions) == (Phase.DRAINING, [])
+    assert run(still, BatchDone())[1] == [Revoked(frozenset({B})), Join()]
+
+
 def test_revoke_does_not_wait_for_a_batch_that_reads_other_partitions() -> None:
     after, actions = run(
         stable(A, B), BatchPlanned(frozenset({A})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A}))

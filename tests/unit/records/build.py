@@ -1,12 +1,12 @@
-"""Record batches made by kafka-python, and what its own reader gives of them: the other side that decoding is held against."""
+"""Record batches made by kafka-python, and what its own reader gives of them: what decoding is held against."""
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from crc32c import crc32c
 from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatchBuilder
@@ -18,7 +18,6 @@ from spark_group_source.records.frames import Slice, frames
 
 TP = TopicPartition("topic", 3)
 FOREVER = 2**62
-EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 ATTRIBUTES_AT, CRC_AT, CRC_BEGIN = 21, 17, 21
 
 
@@ -81,7 +80,7 @@ def marker(base_offset: int, producer: int, commit: bool) -> bytes:
     return batch([Record(bytes(6), key)], base_offset, producer=producer, attributes=0x30)
 
 
-def part(raw: bytes, start: int = 0, end: int = FOREVER, aborted: Sequence[tuple[int, int]] = ()) -> Slice:
+def part(raw: bytes | bytearray, start: int = 0, end: int = FOREVER, aborted: Sequence[tuple[int, int]] = ()) -> Slice:
     """``raw`` as a slice of the test's partition."""
     return Slice(frames(TP, memoryview(raw)), start, end, aborted)
 
@@ -96,16 +95,18 @@ def decoded(*parts: Slice, schema: pa.Schema = ALL, read_committed: bool = False
 
 def rows(table: pa.Table) -> list[Row]:
     """The rows of a table with all columns."""
+    # As numbers: Python's datetime ends before Spark's timestamps do.
+    millis = pc.divide(table["timestamp"].cast(pa.int64()), 1000)
     return [
         Row(
             each["offset"],
-            (each["timestamp"] - EPOCH) // datetime.timedelta(milliseconds=1),
+            each["timestamp"],
             each["timestampType"],
             each["key"],
             each["value"],
             None if each["headers"] is None else [(header["key"], header["value"]) for header in each["headers"]],
         )
-        for each in table.to_pylist()
+        for each in table.set_column(table.schema.get_field_index("timestamp"), "timestamp", millis).to_pylist()
     ]
 
 

@@ -29,7 +29,8 @@ def attempt(raw: bytes) -> pa.Table | None:
     try:
         return decoded(part(raw, aborted=[(1, 0)]), read_committed=True, check_crcs=False, limits=Limits(batch=2**20))
     except RecordsError as error:
-        assert "topic-3 at offset" in str(error)
+        if "topic-3 at offset" not in str(error):
+            raise
         return None
 
 

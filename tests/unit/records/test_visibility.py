@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from spark_group_source.errors import CorruptRecords
@@ -83,10 +82,9 @@ def test_emptied_control_batch_is_no_marker() -> None:
     assert offsets(raw, [(1, 0)]) == []
 
 
-@pytest.mark.parametrize("left", range(1, 11))
+@pytest.mark.parametrize("left", range(1, 9))
 def test_cut_marker_is_damage(left: int) -> None:
     cut = bytearray(marker(1, 1, commit=False))[: 61 + left]
     cut[8:12] = (len(cut) - 12).to_bytes(4, "big")
     with pytest.raises(CorruptRecords, match="topic-3 at offset 1"):
         offsets(data(0, 1) + resealed(cut), [(1, 0)])
-    assert np.frombuffer(cut, np.uint8).size == 61 + left

@@ -60,6 +60,7 @@ public class Golden {
             send(none, topic, FIRST, bytes("none"), bytes("plain 2"));
             none.flush();
             send(one, topic, FIRST, bytes("one"), bytes("aborted 3"));
+            one.flush();  // an abort drops what was not sent yet
             one.abortTransaction();
             send(two, topic, FIRST, bytes("two"), bytes("committed 5"));
             two.commitTransaction();
@@ -68,11 +69,13 @@ public class Golden {
             one.commitTransaction();
             two.beginTransaction();
             send(two, topic, FIRST, bytes("two"), bytes("aborted 9"));
+            two.flush();  // an abort drops what was not sent yet
             two.abortTransaction();
             send(none, topic, FIRST, bytes("none"), bytes("plain 11"));
             none.flush();
             one.beginTransaction();
             send(one, topic, FIRST, bytes("one"), bytes("aborted 12"));
+            one.flush();  // an abort drops what was not sent yet
             one.abortTransaction();
         }
     }
@@ -81,7 +84,7 @@ public class Golden {
         try (var to = producer(servers, "none", null)) {
             for (int round = 0; round < 4; round++) {
                 for (int i = 0; i < 6; i++)
-                    send(to, topic, FIRST + round * 10 + i, bytes("k" + i % (round + 2)), i == 1 ? null : bytes(round + "/" + i));
+                    send(to, topic, FIRST + round * 1000 + i, bytes("k" + i % (round + 2)), i == 1 ? null : bytes(round + "/" + i));
                 to.flush();
             }
         }

@@ -56,7 +56,9 @@ class Capture:
     def golden(self, *arguments: str) -> str:
         """Runs ``Golden.java``."""
         command = [java(), "-cp", f"{self._kafka.libs}/*", str(HERE / "Golden.java"), arguments[0]]
-        done = subprocess.run([*command, self._kafka.bootstrap_servers, *arguments[1:]], check=True, capture_output=True)
+        done = subprocess.run(
+            [*command, self._kafka.bootstrap_servers, *arguments[1:]], check=True, capture_output=True
+        )
         return done.stdout.decode()
 
     def keep(self, name: str, isolations: tuple[str, ...] = ("read_uncommitted",)) -> None:
@@ -83,9 +85,11 @@ class Capture:
             producer.flush()
 
     def librdkafka(self, topic: str, codec: str) -> None:
-        producer = Producer({"bootstrap.servers": self._kafka.bootstrap_servers, "compression.type": codec, "linger.ms": 200})
+        producer = Producer(
+            {"bootstrap.servers": self._kafka.bootstrap_servers, "compression.type": codec, "linger.ms": 200}
+        )
         for key, value, headers, timestamp in [*records(), (None, None, [("null", None)], FIRST)]:
-            producer.produce(topic, value, key, headers=headers, timestamp=timestamp)
+            producer.produce(topic, value, key, headers=[*headers], timestamp=timestamp)
         producer.flush()
 
 
@@ -122,9 +126,8 @@ def main() -> None:
         capture.keep(transactional, ("read_uncommitted", "read_committed"))
         config = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
         compacted = capture.topic("compacted.java", config)
-        for _ in range(2):
+        for _ in range(2):  # a segment ends with a record that is segment.ms younger than its first
             capture.golden("compacted", compacted)
-            time.sleep(1)  # the segment's age is to be beyond segment.ms
         await_compaction(next(kafka.directory.rglob(f"{compacted}-0")))
         capture.keep(compacted)
 
