@@ -22,10 +22,15 @@ def admit(positions: Offsets, ends: Offsets, limit: int | None) -> dict[TopicPar
         limit: most offsets to cover, a soft cap as in Spark's source; ``None`` for all there is.
     """
     sizes = {tp: ends.get(tp, position) - position for tp, position in positions.items()}
-    total = sum(size for size in sizes.values() if size > 0)
+    total = backlog(positions, ends)
     if limit is None or total <= limit:
         return {tp: position + max(0, sizes[tp]) for tp, position in positions.items()}
     return {tp: position + _share(sizes[tp], total, limit) for tp, position in positions.items()}
+
+
+def backlog(positions: Offsets, ends: Offsets) -> int:
+    """Offsets between ``positions`` and ``ends``, over all partitions that may be read."""
+    return sum(max(0, ends.get(tp, position) - position) for tp, position in positions.items())
 
 
 def _share(size: int, total: int, limit: int) -> int:

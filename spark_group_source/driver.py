@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
 
-from spark_group_source.admission import admit
+from spark_group_source.admission import Offsets, admit, backlog
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DataLoss, GroupSourceError, TopicError
 from spark_group_source.group.coordinator import Coordinator
@@ -19,7 +18,7 @@ from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
 from spark_group_source.group.verdicts import describe
 from spark_group_source.log_ends import LogEnds
-from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
+from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options import SourceOptions
 from spark_group_source.run_target import RunTarget
 from spark_group_source.share import Access, Share
@@ -49,7 +48,7 @@ class Driver:
         self._own = Access(cluster, Coordinator(cluster, self._settings))
         members_cluster = Cluster(wire)
         member_side = Access(members_cluster, Coordinator(members_cluster, self._settings))
-        self._share = Share(options.group_id, options.starting_offsets, options.read_committed, member_side)
+        self._share = Share(options, member_side)
         self._member = Member(members_cluster, self._settings, self._share, clock)
         self._ends = LogEnds(cluster, options.read_committed, clock)
         self._target: RunTarget | None = None
@@ -57,6 +56,7 @@ class Driver:
         self._planned_from: BatchOffset | None = None
         self._planned: BatchOffset | None = None
         self._retry_at = 0.0
+        self._last_batch_at = float("-inf")
 
     def start(self, logged: BatchOffset) -> None:
         """Checks that the topics are there, then joins the group. ``logged`` is where the checkpoint stands.
@@ -112,7 +112,7 @@ class Driver:
         self._member.plan(frozenset(reads), self._share.uncommitted())
         self._planned_from, self._planned = None, batch
 
-    def ends(self) -> Mapping[TopicPartition, int]:
+    def ends(self) -> Offsets:
         """The ends of the log as last seen."""
         return self._ends.known
 
@@ -158,6 +158,8 @@ class Driver:
         if self._target is not None:
             ends = self._target.cap(ends)
         self._check_ends(positions, ends)
+        if self._held_back(positions, ends):
+            return start
         admitted = admit(positions, ends, limit)
         moving = frozenset(tp for tp, end in admitted.items() if end > positions[tp])
         moving = self._member.plan(moving, self._share.uncommitted()) if moving else moving
@@ -168,6 +170,7 @@ class Driver:
             end = admitted[tp] if tp in moving else position
             known[tp] = OffsetRange(*tp, position, end, self._topic_ids.get(tp.topic, ""))
         self._planned_from, self._planned = start, BatchOffset(known)
+        self._last_batch_at = self._clock()
         self._share.planned({tp: admitted[tp] for tp in moving})
         return self._planned
 
@@ -183,7 +186,15 @@ class Driver:
                 return planned
             self._target.wait()
 
-    def _check_ends(self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
+    def _held_back(self, positions: Offsets, ends: Offsets) -> bool:
+        """Whether there is too little for a batch. The first one after a start, and a run to a target, never wait."""
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._target is not None:
+            return False
+        waited = self._clock() - self._last_batch_at
+        return waited < self._options.max_trigger_delay and backlog(positions, ends) < least
+
+    def _check_ends(self, positions: Offsets, ends: Offsets) -> None:
         for tp, end in ends.items():
             if self._target is None and end < positions[tp] and self._options.fail_on_data_loss:
                 raise DataLoss(

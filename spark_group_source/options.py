@@ -7,6 +7,7 @@ those of Kafka's Java client. Names are case-insensitive, as Spark makes all opt
 from __future__ import annotations
 
 import difflib
+import importlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -32,6 +33,10 @@ class SourceOptions:
     topics: tuple[str, ...]
     starting_offsets: StartAt = StartAt.LATEST
     max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay: float = 900.0
+    reset_offsets_on_start: bool = False
+    rebalance_callback: str | None = None
     include_headers: bool = False
     fail_on_data_loss: bool = True
     client_id: str = ""
@@ -105,6 +110,28 @@ def _count(text: str) -> int:
     return int(text)
 
 
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
+
+def _duration(text: str) -> float:
+    match = re.fullmatch(r"(\d{1,12})\s*([a-z]*)", text.strip().lower())
+    unit = _UNITS.get(match[2] or "ms") if match else None
+    if not match or unit is None:
+        raise ValueError("a number with a unit (us, ms, s, m, min, h, d), for example 15m; without one it is ms")
+    return int(match[1]) * unit
+
+
+def _function(text: str) -> str:
+    module, _, name = text.strip().partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except (ImportError, ValueError) as error:
+        raise ValueError(f"module:function, and importing the module gives: {error}") from None
+    if not callable(found):
+        raise ValueError(f"module:function, and {module} has no function {name!r}")
+    return text.strip()
+
+
 def _milliseconds(text: str) -> float:
     if not re.fullmatch(r"\+?\d{1,9}", text.strip()) or int(text) == 0:
         raise ValueError("a whole number of milliseconds, at least 1")
@@ -142,6 +169,10 @@ OPTIONS: tuple[Option, ...] = (
     Option("subscribe", "topics", _topics, "Topics to read, separated by commas.", required=True),
     Option("startingOffsets", "starting_offsets", _start_at, "Start of partitions without a committed offset."),
     Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", _count, "Most offsets that a micro-batch covers."),
+    Option("minOffsetsPerTrigger", "min_offsets_per_trigger", _count, "Fewest new offsets that make a micro-batch."),
+    Option("maxTriggerDelay", "max_trigger_delay", _duration, "Longest that minOffsetsPerTrigger holds records back."),
+    Option("resetOffsetsOnStart", "reset_offsets_on_start", _flag, "A new checkpoint starts at startingOffsets."),
+    Option("rebalanceCallback", "rebalance_callback", _function, "module:function that may move start positions."),
     Option("includeHeaders", "include_headers", _flag, "Adds the column headers."),
     Option("failOnDataLoss", "fail_on_data_loss", _flag, "Fail, or warn and go on, where records are gone."),
     Option("kafka.client.id", "client_id", _name, "Name of this query in Kafka's tools, logs and quotas."),
@@ -196,6 +227,12 @@ def _checked(options: SourceOptions) -> SourceOptions:
             f"Option 'kafka.heartbeat.interval.ms' is {options.heartbeat_interval * 1000:.0f}, more than a third of"
             f" 'kafka.session.timeout.ms' ({options.session_timeout * 1000:.0f}).",
             "A late heartbeat would end the session: lower the interval or raise the timeout.",
+        )
+    least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        raise OptionError(
+            f"Option 'minOffsetsPerTrigger' is {least}, more than 'maxOffsetsPerTrigger' ({most}).",
+            "No batch could ever be large enough and small enough: lower the first or raise the second.",
         )
     return options
 

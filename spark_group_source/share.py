@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from spark_group_source.clock import Deadline
@@ -19,7 +19,8 @@ from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.state import Membership, Partitions, Refused
 from spark_group_source.group.verdicts import Verdict, describe, verdict
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.options import StartAt
+from spark_group_source.options import SourceOptions
+from spark_group_source.rebalance_callback import rebalance_callback
 from spark_group_source.wire.cluster import Cluster
 
 log = logging.getLogger(__name__)
@@ -45,10 +46,11 @@ class Access:
 class Share:
     """Positions and commits of the partitions a query owns. Is the member's listener."""
 
-    def __init__(self, group_id: str, starting: StartAt, read_committed: bool, member_side: Access) -> None:
-        self._group_id = group_id
-        self._starting = starting
-        self._read_committed = read_committed
+    def __init__(self, options: SourceOptions, member_side: Access) -> None:
+        self._options = options
+        self._group_id = options.group_id
+        self._callback = rebalance_callback(options.rebalance_callback)
+        self._resetting = False
         self._member_side = member_side
         self._ledger = Ledger()
         self._lock = threading.Lock()
@@ -77,9 +79,13 @@ class Share:
             self._ledger.dropped(partitions)
 
     def restore(self, logged: Offsets) -> None:
-        """The checkpoint says that the query has read up to ``logged``. Caller: the query, before the member starts."""
+        """The checkpoint says that the query has read up to ``logged``. Caller: the query, before the member starts.
+
+        With nothing logged the checkpoint is new, and ``resetOffsetsOnStart`` applies to the first share.
+        """
         with self._lock:
             self._ledger.logged.update(logged)
+        self._resetting = self._options.reset_offsets_on_start and not logged
 
     def positions(self, me: Membership) -> dict[TopicPartition, int]:
         """Next offset to plan of each partition that may be read. Caller: the query."""
@@ -114,26 +120,39 @@ class Share:
         if isinstance(committed, Refused):
             log.warning("group %s: committed offsets could not be read: %s", self._group_id, committed.why)
             return
+        if self._resetting:
+            log.info("group %s: resetOffsetsOnStart moves %s", self._group_id, _names(partitions))
+            committed = {}
         with self._lock:
             logged = {tp: self._ledger.logged.get(tp) for tp in partitions}
         unknown = [tp for tp in partitions if tp not in committed and logged[tp] is None]
         try:
-            starts = log_offsets(
-                access.cluster,
-                dict.fromkeys(unknown, self._starting.value),
-                read_committed=self._read_committed,
-                deadline=deadline,
-            )
+            starts = self._starts(unknown, access, deadline)
         except GroupSourceError as error:
+            if not error.retriable:
+                raise
             log.warning("group %s: no start position for %s: %s", self._group_id, _names(frozenset(unknown)), error)
             return
+        positions = {tp: resume_at(committed.get(tp), logged[tp], starts.get(tp)) for tp in partitions}
+        moved = self._callback(logged, positions)
         with self._lock:
             for tp in partitions - self._ledger.positions.keys():
-                start = starts[tp].offset if tp in starts else None
-                position = resume_at(committed.get(tp), logged[tp], start)
-                assert position is not None, f"{tp} has no commit, no logged end and no start"
-                self._ledger.gained(tp, committed.get(tp), position)
+                # A position that was set anew is committed even where the group has a further one.
+                found = None if tp in moved else committed.get(tp)
+                self._ledger.gained(tp, found, moved.get(tp, positions[tp]))
+        self._resetting = False
         self.commit(me, access)
+
+    def _starts(
+        self, partitions: Collection[TopicPartition], access: Access, deadline: Deadline
+    ) -> dict[TopicPartition, int]:
+        found = log_offsets(
+            access.cluster,
+            dict.fromkeys(partitions, self._options.starting_offsets.value),
+            read_committed=self._options.read_committed,
+            deadline=deadline,
+        )
+        return {tp: each.offset for tp, each in found.items()}
 
     def uncommitted(self) -> Partitions:
         """Partitions with completed work that the group has not been told of. Caller: the query."""

@@ -28,7 +28,7 @@ class Committed:
         return self.metadata.startswith(MARK)
 
 
-def resume_at(committed: Committed | None, logged: int | None, start: int | None) -> int | None:
+def resume_at(committed: Committed | None, logged: int | None, start: int | None) -> int:
     """Where a newly owned partition starts.
 
     Args:
@@ -37,7 +37,9 @@ def resume_at(committed: Committed | None, logged: int | None, start: int | None
         start: what ``startingOffsets`` resolves to; needed only where the other two are ``None``.
     """
     if committed is None:
-        return start if logged is None else logged
+        position = start if logged is None else logged
+        assert position is not None, "a partition without a commit or a logged end needs a start"
+        return position
     if logged is None or committed.offset >= logged or not committed.marked:
         return committed.offset
     return logged
@@ -91,9 +93,7 @@ class Ledger:
         self.in_flight = frozenset(ends)
         self.logged.update(ends)
         for tp in ends.keys() & self.positions.keys():
-            again = resume_at(self.found[tp], ends[tp], None)
-            assert again is not None, "with a logged end there is a position"
-            self.positions[tp] = again
+            self.positions[tp] = resume_at(self.found[tp], ends[tp], None)
 
     def completed(self, ends: Mapping[TopicPartition, int]) -> None:
         """Spark has completed the batch that ends at ``ends``.

@@ -157,7 +157,8 @@ class Member:
             self._leave()
         except Exception as error:
             log.exception("group %s: the member's thread failed", self._settings.group_id)
-            trouble = GroupSourceError(f"The membership in group '{self._settings.group_id}' failed: {error!r}.")
+            unexpected = GroupSourceError(f"The membership in group '{self._settings.group_id}' failed: {error!r}.")
+            trouble = error if isinstance(error, GroupSourceError) else unexpected
             self._post(Refused(Verdict.FATAL, repr(error), error=trouble))
         finally:
             self._cluster.close()

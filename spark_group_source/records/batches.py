@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -59,15 +60,14 @@ class Batches:
         self._check_crcs = check_crcs
         self._limits = limits
         framed = [each.frames for each in slices]
-        size = frames.SIZE
-        headers = b"".join([each.records[at : at + size] for each in framed for at in each.positions[:-1]])
-        self._headers = np.frombuffer(headers, HEADER)
+        self._headers = np.concatenate([np.empty(0, HEADER), *[each.headers() for each in framed]])
         self._slice_of = np.repeat(np.arange(len(slices)), [len(each) for each in framed])
-        # Lists, as the loop over batches is as hot as that over records where each batch holds one.
-        self._records = [each.records for each in framed for _ in range(len(each))]
-        self._begins = [at for each in framed for at in each.positions[:-1]]
-        self._ends = [at for each in framed for at in each.positions[1:]]
-        self._crcs: list[int] = self._headers["crc"].tolist()
+        # Lists: where each batch holds one record, what is done per batch is as hot as what is done per record.
+        self._spans = [
+            (each.records, begin, end)
+            for each in framed
+            for begin, end in zip(each.positions[:-1], each.positions[1:], strict=True)
+        ]
         self._codecs: list[int] = (self._headers["attributes"] & CODEC).tolist()
 
     def chunks(self) -> Iterator[Chunk]:
@@ -77,18 +77,19 @@ class Batches:
             CorruptRecords, UnsupportedRecords: a batch that is needed cannot be read.
         """
         picked: list[int] = []
-        bodies: list[memoryview] = []
+        bodies: list[memoryview | bytes] = []
         sizes: list[int] = []
         total = 0
-        for index in np.flatnonzero(self._needed()).tolist():
-            payload = self._payload(index)
-            body = self._decompressed(index, payload) if self._codecs[index] else [payload]
-            size = sum(map(len, body))
-            if picked and total + size > self._limits.chunk:
+        needed = np.flatnonzero(self._needed()).tolist()
+        self._verify(needed)
+        for index in needed:
+            body = self._body(index)
+            size = len(body)
+            if total + size > self._limits.chunk and picked:
                 yield self._chunk(picked, bodies, sizes)
                 picked, bodies, sizes, total = [], [], [], 0
             picked.append(index)
-            bodies += body
+            bodies.append(body)
             sizes.append(size)
             total += size
         if picked:
@@ -111,27 +112,34 @@ class Batches:
         found = visible(self._headers, (), self._marker)
         first = 0
         for each in self._slices:
-            batches = range(first, first + len(each.frames))
+            end = first + len(each.frames)
             if self._read_committed and each.aborted:
-                part = slice(batches.start, batches.stop)
-                found[part] = visible(self._headers[part], each.aborted, lambda i, at=batches: self._marker(at[i]))
-            first = batches.stop
+                marker = partial(self._marker, first=first)
+                found[first:end] = visible(self._headers[first:end], each.aborted, marker)
+            first = end
         return found
 
-    def _payload(self, index: int) -> memoryview:
-        """The bytes behind the header of a batch whose checksum is right."""
-        records, begin, end = self._records[index], self._begins[index], self._ends[index]
-        if self._check_crcs:
-            found = crc32c(records[begin + frames.CRC_BEGIN : end])
-            if found != self._crcs[index]:
-                raise self._place(index).corrupt(f"its CRC-32C is {found:#010x} and not {self._crcs[index]:#010x}")
-        return records[begin + frames.SIZE : end]
+    def _verify(self, batches: Sequence[int]) -> None:
+        """Compares the checksums of these batches."""
+        if not self._check_crcs:
+            return
+        begin_at = frames.CRC_BEGIN
+        found = [
+            crc32c(records[begin + begin_at : end]) for records, begin, end in map(self._spans.__getitem__, batches)
+        ]
+        told = self._headers["crc"][batches]
+        for wrong in np.flatnonzero(told != np.array(found, np.uint32))[:1].tolist():
+            what = f"its CRC-32C is {found[wrong]:#010x} and not {told[wrong]:#010x}"
+            raise self._place(batches[wrong]).corrupt(what)
 
-    def _decompressed(self, index: int, payload: memoryview) -> list[memoryview]:
-        pieces = decompress(self._codecs[index], payload, self._limits.batch, self._place(index))
-        return [memoryview(each) for each in pieces]
+    def _body(self, index: int) -> memoryview | bytes:
+        """The records of a batch."""
+        records, begin, end = self._spans[index]
+        payload = records[begin + frames.SIZE : end]
+        codec = self._codecs[index]
+        return decompress(codec, payload, self._limits.batch, self._place(index)) if codec else payload
 
-    def _chunk(self, picked: list[int], bodies: list[memoryview], sizes: list[int]) -> Chunk:
+    def _chunk(self, picked: list[int], bodies: list[memoryview | bytes], sizes: list[int]) -> Chunk:
         headers = self._headers[picked]
         most = np.array(sizes) // _LEAST_RECORD
         for bad in np.flatnonzero(headers["count"] > most)[:1].tolist():
@@ -139,12 +147,16 @@ class Batches:
         begins = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
         return Chunk(b"".join(bodies), begins, headers, self._slices, self._slice_of[picked])
 
-    def _marker(self, index: int) -> int | None:
-        """The type in a control batch: 0 ABORT, 1 COMMIT. None in one that compaction has emptied."""
+    def _marker(self, index: int, first: int = 0) -> int | None:
+        """The type in a control batch: 0 ABORT, 1 COMMIT. None in one that compaction has emptied.
+
+        Batches are counted from ``first``, that of a slice.
+        """
+        index += first
         if not self._headers["count"][index]:
             return None
-        payload = self._payload(index)
-        body = b"".join(self._decompressed(index, payload)) if self._codecs[index] else payload
+        self._verify([index])
+        body = self._body(index)
         try:
             _, at = varint(body, 0)
             _, at = varint(body, at + 1)  # behind the attributes: the timestamp delta

@@ -19,8 +19,8 @@ _BLOCK = struct.Struct(">i")
 _SNAPPY_RATIO = 22  # the densest element of the format turns three bytes into 64
 
 
-def decompress(codec: int, payload: memoryview, limit: int, place: Place) -> list[pa.Buffer]:
-    """The records in ``payload``, in pieces.
+def decompress(codec: int, payload: memoryview, limit: int, place: Place) -> memoryview | bytes:
+    """The records in ``payload``.
 
     Args:
         codec: the number in the batch's attributes: 1 gzip, 2 snappy, 3 lz4, 4 zstd.
@@ -50,7 +50,7 @@ def decompress(codec: int, payload: memoryview, limit: int, place: Place) -> lis
         ) from None
     except (OSError, ValueError) as error:
         raise place.corrupt(f"its {_STREAMS.get(codec, 'snappy')} data cannot be decompressed ({error})") from error
-    return found
+    return memoryview(found[0]) if len(found) == 1 else b"".join(found)
 
 
 class _TooLarge(Exception):

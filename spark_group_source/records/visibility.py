@@ -24,7 +24,7 @@ def visible(
     Args:
         headers: of all complete batches of the slice, in their order: state carries from one to the next.
         aborted: (producer id, first offset) of the aborted transactions; empty for read_uncommitted.
-        marker: gives the type of the marker in the control batch of that index, see :func:`marker_type`.
+        marker: gives the type of the marker in the control batch of that index: 0 ABORT, 1 COMMIT, None if it is empty.
     """
     attributes = headers["attributes"]
     control = (attributes & CONTROL) != 0

@@ -68,6 +68,11 @@ def test_the_value_of_an_unknown_option_is_not_shown_as_it_may_be_a_secret() -> 
         ("maxOffsetsPerTrigger", "-3", "at least 1"),
         ("maxOffsetsPerTrigger", "1e3", "at least 1"),
         ("maxOffsetsPerTrigger", "abc", "at least 1"),
+        ("minOffsetsPerTrigger", "0", "at least 1"),
+        ("maxTriggerDelay", "15 parsecs", "15m"),
+        ("rebalanceCallback", "no_such_module:f", "No module named"),
+        ("rebalanceCallback", "json:no_such_function", "no function 'no_such_function'"),
+        ("rebalanceCallback", "json", "module:function"),
         ("includeHeaders", "yes", "true or false"),
         ("kafka.isolation.level", "committed", "read_committed or read_uncommitted"),
         ("kafka.partition.assignment.strategy", "rang", "range, roundrobin"),
@@ -85,6 +90,16 @@ def test_a_bad_value_is_shown_with_what_to_write_instead(name: str, value: str, 
 def test_java_class_names_of_assignors_are_understood() -> None:
     given = GOOD | {"kafka.partition.assignment.strategy": "org.apache.kafka.clients.consumer.RangeAssignor,roundrobin"}
     assert parse_options(given).assignors == ("range", "roundrobin")
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("15m", 900), ("90s", 90), ("1500", 1.5), ("2 h", 7200), ("1D", 86400)])
+def test_durations_are_read_as_spark_reads_them(text: str, seconds: float) -> None:
+    assert parse_options(GOOD | {"maxTriggerDelay": text}).max_trigger_delay == seconds
+
+
+def test_limits_that_no_batch_can_meet_are_refused() -> None:
+    with pytest.raises(OptionError, match="'minOffsetsPerTrigger' is 11, more than 'maxOffsetsPerTrigger'"):
+        parse_options(GOOD | {"minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"})
 
 
 def test_a_heartbeat_interval_that_would_end_sessions_is_refused() -> None:

@@ -85,6 +85,7 @@ public class Golden {
             for (int round = 0; round < 4; round++) {
                 for (int i = 0; i < 6; i++)
                     send(to, topic, FIRST + round * 1000 + i, bytes("k" + i % (round + 2)), i == 1 ? null : bytes(round + "/" + i));
+                if (round == 2) send(to, topic, FIRST + round * 1000, bytes("gone"), null);
                 to.flush();
             }
         }

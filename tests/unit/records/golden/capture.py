@@ -89,7 +89,8 @@ class Capture:
             {"bootstrap.servers": self._kafka.bootstrap_servers, "compression.type": codec, "linger.ms": 200}
         )
         for key, value, headers, timestamp in [*records(), (None, None, [("null", None)], FIRST)]:
-            producer.produce(topic, value, key, headers=[*headers], timestamp=timestamp)
+            options: dict[str, Any] = {"headers": headers, "timestamp": timestamp}
+            producer.produce(topic, value, key, **options)
         producer.flush()
 
 
