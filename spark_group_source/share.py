@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import GroupSourceError
+from spark_group_source.errors import DeadlineExceeded, GroupSourceError
 from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.group.commits import MARK, Ledger, resume_at
 from spark_group_source.group.coordinator import Coordinator
@@ -54,6 +54,9 @@ class Share:
         self._member_side = member_side
         self._ledger = Ledger()
         self._lock = threading.Lock()
+        self._resolving: set[TopicPartition] = set()
+        # Held while a commit is under way: two at once could arrive in the wrong order and move offsets back.
+        self._one_commit = threading.Lock()
 
     def gained(self, partitions: Partitions, me: Membership) -> None:
         """Finds where newly owned partitions start, and commits it. Caller: the member's thread."""
@@ -111,37 +114,47 @@ class Share:
     def unresolved(self, me: Membership) -> Partitions:
         """Partitions owned whose start could not be found yet. Caller: the query."""
         with self._lock:
-            return frozenset(me.readable.keys() - self._ledger.positions.keys())
+            return frozenset(me.readable.keys() - self._ledger.positions.keys() - self._resolving)
 
     def resolve(self, partitions: Partitions, me: Membership, access: Access) -> None:
-        """Finds where partitions start, and commits that, so that a crash before their first batch skips nothing."""
+        """Finds where partitions start, and commits that, so that a crash before their first batch skips nothing.
+
+        What cannot be found now is logged, and is :meth:`unresolved` for another try.
+        """
+        with self._lock:
+            mine = partitions - self._ledger.positions.keys() - self._resolving
+            self._resolving |= mine
+        try:
+            self._resolve(mine, access)
+        except GroupSourceError as error:
+            if not error.retriable:
+                raise
+            log.warning("group %s: no start position for %s: %s", self._group_id, _names(mine), error)
+        finally:
+            with self._lock:
+                self._resolving -= mine
+        self.commit(me, access)
+
+    def _resolve(self, partitions: Partitions, access: Access) -> None:
         deadline = Deadline.after(RESOLVE_TIMEOUT)
         committed = access.coordinator.committed(partitions, deadline)
         if isinstance(committed, Refused):
-            log.warning("group %s: committed offsets could not be read: %s", self._group_id, committed.why)
-            return
+            raise committed.error or DeadlineExceeded(f"The committed offsets cannot be read: {committed.why}.")
         if self._resetting:
             log.info("group %s: resetOffsetsOnStart moves %s", self._group_id, _names(partitions))
             committed = {}
         with self._lock:
             logged = {tp: self._ledger.logged.get(tp) for tp in partitions}
         unknown = [tp for tp in partitions if tp not in committed and logged[tp] is None]
-        try:
-            starts = self._starts(unknown, access, deadline)
-        except GroupSourceError as error:
-            if not error.retriable:
-                raise
-            log.warning("group %s: no start position for %s: %s", self._group_id, _names(frozenset(unknown)), error)
-            return
+        starts = self._starts(unknown, access, deadline)
         positions = {tp: resume_at(committed.get(tp), logged[tp], starts.get(tp)) for tp in partitions}
         moved = self._callback(logged, positions)
         with self._lock:
-            for tp in partitions - self._ledger.positions.keys():
+            for tp, position in positions.items():
                 # A position that was set anew is committed even where the group has a further one.
                 found = None if tp in moved else committed.get(tp)
-                self._ledger.gained(tp, found, moved.get(tp, positions[tp]))
+                self._ledger.gained(tp, found, moved.get(tp, position))
         self._resetting = False
-        self.commit(me, access)
 
     def _starts(
         self, partitions: Collection[TopicPartition], access: Access, deadline: Deadline
@@ -164,9 +177,10 @@ class Share:
 
         A failure is logged, and what failed is part of the next commit.
         """
-        with self._lock:
-            pending = {tp: offset for tp, offset in self._ledger.pending().items() if tp in me.owned}
-        return not pending or self._send(pending, MARK, me, access)
+        with self._one_commit:
+            with self._lock:
+                pending = {tp: offset for tp, offset in self._ledger.pending().items() if tp in me.owned}
+            return not pending or self._send(pending, MARK, me, access)
 
     def _send(self, pending: Offsets, metadata: str, me: Membership, access: Access) -> bool:
         answer = access.coordinator.commit(me, pending, metadata, Deadline.after(COMMIT_TIMEOUT))

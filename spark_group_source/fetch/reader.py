@@ -33,8 +33,11 @@ FIRST_BYTES = 64 * 1024
 megabytes of what comes after it."""
 BYTES_PER_RECORD = 1024
 """Guess for the first fetch of a range; what follows doubles."""
-TRIES = 3
+TRIES = 5
 """Times in a row that a partition may answer that its topic is gone or its log is damaged, before it is believed."""
+
+_UNKNOWN_TOPIC = 3
+_UNKNOWN_TOPIC_ID = 100
 
 
 @dataclass
@@ -110,7 +113,10 @@ class _Reading:
         )
         for cursor in open_ones:
             topic = topics.get(cursor.range.topic)
-            leader = topic.partitions.get(cursor.range.partition) if topic else None
+            if topic is None or topic.error == _UNKNOWN_TOPIC or (topic.id != cursor.topic_id and not topic.error):
+                self._remedy(cursor, _UNKNOWN_TOPIC_ID)
+                continue
+            leader = topic.partitions.get(cursor.range.partition)
             if leader is None:
                 self._trouble(f"{cursor.range.tp} has no leader, or does not exist")
             elif leader not in self._asked:
