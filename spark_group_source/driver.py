@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 
 from spark_group_source.admission import Offsets, admit, backlog
 from spark_group_source.clock import Clock, Deadline, monotonic
@@ -16,13 +17,15 @@ from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.member import Member
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
+from spark_group_source.group.subscription import Subscription
 from spark_group_source.group.verdicts import describe
 from spark_group_source.log_ends import LogEnds
-from spark_group_source.offsets import BatchOffset, OffsetRange
+from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options import SourceOptions
 from spark_group_source.run_target import RunTarget
 from spark_group_source.share import Access, Share
-from spark_group_source.wire.cluster import Cluster
+from spark_group_source.topic_ids import TopicIds
+from spark_group_source.wire.cluster import Cluster, Topic
 from spark_group_source.wire.settings import WireOptions
 
 log = logging.getLogger(__name__)
@@ -50,9 +53,9 @@ class Driver:
         member_side = Access(members_cluster, Coordinator(members_cluster, self._settings))
         self._share = Share(options, member_side)
         self._member = Member(members_cluster, self._settings, self._share, clock)
-        self._ends = LogEnds(cluster, options.read_committed, clock)
+        self._ends = LogEnds(cluster, options, clock)
+        self._ids = TopicIds(cluster, options.metadata_max_age, clock)
         self._target: RunTarget | None = None
-        self._topic_ids: dict[str, str] = {}
         self._planned_from: BatchOffset | None = None
         self._planned: BatchOffset | None = None
         self._retry_at = 0.0
@@ -65,9 +68,13 @@ class Driver:
             BrokerUnavailable: no broker answered in time.
             TopicError: a topic does not exist or may not be described.
         """
-        self._check_topics()
-        self._share.restore(logged.ends())
-        self._member.start()
+        topics = self._check_topics()
+        self._ids.restore(logged)
+        existing = frozenset(
+            TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions
+        )
+        self._share.restore(logged.ends(), existing)
+        self._member.start(topics)
 
     def await_share(self) -> None:
         """Waits until the group has given this query its share, as long as a dead member may hold it up."""
@@ -154,7 +161,12 @@ class Driver:
 
     def _plan(self, start: BatchOffset, limit: int | None, me: Membership) -> BatchOffset:
         positions = self._share.positions(me)
-        ends = self._ends.of(positions)
+        topics = {tp.topic for tp in positions}
+        anew = self._ids.made_anew(topics)
+        if anew:
+            self._start_over(anew, me)
+            return start
+        ends = self._ends.of(positions.keys())
         if self._target is not None:
             ends = self._target.cap(ends)
         self._check_ends(positions, ends)
@@ -165,10 +177,11 @@ class Driver:
         moving = self._member.plan(moving, self._share.uncommitted()) if moving else moving
         if not moving:
             return start
+        ids = self._ids.of(topics)
         known = {tp: OffsetRange(*tp, each.end, each.end, each.topic_id) for tp, each in start.ranges.items()}
         for tp, position in positions.items():
             end = admitted[tp] if tp in moving else position
-            known[tp] = OffsetRange(*tp, position, end, self._topic_ids.get(tp.topic, ""))
+            known[tp] = OffsetRange(*tp, position, end, ids[tp.topic])
         self._planned_from, self._planned = start, BatchOffset(known)
         self._last_batch_at = self._clock()
         self._share.planned({tp: admitted[tp] for tp in moving})
@@ -185,6 +198,19 @@ class Driver:
             if planned is not start or self._target.reached():
                 return planned
             self._target.wait()
+
+    def _start_over(self, topics: set[str], me: Membership) -> None:
+        """Offsets in a topic that is no more mean nothing in the one that has its name now."""
+        names = ", ".join(sorted(topics))
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"Topic {names} was deleted and made anew since this query read it.",
+                "Start with a new checkpoint and reset the group's offsets, or set failOnDataLoss to false to read the"
+                " new one from its beginning.",
+            )
+        log.warning("topic %s was made anew; it is read from its beginning, as failOnDataLoss is false", names)
+        self._share.start_over(frozenset(tp for tp in me.readable if tp.topic in topics), me, self._own)
+        self._ids.accept(topics)
 
     def _held_back(self, positions: Offsets, ends: Offsets) -> bool:
         """Whether there is too little for a batch. The first one after a start, and a run to a target, never wait."""
@@ -203,17 +229,16 @@ class Driver:
                     " offsets, or set failOnDataLoss to false to go on at the end of the log.",
                 )
 
-    def _check_topics(self) -> None:
-        """Raises the error of the first topic that is not there, once brokers had time to learn of new ones."""
+    def _check_topics(self) -> Mapping[str, Topic]:
+        """The topics subscribed to; raises the error of one that is not there, once brokers had time to learn of it."""
         deadline = Deadline.after(START_TIMEOUT, self._clock)
         patience = deadline.at_most(TOPIC_PATIENCE)
         while True:
-            topics = self._own.cluster.metadata(self._options.topics, deadline).topics
+            topics = self._settings.subscription.find(self._own.cluster, deadline)
             bad = {name: topics[name].error if name in topics else 3 for name in self._options.topics}
             bad = {name: errno for name, errno in bad.items() if errno}
             if not bad:
-                self._topic_ids = {name: topic.id for name, topic in topics.items()}
-                return
+                return topics
             if patience.expired() or 29 in bad.values():
                 break
             time.sleep(0.2)
@@ -229,7 +254,7 @@ def group_settings(options: SourceOptions) -> GroupSettings:
     """The member's settings as the options say."""
     return GroupSettings(
         group_id=options.group_id,
-        topics=options.topics,
+        subscription=Subscription(options.topics, options.topic_pattern),
         assignors=options.assignors,
         instance_id=options.group_instance_id,
         session_timeout=options.session_timeout,

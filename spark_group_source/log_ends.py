@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Set
 
 from spark_group_source.clock import Clock, Deadline, monotonic
-from spark_group_source.errors import GroupSourceError
+from spark_group_source.errors import DataLoss, GroupSourceError
 from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.options import StartAt
+from spark_group_source.options import SourceOptions, StartAt
 from spark_group_source.wire.cluster import Cluster
 
 log = logging.getLogger(__name__)
@@ -23,6 +23,9 @@ FRESHEST = 0.02
 STALEST = 0.2
 """Seconds between looks when nothing has come for long: at most this much is added to the delay of the next record."""
 
+MISSING_INTERVAL = 30.0
+"""Seconds until partitions that were deleted are looked for again."""
+
 PATIENCE = 50.0
 """The time between looks is this fraction of the time since something last came."""
 
@@ -30,39 +33,59 @@ PATIENCE = 50.0
 class LogEnds:
     """Caches the end of each partition, and asks less often the longer nothing comes."""
 
-    def __init__(self, cluster: Cluster, read_committed: bool, clock: Clock = monotonic) -> None:
+    def __init__(self, cluster: Cluster, options: SourceOptions, clock: Clock = monotonic) -> None:
         self.known: dict[TopicPartition, int] = {}
         self._cluster = cluster
-        self._read_committed = read_committed
+        self._options = options
+        self._missing: set[TopicPartition] = set()
+        self._missed_at = clock()
         self._clock = clock
         self._looked_at = float("-inf")
         self._moved_at = clock()
 
-    def of(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+    def of(self, partitions: Set[TopicPartition]) -> Mapping[TopicPartition, int]:
         """The end of each partition: the next offset to be written, under read_committed the last stable offset.
 
         While the brokers cannot be asked it is the end seen last, and a partition never seen is left out: a query
-        outlives an outage. What cannot heal is raised.
+        outlives an outage. So is one that is deleted, where ``failOnDataLoss`` is false. What cannot heal is raised.
+
+        Raises:
+            DataLoss: a partition does not exist any more.
         """
         now = self._clock()
         pause = min(max((now - self._moved_at) / PATIENCE, FRESHEST), STALEST)
         if not partitions:
             self.known = {}
-        elif partitions - self.known.keys() or now - self._looked_at >= pause:
+        elif partitions - self.known.keys() - self._missing or now - self._looked_at >= pause:
             self._look(partitions)
         return {tp: self.known[tp] for tp in partitions if tp in self.known}
+
+    def _miss(self, missing: set[TopicPartition]) -> None:
+        names = ", ".join(str(tp) for tp in sorted(missing)[:20])
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"{names} does not exist any more.",
+                "Take the topic out of the subscription, or set failOnDataLoss to false to go on with the others.",
+            )
+        log.warning("%s does not exist any more; the query goes on without, as failOnDataLoss is false", names)
+        self._missing |= missing
+        self._missed_at = self._clock()
 
     def expire(self) -> None:
         """A batch was completed: the next call looks anew."""
         self._looked_at = float("-inf")
 
-    def _look(self, partitions: Collection[TopicPartition]) -> None:
+    def _look(self, partitions: Set[TopicPartition]) -> None:
+        if self._clock() - self._missed_at > MISSING_INTERVAL:
+            self._missing = set()
+        missing: set[TopicPartition] = set()
         try:
             found = log_offsets(
                 self._cluster,
-                dict.fromkeys(partitions, StartAt.LATEST.value),
-                read_committed=self._read_committed,
+                dict.fromkeys(partitions - self._missing, StartAt.LATEST.value),
+                read_committed=self._options.read_committed,
                 deadline=Deadline.after(LOOK_TIMEOUT, self._clock),
+                missing=missing,
             )
         except GroupSourceError as error:
             if not error.retriable:
@@ -70,6 +93,8 @@ class LogEnds:
             log.warning("the ends of %d partition(s) are not known: %s", len(partitions), error)
             self._looked_at = self._clock()
             return
+        if missing:
+            self._miss(missing)
         ends = {tp: each.offset for tp, each in found.items()}
         self._looked_at = self._clock()
         if ends != self.known:

@@ -30,7 +30,8 @@ class SourceOptions:
 
     bootstrap_servers: tuple[tuple[str, int], ...]
     group_id: str
-    topics: tuple[str, ...]
+    topics: tuple[str, ...] = ()
+    topic_pattern: str | None = None
     starting_offsets: StartAt = StartAt.LATEST
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
@@ -89,6 +90,16 @@ def _topics(text: str) -> tuple[str, ...]:
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name) or name in (".", ".."):
             raise ValueError(f"topic names of letters, digits, '.', '_' and '-' (this one is not: {name!r})")
     return names
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"a regular expression of Python's re module, and it says: {error}") from None
+    if not text.strip():
+        raise ValueError("a regular expression that is not empty, for example orders-.*")
+    return text
 
 
 def _start_at(text: str) -> StartAt:
@@ -166,7 +177,8 @@ def _isolation(text: str) -> bool:
 OPTIONS: tuple[Option, ...] = (
     Option("kafka.bootstrap.servers", "bootstrap_servers", _addresses, "Brokers to start from.", required=True),
     Option("kafka.group.id", "group_id", _name, "The consumer group to be a member of.", required=True),
-    Option("subscribe", "topics", _topics, "Topics to read, separated by commas.", required=True),
+    Option("subscribe", "topics", _topics, "Topics to read, separated by commas; or subscribePattern."),
+    Option("subscribePattern", "topic_pattern", _pattern, "Regular expression found in the names of topics to read."),
     Option("startingOffsets", "starting_offsets", _start_at, "Start of partitions without a committed offset."),
     Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", _count, "Most offsets that a micro-batch covers."),
     Option("minOffsetsPerTrigger", "min_offsets_per_trigger", _count, "Fewest new offsets that make a micro-batch."),
@@ -227,6 +239,11 @@ def _checked(options: SourceOptions) -> SourceOptions:
             f"Option 'kafka.heartbeat.interval.ms' is {options.heartbeat_interval * 1000:.0f}, more than a third of"
             f" 'kafka.session.timeout.ms' ({options.session_timeout * 1000:.0f}).",
             "A late heartbeat would end the session: lower the interval or raise the timeout.",
+        )
+    if bool(options.topics) == (options.topic_pattern is not None):
+        given = "Both options 'subscribe' and 'subscribePattern' are given." if options.topics else "No topic is named."
+        raise OptionError(
+            given, "Give exactly one of 'subscribe' (topic names) and 'subscribePattern' (an expression)."
         )
     least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
     if least is not None and most is not None and least > most:

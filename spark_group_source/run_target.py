@@ -60,7 +60,7 @@ class RunTarget:
         if self._target is not None:
             return
         deadline = Deadline.after(LOOK_TIMEOUT, self._clock)
-        topics = self._cluster.metadata(self._settings.topics, deadline).topics
+        topics = self._settings.subscription.find(self._cluster, deadline)
         everything = [TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions]
         self._target = self._offsets(everything, StartAt.LATEST, deadline)
         self._behind = dict(self._target)

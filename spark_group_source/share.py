@@ -19,7 +19,7 @@ from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.state import Membership, Partitions, Refused
 from spark_group_source.group.verdicts import Verdict, describe, verdict
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.options import SourceOptions
+from spark_group_source.options import SourceOptions, StartAt
 from spark_group_source.rebalance_callback import rebalance_callback
 from spark_group_source.wire.cluster import Cluster
 
@@ -31,6 +31,8 @@ it is well below a session; what is not found is looked for again by the query."
 
 COMMIT_TIMEOUT = 5.0
 """Seconds for one commit. A batch waits for it; what fails is committed with the next."""
+
+_UNKNOWN_TOPIC = 3
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -51,6 +53,7 @@ class Share:
         self._group_id = options.group_id
         self._callback = rebalance_callback(options.rebalance_callback)
         self._resetting = False
+        self._existing: Partitions = frozenset()
         self._member_side = member_side
         self._ledger = Ledger()
         self._lock = threading.Lock()
@@ -81,14 +84,18 @@ class Share:
         with self._lock:
             self._ledger.dropped(partitions)
 
-    def restore(self, logged: Offsets) -> None:
-        """The checkpoint says that the query has read up to ``logged``. Caller: the query, before the member starts.
+    def restore(self, logged: Offsets, existing: Partitions) -> None:
+        """Begins where the checkpoint stands. Caller: the query, before the member starts.
 
-        With nothing logged the checkpoint is new, and ``resetOffsetsOnStart`` applies to the first share.
+        With nothing ``logged`` the checkpoint is new: ``resetOffsetsOnStart`` applies to the first share, and
+        ``startingOffsets`` to the partitions ``existing`` now. What comes into being later is read from its beginning,
+        as by Spark's own source: a query that starts at the latest offsets must not miss the first records of a
+        partition that was added while it runs.
         """
         with self._lock:
             self._ledger.logged.update(logged)
         self._resetting = self._options.reset_offsets_on_start and not logged
+        self._existing = frozenset() if logged else existing
 
     def positions(self, me: Membership) -> dict[TopicPartition, int]:
         """Next offset to plan of each partition that may be read. Caller: the query."""
@@ -127,7 +134,8 @@ class Share:
         try:
             self._resolve(mine, access)
         except GroupSourceError as error:
-            if not error.retriable:
+            # A topic may be deleted between its assignment and now: the next rebalance takes it away.
+            if not error.retriable and getattr(error, "errno", None) != _UNKNOWN_TOPIC:
                 raise
             log.warning("group %s: no start position for %s: %s", self._group_id, _names(mine), error)
         finally:
@@ -145,8 +153,9 @@ class Share:
             committed = {}
         with self._lock:
             logged = {tp: self._ledger.logged.get(tp) for tp in partitions}
-        unknown = [tp for tp in partitions if tp not in committed and logged[tp] is None]
-        starts = self._starts(unknown, access, deadline)
+        unknown = frozenset(tp for tp in partitions if tp not in committed and logged[tp] is None)
+        starts = self._starts(unknown & self._existing, access, deadline, self._options.starting_offsets)
+        starts |= self._starts(unknown - self._existing, access, deadline, StartAt.EARLIEST)
         positions = {tp: resume_at(committed.get(tp), logged[tp], starts.get(tp)) for tp in partitions}
         moved = self._callback(logged, positions)
         with self._lock:
@@ -156,15 +165,21 @@ class Share:
                 self._ledger.gained(tp, found, moved.get(tp, position))
         self._resetting = False
 
+    def start_over(self, partitions: Partitions, me: Membership, access: Access) -> None:
+        """Reads partitions from the beginning of their logs, whatever was read or committed. Caller: the query."""
+        starts = self._starts(partitions, access, Deadline.after(RESOLVE_TIMEOUT), StartAt.EARLIEST)
+        with self._lock:
+            self._ledger.dropped(partitions)
+            for tp, start in starts.items():
+                self._ledger.logged.pop(tp, None)
+                self._ledger.gained(tp, None, start)
+        self.commit(me, access)
+
     def _starts(
-        self, partitions: Collection[TopicPartition], access: Access, deadline: Deadline
+        self, partitions: Collection[TopicPartition], access: Access, deadline: Deadline, at: StartAt
     ) -> dict[TopicPartition, int]:
-        found = log_offsets(
-            access.cluster,
-            dict.fromkeys(partitions, self._options.starting_offsets.value),
-            read_committed=self._options.read_committed,
-            deadline=deadline,
-        )
+        specs = dict.fromkeys(partitions, at.value)
+        found = log_offsets(access.cluster, specs, read_committed=self._options.read_committed, deadline=deadline)
         return {tp: each.offset for tp, each in found.items()}
 
     def uncommitted(self) -> Partitions:

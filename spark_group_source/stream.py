@@ -164,7 +164,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Names the query in Kafka's tools: the option, or application, topics and process."""
         if self._options.client_id:
             return self._options.client_id
-        name = f"{self._application}-{'-'.join(self._options.topics)}-{os.getpid()}"
+        topics = "-".join(self._options.topics) or self._options.topic_pattern
+        name = f"{self._application}-{topics}-{os.getpid()}"
         return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:200]
 
     def _task(self, ranges: list[OffsetRange], columns: tuple[str, ...], wire: WireOptions) -> FetchTask:

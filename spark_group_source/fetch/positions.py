@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -18,7 +19,11 @@ from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 
+ROUNDS = 4
+"""Times that leaders are asked for before a partition counts as missing: brokers learn of new ones one by one."""
+
 _CONSUMER = -1
+_UNKNOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,30 +35,41 @@ class LogOffset:
 
 
 def log_offsets(
-    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, read_committed: bool, deadline: Deadline
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, int],
+    *,
+    read_committed: bool,
+    deadline: Deadline,
+    missing: set[TopicPartition] | None = None,
 ) -> dict[TopicPartition, LogOffset]:
     """The offset of each partition at -2 (earliest), -1 (latest) or a timestamp in milliseconds.
 
-    All leaders are asked before the first answer is waited for. Partitions whose leader moved are asked again.
+    All leaders are asked before the first answer is waited for. Partitions whose leader moved are asked again. Those
+    that the brokers still do not know after :data:`ROUNDS` are added to ``missing`` and left out, where it is given.
 
     Raises:
         TopicError: a topic may not be described, or is still unknown at the deadline.
         BrokerUnavailable, DeadlineExceeded: not all leaders answered in time.
     """
     found: dict[TopicPartition, LogOffset] = {}
+    absent: set[TopicPartition] = set()
     pause = cluster.options.retry_backoff
     fresh = False
-    while True:
-        open_ones = {tp: at for tp, at in wanted.items() if tp not in found}
+    for rounds in itertools.count(1):
+        open_ones = {tp: at for tp, at in wanted.items() if tp not in found and tp not in absent}
         if not open_ones:
-            return found
+            break
         troubles = _round(cluster, open_ones, fresh, read_committed, deadline, found)
-        if not troubles:
+        if missing is not None and rounds >= ROUNDS:
+            absent |= {tp for tp, each in troubles.items() if isinstance(each, TopicError) and each.errno == _UNKNOWN}
+            missing |= absent
+        if not troubles.keys() - absent:
             continue
         if deadline.remaining() <= pause:
             raise _unanswered(troubles)
         time.sleep(pause)
         pause, fresh = min(pause * 2, cluster.options.retry_backoff_max), True
+    return found
 
 
 def _round(
@@ -71,8 +87,10 @@ def _round(
     for tp, at in wanted.items():
         topic = topics.get(tp.topic)
         leader = topic.partitions.get(tp.partition) if topic else None
-        if leader is None:
-            troubles[tp] = TopicError(f"{tp} has no leader, or does not exist.", "Check the topic.", errno=3)
+        if topic is None or tp.partition not in topic.partitions:
+            troubles[tp] = TopicError(f"{tp} does not exist.", "Check the topic.", errno=_UNKNOWN)
+        elif leader is None:
+            troubles[tp] = BrokerUnavailable(f"{tp} has no leader.")
         else:
             by_leader[leader][tp] = at
     asked: list[tuple[Connection, dict[TopicPartition, int]]] = []

@@ -7,7 +7,7 @@ another: a JoinGroup that waits at the broker would hold up everything behind it
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,14 +70,16 @@ class Coordinator:
         """The next request asks first who the coordinator is."""
         self._broker_id = None
 
-    def join(self, me: Membership, deadline: Deadline, interrupt: Interrupt) -> Round | Refused:
-        """Joins the group; waits until all its members have, as long as the rebalance timeout.
+    def join(
+        self, me: Membership, topics: Collection[str], deadline: Deadline, interrupt: Interrupt
+    ) -> Round | Refused:
+        """Joins the group, subscribed to ``topics``; waits until all members have, up to the rebalance timeout.
 
         Raises:
             Interrupted: the query ends; the join is pending at the broker, and the connection is closed.
         """
         own = self._settings
-        encoded = assignment.subscription(own.topics, me.owned, me.generation)
+        encoded = assignment.subscription(topics, me.owned, me.generation)
         protocol = JoinGroupRequest.JoinGroupRequestProtocol
         request = JoinGroupRequest(
             version=9,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from collections.abc import Collection
 from typing import Protocol
 
 from spark_group_source.clock import Clock, Deadline, monotonic
@@ -76,6 +77,7 @@ class Member:
         self._todo: deque[Action] = deque([Join()])
         self._changed = threading.Condition()
         self._closing = Interrupt()
+        self._topics: frozenset[str] = frozenset()
         self._round: Round | None = None
         self._layout = assignment.Layout({})
         self._next_heartbeat = 0.0
@@ -85,8 +87,9 @@ class Member:
         # A daemon: where the process is ended without close(), it must not wait for the group.
         self._thread = threading.Thread(target=self._run, name="group-member", daemon=True)
 
-    def start(self) -> None:
-        """Begins to join. Caller: the query, once."""
+    def start(self, topics: Collection[str]) -> None:
+        """Begins to join, subscribed to ``topics``. Caller: the query, once."""
+        self._topics = frozenset(topics)
         self._thread.start()
 
     def snapshot(self) -> Membership:
@@ -206,7 +209,7 @@ class Member:
         level = logging.INFO if self._state.member_id else logging.DEBUG
         log.log(level, "group %s: joining, because %s", self._settings.group_id, self._state.reason)
         deadline = Deadline.after(self._settings.rebalance_timeout + JOIN_SLACK, self._clock)
-        answer = self._coordinator.join(self._state, deadline, self._closing)
+        answer = self._coordinator.join(self._state, self._topics, deadline, self._closing)
         if isinstance(answer, Refused):
             self._refused(answer)
             return
@@ -262,8 +265,7 @@ class Member:
         """Everybody's share where this member is to assign, from metadata asked for now: stale ones would leave new
         partitions to nobody."""
         if turn.leads:
-            topics = assignment.subscribed_topics(turn.members) | set(self._settings.topics)
-            self._layout = self._look(topics)
+            self._layout = self._look(assignment.subscribed_topics(turn.members) | self._topics)
         if not turn.members:
             return {}
         return assignment.assign(turn.assignor, turn.members, self._layout)
@@ -288,17 +290,22 @@ class Member:
             self._refused(refused)
             return
         self._backoff = self._settings.retry_backoff
-        if self._round is not None and self._round.leads and self._clock() >= self._next_look:
+        if self._clock() >= self._next_look:
             self._watch()
 
     def _watch(self) -> None:
+        """Looks for topics that match now; as the leader also for partitions added to any of the group's topics."""
         self._next_look = self._clock() + self._settings.metadata_max_age
+        deadline = Deadline.after(self._settings.request_timeout, self._clock)
         try:
-            layout = self._look(set(self._layout.partitions) | set(self._settings.topics))
+            topics = frozenset(self._settings.subscription.find(self._cluster, deadline))
+            leads = self._round is not None and self._round.leads
+            layout = self._look(set(self._layout.partitions) | topics) if leads else self._layout
         except GroupSourceError as error:
             log.warning("group %s: the topics could not be looked at: %s", self._settings.group_id, error)
             return
-        if layout != self._layout:
+        if layout != self._layout or topics != self._topics:
+            self._topics = topics
             self._post(SubscriptionChanged("topics or their partitions changed"))
 
     def _refused(self, refused: Refused) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spark_group_source.group.subscription import Subscription
+
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
@@ -13,7 +15,7 @@ class GroupSettings:
     """
 
     group_id: str
-    topics: tuple[str, ...]
+    subscription: Subscription
     assignors: tuple[str, ...] = ("cooperative-sticky",)
     instance_id: str | None = None
     session_timeout: float = 45.0

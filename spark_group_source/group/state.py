@@ -43,7 +43,8 @@ class Membership:
     """One query's membership. ``owned`` maps each partition to the generation since when it is owned unbroken.
 
     ``revoking`` are owned partitions that must be given up: no new batch may read them. ``in_flight`` are those with
-    work that is not committed: read by the batch that Spark works on, or by one whose commit failed. ``drain_by`` is when a drain ends, in the clock's seconds.
+    work that is not committed: read by the batch that Spark works on, or by one whose commit failed. ``drain_by`` is
+    when a drain ends, in the clock's seconds.
     """
 
     cooperative: bool = True

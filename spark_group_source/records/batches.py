@@ -26,13 +26,16 @@ _LEAST_RECORD = 7  # a length, attributes, two deltas, two lengths and a count, 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one step of decoding may hold, in bytes.
+    """What one step of decoding may hold.
 
-    ``chunk`` is about the size of the records that are decoded together, and of the Arrow batches that come out; only a
-    single larger record or batch makes it larger. ``batch`` is the most that one compressed batch may come to.
+    ``chunk`` is about the size in bytes of the records that are decoded together, and of the Arrow batches that come
+    out; only a single larger batch makes the former larger, and a single larger record the latter. ``rows`` is the most
+    in one Arrow batch, as the fixed-width columns of tiny records take more than their bytes. ``batch`` is the most
+    bytes, below 2 GiB, that one compressed batch may come to.
     """
 
     chunk: int = 4 * 2**20
+    rows: int = 2**17
     batch: int = 512 * 2**20
 
 

@@ -15,8 +15,6 @@ from spark_group_source.records.frames import LOG_APPEND_TIME, Slice
 from spark_group_source.records.headers import headers
 from spark_group_source.records.varints import Longs
 
-_MOST_ROWS = 2**18
-"""Rows of one Arrow batch, so that tiny records do not make it large by their fixed-width columns."""
 _MICROS = 1000
 _MOST_MILLIS = np.iinfo(np.int64).max // _MICROS
 
@@ -61,7 +59,7 @@ class Decoder:
     def _last_row(self, rows: Fields, first: int) -> int:
         """The end of the rows that together have about the size of a chunk, and one at least."""
         size = int(np.searchsorted(rows.end, rows.key[first] + self._limits.chunk))
-        return min(max(size, first + 1), first + _MOST_ROWS)
+        return min(max(size, first + 1), first + self._limits.rows)
 
     def _record_batch(self, chunk: Chunk, rows: Fields) -> pa.RecordBatch:
         pairs = Pairs(chunk.memory, rows.key, rows.key_length, rows.value, rows.value_length)

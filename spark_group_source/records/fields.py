@@ -46,7 +46,7 @@ def fields(chunk: Chunk) -> Fields:
     memory = np.frombuffer(chunk.memory, np.uint8)
     batch = np.repeat(np.arange(len(counts)), counts)
     length, at = varints(memory, starts[:-1])
-    bad = at + length != ends
+    bad = length < 0
     timestamp_delta, at = varints(memory, at + 1)
     offset_delta, at = varints(memory, at)
     key_length, key = varints(memory, at)

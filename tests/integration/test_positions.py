@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from spark_group_source.driver import Driver
+from spark_group_source.errors import DataLoss
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options import parse_options
 from spark_group_source.testing.kafka import EmbeddedKafka
 from spark_group_source.wire.settings import WireOptions
 
+DEADLINE = 30.0
 Start = Callable[..., Driver]
 
 
@@ -31,8 +34,14 @@ def start(kafka: EmbeddedKafka, topic: str, group: str) -> Iterator[Start]:
     running = []
 
     def begin(logged: BatchOffset | None = None, **options: Any) -> Driver:
-        given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.group.id": group, "subscribe": topic}
-        parsed = parse_options(given | {"startingOffsets": "earliest"} | options)
+        given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.group.id": group}
+        given |= {
+            "startingOffsets": "earliest",
+            "kafka.heartbeat.interval.ms": "100",
+            "kafka.metadata.max.age.ms": "100",
+        }
+        given |= {} if "subscribePattern" in options else {"subscribe": topic}
+        parsed = parse_options(given | options)
         running.append(Driver(parsed, WireOptions(parsed.bootstrap_servers, "test")))
         running[-1].start(logged or BatchOffset())
         running[-1].await_share()
@@ -41,6 +50,14 @@ def start(kafka: EmbeddedKafka, topic: str, group: str) -> Iterator[Start]:
     yield begin
     for each in running:
         each.close()
+
+
+def next_batch(query: Driver, end: BatchOffset) -> BatchOffset:
+    """The next batch of a query that has completed the one that ends at ``end``."""
+    deadline = time.monotonic() + DEADLINE
+    while (batch := query.latest(end, None)) == end:
+        assert time.monotonic() < deadline, f"no batch within {DEADLINE} s"
+    return batch
 
 
 def ranges(batch: BatchOffset) -> dict[int, tuple[int, int]]:
@@ -96,15 +113,93 @@ def test_min_offsets_holds_records_back_until_there_are_enough_but_not_in_the_fi
     kafka.produce(topic, [f"v{record}" for record in range(99)], partition=0)
     assert query.latest(end, None) is end
     kafka.produce(topic, ["one more"], partition=1)
-    while (now := query.latest(end, None)) is end:
-        pass
-    assert ranges(now) == {0: (5, 104), 1: (5, 6)}
+    assert ranges(next_batch(query, end)) == {0: (5, 104), 1: (5, 6)}
 
 
 def test_max_trigger_delay_ends_the_waiting(kafka: EmbeddedKafka, topic: str, start: Start) -> None:
     query = start(minOffsetsPerTrigger="100", maxTriggerDelay="300ms")
     end = query.latest(BatchOffset(), None)
     kafka.produce(topic, ["one"], partition=0)
-    while (now := query.latest(end, None)) is end:
-        pass
-    assert now.ends() == {TopicPartition(topic, 0): 6, TopicPartition(topic, 1): 5}
+    assert next_batch(query, end).ends() == {TopicPartition(topic, 0): 6, TopicPartition(topic, 1): 5}
+
+
+def test_partitions_added_to_a_topic_are_read_from_their_beginning_also_when_starting_at_latest(
+    kafka: EmbeddedKafka, topic: str, group: str, start: Start
+) -> None:
+    query = start(startingOffsets="latest")
+    assert query.latest(BatchOffset(), None) == BatchOffset()
+    assert kafka.committed(group, topic) == {(topic, 0): 5, (topic, 1): 5}
+    with kafka.admin() as admin:
+        admin.create_partitions({topic: 3})
+    kafka.produce(topic, ["first"], partition=2)
+    assert ranges(next_batch(query, BatchOffset())) == {0: (5, 5), 1: (5, 5), 2: (0, 1)}
+
+
+def test_a_topic_created_later_that_matches_the_pattern_is_read(
+    kafka: EmbeddedKafka, start: Start, unique: Callable[[str], str]
+) -> None:
+    prefix = unique("pattern")
+    first = kafka.create_topic(f"zz-{prefix}-a")
+    kafka.produce(first, ["1"])
+    query = start(subscribePattern=f"{prefix}-[ab]")
+    end = query.latest(BatchOffset(), None)
+    assert end.ends() == {TopicPartition(first, 0): 1}
+    kafka.create_topic(f"zz-{prefix}-c")
+    second = kafka.create_topic(f"zz-{prefix}-b")
+    kafka.produce(second, ["2"])
+    assert next_batch(query, end).ends() == {TopicPartition(first, 0): 1, TopicPartition(second, 0): 1}
+
+
+def both(topic: str, other: str) -> dict[str, str]:
+    return {"subscribe": f"{topic},{other}"}
+
+
+def test_a_deleted_topic_of_several_fails_the_query_with_an_error_that_names_it(
+    kafka: EmbeddedKafka, topic: str, start: Start, unique: Callable[[str], str]
+) -> None:
+    other = kafka.create_topic(unique("doomed"))
+    query = start(**both(topic, other))
+    end = query.latest(BatchOffset(), None)
+    kafka.delete_topic(other)
+    with pytest.raises(DataLoss, match=f"{other}-0 does not exist.*failOnDataLoss"):
+        next_batch(query, end)
+
+
+def test_a_deleted_topic_of_several_leaves_the_others_read_where_data_loss_is_accepted(
+    kafka: EmbeddedKafka, topic: str, start: Start, unique: Callable[[str], str]
+) -> None:
+    other = kafka.create_topic(unique("doomed"))
+    query = start(**both(topic, other), failOnDataLoss="false")
+    end = query.latest(BatchOffset(), None)
+    kafka.delete_topic(other)
+    kafka.produce(topic, ["6th"], partition=0)
+    assert next_batch(query, end).ends()[TopicPartition(topic, 0)] == 6
+
+
+def made_anew(kafka: EmbeddedKafka, topic: str) -> None:
+    """Deletes a topic, and makes it again with more records than it had."""
+    kafka.delete_topic(topic)
+    deadline = time.monotonic() + DEADLINE
+    while topic in kafka.topics():
+        assert time.monotonic() < deadline
+    kafka.create_topic(topic, partitions=2)
+    for number in range(2):
+        kafka.produce(topic, [f"new{record}" for record in range(9)], partition=number)
+
+
+def test_a_topic_made_anew_with_more_records_while_the_query_was_down_is_noticed(
+    kafka: EmbeddedKafka, topic: str, start: Start
+) -> None:
+    end = finished_run(start)
+    made_anew(kafka, topic)
+    with pytest.raises(DataLoss, match=f"{topic} was deleted and made anew"):
+        next_batch(start(logged=end), end)
+
+
+def test_a_topic_made_anew_is_read_from_its_beginning_where_data_loss_is_accepted(
+    kafka: EmbeddedKafka, topic: str, start: Start
+) -> None:
+    end = finished_run(start)
+    made_anew(kafka, topic)
+    query = start(logged=end, failOnDataLoss="false")
+    assert ranges(next_batch(query, end)) == {0: (0, 9), 1: (0, 9)}

@@ -26,10 +26,19 @@ def test_lists_are_trimmed_and_blanks_and_repeats_are_dropped() -> None:
     assert parsed.bootstrap_servers == (("b1", 1), ("::1", 2), ("b3", 3))
 
 
-@pytest.mark.parametrize("missing", GOOD)
+@pytest.mark.parametrize("missing", ["kafka.bootstrap.servers", "kafka.group.id"])
 def test_a_missing_required_option_is_named(missing: str) -> None:
     with pytest.raises(OptionError, match=f"'{missing}' is missing"):
         parse_options({key: value for key, value in GOOD.items() if key != missing})
+
+
+def test_exactly_one_way_to_name_topics_is_asked_for() -> None:
+    neither = {key: value for key, value in GOOD.items() if key != "subscribe"}
+    with pytest.raises(OptionError, match="No topic is named.*subscribePattern"):
+        parse_options(neither)
+    with pytest.raises(OptionError, match=r"Both options.*exactly one"):
+        parse_options(GOOD | {"subscribePattern": "t.*"})
+    assert parse_options(neither | {"subscribePattern": "t.*"}).topic_pattern == "t.*"
 
 
 @pytest.mark.parametrize(
@@ -63,6 +72,8 @@ def test_the_value_of_an_unknown_option_is_not_shown_as_it_may_be_a_secret() -> 
         ("subscribe", ",", "topic names"),
         ("subscribe", "a,b c", "'b c'"),
         ("subscribe", "..", "'..'"),
+        ("subscribePattern", "orders-[", "unterminated"),
+        ("subscribePattern", "", "not empty"),
         ("startingOffsets", "newest", "earliest or latest"),
         ("maxOffsetsPerTrigger", "0", "at least 1"),
         ("maxOffsetsPerTrigger", "-3", "at least 1"),
@@ -110,4 +121,4 @@ def test_a_heartbeat_interval_that_would_end_sessions_is_refused() -> None:
 def test_every_field_has_exactly_one_option() -> None:
     fields = [option.field for option in OPTIONS]
     assert sorted(fields) == sorted(SourceOptions.__dataclass_fields__)
-    assert len(defaults()) == len(OPTIONS) - 3
+    assert len(defaults()) == len(OPTIONS) - 2

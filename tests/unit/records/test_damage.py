@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from spark_group_source.errors import CorruptRecords, RecordsError, UnsupportedRecords
 from spark_group_source.records.batches import Limits
 from spark_group_source.records.codecs import decompress
+from spark_group_source.records.columns import arrow_schema
 from spark_group_source.records.place import Place
 from tests.unit.records.build import TP, Record, batch, decoded, marker, part
 
@@ -77,6 +78,13 @@ def test_count_that_cannot_be_allocates_nothing() -> None:
         decoded(part(bytes(raw)), check_crcs=False)
 
 
+@pytest.mark.parametrize(("at", "start"), [(23, 0), (23, 9), (57, 0)], ids=["delta", "delta before range", "count"])
+def test_negative_delta_or_count_does_not_skip_the_batch(at: int, start: int) -> None:
+    raw = SOME[:at] + b"\xff" * 4 + SOME[at + 4 :]
+    with pytest.raises(CorruptRecords, match="topic-3 at offset 5"):
+        decoded(part(raw, start), check_crcs=False)
+
+
 def record(*, key: int = -1, value: int = -1, headers: int = 0, offset: int = 0, rest: bytes = b"") -> bytes:
     def varint(number: int) -> bytes:
         raw, found = (number << 1 ^ number >> 63) & (2**64 - 1), bytearray()
@@ -126,6 +134,12 @@ def test_lengths_and_counts_that_cannot_be_are_damage(body: bytes) -> None:
     assert decoded(part(alone(record())), check_crcs=False).num_rows == 1
     with pytest.raises(CorruptRecords, match="topic-3 at offset 5"):
         decoded(part(alone(body)), check_crcs=False)
+
+
+def test_count_of_headers_is_bounded_where_they_are_not_asked_for() -> None:
+    raw = alone(record(headers=2, rest=b"\x00\x01\x00"))
+    with pytest.raises(CorruptRecords, match="topic-3 at offset 5"):
+        decoded(part(raw), schema=arrow_schema(["value"]), check_crcs=False)
 
 
 def test_error_names_the_damaged_batch_and_not_its_neighbour() -> None:

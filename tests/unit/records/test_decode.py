@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spark_group_source.errors import CorruptRecords, UnsupportedRecords
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.records.batches import Limits
+from spark_group_source.records.batches import Batches, Limits
 from spark_group_source.records.columns import ALL, arrow_schema
 from spark_group_source.records.decode import Decoder
 from spark_group_source.records.frames import Slice, frames
@@ -50,6 +50,15 @@ def test_only_offsets_of_the_range_come_out(raw: bytes, data: st.DataObject) -> 
     assert rows(decoded(part(raw, start, end))) == [each for each in every if start <= each.offset < end]
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "offsets"),
+    [(2, 99, [2, 3, 4, 5]), (0, 5, [0, 1, 2, 3, 4]), (1, 2, [1]), (3, 3, []), (4, 2, []), (6, 9, [])],
+)
+def test_range_begins_and_ends_within_batches(start: int, end: int, offsets: list[int]) -> None:
+    raw = batch([Record(b"v")] * 3) + batch([Record(b"v")] * 3, 3)
+    assert decoded(part(raw, start, end))["offset"].to_pylist() == offsets
+
+
 @settings(max_examples=30, deadline=None)
 @given(logs(), st.integers(1, 2000))
 def test_rows_do_not_depend_on_the_size_of_chunks(raw: bytes, chunk: int) -> None:
@@ -62,6 +71,19 @@ def test_arrow_batches_stay_near_the_chunk_size(codec: int) -> None:
     found = list(Decoder(ALL, read_committed=False, limits=Limits(chunk=10_000)).decode([part(raw)]))
     assert sum(each.num_rows for each in found) == 100
     assert max(each.num_rows for each in found) <= 10
+
+
+def test_chunks_of_many_batches_stay_below_their_size() -> None:
+    raw = b"".join(batch([Record(bytes(100))], offset, codec=offset % 2 * 3) for offset in range(50))
+    batches = Batches([part(raw)], read_committed=False, check_crcs=True, limits=Limits(chunk=1000))
+    sizes = [len(each.memory) for each in batches.chunks()]
+    assert max(sizes) <= 1000 < min(sizes) * 2
+
+
+def test_arrow_batches_have_no_more_rows_than_the_limit() -> None:
+    raw = batch([Record(b"v")] * 10) + batch([Record(b"v")] * 4, 10)
+    found = list(Decoder(ALL, read_committed=False, limits=Limits(rows=4)).decode([part(raw)]))
+    assert [each.num_rows for each in found] == [4, 4, 4, 2]
 
 
 def test_record_larger_than_a_chunk_comes_alone() -> None:

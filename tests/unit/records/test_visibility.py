@@ -73,6 +73,18 @@ def test_slices_do_not_share_their_aborted_transactions() -> None:
     assert table.num_rows == 2
 
 
+def test_markers_are_those_of_their_own_slice() -> None:
+    before = part(batch([Record(b"v")]) * 3)
+    after = part(data(0, 1) + marker(1, 1, commit=False) + data(2, 1), aborted=[(1, 0)])
+    assert decoded(before, after, read_committed=True)["offset"].to_pylist() == [0, 0, 0, 2]
+
+
+def test_crc_of_a_marker_is_checked() -> None:
+    damaged = marker(1, 1, commit=False)[:-1] + b"\x01"
+    with pytest.raises(CorruptRecords, match=r"topic-3 at offset 1 .*CRC-32C"):
+        offsets(data(0, 1) + damaged, [(1, 0)])
+
+
 def test_emptied_control_batch_is_no_marker() -> None:
     """Compaction keeps the batch for its producer's state and removes the marker."""
     empty = bytearray(marker(1, 1, commit=False)[:61])

@@ -1,0 +1,54 @@
+"""Zigzag varints of every length, one at a time and many at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.record.util import encode_varint
+
+from spark_group_source.records.varints import record_starts, varint, varints
+
+BORDERS = [sign * (2 ** (7 * size - 1) + shift) for size in range(1, 10) for sign in (1, -1) for shift in (-1, 0, 1)]
+LONGS = st.sampled_from([0, 2**63 - 1, -(2**63), *BORDERS]) | st.integers(-(2**63), 2**63 - 1)
+
+
+def encoded(values: list[int]) -> tuple[bytes, list[int]]:
+    """The bytes, and where each value begins and the last ends."""
+    raw, at = bytearray(), [0]
+    for each in values:
+        encode_varint(each, raw.append)
+        at.append(len(raw))
+    return bytes(raw), at
+
+
+@given(st.lists(LONGS, min_size=1, max_size=30))
+def test_values_of_every_length_are_read(values: list[int]) -> None:
+    raw, at = encoded(values)
+    assert [varint(raw, each) for each in at[:-1]] == list(zip(values, at[1:], strict=True))
+    found, after = varints(np.frombuffer(raw, np.uint8), np.array(at[:-1], np.int64))
+    assert (found.tolist(), after.tolist()) == (values, at[1:])
+
+
+def test_many_at_once_stop_after_ten_bytes() -> None:
+    _, after = varints(np.full(30, 0xFF, np.uint8), np.array([0], np.int64))
+    assert after.tolist() == [10]
+
+
+@pytest.mark.parametrize("raw", [b"", b"\x80", b"\xff" * 30])
+def test_one_that_does_not_end_is_an_index_error(raw: bytes) -> None:
+    with pytest.raises(IndexError):
+        varint(raw, 0)
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 8191, 8192, 2**20 - 1, 2**20])
+def test_records_of_every_length_are_walked(size: int) -> None:
+    length, _ = encoded([size])
+    raw = (length + bytes(size)) * 3
+    step = len(length) + size
+    assert record_starts(raw, 3) == [0, step, 2 * step, 3 * step]
+
+
+def test_walk_out_of_memory_leaves_zeros() -> None:
+    assert record_starts(b"\x02a\x08b", 4) == [0, 2, 7, 0, 0]
