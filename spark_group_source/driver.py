@@ -136,6 +136,7 @@ class Driver:
         finally:
             self._member.close()
             self._own.cluster.close()
+            log.info("group %s: the query has ended: %s", self._settings.group_id, self._share.counters)
 
     def _complete(self, end: BatchOffset) -> None:
         if self._planned is None or end != self._planned:

@@ -16,6 +16,7 @@ from spark_group_source.errors import DeadlineExceeded, GroupSourceError
 from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.group.commits import MARK, Ledger, resume_at
 from spark_group_source.group.coordinator import Coordinator
+from spark_group_source.group.counters import Counters
 from spark_group_source.group.state import Membership, Partitions, Refused
 from spark_group_source.group.verdicts import Verdict, describe, verdict
 from spark_group_source.offsets import TopicPartition
@@ -49,6 +50,7 @@ class Share:
     """Positions and commits of the partitions a query owns. Is the member's listener."""
 
     def __init__(self, options: SourceOptions, member_side: Access) -> None:
+        self.counters = Counters()
         self._options = options
         self._group_id = options.group_id
         self._callback = rebalance_callback(options.rebalance_callback)
@@ -65,9 +67,15 @@ class Share:
         """Finds where newly owned partitions start, and commits it. Caller: the member's thread."""
         self.resolve(partitions, me, self._member_side)
 
+    def rebalanced(self) -> None:
+        """This member is in a new generation. Caller: the member's thread."""
+        self.counters.rebalances += 1
+
     def revoked(self, partitions: Partitions, late: Partitions) -> None:
         """Forgets partitions given up. Caller: the member's thread."""
         log.info("group %s: gave up %s", self._group_id, _names(partitions))
+        self.counters.handed_over += len(partitions)
+        self.counters.handed_over_late += len(late)
         if late:
             log.warning(
                 "group %s: the batch that reads %s did not end within the hand-over time; its next owner repeats it."
@@ -81,6 +89,7 @@ class Share:
     def lost(self, partitions: Partitions, why: str) -> None:
         """Forgets partitions that were taken away. Caller: the member's thread."""
         log.warning("group %s: lost %s: %s", self._group_id, _names(partitions), why)
+        self.counters.lost += len(partitions)
         with self._lock:
             self._ledger.dropped(partitions)
 
@@ -202,6 +211,7 @@ class Share:
         with self._lock:
             self._ledger.confirmed(answer.confirmed)
         if answer.refused is not None:
+            self.counters.failed_commits += 1
             log.warning("group %s: a commit failed and is tried again: %s", self._group_id, answer.refused.why)
             return False
         too_long = {tp: pending[tp] for tp, errno in answer.errors.items() if verdict(errno) is Verdict.SHORTEN}

@@ -57,6 +57,9 @@ class Listener(Protocol):
     def gained(self, partitions: Partitions, me: Membership) -> None:
         """These are owned from now on."""
 
+    def rebalanced(self) -> None:
+        """This member is in a new generation, and knows its share of it."""
+
     def revoked(self, partitions: Partitions, late: Partitions) -> None:
         """These are given up in order; the batch that read ``late`` ones did not end in time."""
 
@@ -84,6 +87,7 @@ class Member:
         self._next_look = 0.0
         self._backoff = settings.retry_backoff
         self._settled = False
+        self._closed = False
         # A daemon: where the process is ended without close(), it must not wait for the group.
         self._thread = threading.Thread(target=self._run, name="group-member", daemon=True)
 
@@ -132,12 +136,20 @@ class Member:
             self._apply(BatchDone(uncommitted))
 
     def close(self) -> None:
-        """Leaves the group and ends the thread, within :data:`LEAVE_TIMEOUT`. Caller: the query, at its end."""
+        """Leaves the group and ends the thread, within :data:`LEAVE_TIMEOUT`. Caller: the query, at its end.
+
+        Repeating it does no harm.
+        """
         with self._changed:
             self._apply(Close())
+        if self._closed:
+            return
+        self._closed = True
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(LEAVE_TIMEOUT + 1.0)
+        if not self._thread.is_alive():
+            self._closing.close()
 
     def _apply(self, event: Event) -> None:
         """Takes one step; the caller holds the lock."""
@@ -234,6 +246,7 @@ class Member:
         self._backoff = self._settings.retry_backoff
         self._post(answer)
         self._report(self._round)
+        self._listener.rebalanced()
         self._perform_news()
         with self._changed:
             self._settled = True

@@ -123,6 +123,7 @@ def alone(*bodies: bytes) -> bytes:
         record(rest=b"x"),
         record(headers=1, rest=b"\x01\x01"),
         record(headers=1, rest=b"\x00\x03"),
+        record(headers=1, rest=b"\x81\x00"),
         record(headers=1, rest=b"\x00\x04a"),
         record(headers=1, rest=b"\x00\x01x"),
         record(headers=1, rest=b"\x00" + b"\x80" * 20),
