@@ -23,7 +23,7 @@ from spark_group_source.records.columns import arrow_schema
 from spark_group_source.records.decode import Decoder
 from spark_group_source.records.frames import Slice, frames
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.connection import Connection
+from spark_group_source.wire.connection import Connection, Payload
 
 log = logging.getLogger(__name__)
 
@@ -88,10 +88,14 @@ class _Reading:
         while any(not cursor.done for cursor in self._cursors.values()):
             self._ask()
             for leader in self._answered():
-                slices = self._take(leader)
+                connection = self._asked.pop(leader)
+                payload = self._receive(connection)
+                slices = self._take(payload) if payload else []
                 # The next answer is on its way while this one is decoded.
                 self._ask()
                 yield from self._decoder.decode(slices)
+                if payload:
+                    connection.reuse(payload)
             self._check_patience()
 
     def _open(self) -> None:
@@ -152,16 +156,17 @@ class _Reading:
             self._asked.clear()
         return [connections[each] for each in ready]
 
-    def _take(self, leader: int) -> list[Slice]:
-        """One leader's answer, with the cursors moved on."""
-        connection = self._asked.pop(leader)
+    def _receive(self, connection: Connection) -> Payload | None:
         try:
-            fetched = requests.interpret(connection.receive_payload(self._deadline()).body)
+            return connection.receive_payload(self._deadline())
         except (BrokerUnavailable, DeadlineExceeded) as error:
             self._trouble(error.happened)
-            return []
+            return None
+
+    def _take(self, payload: Payload) -> list[Slice]:
+        """What one answer holds of the ranges, with the cursors moved on."""
         slices = []
-        for each in fetched:
+        for each in requests.interpret(payload.body):
             cursor = self._cursors[each.topic_id, each.partition]
             if each.error:
                 self._remedy(cursor, each.error)

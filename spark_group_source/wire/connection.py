@@ -33,10 +33,11 @@ _SIZE = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A response as it came: ``body`` begins behind the response header."""
+    """A response as it came: ``body`` begins behind the response header, and lies in ``buffer``."""
 
     request: Any
     body: memoryview
+    buffer: bytearray
 
 
 class Connection:
@@ -50,7 +51,9 @@ class Connection:
         self._correlation_id = 0
         self._in_flight: deque[tuple[int, Any]] = deque()
         self._size = bytearray(_SIZE.size)
-        self._frame: bytearray | None = None
+        self._frame: memoryview | None = None
+        self._buffer = bytearray()
+        self._spare = bytearray()
         self._received = 0
 
     @classmethod
@@ -130,7 +133,15 @@ class Connection:
             if answered != correlation_id:
                 raise ProtocolError(f"Broker {self} answered request {answered} where {correlation_id} was due.")
             self._in_flight.popleft()
-            return Payload(request, memoryview(frame)[_header_size(request, frame) :])
+            return Payload(request, frame[_header_size(request, frame) :], self._buffer)
+
+    def reuse(self, payload: Payload) -> None:
+        """Receives a later answer into the memory of ``payload``, of which nothing may be in use any more.
+
+        Fresh memory for each fetch of some MB would be cleared and paged in each time.
+        """
+        if len(payload.buffer) > len(self._spare):
+            self._spare = payload.buffer
 
     def usable(self) -> bool:
         """Whether the broker has not closed an idle connection behind our back."""
@@ -147,7 +158,7 @@ class Connection:
         if sock is not None:
             sock.close()
 
-    def _receive_frame(self, deadline: Deadline, interrupt: Interrupt | None) -> bytearray:
+    def _receive_frame(self, deadline: Deadline, interrupt: Interrupt | None) -> memoryview:
         while True:
             into = memoryview(self._size if self._frame is None else self._frame)
             while self._received < len(into):
@@ -162,7 +173,10 @@ class Connection:
                     f"Broker {self} announces a response of {size} bytes.",
                     "Is it a Kafka broker, and is this the port of a listener without TLS?",
                 )
-            self._frame = bytearray(size)
+            self._buffer, self._spare = self._spare, bytearray()
+            if len(self._buffer) < size:
+                self._buffer = bytearray(size)
+            self._frame = memoryview(self._buffer)[:size]
 
     def _receive_into(self, into: memoryview, deadline: Deadline, interrupt: Interrupt | None) -> int:
         sock = self._open_socket()
@@ -224,7 +238,7 @@ def _response_class(request: Any) -> Any:
     return request.header.get_response_class()
 
 
-def _header_size(request: Any, frame: bytearray) -> int:
+def _header_size(request: Any, frame: memoryview) -> int:
     """Bytes of the response header: the correlation id, and in flexible versions an empty set of tagged fields."""
     answer = _response_class(request)
     # ApiVersions keeps the old header in all versions, so that brokers can answer versions they do not know.

@@ -1,0 +1,177 @@
+"""A streaming query in a process of its own, and what can happen to it: an orderly stop, signals, death."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SCRIPT = Path(__file__).parent / "run_query.py"
+PATIENCE_S = 90.0
+POLL_S = 0.05
+
+Place = tuple[int, int]
+"""Partition and offset of a record."""
+
+
+def eventually(condition: Callable[[], object], deadline: float = PATIENCE_S, what: str = "it") -> float:
+    """Waits until the condition holds and returns the seconds that took; fails when it does not in time."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < deadline, f"{what} did not happen within {deadline:.0f} s"
+        time.sleep(POLL_S)
+    return time.monotonic() - began
+
+
+class QueryProcess:
+    """One run of a query: the Python process that is told to stop, its JVM, and Spark's Python processes.
+
+    Args:
+        work: a directory of this run's own; what the query read is below it.
+        options: of the source.
+        checkpoint: of the query; a run's own where none is given.
+    """
+
+    def __init__(
+        self, work: Path, options: dict[str, str], checkpoint: Path | None = None, available_now: bool = False
+    ) -> None:
+        self.work = work
+        (work / "rows").mkdir(parents=True)
+        settings = {
+            "options": options,
+            "checkpoint": str(checkpoint or work / "checkpoint"),
+            "available_now": available_now,
+        }
+        (work / "settings.json").write_text(json.dumps(settings))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._family: set[int] = set()
+
+    def start(self, *launcher: str) -> QueryProcess:
+        """Starts it with this Python, or with the launcher (``spark-submit``) that is given."""
+        command = [*(launcher or (sys.executable,)), str(SCRIPT), str(self.work)]
+        with (self.work / "log").open("ab") as log:
+            # A session of its own: its processes are found by it, and Ctrl-C is for the tests.
+            self._process = subprocess.Popen(
+                command, env=_environment(), stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+            )
+        return self
+
+    # What is seen of it
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "start() comes first"
+        return self._process.pid
+
+    def log(self) -> str:
+        """What it and its JVM wrote to the console."""
+        return (self.work / "log").read_text(errors="replace")
+
+    def running(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def processes(self) -> dict[int, str]:
+        """Process id to command line of everything alive that descends from it, orphans included."""
+        told = subprocess.run(["ps", "-eo", "pid=,ppid=,sess=,stat=,args="], capture_output=True, text=True, check=True)
+        table = [line.split(None, 4) for line in told.stdout.splitlines()]
+        alive = {int(pid): (int(parent), args) for pid, parent, _, stat, args in table if not stat.startswith("Z")}
+        family = {self.pid} | self._family
+        grown = True
+        while grown:
+            more = {pid for pid, (parent, _) in alive.items() if parent in family} - family
+            family |= more
+            grown = bool(more)
+        self._family = family
+        return {pid: alive[pid][1] for pid in family if pid in alive}
+
+    def jvm(self) -> int:
+        """Process id of its JVM."""
+        return next(pid for pid, args in self.processes().items() if "org.apache.spark.deploy.SparkSubmit" in args)
+
+    def reader(self) -> int:
+        """Process id of the stream runner, in which the group's member lives."""
+        return next(pid for pid, args in self.processes().items() if "python_streaming_source_runner" in args)
+
+    def attempts(self, batch: int) -> list[pa.Table]:
+        """The rows of every attempt at a batch, in order."""
+        found = sorted(self.work.glob(f"rows/{batch}-*.parquet"), key=lambda each: int(each.stem.split("-")[1]))
+        return [pq.read_table(each) for each in found]
+
+    def batches(self) -> list[int]:
+        """Ids of the batches that were read, sorted."""
+        return sorted({int(each.stem.split("-")[0]) for each in self.work.glob("rows/*.parquet")})
+
+    def places(self) -> list[Place]:
+        """Where each row came from, of the last attempt at each batch."""
+        found = []
+        for batch in self.batches():
+            rows = self.attempts(batch)[-1]
+            found += zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True)
+        return found
+
+    # What happens to it
+
+    def hold(self) -> None:
+        """From here on no batch ends, until :meth:`release`."""
+        (self.work / "hold").touch()
+
+    def release(self) -> None:
+        (self.work / "hold").unlink()
+
+    def stop(self) -> None:
+        """Stops the query in order, and waits for the end of its processes."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self.processes()
+        self._process.stdin.close()
+        self.await_end()
+
+    def await_end(self, deadline: float = PATIENCE_S) -> None:
+        """Waits for the end of the run; fails when it ends with an error."""
+        assert self._process is not None
+        assert self._process.wait(deadline) == 0, self.log()[-4000:]
+        eventually(lambda: not self.processes(), 15, "the end of all its processes")
+
+    def kill(self) -> None:
+        """Ends all of its processes at once, as the loss of the machine would (SIGKILL)."""
+        processes = self.processes()
+        # Stopped first: none of them may see another's death and leave the group in order.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in processes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+        if self._process is not None:
+            self._process.wait()
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
+    return {
+        **kept,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(REPOSITORY),
+        "SPARK_CONF_DIR": str(REPOSITORY / "conf"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": "",
+    }
+
+
+@contextlib.contextmanager
+def killed_at_last(*queries: QueryProcess) -> Iterator[None]:
+    """Whatever happens, none of them outlives the block."""
+    try:
+        yield
+    finally:
+        for each in queries:
+            each.kill()
