@@ -167,7 +167,7 @@ class Driver:
         if anew:
             self._start_over(anew, me)
             return start
-        ends = self._ends.of(positions.keys())
+        ends = self._ends.of(positions)
         if self._target is not None:
             ends = self._target.cap(ends)
         self._check_ends(positions, ends)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Set
 
 from spark_group_source.clock import Clock, Deadline, monotonic
@@ -20,7 +21,7 @@ LOOK_TIMEOUT = 10.0
 FRESHEST = 0.02
 """Seconds between looks while records come in. An idle query is polled every 10 ms."""
 
-STALEST = 0.2
+STALEST = 0.1
 """Seconds between looks when nothing has come for long: at most this much is added to the delay of the next record."""
 
 MISSING_INTERVAL = 30.0
@@ -43,22 +44,25 @@ class LogEnds:
         self._looked_at = float("-inf")
         self._moved_at = clock()
 
-    def of(self, partitions: Set[TopicPartition]) -> Mapping[TopicPartition, int]:
+    def of(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         """The end of each partition: the next offset to be written, under read_committed the last stable offset.
 
-        While the brokers cannot be asked it is the end seen last, and a partition never seen is left out: a query
-        outlives an outage. So is one that is deleted, where ``failOnDataLoss`` is false. What cannot heal is raised.
+        Where nothing lies behind ``positions`` yet, the call waits until it is time to look again, at most
+        :data:`STALEST`: Spark asks an idle source a hundred times a second, which alone would cost some per cent of a
+        core. While the brokers cannot be asked the ends are those seen last, and a partition never seen is left out: a
+        query outlives an outage. So is one that is deleted, where ``failOnDataLoss`` is false.
 
         Raises:
             DataLoss: a partition does not exist any more.
         """
-        now = self._clock()
-        pause = min(max((now - self._moved_at) / PATIENCE, FRESHEST), STALEST)
-        if not partitions:
-            self.known = {}
-        elif partitions - self.known.keys() - self._missing or now - self._looked_at >= pause:
-            self._look(partitions)
-        return {tp: self.known[tp] for tp in partitions if tp in self.known}
+        due = self._looked_at + min(max((self._clock() - self._moved_at) / PATIENCE, FRESHEST), STALEST)
+        wait = due - self._clock()
+        if wait > 0 and not positions.keys() - self.known.keys() - self._missing:
+            if any(self.known.get(tp, at) > at for tp, at in positions.items()):
+                return {tp: self.known[tp] for tp in positions if tp in self.known}
+            time.sleep(wait)
+        self._look(positions.keys())
+        return {tp: self.known[tp] for tp in positions if tp in self.known}
 
     def _miss(self, missing: set[TopicPartition]) -> None:
         names = ", ".join(str(tp) for tp in sorted(missing)[:20])

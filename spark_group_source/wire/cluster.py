@@ -19,11 +19,15 @@ from spark_group_source.errors import (
     ProtocolError,
 )
 from spark_group_source.wire import versions
-from spark_group_source.wire.connection import Connection, address
+from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.settings import WireOptions
 
 GROUP = 0
-_TRANSIENT_COORDINATOR = {7, 14, 15, 16}
+LEAST_TURN = 1.0
+"""Seconds that each broker has at least for an answer that any of them can give, as long as the deadline allows."""
+
+# UNKNOWN_SERVER_ERROR, REQUEST_TIMED_OUT, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR
+_TRANSIENT_COORDINATOR = {-1, 7, 14, 15, 16}
 _GROUP_AUTHORIZATION_FAILED = 30
 
 Answer = TypeVar("Answer")
@@ -132,14 +136,15 @@ class Cluster:
             DeadlineExceeded, ProtocolError: as :meth:`Connection.open`.
         """
         kept = self._connections.get((broker_id, purpose))
-        if kept is not None and kept.usable():
-            return kept
-        if kept is not None:
-            kept.close()
         broker = self._brokers.get(broker_id)
+        if kept is not None:
+            moved = broker is not None and (broker.host, broker.port) != (kept.host, kept.port)
+            if kept.usable() and not moved:
+                return kept
+            kept.close()
         if broker is None:
             raise BrokerUnavailable(f"Broker {broker_id} is not known to the cluster.")
-        opened = Connection.open(broker.host, broker.port, self.options, deadline)
+        opened = Connection.open(broker.host, broker.port, self.options, deadline, broker_id)
         self._connections[broker_id, purpose] = opened
         return opened
 
@@ -153,44 +158,56 @@ class Cluster:
             self._bootstrap = None
 
     def _ask_anyone(self, request: Any, deadline: Deadline) -> Any:
-        """The first answer of any broker; rounds over all that are known, with pauses, until the deadline."""
+        """The first answer of any broker; rounds over all that are known, with pauses, until the deadline.
+
+        Each has a fair part of the time that is left, so that one that is silent leaves time for the others.
+
+        Raises:
+            BrokerUnavailable: no broker answered until the deadline.
+            ProtocolError: all of them are too old, or are no Kafka brokers.
+        """
         pause = self._pauses()
         while True:
-            trouble: dict[str, GroupSourceError] = {}
-            for where, connect in self._candidates(deadline):
-                if trouble and deadline.expired():
+            trouble: list[GroupSourceError] = []
+            candidates = self._candidates()
+            for asked, connect in enumerate(candidates):
+                turn = deadline.at_most(max(deadline.remaining() / (len(candidates) - asked), LEAST_TURN))
+                if trouble and turn.expired():
                     break
                 try:
-                    return connect().call(request, deadline.at_most(self.options.request_timeout))
+                    return connect(turn).call(request, turn.at_most(self.options.request_timeout))
                 except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
-                    trouble[where] = error
+                    trouble.append(error)
+            if all(isinstance(each, ProtocolError) for each in trouble):
+                raise trouble[0]
             rest = pause()
             if deadline.remaining() <= rest:
-                reasons = "; ".join(each.happened for each in trouble.values())
                 raise BrokerUnavailable(
-                    f"No Kafka broker answered {request.name}: {reasons}",
+                    f"No Kafka broker answered {request.name}: {' '.join(each.happened for each in trouble)}",
                     "Check 'kafka.bootstrap.servers', and that the addresses brokers advertise can be reached.",
-                ) from next(iter(trouble.values()), None)
+                ) from trouble[0]
             time.sleep(rest)
 
-    def _candidates(self, deadline: Deadline) -> list[tuple[str, Callable[[], Connection]]]:
-        """Ways to a broker: those connected, those known, then the bootstrap list, whose meaning may have changed."""
+    def _candidates(self) -> list[Callable[[Deadline], Connection]]:
+        """Ways to a broker: those connected, those known, then the rest of the bootstrap list."""
 
-        def to_known(broker_id: int) -> Callable[[], Connection]:
-            return lambda: self.connection(broker_id, deadline)
+        def to_known(broker_id: int) -> Callable[[Deadline], Connection]:
+            return lambda deadline: self.connection(broker_id, deadline)
 
-        def to_bootstrap(host: str, port: int) -> Callable[[], Connection]:
-            return lambda: self._connect_bootstrap(host, port, deadline)
+        def to_bootstrap(host: str, port: int) -> Callable[[Deadline], Connection]:
+            return lambda deadline: self._connect_bootstrap(host, port, deadline)
 
         known = sorted(self._brokers, key=lambda each: ((each, "") not in self._connections, random.random()))
-        ways = [(str(each), to_known(each)) for each in known]
-        return ways + [(address(*where), to_bootstrap(*where)) for where in self.options.bootstrap_servers]
+        addresses = {(each.host, each.port) for each in self._brokers.values()}
+        rest = [where for where in self.options.bootstrap_servers if where not in addresses]
+        return [to_known(each) for each in known] + [to_bootstrap(*where) for where in rest]
 
     def _connect_bootstrap(self, host: str, port: int, deadline: Deadline) -> Connection:
-        if self._bootstrap is not None and self._bootstrap.usable() and str(self._bootstrap) == address(host, port):
-            return self._bootstrap
-        if self._bootstrap is not None:
-            self._bootstrap.close()
+        kept = self._bootstrap
+        if kept is not None and kept.usable() and (kept.host, kept.port) == (host, port):
+            return kept
+        if kept is not None:
+            kept.close()
         self._bootstrap = Connection.open(host, port, self.options, deadline)
         return self._bootstrap
 

@@ -8,25 +8,24 @@ closed: an answer that comes late must never be taken for that of the next reque
 from __future__ import annotations
 
 import contextlib
-import select
-import socket
 import struct
-import threading
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kafka.errors import KafkaError
 from kafka.protocol.metadata import ApiVersionsRequest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, ProtocolError
-from spark_group_source.wire import versions
+from spark_group_source.wire import sockets, versions
 from spark_group_source.wire.interrupt import Interrupt, Interrupted
+from spark_group_source.wire.receiver import MAX_FRAME, Receiver
 from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.waiting import readable
 
-MAX_FRAME = 2**30
-"""Largest response accepted, in bytes: beyond any fetch size that makes sense, below what a broken length may claim."""
+if TYPE_CHECKING:
+    from socket import socket
 
 _SIZE = struct.Struct(">i")
 
@@ -40,24 +39,34 @@ class Payload:
     buffer: bytearray
 
 
-class Connection:
-    """A connection to one broker, for one thread. Use :meth:`open`."""
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    correlation_id: int
+    request: Any
+    at: float
 
-    def __init__(self, sock: socket.socket, host: str, port: int, options: WireOptions) -> None:
+
+class Connection:
+    """A connection to one broker. Use :meth:`open`.
+
+    It belongs to one thread and one process: requests and answers are matched by their order alone, so neither another
+    thread nor a forked child may use it.
+    """
+
+    def __init__(self, sock: socket, host: str, port: int, options: WireOptions, broker_id: int | None = None) -> None:
         self.host = host
         self.port = port
-        self._socket: socket.socket | None = sock
+        self.broker_id = broker_id
+        self._socket: socket | None = sock
         self._client_id = options.client_id
         self._correlation_id = 0
-        self._in_flight: deque[tuple[int, Any]] = deque()
-        self._size = bytearray(_SIZE.size)
-        self._frame: memoryview | None = None
-        self._buffer = bytearray()
-        self._spare = bytearray()
-        self._received = 0
+        self._in_flight: deque[_Sent] = deque()
+        self._receiver = Receiver(str(self))
 
     @classmethod
-    def open(cls, host: str, port: int, options: WireOptions, deadline: Deadline) -> Connection:
+    def open(
+        cls, host: str, port: int, options: WireOptions, deadline: Deadline, broker_id: int | None = None
+    ) -> Connection:
         """Connects and checks that the broker speaks the pinned versions.
 
         Raises:
@@ -66,7 +75,7 @@ class Connection:
             ProtocolError: the broker is too old, or no Kafka broker at all.
         """
         deadline = deadline.at_most(options.connect_timeout)
-        connection = cls(_connect(host, port, options, deadline), host, port, options)
+        connection = cls(sockets.connect(host, port, options, deadline), host, port, options, broker_id)
         try:
             connection._check_versions(deadline)
         except BaseException:
@@ -75,7 +84,8 @@ class Connection:
         return connection
 
     def __str__(self) -> str:
-        return address(self.host, self.port)
+        where = sockets.address(self.host, self.port)
+        return where if self.broker_id is None else f"{self.broker_id} ({where})"
 
     @property
     def closed(self) -> bool:
@@ -92,7 +102,7 @@ class Connection:
         return self._open_socket().fileno()
 
     def call(self, request: Any, deadline: Deadline) -> Any:
-        """Sends a request and returns its answer, decoded."""
+        """Sends a request and returns its answer, decoded. Nothing else may be in flight."""
         self.send(request, deadline)
         return self.receive(deadline)
 
@@ -105,11 +115,13 @@ class Connection:
         """
         self._correlation_id = (self._correlation_id + 1) % 2**31
         request.with_header(correlation_id=self._correlation_id, client_id=self._client_id)
-        with self._closing_on_failure(request, deadline):
+        frame = request.encode(framed=True, header=True)
+        sent = _Sent(self._correlation_id, request, deadline.clock())
+        with self._closing_on_failure(sent, deadline):
             sock = self._open_socket()
-            sock.settimeout(max(deadline.remaining(), 0.001))
-            sock.sendall(request.encode(framed=True, header=True))
-            self._in_flight.append((self._correlation_id, request))
+            sockets.limit(sock, deadline)
+            sock.sendall(frame)
+            self._in_flight.append(sent)
 
     def receive(self, deadline: Deadline, interrupt: Interrupt | None = None) -> Any:
         """The next answer, decoded.
@@ -119,37 +131,41 @@ class Connection:
             Interrupted: ``interrupt`` was set first; what came so far is kept, and receive() may be called again.
         """
         payload = self.receive_payload(deadline, interrupt)
-        with self._closing_on_failure(payload.request, deadline):
+        try:
             return _response_class(payload.request).decode(payload.body)
+        except Exception as error:  # whatever foreign code stumbles over in bytes that make no sense
+            raise self._no_response(payload.request) from error
 
     def receive_payload(self, deadline: Deadline, interrupt: Interrupt | None = None) -> Payload:
         """The next answer, not decoded. Raises what :meth:`receive` does."""
         if not self._in_flight:
             raise ProtocolError(f"Nothing was asked of broker {self}, so there is no answer to wait for.")
-        correlation_id, request = self._in_flight[0]
-        with self._closing_on_failure(request, deadline):
-            frame = self._receive_frame(deadline, interrupt)
+        sent = self._in_flight[0]
+        with self._closing_on_failure(sent, deadline):
+            frame, buffer = self._receiver.receive(self._open_socket(), deadline, interrupt)
             (answered,) = _SIZE.unpack_from(frame)
-            if answered != correlation_id:
-                raise ProtocolError(f"Broker {self} answered request {answered} where {correlation_id} was due.")
+            if answered != sent.correlation_id:
+                raise ProtocolError(f"Broker {self} answered request {answered} where {sent.correlation_id} was due.")
+            header = _header_size(sent.request, frame)
+            if header is None:
+                raise self._no_response(sent.request)
             self._in_flight.popleft()
-            return Payload(request, frame[_header_size(request, frame) :], self._buffer)
+            return Payload(sent.request, frame[header:], buffer)
 
     def reuse(self, payload: Payload) -> None:
-        """Receives a later answer into the memory of ``payload``, of which nothing may be in use any more.
-
-        Fresh memory for each fetch of some MB would be cleared and paged in each time.
-        """
-        if len(payload.buffer) > len(self._spare):
-            self._spare = payload.buffer
+        """Receives a later answer into the memory of ``payload``, of which nothing may be in use any more."""
+        self._receiver.reuse(payload.buffer)
 
     def usable(self) -> bool:
-        """Whether the broker has not closed an idle connection behind our back."""
-        if self._socket is None:
+        """Whether a request may be sent and its answer will be the next to come.
+
+        Not so where the broker has closed an idle connection, or an answer was never fetched: that would be taken for
+        the answer to the next request.
+        """
+        if self._socket is None or self._in_flight:
             return False
-        readable, _, _ = select.select([self._socket], [], [], 0)
         # With nothing asked, readable means the end of the stream, or bytes that belong to nothing.
-        return not readable or bool(self._in_flight)
+        return not readable([self.fileno()], 0)
 
     def close(self) -> None:
         """Closes the socket; repeating it does no harm."""
@@ -158,134 +174,60 @@ class Connection:
         if sock is not None:
             sock.close()
 
-    def _receive_frame(self, deadline: Deadline, interrupt: Interrupt | None) -> memoryview:
-        while True:
-            into = memoryview(self._size if self._frame is None else self._frame)
-            while self._received < len(into):
-                self._received += self._receive_into(into[self._received :], deadline, interrupt)
-            self._received = 0
-            if self._frame is not None:
-                frame, self._frame = self._frame, None
-                return frame
-            (size,) = _SIZE.unpack(self._size)
-            if not _SIZE.size <= size <= MAX_FRAME:
-                raise ProtocolError(
-                    f"Broker {self} announces a response of {size} bytes.",
-                    "Is it a Kafka broker, and is this the port of a listener without TLS?",
-                )
-            self._buffer, self._spare = self._spare, bytearray()
-            if len(self._buffer) < size:
-                self._buffer = bytearray(size)
-            self._frame = memoryview(self._buffer)[:size]
-
-    def _receive_into(self, into: memoryview, deadline: Deadline, interrupt: Interrupt | None) -> int:
-        sock = self._open_socket()
-        if interrupt is not None:
-            readable, _, _ = select.select([sock.fileno(), interrupt.fileno()], [], [], deadline.remaining())
-            if interrupt.fileno() in readable:
-                raise Interrupted
-        sock.settimeout(max(deadline.remaining(), 0.001))
-        received = sock.recv_into(into)
-        if received == 0:
-            raise ConnectionResetError("it closed the connection")
-        if deadline.expired():
-            raise TimeoutError
-        return received
-
     def _check_versions(self, deadline: Deadline) -> None:
         request = ApiVersionsRequest(
             version=versions.API_VERSIONS, client_software_name="spark-group-source", client_software_version="1"
         )
         spoken = {each.api_key: each for each in self.call(request, deadline).api_keys}
-        for key, version in versions.PINNED.items():
-            known = spoken.get(key)
+        for needed, version in versions.PINNED.items():
+            known = spoken.get(needed.API_KEY)
             if known is None or not known.min_version <= version <= known.max_version:
+                spoken_ones = f"{known.min_version} to {known.max_version}" if known else "none"
                 raise ProtocolError(
-                    f"Broker {self} does not speak version {version} of API {key}.", "Kafka 3.3 or later is needed."
+                    f"Broker {self} does not speak version {version} of {needed.name}, but {spoken_ones}.",
+                    "Kafka 3.3 or later is needed.",
                 )
+        self._receiver.max_frame = MAX_FRAME
 
-    def _open_socket(self) -> socket.socket:
+    def _open_socket(self) -> socket:
         if self._socket is None:
             raise ConnectionResetError("the connection was closed")
         return self._socket
 
     @contextlib.contextmanager
-    def _closing_on_failure(self, request: Any, deadline: Deadline) -> Any:
+    def _closing_on_failure(self, sent: _Sent, deadline: Deadline) -> Iterator[None]:
+        name = sent.request.name
         try:
             yield
         except Interrupted:
             raise
         except TimeoutError as error:
             self.close()
-            raise DeadlineExceeded(f"Broker {self} did not answer {request.name} in time.") from error
+            waited = deadline.clock() - sent.at
+            raise DeadlineExceeded(f"Broker {self} did not answer {name} within {waited:.1f} s.") from error
         except OSError as error:
             self.close()
-            raise BrokerUnavailable(f"Broker {self} could not be asked {request.name}: {error}.") from error
-        except (KafkaError, struct.error, ValueError, IndexError) as error:
-            self.close()
-            raise ProtocolError(f"Broker {self} answered {request.name} with bytes that are no response.") from error
+            raise BrokerUnavailable(f"Broker {self} could not be asked {name}: {error}.") from error
         except BaseException:
             self.close()
             raise
 
-
-def address(host: str, port: int) -> str:
-    """``host:port``, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    def _no_response(self, request: Any) -> ProtocolError:
+        self.close()
+        return ProtocolError(f"Broker {self} answered {request.name} with bytes that are no response to it.")
 
 
 def _response_class(request: Any) -> Any:
     return request.header.get_response_class()
 
 
-def _header_size(request: Any, frame: memoryview) -> int:
-    """Bytes of the response header: the correlation id, and in flexible versions an empty set of tagged fields."""
+def _header_size(request: Any, frame: memoryview) -> int | None:
+    """Bytes of the response header: the correlation id, and in flexible versions an empty set of tagged fields.
+
+    ``None`` where there is no such header.
+    """
     answer = _response_class(request)
     # ApiVersions keeps the old header in all versions, so that brokers can answer versions they do not know.
     if request.API_KEY == ApiVersionsRequest.API_KEY or not answer.flexible_version_q(request.API_VERSION):
         return _SIZE.size
-    if frame[_SIZE.size] != 0:
-        raise ValueError("tagged fields in a response header")
-    return _SIZE.size + 1
-
-
-def _connect(host: str, port: int, options: WireOptions, deadline: Deadline) -> socket.socket:
-    trouble: OSError | None = None
-    for family, kind, protocol, _, where in _resolve(host, port, deadline):
-        sock = socket.socket(family, kind, protocol)
-        try:
-            # Buffer sizes must be set before the connect: they decide the TCP window scale.
-            if options.receive_buffer > 0:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.receive_buffer)
-            if options.send_buffer > 0:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            sock.settimeout(max(deadline.remaining(), 0.001))
-            sock.connect(where)
-        except OSError as error:
-            sock.close()
-            trouble = error
-            continue
-        return sock
-    raise BrokerUnavailable(f"Broker {address(host, port)} cannot be reached: {trouble}.") from trouble
-
-
-def _resolve(host: str, port: int, deadline: Deadline) -> list[Any]:
-    """All addresses of a host. The system's resolver knows no deadline: it is waited for in a thread."""
-    answer: list[Any] = []
-
-    def look_up() -> None:
-        try:
-            answer.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        except OSError as error:
-            answer.append(error)
-
-    resolver = threading.Thread(target=look_up, name="resolver", daemon=True)
-    resolver.start()
-    resolver.join(deadline.remaining())
-    if not answer:
-        raise DeadlineExceeded(f"Host '{host}' was not resolved in time.")
-    if isinstance(answer[0], OSError):
-        raise BrokerUnavailable(f"Host '{host}' cannot be resolved: {answer[0]}.") from answer[0]
-    return list(answer[0])
+    return _SIZE.size + 1 if len(frame) > _SIZE.size and frame[_SIZE.size] == 0 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 
 
@@ -21,8 +22,10 @@ class Interrupt:
         return self._read.fileno()
 
     def set(self) -> None:
-        """Ends the wait, now or when it begins. Caller: any thread."""
-        self._write.send(b"\0")
+        """Ends the wait, now or when it begins. Repeating it does no harm. Caller: any thread."""
+        # It does not fit where it was set thousands of times: then it is set.
+        with contextlib.suppress(BlockingIOError):
+            self._write.send(b"\0")
 
     def close(self) -> None:
         """Frees the sockets, once nobody waits any more."""

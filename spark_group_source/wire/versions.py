@@ -31,15 +31,15 @@ LEAVE_GROUP = 5
 SYNC_GROUP = 5
 
 PINNED = {
-    FetchRequest.API_KEY: FETCH,
-    ListOffsetsRequest.API_KEY: LIST_OFFSETS,
-    MetadataRequest.API_KEY: METADATA,
-    OffsetCommitRequest.API_KEY: OFFSET_COMMIT,
-    OffsetFetchRequest.API_KEY: OFFSET_FETCH,
-    FindCoordinatorRequest.API_KEY: FIND_COORDINATOR,
-    JoinGroupRequest.API_KEY: JOIN_GROUP,
-    HeartbeatRequest.API_KEY: HEARTBEAT,
-    LeaveGroupRequest.API_KEY: LEAVE_GROUP,
-    SyncGroupRequest.API_KEY: SYNC_GROUP,
+    FetchRequest: FETCH,
+    ListOffsetsRequest: LIST_OFFSETS,
+    MetadataRequest: METADATA,
+    OffsetCommitRequest: OFFSET_COMMIT,
+    OffsetFetchRequest: OFFSET_FETCH,
+    FindCoordinatorRequest: FIND_COORDINATOR,
+    JoinGroupRequest: JOIN_GROUP,
+    HeartbeatRequest: HEARTBEAT,
+    LeaveGroupRequest: LEAVE_GROUP,
+    SyncGroupRequest: SYNC_GROUP,
 }
-"""API key to the version sent."""
+"""Request class to the version sent."""

@@ -1,0 +1,91 @@
+"""Responses out of a stream of bytes: a length of four bytes, then that many."""
+
+from __future__ import annotations
+
+import struct
+from socket import socket
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import ProtocolError
+from spark_group_source.wire import sockets
+from spark_group_source.wire.interrupt import Interrupt, Interrupted
+from spark_group_source.wire.waiting import readable
+
+MAX_FRAME = 2**30
+"""Largest response accepted, in bytes: beyond any fetch size that makes sense, below what a broken length may claim."""
+
+MAX_FIRST_FRAME = 2**20
+"""The same for the first response, which is small: what a listener with TLS answers claims some 350 MB."""
+
+_SIZE = struct.Struct(">i")
+
+
+class Receiver:
+    """Receives one response at a time, each into memory of its size. A wait that was cut short may be gone on with.
+
+    Args:
+        peer: what errors call the broker.
+    """
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+        self.max_frame = MAX_FIRST_FRAME
+        self._size = bytearray(_SIZE.size)
+        self._frame: memoryview | None = None
+        self._received = 0
+        self._buffer = bytearray()
+        self._spare = bytearray()
+
+    def receive(self, sock: socket, deadline: Deadline, interrupt: Interrupt | None) -> tuple[memoryview, bytearray]:
+        """The next response without its length, and the buffer in which it lies.
+
+        Raises:
+            TimeoutError: it is not complete at the deadline.
+            OSError: the connection broke, or the peer closed it.
+            ProtocolError: its length cannot be.
+            Interrupted: ``interrupt`` was set first.
+        """
+        while True:
+            into = memoryview(self._size) if self._frame is None else self._frame
+            while self._received < len(into):
+                self._received += _receive_into(sock, into[self._received :], deadline, interrupt)
+            self._received = 0
+            if self._frame is not None:
+                frame, self._frame = self._frame, None
+                return frame, self._buffer
+            (size,) = _SIZE.unpack(self._size)
+            self._frame = self._memory(size)
+
+    def reuse(self, buffer: bytearray) -> None:
+        """Receives a later response into ``buffer``, of which nothing may be in use any more.
+
+        Fresh memory for each fetch of some MB would be cleared and paged in each time.
+        """
+        if len(buffer) > len(self._spare):
+            self._spare = buffer
+
+    def _memory(self, size: int) -> memoryview:
+        if not _SIZE.size <= size <= self.max_frame:
+            raise ProtocolError(
+                f"Broker {self._peer} announces a response of {size} bytes.",
+                "Is it a Kafka broker, and is this the port of a listener without TLS?",
+            )
+        self._buffer, self._spare = self._spare, bytearray()
+        if len(self._buffer) < size:
+            self._buffer = bytearray(size)
+        return memoryview(self._buffer)[:size]
+
+
+def _receive_into(sock: socket, into: memoryview, deadline: Deadline, interrupt: Interrupt | None) -> int:
+    if interrupt is not None:
+        both = [sock.fileno(), interrupt.fileno()]
+        if interrupt.fileno() in readable(both, deadline.remaining()):
+            raise Interrupted
+    sockets.limit(sock, deadline)
+    received = sock.recv_into(into)
+    if received == 0:
+        raise ConnectionResetError("it closed the connection")
+    # A peer that sends a byte now and then never lets one operation run out of time.
+    if deadline.expired():
+        raise TimeoutError
+    return received
