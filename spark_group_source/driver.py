@@ -116,7 +116,7 @@ class Driver:
             return
         reads = {each.tp: each.end for each in batch.reads()}
         self._share.replayed(reads)
-        self._member.plan(frozenset(reads), self._share.uncommitted())
+        self._member.plan(frozenset(reads), self._share.uncommitted(), self._member.snapshot())
         self._planned_from, self._planned = None, batch
 
     def ends(self) -> Offsets:
@@ -175,7 +175,7 @@ class Driver:
             return start
         admitted = admit(positions, ends, limit)
         moving = frozenset(tp for tp, end in admitted.items() if end > positions[tp])
-        moving = self._member.plan(moving, self._share.uncommitted()) if moving else moving
+        moving = self._member.plan(moving, self._share.uncommitted(), me) if moving else moving
         if not moving:
             return start
         ids = self._ids.of(topics)

@@ -39,6 +39,7 @@ class LogEnds:
         self._cluster = cluster
         self._options = options
         self._missing: set[TopicPartition] = set()
+        self._silent: Set[TopicPartition] = frozenset()
         self._missed_at = clock()
         self._clock = clock
         self._looked_at = float("-inf")
@@ -75,6 +76,12 @@ class LogEnds:
         self._missing |= missing
         self._missed_at = self._clock()
 
+    def _tell(self, silent: Set[TopicPartition]) -> None:
+        if silent != self._silent and silent:
+            names = ", ".join(str(tp) for tp in sorted(silent)[:20])
+            log.warning("no leader tells the end of %s; the query goes on with the others", names)
+        self._silent = silent
+
     def expire(self) -> None:
         """A batch was completed: the next call looks anew."""
         self._looked_at = float("-inf")
@@ -99,7 +106,9 @@ class LogEnds:
             return
         if missing:
             self._miss(missing)
-        ends = {tp: each.offset for tp, each in found.items()}
+        self._tell(partitions - found.keys() - self._missing)
+        seen = {tp: end for tp, end in self.known.items() if tp in partitions and tp not in self._missing}
+        ends = seen | {tp: each.offset for tp, each in found.items()}
         self._looked_at = self._clock()
         if ends != self.known:
             self.known, self._moved_at = ends, self._looked_at

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from spark_group_source.clock import Clock, Deadline
-from spark_group_source.errors import DeadlineExceeded
+from spark_group_source.errors import DeadlineExceeded, GroupSourceError
 from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.group.commits import Committed
 from spark_group_source.group.coordinator import Coordinator
@@ -79,8 +79,13 @@ class RunTarget:
         """
         deadline = Deadline.after(LOOK_TIMEOUT, self._clock)
         committed = self._coordinator.committed(self._behind, deadline) if self._behind else {}
-        if not isinstance(committed, Refused):
-            self._note(committed, deadline)
+        try:
+            if not isinstance(committed, Refused):
+                self._note(committed, deadline)
+        except GroupSourceError as error:
+            if not error.retriable:
+                raise
+            log.warning("group %s: how far the group has come cannot be seen: %s", self._settings.group_id, error)
         self._check_progress()
         return not self._behind
 

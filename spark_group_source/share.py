@@ -60,6 +60,7 @@ class Share:
         self._ledger = Ledger()
         self._lock = threading.Lock()
         self._resolving: set[TopicPartition] = set()
+        self._takings = 0
         # Held while a commit is under way: two at once could arrive in the wrong order and move offsets back.
         self._one_commit = threading.Lock()
 
@@ -83,14 +84,17 @@ class Share:
                 self._group_id,
                 _names(late),
             )
-        with self._lock:
-            self._ledger.dropped(partitions)
+        self._dropped(partitions)
 
     def lost(self, partitions: Partitions, why: str) -> None:
         """Forgets partitions that were taken away. Caller: the member's thread."""
         log.warning("group %s: lost %s: %s", self._group_id, _names(partitions), why)
         self.counters.lost += len(partitions)
+        self._dropped(partitions)
+
+    def _dropped(self, partitions: Partitions) -> None:
         with self._lock:
+            self._takings += 1
             self._ledger.dropped(partitions)
 
     def restore(self, logged: Offsets, existing: Partitions) -> None:
@@ -141,7 +145,8 @@ class Share:
             mine = partitions - self._ledger.positions.keys() - self._resolving
             self._resolving |= mine
         try:
-            self._resolve(mine, access)
+            if mine:
+                self._resolve(mine, access)
         except GroupSourceError as error:
             # A topic may be deleted between its assignment and now: the next rebalance takes it away.
             if not error.retriable and getattr(error, "errno", None) != _UNKNOWN_TOPIC:
@@ -154,6 +159,8 @@ class Share:
 
     def _resolve(self, partitions: Partitions, access: Access) -> None:
         deadline = Deadline.after(RESOLVE_TIMEOUT)
+        with self._lock:
+            takings = self._takings
         committed = access.coordinator.committed(partitions, deadline)
         if isinstance(committed, Refused):
             raise committed.error or DeadlineExceeded(f"The committed offsets cannot be read: {committed.why}.")
@@ -165,9 +172,15 @@ class Share:
         unknown = frozenset(tp for tp in partitions if tp not in committed and logged[tp] is None)
         starts = self._starts(unknown & self._existing, access, deadline, self._options.starting_offsets)
         starts |= self._starts(unknown - self._existing, access, deadline, StartAt.EARLIEST)
-        positions = {tp: resume_at(committed.get(tp), logged[tp], starts.get(tp)) for tp in partitions}
+        silent = unknown - starts.keys()
+        if silent:
+            log.warning("group %s: no start position for %s: no leader tells it", self._group_id, _names(silent))
+        positions = {tp: resume_at(committed.get(tp), logged[tp], starts.get(tp)) for tp in partitions - silent}
         moved = self._callback(logged, positions)
         with self._lock:
+            if takings != self._takings:
+                # Some may have been taken away meanwhile, and be moved by their next owner: all are asked for again.
+                return
             for tp, position in positions.items():
                 # A position that was set anew is committed even where the group has a further one.
                 found = None if tp in moved else committed.get(tp)
@@ -187,8 +200,13 @@ class Share:
     def _starts(
         self, partitions: Collection[TopicPartition], access: Access, deadline: Deadline, at: StartAt
     ) -> dict[TopicPartition, int]:
-        specs = dict.fromkeys(partitions, at.value)
-        found = log_offsets(access.cluster, specs, read_committed=self._options.read_committed, deadline=deadline)
+        found = log_offsets(
+            access.cluster,
+            dict.fromkeys(partitions, at.value),
+            read_committed=self._options.read_committed,
+            deadline=deadline,
+            missing=set(),  # those are left out, and stay unresolved
+        )
         return {tp: each.offset for tp, each in found.items()}
 
     def uncommitted(self) -> Partitions:

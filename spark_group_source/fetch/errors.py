@@ -6,6 +6,10 @@ from enum import Enum, auto
 
 from kafka.errors import for_code
 
+UNKNOWN_TOPIC_OR_PARTITION = 3
+TOPIC_AUTHORIZATION_FAILED = 29
+UNKNOWN_TOPIC_ID = 100
+
 
 class Remedy(Enum):
     """What to do about an error of one partition."""
@@ -26,7 +30,7 @@ REMEDIES: dict[int, Remedy] = {
     -1: Remedy.NEW_LEADER,  # UNKNOWN_SERVER_ERROR
     1: Remedy.OUT_OF_RANGE,  # OFFSET_OUT_OF_RANGE
     2: Remedy.CORRUPT,  # CORRUPT_MESSAGE
-    3: Remedy.NEW_LEADER,  # UNKNOWN_TOPIC_OR_PARTITION
+    UNKNOWN_TOPIC_OR_PARTITION: Remedy.NEW_LEADER,
     5: Remedy.NEW_LEADER,  # LEADER_NOT_AVAILABLE
     6: Remedy.NEW_LEADER,  # NOT_LEADER_OR_FOLLOWER
     7: Remedy.NEW_LEADER,  # REQUEST_TIMED_OUT
@@ -36,7 +40,7 @@ REMEDIES: dict[int, Remedy] = {
     74: Remedy.NEW_LEADER,  # FENCED_LEADER_EPOCH
     75: Remedy.NEW_LEADER,  # UNKNOWN_LEADER_EPOCH
     78: Remedy.NEW_LEADER,  # OFFSET_NOT_AVAILABLE
-    100: Remedy.TOPIC_GONE,  # UNKNOWN_TOPIC_ID
+    UNKNOWN_TOPIC_ID: Remedy.TOPIC_GONE,
     103: Remedy.TOPIC_GONE,  # INCONSISTENT_TOPIC_ID
 }
 """Error code to remedy; a code that is not here is :attr:`Remedy.FATAL`, so that nothing is passed over."""

@@ -12,18 +12,23 @@ from typing import Any
 from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, TopicError
-from spark_group_source.fetch.errors import Remedy, describe, remedy
+from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, ProtocolError, TopicError
+from spark_group_source.fetch.errors import (
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    Remedy,
+    describe,
+    remedy,
+)
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire import versions
-from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.cluster import Cluster, Topic
 from spark_group_source.wire.connection import Connection
 
 ROUNDS = 4
 """Times that leaders are asked for before a partition counts as missing: brokers learn of new ones one by one."""
 
 _CONSUMER = -1
-_UNKNOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,8 @@ def log_offsets(
     """The offset of each partition at -2 (earliest), -1 (latest) or a timestamp in milliseconds.
 
     All leaders are asked before the first answer is waited for. Partitions whose leader moved are asked again. Those
-    that the brokers still do not know after :data:`ROUNDS` are added to ``missing`` and left out, where it is given.
+    that the brokers still do not know after :data:`ROUNDS` are added to ``missing`` and left out, where it is given;
+    those whose leader does not answer are then left out as well, as long as some are found.
 
     Raises:
         TopicError: a topic may not be described, or is still unknown at the deadline.
@@ -61,11 +67,20 @@ def log_offsets(
             break
         troubles = _round(cluster, open_ones, fresh, read_committed, deadline, found)
         if missing is not None and rounds >= ROUNDS:
-            absent |= {tp for tp, each in troubles.items() if isinstance(each, TopicError) and each.errno == _UNKNOWN}
+            absent |= {
+                tp
+                for tp, each in troubles.items()
+                if isinstance(each, TopicError) and each.errno == UNKNOWN_TOPIC_OR_PARTITION
+            }
             missing |= absent
         if not troubles.keys() - absent:
             continue
-        if deadline.remaining() <= pause:
+        enough = missing is not None and found
+        if deadline.remaining() <= pause or (enough and rounds >= ROUNDS):
+            # The next call asks for the leaders first: the one that did not answer may have been replaced.
+            cluster.forget(tp.topic for tp in troubles)
+            if enough:
+                break
             raise _unanswered(troubles)
         time.sleep(pause)
         pause, fresh = min(pause * 2, cluster.options.retry_backoff_max), True
@@ -81,34 +96,44 @@ def _round(
     found: dict[TopicPartition, LogOffset],
 ) -> dict[TopicPartition, GroupSourceError]:
     """Asks every leader once, adds to ``found``; what went wrong, by partition."""
-    troubles: dict[TopicPartition, GroupSourceError] = {}
-    by_leader: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
     topics = cluster.topics({tp.topic for tp in wanted}, deadline, fresh=fresh)
-    for tp, at in wanted.items():
-        topic = topics.get(tp.topic)
-        leader = topic.partitions.get(tp.partition) if topic else None
-        if topic is None or tp.partition not in topic.partitions:
-            troubles[tp] = TopicError(f"{tp} does not exist.", "Check the topic.", errno=_UNKNOWN)
-        elif leader is None:
-            troubles[tp] = BrokerUnavailable(f"{tp} has no leader.")
-        else:
-            by_leader[leader][tp] = at
+    by_leader, troubles = _by_leader(topics, wanted)
     asked: list[tuple[Connection, dict[TopicPartition, int]]] = []
     for leader, part in by_leader.items():
         try:
             connection = cluster.connection(leader, deadline)
             connection.send(_request(part, read_committed), deadline)
             asked.append((connection, part))
-        except (BrokerUnavailable, DeadlineExceeded) as error:
+        except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
             troubles |= dict.fromkeys(part, error)
     for connection, part in asked:
         try:
             answer = connection.receive(deadline.at_most(cluster.options.request_timeout))
-        except (BrokerUnavailable, DeadlineExceeded) as error:
+        except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
             troubles |= dict.fromkeys(part, error)
             continue
         _interpret(answer, found, troubles)
     return troubles
+
+
+def _by_leader(
+    topics: Mapping[str, Topic], wanted: Mapping[TopicPartition, int]
+) -> tuple[dict[int, dict[TopicPartition, int]], dict[TopicPartition, GroupSourceError]]:
+    """What each leader is to be asked, and the partitions that have none."""
+    troubles: dict[TopicPartition, GroupSourceError] = {}
+    by_leader: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
+    for tp, at in wanted.items():
+        topic = topics.get(tp.topic)
+        leader = topic.partitions.get(tp.partition) if topic else None
+        if leader is not None:
+            by_leader[leader][tp] = at
+        elif topic is not None and topic.error not in (0, UNKNOWN_TOPIC_OR_PARTITION):
+            troubles[tp] = _trouble(tp, topic.error)
+        elif topic is None or tp.partition not in topic.partitions:
+            troubles[tp] = TopicError(f"{tp} does not exist.", "Check the topic.", errno=UNKNOWN_TOPIC_OR_PARTITION)
+        else:
+            troubles[tp] = BrokerUnavailable(f"{tp} has no leader.")
+    return by_leader, troubles
 
 
 def _request(wanted: Mapping[TopicPartition, int], read_committed: bool) -> Any:
@@ -136,15 +161,24 @@ def _interpret(
             tp = TopicPartition(topic.name, told.partition_index)
             if not told.error_code:
                 found[tp] = LogOffset(told.offset, told.timestamp)
-                continue
-            error = TopicError(
-                f"The position of {tp} cannot be had: {describe(told.error_code)}.",
-                "Grant the principal DESCRIBE on the topic." if told.error_code == 29 else "Check the topic.",
-                errno=told.error_code,
-            )
-            if remedy(told.error_code) is not Remedy.NEW_LEADER:
-                raise error
-            troubles[tp] = error
+            else:
+                troubles[tp] = _trouble(tp, told.error_code)
+
+
+def _trouble(tp: TopicPartition, errno: int) -> GroupSourceError:
+    """The error of one partition, to be tried again; raised where another try cannot help."""
+    happened = f"The position of {tp} cannot be had: {describe(errno)}."
+    if remedy(errno) is Remedy.NEW_LEADER and errno != UNKNOWN_TOPIC_OR_PARTITION:
+        # Retriable also beyond the deadline: a query outlives an election, however long it takes.
+        return BrokerUnavailable(happened)
+    error = TopicError(
+        happened,
+        "Grant the principal DESCRIBE on the topic." if errno == TOPIC_AUTHORIZATION_FAILED else "Check the topic.",
+        errno=errno,
+    )
+    if errno != UNKNOWN_TOPIC_OR_PARTITION:
+        raise error
+    return error
 
 
 def _unanswered(troubles: Mapping[TopicPartition, GroupSourceError]) -> GroupSourceError:

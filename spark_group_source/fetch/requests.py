@@ -15,7 +15,7 @@ from typing import Any
 
 from kafka.protocol.consumer import FetchRequest, IsolationLevel
 
-from spark_group_source.errors import ProtocolError
+from spark_group_source.errors import BrokerError, ProtocolError
 from spark_group_source.wire import versions
 
 NO_SESSION = (0, -1)
@@ -38,13 +38,16 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """One partition of an answer. ``aborted`` holds (producer id, first offset) of aborted transactions."""
+    """One partition of an answer. ``aborted`` holds (producer id, first offset) of aborted transactions.
+
+    ``last_stable`` is where open transactions begin, or else ``high_watermark``, which is the end of the log.
+    """
 
     topic_id: str
     partition: int
     error: int
     high_watermark: int
-    log_start: int
+    last_stable: int
     aborted: Sequence[tuple[int, int]]
     records: memoryview
 
@@ -88,13 +91,14 @@ def interpret(body: memoryview) -> list[Fetched]:
     """The partitions of a Fetch answer.
 
     Raises:
-        ProtocolError: the bytes are no such answer, or the request was refused as a whole.
+        BrokerError: the request was refused as a whole.
+        ProtocolError: the bytes are no such answer.
     """
     reader = _Reader(body)
     try:
         _, error, _ = reader.take(_HEAD)
         if error:
-            raise ProtocolError(f"A fetch was refused with error {error}.")
+            raise BrokerError(f"A fetch was refused with error {error}.", errno=error)
         found = list(_topics(reader))
         reader.skip_tags()
     except (struct.error, IndexError, ValueError) as damage:
@@ -106,7 +110,7 @@ def _topics(reader: _Reader) -> Iterator[Fetched]:
     for _ in range(reader.count()):
         topic_id = str(uuid.UUID(bytes=bytes(reader.view(16))))
         for _ in range(reader.count()):
-            number, error, high_watermark, _, log_start = reader.take(_PARTITION)
+            number, error, high_watermark, last_stable, _ = reader.take(_PARTITION)
             aborted = []
             for _ in range(reader.count()):
                 aborted.append(reader.take(_ABORTED))
@@ -114,7 +118,7 @@ def _topics(reader: _Reader) -> Iterator[Fetched]:
             reader.view(4)  # the preferred read replica: none is asked for without a rack
             records = reader.view(reader.count())
             reader.skip_tags()
-            yield Fetched(topic_id, number, error, high_watermark, log_start, aborted, records)
+            yield Fetched(topic_id, number, error, high_watermark, last_stable, aborted, records)
         reader.skip_tags()
 
 

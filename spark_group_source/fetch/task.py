@@ -13,7 +13,8 @@ class FetchTask:
     """Ranges of offsets and everything needed to read them on an executor; picklable. Sizes in bytes, times in seconds.
 
     ``max_bytes`` is the size of a fetch response, which bounds the memory of a task: the broker exceeds it only for a
-    single record batch that is larger. ``patience`` is how long a task goes without progress before it fails.
+    single record batch that is larger. ``patience`` is how long a task goes without progress before it fails. There is
+    one range of a partition at most.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -25,3 +26,8 @@ class FetchTask:
     max_bytes: int = 4 * 2**20
     max_wait: float = 0.5
     patience: float = 120.0
+
+    def __post_init__(self) -> None:
+        # A fetch names each partition once, and its answer tells ranges apart by partition alone.
+        if len({each.tp for each in self.ranges}) < len(self.ranges):
+            raise ValueError(f"two ranges of one partition: {', '.join(map(str, self.ranges))}")

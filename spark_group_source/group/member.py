@@ -119,14 +119,16 @@ class Member:
         self.snapshot()
         return self._settled
 
-    def plan(self, partitions: Partitions, uncommitted: Partitions) -> Partitions:
+    def plan(self, partitions: Partitions, uncommitted: Partitions, me: Membership) -> Partitions:
         """Registers a batch that is to read ``partitions``; returns those it may, which are readable still.
 
+        A partition that was lost and came back since the snapshot ``me`` is left out: its position is another one now.
         Until :meth:`batch_done` a hand-over of these waits for the batch, and that of ``uncommitted`` ones for the
         commit of what earlier batches read. Caller: the query.
         """
         with self._changed:
-            allowed = partitions & self._state.readable.keys()
+            readable = self._state.readable
+            allowed = frozenset(tp for tp in partitions if tp in readable and readable[tp] == me.owned.get(tp))
             self._apply(BatchPlanned(allowed | uncommitted))
             return allowed
 
@@ -154,8 +156,9 @@ class Member:
     def _apply(self, event: Event) -> None:
         """Takes one step; the caller holds the lock."""
         self._state, actions = step(self._state, event, self._clock(), self._settings.drain_timeout)
-        if any(isinstance(action, Join | Leave) for action in actions):
-            # What was to be sent in the phase that is over has no meaning in the next one.
+        if self._state.phase is Phase.FAILED or any(isinstance(action, Join | Leave) for action in actions):
+            # What was to be sent in the phase that is over has no meaning in the next one. After a failure a join
+            # would leave a member in the group that nobody is.
             self._todo = deque(each for each in self._todo if not isinstance(each, Join | Sync | Pause))
         self._todo.extend(actions)
         self._changed.notify_all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -107,6 +107,11 @@ class Cluster:
             self.metadata(names, deadline)
         return {name: self._topics[name] for name in names if name in self._topics}
 
+    def forget(self, names: Iterable[str]) -> None:
+        """The next call of :meth:`topics` asks for these anew."""
+        for name in names:
+            self._topics.pop(name, None)
+
     def coordinator(self, group_id: str, deadline: Deadline) -> Broker:
         """The broker that coordinates a group.
 
@@ -124,9 +129,10 @@ class Cluster:
                 return broker
             if found.error_code not in _TRANSIENT_COORDINATOR:
                 raise _no_coordinator(group_id, found.error_code)
-            if deadline.expired():
+            rest = pause()
+            if deadline.remaining() <= rest:
                 raise DeadlineExceeded(f"No broker coordinates the group '{group_id}' (error {found.error_code}).")
-            time.sleep(min(pause(), deadline.remaining()))
+            time.sleep(rest)
 
     def connection(self, broker_id: int, deadline: Deadline, purpose: str = "") -> Connection:
         """The connection to a broker for one purpose; different purposes do not wait for each other's answers.

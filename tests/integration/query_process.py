@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from spark_group_source.testing import EmbeddedKafka
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).parent / "run_query.py"
@@ -31,6 +35,19 @@ def eventually(condition: Callable[[], object], deadline: float = PATIENCE_S, wh
         assert time.monotonic() - began < deadline, f"{what} did not happen within {deadline:.0f} s"
         time.sleep(POLL_S)
     return time.monotonic() - began
+
+
+def source_options(kafka: EmbeddedKafka, topic: str, group: str, **more: str) -> dict[str, str]:
+    """Options of a source that notices quickly what happens to its group: 5 heartbeats a second, sessions of 6 s."""
+    return {
+        "kafka.bootstrap.servers": kafka.bootstrap_servers,
+        "kafka.group.id": group,
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "kafka.session.timeout.ms": "6000",
+        "kafka.heartbeat.interval.ms": "200",
+        **more,
+    }
 
 
 class QueryProcess:
@@ -62,7 +79,7 @@ class QueryProcess:
         with (self.work / "log").open("ab") as log:
             # A session of its own: its processes are found by it, and Ctrl-C is for the tests.
             self._process = subprocess.Popen(
-                command, env=_environment(), stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+                command, env=self._environment(), stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
             )
         return self
 
@@ -83,7 +100,7 @@ class QueryProcess:
 
     def processes(self) -> dict[int, str]:
         """Process id to command line of everything alive that descends from it, orphans included."""
-        told = subprocess.run(["ps", "-eo", "pid=,ppid=,sess=,stat=,args="], capture_output=True, text=True, check=True)
+        told = subprocess.run(["ps", "-eww", "-o", "pid=,ppid=,sess=,stat=,args="], capture_output=True, text=True, check=True)
         table = [line.split(None, 4) for line in told.stdout.splitlines()]
         alive = {int(pid): (int(parent), args) for pid, parent, _, stat, args in table if not stat.startswith("Z")}
         family = {self.pid} | self._family
@@ -99,9 +116,22 @@ class QueryProcess:
         """Process id of its JVM."""
         return next(pid for pid, args in self.processes().items() if "org.apache.spark.deploy.SparkSubmit" in args)
 
+    def script(self) -> int:
+        """Process id of the Python process that made the query."""
+        return next(pid for pid, args in self.processes().items() if "python" in args.split()[0] and str(SCRIPT) in args)
+
     def reader(self) -> int:
         """Process id of the stream runner, in which the group's member lives."""
         return next(pid for pid, args in self.processes().items() if "python_streaming_source_runner" in args)
+
+    def until(self, condition: Callable[[], object], deadline: float = PATIENCE_S, what: str = "it") -> float:
+        """As :func:`eventually`, and fails at once where the process has ended."""
+
+        def holds() -> object:
+            assert self.running(), f"the query has ended: {self.log()[-4000:]}"
+            return condition()
+
+        return eventually(holds, deadline, what)
 
     def attempts(self, batch: int) -> list[pa.Table]:
         """The rows of every attempt at a batch, in order."""
@@ -122,56 +152,91 @@ class QueryProcess:
 
     # What happens to it
 
-    def hold(self) -> None:
-        """From here on no batch ends, until :meth:`release`."""
-        (self.work / "hold").touch()
+    def hold(self, batch: int = 0) -> QueryProcess:
+        """From this batch on none ends, until :meth:`release`."""
+        (self.work / "hold").write_text(str(batch))
+        return self
+
+    def await_held(self, batch: int) -> None:
+        """Waits until this batch has been read, and is held."""
+        self.until(lambda: batch in self.batches(), what=f"batch {batch}")
 
     def release(self) -> None:
-        (self.work / "hold").unlink()
+        """Lets batches end."""
+        (self.work / "hold").unlink(missing_ok=True)
 
     def stop(self) -> None:
         """Stops the query in order, and waits for the end of its processes."""
-        assert self._process is not None
-        assert self._process.stdin is not None
         self.processes()
-        self._process.stdin.close()
+        self._close_stdin()
         self.await_end()
 
     def await_end(self, deadline: float = PATIENCE_S) -> None:
         """Waits for the end of the run; fails when it ends with an error."""
         assert self._process is not None
-        assert self._process.wait(deadline) == 0, self.log()[-4000:]
+        code = self._process.wait(deadline)
+        assert code == 0, f"exit code {code}: {self.log()[-4000:]}"
         eventually(lambda: not self.processes(), 15, "the end of all its processes")
 
     def kill(self) -> None:
         """Ends all of its processes at once, as the loss of the machine would (SIGKILL)."""
+        if self._process is None:
+            return
         processes = self.processes()
         # Stopped first: none of them may see another's death and leave the group in order.
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in processes:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
-        if self._process is not None:
-            self._process.wait()
+        self._process.wait()
+        self._close_stdin()
+
+    def _close_stdin(self) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
 
 
-def _environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
-    return {
-        **kept,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(REPOSITORY),
-        "SPARK_CONF_DIR": str(REPOSITORY / "conf"),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_LOCAL_DIRS": "",
-    }
+    def _environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
+        return {
+            **kept,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": str(REPOSITORY),
+            "SPARK_CONF_DIR": str(REPOSITORY / "conf"),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            # Who is killed cannot clean up.
+            "SPARK_LOCAL_DIRS": str(self.work / "local"),
+        }
 
 
-@contextlib.contextmanager
-def killed_at_last(*queries: QueryProcess) -> Iterator[None]:
-    """Whatever happens, none of them outlives the block."""
-    try:
-        yield
-    finally:
-        for each in queries:
-            each.kill()
+class CommitWatch:
+    """Polls what a group has committed for a topic while a ``with`` block runs."""
+
+    def __init__(self, kafka: EmbeddedKafka, group: str, topic: str) -> None:
+        self._look = lambda: kafka.committed(group, topic)
+        self._seen: list[dict[tuple[str, int], int]] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> CommitWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(POLL_S):
+            self._seen.append(self._look())
+
+    def backward(self) -> list[tuple[tuple[str, int], int, int]]:
+        """Partitions whose commit went back or away, with the offsets before and after; -1 is no commit."""
+        return [
+            (tp, offset, after.get(tp, -1))
+            for before, after in itertools.pairwise(self._seen)
+            for tp, offset in before.items()
+            if after.get(tp, -1) < offset
+        ]

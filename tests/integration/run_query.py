@@ -1,7 +1,7 @@
 """Runs one streaming query of a group in a process of its own, so that it can be killed; see ``query_process``.
 
 The argument is a directory with ``settings.json``. Each attempt at a batch is written to ``rows/BATCH-ATTEMPT.parquet``
-before the batch may end; while a file ``hold`` is there it does not end. A line, or the end, on stdin stops the query.
+before the batch may end; while a file ``hold`` names that batch or an earlier one, it does not end. A line, or the end, on stdin stops the query.
 """
 
 from __future__ import annotations
@@ -18,6 +18,14 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_group_source import register
 
 POLL_S = 0.02
+
+
+def held(work: Path, number: int) -> bool:
+    """Whether this batch may not end yet."""
+    try:
+        return number >= int((work / "hold").read_text())
+    except FileNotFoundError:
+        return False
 
 
 def main(place: str) -> None:
@@ -41,7 +49,7 @@ def main(place: str) -> None:
         written = work / "rows" / f"{number}-{attempt}.partial"
         pq.write_table(rows, written)
         written.rename(written.with_suffix(".parquet"))
-        while (work / "hold").exists():
+        while held(work, number):
             time.sleep(POLL_S)
 
     source = spark.readStream.format("kafka-group").options(**settings["options"]).load()

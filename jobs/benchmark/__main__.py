@@ -1,0 +1,154 @@
+"""Speed of format("kafka-group") beside Spark's own format("kafka"), on one machine.
+
+Both sources run in one Spark session (local[2]), on the same topics of one embedded Kafka, in turns. A run is a
+streaming query with Trigger.AvailableNow and a fresh checkpoint over a whole topic. Before a topic is measured, both
+must have read the same rows of it; runs to warm up are not counted. "ratio" is how many times as fast kafka-group is:
+the median over pairs of runs made one right after the other.
+
+Rows per second (k/s: thousands) are those of addBatch, the execution of the batch; "with start" is the ratio of the
+whole time of a run, from start() to the query's end. Micro-batches of 1,000 records are measured by triggerExecution,
+which is all of a batch. "worker MiB" is the peak memory of kafka-group's largest Python worker.
+
+Results: a table, and bench.json, bench.png and spark.log in the output directory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+# In place of the directory of this file, which holds the package's parts.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+from benchmark import machine  # noqa: E402
+from benchmark.cases import CASES, GROUP, JVM, QUICK_SHARE, Case, chosen  # noqa: E402
+from benchmark.connector import connector_jars  # noqa: E402
+from benchmark.errors import BenchError  # noqa: E402
+from benchmark.figures import Result, table  # noqa: E402
+from benchmark.measuring import Measuring  # noqa: E402
+from benchmark.plot import draw  # noqa: E402
+from benchmark.session import spark_session  # noqa: E402
+from spark_group_source.testing import EmbeddedKafka  # noqa: E402
+from spark_group_source.testing.errors import EmbeddedKafkaError  # noqa: E402
+
+FULL_MINUTES, QUICK_MINUTES = 25.0, 5.0
+LEAST_RUNS = 5
+# Segments of the size that brokers have by default; deleted topics make room at once.
+BROKER = {"log.segment.bytes": str(2**30 - 1), "log.segment.delete.delay.ms": "100"}
+BROKER_HEAP = "1g"
+
+
+class Report:
+    """Results as they come, written after each so that an interrupted bench leaves what it has."""
+
+    def __init__(self, directory: Path, facts: dict[str, Any]) -> None:
+        self._directory = directory
+        self._facts = facts
+        self.results: list[Result] = []
+        self.skipped: list[str] = []
+
+    def add(self, result: Result) -> None:
+        """Takes in one case."""
+        self.results.append(result)
+        say("  " + "  ".join(result.row()))
+        facts = self._facts | {"load_after": machine.load()}
+        whole = {"machine": facts, "results": [each.as_json() for each in self.results]}
+        (self._directory / "bench.json").write_text(json.dumps(whole, indent=1), encoding="utf-8")
+
+    def finish(self) -> None:
+        """The table, the picture, and what there was no time for."""
+        print(f"\n{table(self.results)}")
+        if self.skipped:
+            print(f"No time was left for: {', '.join(self.skipped)}")
+        facts = self._facts
+        where = f"{facts['cores']} cores, {facts['processor']}; pyspark {facts['pyspark']}, Kafka {facts['kafka']}"
+        print(f"{where}; load {facts['load_before']} before, {machine.load()} after")
+        if any(each.ratio() for each in self.results):
+            draw(self.results, where, self._directory / "bench.png")
+        print(f"Written to {self._directory}")
+
+
+def main() -> int:
+    """Runs the bench; ends with 1 where its figures would mean nothing."""
+    args = _parser().parse_args()
+    try:
+        _bench(args)
+    except (BenchError, EmbeddedKafkaError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _bench(args: argparse.Namespace) -> None:
+    sources = (GROUP,) if args.only else (JVM, GROUP)
+    jars = [] if args.only else connector_jars()
+    work = chosen(args.cases, args.quick, args.share or (QUICK_SHARE if args.quick else 1.0))
+    minutes = args.minutes or (QUICK_MINUTES if args.quick else FULL_MINUTES)
+    count = sum(map(len, work))
+    say(f"{count} cases, {args.runs} runs each of {' and '.join(sources)}; at most {minutes:.0f} minutes")
+    args.output.mkdir(parents=True, exist_ok=True)
+    report = Report(args.output, machine.describe(jars))
+    end = time.monotonic() + 60 * minutes
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-") as directory,
+        EmbeddedKafka(heap=BROKER_HEAP, config=BROKER) as kafka,
+        spark_session(jars, args.output / "spark.log") as spark,
+    ):
+        _measure_all(Measuring(spark, kafka, sources, args.runs, Path(directory)), work, report, end)
+    report.finish()
+
+
+def _measure_all(measuring: Measuring, work: list[list[Case]], report: Report, end: float) -> None:
+    """Measures case by case, while one more is likely to fit in the time."""
+    longest = 0.0
+    for number, cases in enumerate(work):
+        topic = f"bench-{number}"
+        for case in cases:
+            began = time.monotonic()
+            if began + longest > end:
+                report.skipped.append(case.name)
+                continue
+            if case is cases[0]:
+                measuring.prepare(topic, cases)
+            report.add(measuring.measure(topic, case))
+            longest = max(longest, time.monotonic() - began)
+        if cases[0].name not in report.skipped:
+            measuring.kafka.delete_topic(topic)
+
+
+def say(what: str) -> None:
+    """Tells how far it is."""
+    print(f"{time.strftime('%H:%M:%S')} {what}", flush=True)
+
+
+def _runs(text: str) -> int:
+    if int(text) < LEAST_RUNS:
+        raise argparse.ArgumentTypeError(f"a median is taken of at least {LEAST_RUNS}")
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    names = [case.name for case in CASES]
+    parser = argparse.ArgumentParser(
+        prog="bench",
+        description=__doc__,
+        epilog=f"Cases: {', '.join(names)}. Quick ones: {', '.join(each.name for each in CASES if each.quick)}.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("cases", nargs="*", choices=[*names, []], metavar="CASE", help="only these")
+    add("--quick", action="store_true", help=f"few cases and {QUICK_SHARE:.0%} of the records")
+    add("--only", choices=["ours"], help="kafka-group alone, without a JVM connector")
+    add("--runs", type=_runs, default=LEAST_RUNS, metavar="N", help="measured runs of each source (%(default)s)")
+    add("--share", type=float, metavar="PART", help="part of the records, 1.0 if not --quick")
+    add("--minutes", type=float, help=f"most time to take ({FULL_MINUTES:.0f}, quick: {QUICK_MINUTES:.0f})")
+    add("--output", type=Path, default=Path("build/bench"), metavar="DIR", help="for files (%(default)s)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""What the runs of a case say: medians, ratios of pairs, and the table."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from benchmark.cases import GROUP, JVM, Case
+from benchmark.queries import Run
+
+SETTLING = 3
+"""First micro-batches of a run, which are left out of its median: in them processes start and code is compiled."""
+
+HEAD = ("case", "records", JVM, GROUP, "ratio", "least-most", "with start", "worker MiB")
+NONE = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A case with its measured runs by source; the n-th runs of the sources were made one right after the other."""
+
+    case: Case
+    runs: dict[str, list[Run]]
+    peak_mib: float | None
+
+    def value(self, source: str) -> float | None:
+        """Median over the runs: rows per second, or milliseconds of a micro-batch."""
+        runs = self.runs.get(source)
+        return median(_value(self.case, run) for run in runs) if runs else None
+
+    def ratios(self) -> list[float]:
+        """How much faster kafka-group was, pair by pair; empty where one source was measured alone."""
+        pairs = zip(self.runs.get(GROUP, []), self.runs.get(JVM, []), strict=False)
+        quotients = [(_value(self.case, ours), _value(self.case, theirs)) for ours, theirs in pairs]
+        return [theirs / ours if self.case.batch else ours / theirs for ours, theirs in quotients]
+
+    def ratio(self) -> float | None:
+        """Median of :meth:`ratios`."""
+        return median(self.ratios()) if self.ratios() else None
+
+    def ratio_with_start(self) -> float | None:
+        """The same of the whole time of a run, start and end of the query included."""
+        pairs = zip(self.runs.get(GROUP, []), self.runs.get(JVM, []), strict=False)
+        quotients = [theirs.wall_seconds / ours.wall_seconds for ours, theirs in pairs]
+        return median(quotients) if quotients else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, down to the single run."""
+        case = asdict(self.case) | {"sink": self.case.sink.value}
+        sources = {
+            source: {"median": self.value(source), "runs": [asdict(run) for run in runs]}
+            for source, runs in self.runs.items()
+        }
+        return {
+            "case": case,
+            "unit": "ms per micro-batch" if self.case.batch else "rows/s",
+            "sources": sources,
+            "ratio": self.ratio(),
+            "ratios": self.ratios(),
+            "ratio_with_start": self.ratio_with_start(),
+            "peak_worker_mib": self.peak_mib,
+        }
+
+    def row(self) -> tuple[str, ...]:
+        """The case's line of the table, a text for each of :data:`HEAD`."""
+        ratios = self.ratios()
+        return (
+            self.case.name,
+            f"{self.case.topic.records:,}",
+            self.shown(JVM),
+            self.shown(GROUP),
+            _number(self.ratio(), "{:.2f}"),
+            f"{min(ratios):.2f}-{max(ratios):.2f}" if ratios else NONE,
+            NONE if self.case.batch else _number(self.ratio_with_start(), "{:.2f}"),
+            _number(self.peak_mib, "{:.0f}"),
+        )
+
+    def shown(self, source: str) -> str:
+        """The source's median with its unit."""
+        value = self.value(source)
+        if self.case.batch:
+            return _number(value, "{:.0f} ms")
+        return _number(value and value / 1000, "{:,.0f} k/s")
+
+
+def table(results: list[Result]) -> str:
+    """All results as aligned text."""
+    rows = [HEAD, *(result.row() for result in results)]
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if at else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def _value(case: Case, run: Run) -> float:
+    if case.batch:
+        return median(run.trigger_ms[SETTLING:])
+    return run.rows / run.batch_seconds
+
+
+def _number(value: float | None, form: str) -> str:
+    return NONE if value is None else form.format(value)

@@ -1,0 +1,138 @@
+"""What is done about a partition that could not be fetched: wait and ask again, skip what is gone, or fail."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+
+from spark_group_source.clock import Clock, Deadline
+from spark_group_source.errors import BrokerUnavailable, CorruptRecords, DataLoss, DeadlineExceeded, TopicError
+from spark_group_source.fetch.cursor import Cursor
+from spark_group_source.fetch.errors import (
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    Remedy,
+    describe,
+    remedy,
+)
+from spark_group_source.fetch.positions import log_offsets
+from spark_group_source.fetch.task import FetchTask
+from spark_group_source.offsets import TopicPartition
+from spark_group_source.wire.cluster import Cluster, Topic
+
+log = logging.getLogger(__name__)
+
+TRIES = 5
+"""Times in a row that brokers may answer that a topic is gone or a log is damaged, before it is believed: a leader just
+elected may not know yet."""
+
+EARLIEST, LATEST = -2, -1
+
+
+class Recovery:
+    """Decides for the cursors of one reading, by the table in :mod:`spark_group_source.fetch.errors`."""
+
+    def __init__(self, task: FetchTask, cluster: Cluster, clock: Clock) -> None:
+        self._task = task
+        self._cluster = cluster
+        self._clock = clock
+
+    def leaders(self, cursors: Sequence[Cursor]) -> Iterator[tuple[Cursor, int]]:
+        """Each cursor with its leader now. After an error of any the cluster is asked anew.
+
+        Those that have no leader are held back.
+
+        Raises:
+            DataLoss, TopicError: as :meth:`answer`.
+        """
+        names = {cursor.tp.topic for cursor in cursors}
+        try:
+            topics = self._cluster.topics(names, self._deadline(), fresh=any(cursor.pause for cursor in cursors))
+        except (BrokerUnavailable, DeadlineExceeded) as error:
+            self.hold(cursors, error.happened)
+            return
+        for cursor in cursors:
+            topic = topics.get(cursor.tp.topic)
+            errno = _error(cursor, topic)
+            if errno:
+                self.answer(cursor, errno)
+            elif topic is not None:
+                cursor.topic_id = topic.id
+                leader = topic.partitions.get(cursor.tp.partition)
+                if leader is None:
+                    self.hold([cursor], "it has no leader, or does not exist")
+                else:
+                    yield cursor, leader
+
+    def answer(self, cursor: Cursor, errno: int) -> None:
+        """A broker answered for this partition with an error code.
+
+        Raises:
+            DataLoss: records of its range are gone from the log, and ``fail_on_data_loss`` is set.
+            TopicError: another try cannot help.
+            CorruptRecords: the broker says again and again that its log is damaged.
+        """
+        what = f"{cursor.tp} at offset {cursor.position}: {describe(errno)}"
+        kind = remedy(errno)
+        tries = cursor.count(kind)
+        if kind is Remedy.FATAL:
+            action = "Grant the principal READ on the topic." if errno == TOPIC_AUTHORIZATION_FAILED else ""
+            raise TopicError(f"Cannot fetch {what}.", action, errno=errno)
+        if kind is Remedy.OUT_OF_RANGE:
+            self._jump(cursor)
+        elif kind is Remedy.CORRUPT and tries > TRIES:
+            raise CorruptRecords(f"The broker cannot read {what}.", "Look at the log of its leader.")
+        elif kind is Remedy.TOPIC_GONE and tries > TRIES:
+            named = f"the topic with id {cursor.topic_id} is gone" if cursor.topic_id else "the topic does not exist"
+            self._lost(cursor, cursor.range.end, f"{named} ({describe(errno)})")
+        else:
+            self.hold([cursor], describe(errno))
+
+    def hold(self, cursors: Iterable[Cursor], why: str) -> None:
+        """These are tried again after a pause, with leaders asked for anew."""
+        wire = self._cluster.options
+        for cursor in cursors:
+            cursor.hold(why, self._clock(), wire.retry_backoff, wire.retry_backoff_max)
+            log.info("fetch: %s at %d: %s; trying again in %.1f s", cursor.tp, cursor.position, why, cursor.pause)
+
+    def _jump(self, cursor: Cursor) -> None:
+        """The wanted offset is not in the log: sees what is left of the range."""
+        try:
+            earliest, latest = (self._offset(cursor.tp, at) for at in (EARLIEST, LATEST))
+        except (BrokerUnavailable, DeadlineExceeded) as error:
+            self.hold([cursor], error.happened)
+            return
+        if earliest <= cursor.position <= latest:
+            self.hold([cursor], f"its offset was refused, and the log holds [{earliest}, {latest})")
+            return
+        # Behind the end of the log nothing can be left; before its beginning, what comes after that.
+        until = earliest if cursor.position < earliest else cursor.range.end
+        self._lost(cursor, min(until, cursor.range.end), f"the log holds [{earliest}, {latest})")
+
+    def _offset(self, tp: TopicPartition, at: int) -> int:
+        return log_offsets(self._cluster, {tp: at}, read_committed=False, deadline=self._deadline())[tp].offset
+
+    def _lost(self, cursor: Cursor, until: int, why: str) -> None:
+        """Offsets up to ``until`` are gone: fails, or warns and goes on behind them."""
+        what = f"Offsets [{cursor.position}, {until}) of {cursor.tp}, of {cursor.range}, are gone: {why}."
+        if self._task.fail_on_data_loss:
+            raise DataLoss(
+                what,
+                "Records were deleted by retention, or the topic was made anew. To go on without them set"
+                " failOnDataLoss to false.",
+            )
+        log.warning("%s They are skipped, as failOnDataLoss is false.", what)
+        cursor.advance(until, self._task.max_bytes)
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after(self._cluster.options.request_timeout, self._clock)
+
+
+def _error(cursor: Cursor, topic: Topic | None) -> int:
+    """What the cluster's metadata says against reading this range, as an error code; 0 where nothing."""
+    if topic is None or topic.error == UNKNOWN_TOPIC_OR_PARTITION:
+        return UNKNOWN_TOPIC_ID
+    if topic.error:
+        return topic.error
+    return UNKNOWN_TOPIC_ID if cursor.topic_id not in ("", topic.id) else 0

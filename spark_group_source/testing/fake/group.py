@@ -1,0 +1,160 @@
+"""The coordinator's side of one consumer group, as Kafka's classic group protocol has it."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka.protocol.consumer import JoinGroupResponse
+
+EMPTY, PREPARING, COMPLETING, STABLE = "Empty", "PreparingRebalance", "CompletingRebalance", "Stable"
+ILLEGAL_GENERATION, INCONSISTENT_PROTOCOL, UNKNOWN_MEMBER = 22, 23, 25
+REBALANCING, ID_REQUIRED, FENCED = 27, 79, 82
+
+
+@dataclass
+class FakeMember:
+    """One member; ``protocols`` are its assignors with its subscription, in its order of preference."""
+
+    id: str
+    instance: str | None
+    protocols: dict[str, bytes]
+    rebalance_timeout: float
+    joined: bool = True
+    assignment: bytes = b""
+
+
+@dataclass
+class FakeGroup:
+    """Members, generation and offsets of one group. Its methods block where a broker's answer would wait."""
+
+    changed: threading.Condition
+    state: str = EMPTY
+    generation: int = 0
+    leader: str = ""
+    protocol: str = ""
+    members: dict[str, FakeMember] = field(default_factory=dict)
+    offsets: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
+    closed: bool = False
+    _promised: set[str] = field(default_factory=set)
+    _instances: dict[str, str] = field(default_factory=dict)
+    _prepared_by: float = 0.0
+
+    def refusal(self, member_id: str, instance: str | None, generation: int | None = None) -> int:
+        """The error code for what a member asks, 0 if it may."""
+        if instance is not None and self._instances.get(instance, member_id) != member_id:
+            return FENCED
+        if member_id not in self.members:
+            return UNKNOWN_MEMBER
+        return 0 if generation in (None, self.generation) else ILLEGAL_GENERATION
+
+    def join(self, request: Any, answer: Any) -> None:
+        """Waits until all members have joined, or those that have not are left behind."""
+        member_id = request.member_id or f"member-{uuid.uuid4()}"
+        answer.member_id = member_id
+        if not request.member_id and request.group_instance_id is None:
+            self._promised.add(member_id)
+            answer.error_code = ID_REQUIRED
+            return
+        answer.error_code = self._admit(request, member_id)
+        if answer.error_code:
+            return
+        self._prepare()
+        since = self.generation
+        while self.generation == since and member_id in self.members and not self.closed:
+            self._complete()
+            if self.generation == since:
+                self.changed.wait(min(0.5, max(0.01, self._prepared_by - time.monotonic())))
+        if member_id not in self.members:
+            answer.error_code = UNKNOWN_MEMBER
+            return
+        answer.generation_id, answer.leader, answer.protocol_name = self.generation, self.leader, self.protocol
+        listed = self.members.values() if member_id == self.leader else ()
+        answer.members = [
+            JoinGroupResponse.JoinGroupResponseMember(
+                version=9, member_id=each.id, group_instance_id=each.instance, metadata=each.protocols[self.protocol]
+            )
+            for each in listed
+        ]
+
+    def _admit(self, request: Any, member_id: str) -> int:
+        instance, protocols = request.group_instance_id, {each.name: bytes(each.metadata) for each in request.protocols}
+        if instance is not None and not request.member_id:
+            # A static member that was restarted takes the place of its former self.
+            self.members.pop(self._instances.get(instance, ""), None)
+            self._instances[instance] = member_id
+        elif member_id not in self._promised and (errno := self.refusal(member_id, instance)):
+            return errno
+        for other in self.members.values():
+            if other.id != member_id and not protocols.keys() & other.protocols.keys():
+                return INCONSISTENT_PROTOCOL
+        self._promised.discard(member_id)
+        self.members[member_id] = FakeMember(member_id, instance, protocols, request.rebalance_timeout_ms / 1000)
+        return 0
+
+    def _prepare(self) -> None:
+        if self.state != PREPARING:
+            self.state = PREPARING
+            self._prepared_by = time.monotonic() + max(each.rebalance_timeout for each in self.members.values())
+        self.changed.notify_all()
+
+    def _complete(self) -> None:
+        """Begins the new generation if all have joined, or time is up for those that have not."""
+        absent = [each.id for each in self.members.values() if not each.joined]
+        if self.state != PREPARING or (absent and time.monotonic() < self._prepared_by):
+            return
+        for gone in absent:
+            del self.members[gone]
+        everybody = list(self.members.values())
+        self.leader = self.leader if self.leader in self.members else everybody[0].id
+        common = set.intersection(*(set(each.protocols) for each in everybody))
+        self.protocol = next(name for name in self.members[self.leader].protocols if name in common)
+        self.generation, self.state = self.generation + 1, COMPLETING
+        for each in everybody:
+            each.joined, each.assignment = False, b""
+        self.changed.notify_all()
+
+    def sync(self, request: Any, answer: Any) -> None:
+        """Waits for the leader's assignment."""
+        me, generation = request.member_id, request.generation_id
+        answer.error_code = self.refusal(me, request.group_instance_id, generation)
+        if not answer.error_code and self.state == COMPLETING and me == self.leader:
+            for each in request.assignments:
+                self.members[each.member_id].assignment = bytes(each.assignment)
+            self.state = STABLE
+            self.changed.notify_all()
+        while not answer.error_code and self.state == COMPLETING and not self.closed:
+            self.changed.wait(0.5)
+            answer.error_code = self.refusal(me, request.group_instance_id)
+        if not answer.error_code and (self.state != STABLE or self.generation != generation):
+            answer.error_code = REBALANCING
+        if not answer.error_code:
+            answer.assignment = self.members[me].assignment
+        answer.protocol_type, answer.protocol_name = "consumer", self.protocol
+
+    def heartbeat(self, request: Any, answer: Any) -> None:
+        """Tells whether the group rebalances."""
+        refused = self.refusal(request.member_id, request.group_instance_id, request.generation_id)
+        answer.error_code = refused or (REBALANCING if self.state == PREPARING else 0)
+
+    def remove(self, member_id: str) -> int:
+        """A member leaves, or its session has ended."""
+        if self.members.pop(member_id, None) is None:
+            return UNKNOWN_MEMBER
+        if self.members:
+            self._prepare()
+        else:
+            self.state, self.leader = EMPTY, ""
+        self.changed.notify_all()
+        return 0
+
+    def may_commit(self, request: Any) -> int:
+        """The error code for a commit, 0 if it is taken."""
+        if request.generation_id_or_member_epoch < 0 and not self.members:
+            return 0
+        generation = request.generation_id_or_member_epoch
+        refused = self.refusal(request.member_id, request.group_instance_id, generation)
+        return refused or (REBALANCING if self.state == COMPLETING else 0)

@@ -1,0 +1,356 @@
+"""The fake cluster: topics, logs and groups, and what answers each request."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from kafka.protocol import consumer, metadata
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from spark_group_source.testing.fake.faults import Fault, Faults
+from spark_group_source.testing.fake.group import UNKNOWN_MEMBER, FakeGroup
+from spark_group_source.testing.fake.server import REQUESTS, FakeBroker
+
+UNKNOWN_TOPIC, OUT_OF_RANGE, NOT_LEADER, METADATA_TOO_LARGE, NOT_COORDINATOR, UNKNOWN_TOPIC_ID = 3, 1, 6, 12, 16, 100
+MAX_METADATA = 4096
+
+Partition = tuple[str, int]
+
+
+@dataclass
+class FakeLog:
+    """One partition: its leader, and its record batches as (first offset, next offset, bytes)."""
+
+    leader: int | None
+    batches: list[tuple[int, int, bytes]] = field(default_factory=list)
+    start: int = 0
+    end: int = 0
+    stable: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One OffsetCommit as it came, and the code of its answer (0: taken)."""
+
+    group: str
+    member_id: str
+    generation: int
+    offsets: dict[Partition, int]
+    metadata: str
+    error: int
+
+
+class FakeKafka:
+    """A cluster of fake brokers, numbered from 1. All that happened is in ``requests`` and ``commits``, in order."""
+
+    def __init__(self, brokers: int = 1, max_metadata: int = MAX_METADATA) -> None:
+        self.requests: list[tuple[str, int, Any]] = []
+        self.commits: list[Commit] = []
+        self.logs: dict[str, dict[int, FakeLog]] = {}
+        self.ids: dict[str, uuid.UUID] = {}
+        self.coordinator = 1
+        self._max_metadata = max_metadata
+        self._faults = Faults()
+        self._changed = threading.Condition()
+        self._groups: dict[str, FakeGroup] = {}
+        self.brokers = {node: FakeBroker(node, self._handler(node), self._faults) for node in range(1, brokers + 1)}
+
+    def __enter__(self) -> FakeKafka:
+        for each in self.brokers.values():
+            each.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._changed:
+            for group in self._groups.values():
+                group.closed = True
+            self._changed.notify_all()
+        for each in self.brokers.values():
+            each.stop()
+        for each in self.brokers.values():
+            each.join()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """All brokers, as ``kafka.bootstrap.servers`` takes them."""
+        return ",".join(f"127.0.0.1:{each.port}" for each in self.brokers.values())
+
+    # What tests do to it
+
+    def next(self, api: str, fault: Fault, times: int = 1) -> None:
+        """The next ``times`` requests of ``api``, for example ``Heartbeat``, meet ``fault``."""
+        self._faults.add(api, fault, times)
+
+    def clear_faults(self) -> None:
+        """Faults that have not happened yet do not happen."""
+        self._faults.clear()
+
+    def create_topic(self, name: str, partitions: int = 1) -> str:
+        """Creates a topic, or adds partitions; leaders are the brokers in turn."""
+        with self._changed:
+            self.ids.setdefault(name, uuid.uuid4())
+            logs = self.logs.setdefault(name, {})
+            for number in range(len(logs), partitions):
+                logs[number] = FakeLog(1 + number % len(self.brokers))
+        return name
+
+    def delete_topic(self, name: str) -> None:
+        """Deletes a topic; one created anew has another id."""
+        with self._changed:
+            del self.logs[name], self.ids[name]
+
+    def produce(self, topic: str, rows: Iterable[str], partition: int = 0) -> None:
+        """Appends a batch of records."""
+        builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, 0, 2**30)
+        values = [row.encode() for row in rows]
+        for number, value in enumerate(values):
+            builder.append(number, 1_700_000_000_000, None, value, [])
+        self.append(topic, partition, bytes(builder.build()), len(values))
+
+    def append(self, topic: str, partition: int, batch: bytes, offsets: int) -> None:
+        """Appends a batch as it is, over that many offsets; its base offset is set, which no checksum covers."""
+        with self._changed:
+            log = self.logs[topic][partition]
+            based = log.end.to_bytes(8, "big") + batch[8:]
+            log.batches.append((log.end, log.end + offsets, based))
+            log.end += offsets
+            self._changed.notify_all()
+
+    def truncate(self, topic: str, partition: int, start: int) -> None:
+        """Deletes records before ``start``, as retention does."""
+        with self._changed:
+            log = self.logs[topic][partition]
+            log.start = start
+            log.batches = [each for each in log.batches if each[1] > start]
+
+    def group(self, group: str) -> FakeGroup:
+        """The state of a group; only to be looked at."""
+        return self._groups.setdefault(group, FakeGroup(self._changed))
+
+    def commit(self, group: str, offsets: dict[Partition, int], metadata: str = "") -> None:
+        """Sets offsets as an operator does."""
+        with self._changed:
+            self.group(group).offsets |= {tp: (offset, metadata) for tp, offset in offsets.items()}
+
+    def expire(self, group: str, member_id: str) -> None:
+        """A member's session ends."""
+        with self._changed:
+            self.group(group).remove(member_id)
+
+    # What it answers
+
+    def _handler(self, node: int) -> Any:
+        def handle(api: str, request: Any, error: int) -> Any:
+            answer = _response_of(request)
+            with self._changed:
+                self.requests.append((api, node, request))
+                getattr(self, f"_{api}")(request, answer, node, error)
+            return answer
+
+        return handle
+
+    def _ApiVersions(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
+        spoken = metadata.ApiVersionsResponse.ApiVersion
+        answer.api_keys = [
+            spoken(version=3, api_key=key, min_version=0, max_version=each.max_version) for key, each in REQUESTS.items()
+        ]
+
+    def _Metadata(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
+        broker = metadata.MetadataResponse.MetadataResponseBroker
+        answer.brokers = [
+            broker(version=12, node_id=each.node, host="127.0.0.1", port=each.port, rack=None)
+            for each in self.brokers.values()
+        ]
+        names = sorted(self.logs) if request.topics is None else [each.name for each in request.topics]
+        answer.topics = [self._described(name) for name in names]
+
+    def _described(self, name: str) -> Any:
+        topic = metadata.MetadataResponse.MetadataResponseTopic
+        part = topic.MetadataResponsePartition
+        partitions = [
+            part(version=12, partition_index=number, leader_id=log.leader if log.leader else -1, leader_epoch=0)
+            for number, log in self.logs.get(name, {}).items()
+        ]
+        for each in partitions:
+            each.replica_nodes = each.isr_nodes = each.offline_replicas = []
+        known = name in self.logs
+        topic_id = self.ids[name] if known else uuid.UUID(int=0)
+        error = 0 if known else UNKNOWN_TOPIC
+        return topic(version=12, error_code=error, name=name, topic_id=topic_id, partitions=partitions)
+
+    def _FindCoordinator(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
+        found = self.brokers[self.coordinator]
+        coordinator = metadata.FindCoordinatorResponse.Coordinator
+        key = request.coordinator_keys[0]
+        answer.coordinators = [
+            coordinator(version=4, key=key, node_id=found.node, host="127.0.0.1", port=found.port, error_code=0)
+        ]
+
+    def _coordinated(self, request: Any, answer: Any, node: int, error: int) -> FakeGroup | None:
+        """The group, where this broker coordinates it and no error was ordered."""
+        answer.error_code = error or (0 if node == self.coordinator else NOT_COORDINATOR)
+        if error == UNKNOWN_MEMBER:
+            # A coordinator that says so does not wait for that member.
+            self.group(request.group_id).remove(getattr(request, "member_id", ""))
+        return None if answer.error_code else self.group(request.group_id)
+
+    def _JoinGroup(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
+        answer.protocol_name, answer.leader, answer.member_id, answer.members = "", "", request.member_id, []
+        if group := self._coordinated(request, answer, node, error):
+            group.join(request, answer)
+
+    def _SyncGroup(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
+        answer.assignment = b""
+        if group := self._coordinated(request, answer, node, error):
+            group.sync(request, answer)
+
+    def _Heartbeat(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
+        if group := self._coordinated(request, answer, node, error):
+            group.heartbeat(request, answer)
+
+    def _LeaveGroup(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
+        answer.members = []
+        if group := self._coordinated(request, answer, node, error):
+            left = consumer.LeaveGroupResponse.MemberResponse
+            answer.members = [
+                left(version=5, member_id=each.member_id, error_code=group.remove(each.member_id))
+                for each in request.members
+            ]
+
+    def _OffsetCommit(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
+        group = self.group(request.group_id)
+        refused = error or (NOT_COORDINATOR if node != self.coordinator else group.may_commit(request))
+        taken: dict[Partition, int] = {}
+        texts = set()
+        topic_of = consumer.OffsetCommitResponse.OffsetCommitResponseTopic
+        answer.topics = []
+        for topic in request.topics:
+            answered = topic_of(version=8, name=topic.name, partitions=[])
+            for part in topic.partitions:
+                text = part.committed_metadata or ""
+                known = part.partition_index in self.logs.get(topic.name, {})
+                errno = refused or (0 if known else UNKNOWN_TOPIC)
+                errno = errno or (METADATA_TOO_LARGE if len(text) > self._max_metadata else 0)
+                if not errno:
+                    group.offsets[topic.name, part.partition_index] = part.committed_offset, text
+                taken[topic.name, part.partition_index] = part.committed_offset
+                texts.add(text)
+                answered.partitions.append(
+                    topic_of.OffsetCommitResponsePartition(
+                        version=8, partition_index=part.partition_index, error_code=errno
+                    )
+                )
+                refused_any = errno
+            answer.topics.append(answered)
+        self.commits.append(
+            Commit(
+                request.group_id,
+                request.member_id,
+                request.generation_id_or_member_epoch,
+                taken,
+                "|".join(sorted(texts)),
+                refused_any,
+            )
+        )
+
+    def _OffsetFetch(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
+        asked = request.groups[0]
+        group_of = consumer.OffsetFetchResponse.OffsetFetchResponseGroup
+        topic_of = group_of.OffsetFetchResponseTopics
+        part_of = topic_of.OffsetFetchResponsePartitions
+        errno = error or (0 if node == self.coordinator else NOT_COORDINATOR)
+        offsets = self.group(asked.group_id).offsets
+        topics = []
+        for topic in [] if errno else asked.topics:
+            parts = []
+            for number in topic.partition_indexes:
+                offset, text = offsets.get((topic.name, number), (-1, ""))
+                parts.append(
+                    part_of(
+                        version=8,
+                        partition_index=number,
+                        committed_offset=offset,
+                        committed_leader_epoch=-1,
+                        metadata=text,
+                        error_code=0,
+                    )
+                )
+            topics.append(topic_of(version=8, name=topic.name, partitions=parts))
+        answer.groups = [group_of(version=8, group_id=asked.group_id, topics=topics, error_code=errno)]
+
+    def _ListOffsets(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
+        topic_of = consumer.ListOffsetsResponse.ListOffsetsTopicResponse
+        part_of = topic_of.ListOffsetsPartitionResponse
+        answer.topics = []
+        for topic in request.topics:
+            parts = []
+            for part in topic.partitions:
+                log = self.logs.get(topic.name, {}).get(part.partition_index)
+                if log is None or log.leader != node:
+                    errno, offset = (UNKNOWN_TOPIC if log is None else NOT_LEADER), -1
+                else:
+                    committed_only = request.isolation_level == 1 and log.stable is not None
+                    errno, offset = 0, log.start if part.timestamp == -2 else log.stable if committed_only else log.end
+                parts.append(
+                    part_of(
+                        version=7,
+                        partition_index=part.partition_index,
+                        error_code=errno,
+                        timestamp=-1,
+                        offset=offset,
+                        leader_epoch=0,
+                    )
+                )
+            answer.topics.append(topic_of(version=7, name=topic.name, partitions=parts))
+
+    def _Fetch(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
+        topic_of = consumer.FetchResponse.FetchableTopicResponse
+        by_id = {str(each): name for name, each in self.ids.items()}
+        answer.error_code, answer.session_id, answer.responses = 0, 0, []
+        deadline = time.monotonic() + request.max_wait_ms / 1000
+        while not error and not self._has_some(request, by_id) and time.monotonic() < deadline:
+            self._changed.wait(max(0.0, deadline - time.monotonic()))
+        for topic in request.topics:
+            parts = [self._fetched(by_id.get(str(topic.topic_id)), each, node) for each in topic.partitions]
+            answer.responses.append(topic_of(version=13, topic_id=topic.topic_id, partitions=parts))
+
+    def _has_some(self, request: Any, by_id: dict[str, str]) -> bool:
+        for topic in request.topics:
+            logs = self.logs.get(by_id.get(str(topic.topic_id), ""), {})
+            for part in topic.partitions:
+                log = logs.get(part.partition)
+                if log is None or not log.start <= part.fetch_offset <= log.end or part.fetch_offset < log.end:
+                    return True
+        return False
+
+    def _fetched(self, name: str | None, asked: Any, node: int) -> Any:
+        part_of = consumer.FetchResponse.FetchableTopicResponse.PartitionData
+        log = self.logs.get(name or "", {}).get(asked.partition)
+        told = part_of(version=13, partition_index=asked.partition, error_code=0, high_watermark=-1, records=b"")
+        told.aborted_transactions = []
+        if name is None or log is None:
+            told.error_code = UNKNOWN_TOPIC_ID if name is None else UNKNOWN_TOPIC
+        elif log.leader != node:
+            told.error_code = NOT_LEADER
+        elif not log.start <= asked.fetch_offset <= log.end:
+            told.error_code = OUT_OF_RANGE
+        else:
+            told.high_watermark, told.last_stable_offset, told.log_start_offset = log.end, log.end, log.start
+            found = [raw for _, after, raw in log.batches if after > asked.fetch_offset]
+            # At least one batch is whole, whatever its size; the last of several may be cut.
+            size = max(asked.partition_max_bytes, len(found[0]) if found else 0)
+            told.records = b"".join(found)[:size]
+        return told
+
+
+def _response_of(request: Any) -> Any:
+    answer = request.header.get_response_class()
+    return answer(throttle_time_ms=0) if "throttle_time_ms" in answer._struct.fields else answer()

@@ -1,0 +1,183 @@
+"""AvailableNow is complete: the run ends when the group's commits have reached its target everywhere. On the fake."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_group_source import run_target
+from spark_group_source.errors import DeadlineExceeded
+from spark_group_source.testing.fake import FakeKafka, Fault
+from tests.contract.conftest import PATIENCE, Bench, Query, eventually
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_target, "POLL", (0.01, 0.05))
+
+
+class Background:
+    """A call on a thread of its own; :meth:`result` waits for what it returned or raised."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._found: list[Any] = []
+        self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
+        self._thread.start()
+
+    def _run(self, call: Callable[[], Any]) -> None:
+        try:
+            self._found.append(call())
+        except BaseException as error:
+            self._found.append(error)
+
+    @property
+    def waits(self) -> bool:
+        return self._thread.is_alive()
+
+    def result(self) -> Any:
+        self._thread.join(PATIENCE)
+        assert not self.waits, f"still waiting after {PATIENCE:.0f} s"
+        if isinstance(self._found[0], BaseException):
+            raise self._found[0]
+        return self._found[0]
+
+
+def looks(fake: FakeKafka) -> int:
+    return sum(api == "OffsetFetch" for api, _, _ in fake.requests)
+
+
+def beside_another(on_fake: Bench) -> tuple[Query, Query]:
+    """A run that has read its half of what was there, and the other member, in the middle of its batch."""
+    other = on_fake.start()
+    run = on_fake.query()
+    run.driver.start(run.end)
+    eventually(lambda: len(other.owns()) == len(run.owns()) == 2, "an even split")
+    on_fake.produce(5, 5, 5, 5)
+    other.begin()
+    run.driver.freeze_target()
+    run.begin()
+    run.finish()
+    return other, run
+
+
+def test_a_run_waits_for_what_another_member_owns_and_ends_when_that_is_committed(
+    on_fake: Bench, fake: FakeKafka
+) -> None:
+    other, run = beside_another(on_fake)
+    last = Background(run.poll)
+    before = looks(fake)
+    eventually(lambda: looks(fake) > before + 3, "the run to look how far the other is")
+    assert last.waits
+    other.finish()
+    other.poll()
+    assert last.result() == []
+    assert on_fake.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
+
+
+def test_a_run_takes_over_what_a_dead_member_owned(on_fake: Bench) -> None:
+    other, run = beside_another(on_fake)
+    last = Background(run.poll)
+    other.driver._member._closing.set()  # dies in mid-batch, and its session ends
+    on_fake.expire(other)
+    reads = last.result()
+    while reads:
+        run.finish()
+        reads = run.poll()
+    assert on_fake.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
+    assert sum(each.size for each in run.read) == 20
+
+
+def test_a_run_without_partitions_ends_when_the_others_are_there(on_fake: Bench) -> None:
+    others = [on_fake.start() for _ in range(4)]
+    eventually(lambda: all(len(each.owns()) == 1 for each in others), "one partition each")
+    on_fake.produce(1, 1, 1, 1)
+    run = on_fake.query().start(available_now=True)
+    eventually(lambda: sum(len(each.owns()) for each in (run, *others)) == 4)
+    idle = Background(run.poll) if not run.owns() else None
+    for other in others:
+        other.idle()
+    assert idle is None or idle.result() == []
+
+
+def test_an_empty_partition_that_nobody_commits_is_not_waited_for(on_fake: Bench, fake: FakeKafka) -> None:
+    on_fake.produce(5)
+    run = on_fake.query()
+    run.driver.start(run.end)
+    run.driver.freeze_target()
+    run.driver.await_share()
+    run.begin()
+    run.finish()
+    # As a member of another kind leaves it, which commits only what it has read.
+    for number in (1, 2, 3):
+        del fake.group(on_fake.group).offsets["topic", number]
+    assert run.poll() == []
+
+
+def test_a_run_without_progress_ends_with_an_error_that_names_partition_and_offsets(on_fake: Bench) -> None:
+    other = on_fake.start()
+    short = {"kafka_session_timeout_ms": "200", "kafka_max_poll_interval_ms": "300"}
+    run = on_fake.query(**short)
+    run.driver.start(run.end)
+    eventually(lambda: len(other.owns()) == len(run.owns()) == 2, "an even split")
+    on_fake.produce(5, 5, 5, 5)
+    run.driver.freeze_target()
+    run.begin()
+    run.finish()
+    held = min(other.owns())
+    with pytest.raises(DeadlineExceeded, match=rf"topic-{held} at 0 of 5.*does not commit"):
+        run.poll()
+
+
+def test_a_batch_whose_commit_fails_is_committed_before_the_run_ends(
+    on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_group_source.driver.RETRY_INTERVAL", 0.05)
+    on_fake.produce(5)
+    run = on_fake.query().start(available_now=True)
+    run.begin()
+    fake.next("OffsetCommit", Fault(error=14), times=3)
+    run.finish()
+    assert run.poll() == []
+    assert on_fake.committed()[0] == 5
+
+
+@pytest.mark.parametrize("fault", [Fault(error=14), Fault(drop="before"), Fault(truncate=9)], ids=str)
+def test_a_look_at_the_group_that_fails_is_repeated(on_fake: Bench, fake: FakeKafka, fault: Fault) -> None:
+    other, run = beside_another(on_fake)
+    fake.next("OffsetFetch", fault, times=2)
+    last = Background(run.poll)
+    other.finish()
+    other.poll()
+    assert last.result() == []
+
+
+def test_a_run_outlives_an_outage_of_a_leader(
+    on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_target, "LOOK_TIMEOUT", 0.3)
+    other, run = beside_another(on_fake)
+    held = min(other.owns())
+    del fake.group(on_fake.group).offsets["topic", held]
+    assert run.owns()
+    leader, fake.logs["topic"][held].leader = fake.logs["topic"][held].leader, None
+    last = Background(run.poll)
+    before = looks(fake)
+    eventually(lambda: looks(fake) > before + 3, "the run to look again and again")
+    assert last.waits
+    fake.logs["topic"][held].leader = leader
+    other.finish()
+    other.poll()
+    assert last.result() == []
+
+
+def test_limits_hold_in_a_run_as_well(on_fake: Bench) -> None:
+    on_fake.produce(10)
+    run = on_fake.query().start(available_now=True)
+    sizes = []
+    while reads := run.poll(limit=4):
+        sizes.append(sum(each.size for each in reads))
+        run.finish()
+    assert sizes == [4, 4, 2]

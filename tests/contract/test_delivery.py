@@ -1,0 +1,360 @@
+"""The delivery contract, sentence by sentence (see DESIGN.md), on a fake Kafka and on a real one."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from spark_group_source.group.commits import MARK
+from spark_group_source.group.state import Phase
+from spark_group_source.offsets import BatchOffset, OffsetRange
+from tests.contract.conftest import Bench, Query, eventually
+
+
+def spans(reads: list[OffsetRange]) -> dict[int, tuple[int, int]]:
+    return {each.partition: (each.start, each.end) for each in reads}
+
+
+def assert_read_once(*queries: Query) -> None:
+    """No offset was read twice, by whichever query."""
+    seen: set[tuple[int, int]] = set()
+    for query in queries:
+        for each in query.read:
+            offsets = {(each.partition, offset) for offset in range(each.start, each.end)}
+            assert not seen & offsets, f"{each} was read twice"
+            seen |= offsets
+
+
+def two_in_mid_batch(bench: Bench) -> tuple[Query, Query]:
+    """A query in the middle of a batch of all partitions, and another one that waits for its share."""
+    bench.produce(5, 5, 5, 5)
+    first = bench.start()
+    assert spans(first.begin()) == {number: (0, 5) for number in range(4)}
+    second = bench.query()
+    second.driver.start(BatchOffset())
+    eventually(lambda: first.me.phase is Phase.DRAINING, "the hand-over to wait for the batch")
+    return first, second
+
+
+# 1. Replay is exact
+
+
+def test_a_batch_that_was_replayed_after_a_restart_counts_as_completed_and_is_not_read_again(bench: Bench) -> None:
+    bench.produce(5, 5)
+    crashed = bench.start()
+    crashed.begin()
+    logged = crashed.running
+    assert logged is not None
+    crashed.close()
+    assert bench.committed() == {0: 0, 1: 0, 2: 0, 3: 0}
+    # Spark replays the logged batch from its JSON, then asks for what comes after it.
+    again = bench.start(logged)
+    assert not again.poll()
+    assert bench.committed() == {0: 5, 1: 5, 2: 0, 3: 0}
+
+
+def test_the_same_batch_is_given_until_spark_has_completed_it(bench: Bench) -> None:
+    bench.produce(5)
+    query = bench.start()
+    planned = query.driver.latest(query.end, None)
+    bench.produce(5)
+    assert query.driver.latest(query.end, None) == planned
+    assert bench.committed()[0] == 0
+
+
+def test_the_offset_keeps_the_ends_of_partitions_that_a_batch_does_not_read(bench: Bench) -> None:
+    bench.produce(5, 5)
+    query = bench.start().idle()
+    bench.produce(3)
+    query.begin()
+    assert query.running is not None
+    assert query.running.ends() == {bench.tp(0): 8, bench.tp(1): 5, bench.tp(2): 0, bench.tp(3): 0}
+
+
+# 2. Only completed work is committed, and all of it
+
+
+def test_a_batch_is_committed_when_it_is_completed_and_not_before(bench: Bench) -> None:
+    bench.produce(5, 5, 5, 5)
+    query = bench.start()
+    query.begin()
+    assert bench.committed() == {0: 0, 1: 0, 2: 0, 3: 0}
+    query.finish()
+    assert not query.poll()
+    assert bench.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
+
+
+def test_a_batch_is_committed_by_sparks_commit_as_well(bench: Bench) -> None:
+    bench.produce(5)
+    query = bench.start()
+    query.begin()
+    assert query.running is not None
+    query.driver.complete(query.running)
+    assert bench.committed()[0] == 5
+
+
+def test_the_last_batch_is_committed_when_the_next_one_is_planned(bench: Bench) -> None:
+    bench.produce(5)
+    query = bench.start()
+    query.begin()
+    bench.produce(5)
+    query.finish()
+    assert spans(query.begin()) == {0: (5, 10)}
+    assert bench.committed()[0] == 5
+
+
+def test_a_batch_that_failed_is_never_committed(bench: Bench) -> None:
+    bench.produce(5)
+    query = bench.start()
+    query.begin()
+    query.close()
+    assert bench.committed()[0] == 0
+
+
+def test_an_idle_query_shows_no_lag(bench: Bench) -> None:
+    bench.produce(1, 2, 3, 4)
+    query = bench.start()
+    while query.poll(limit=2):
+        query.finish()
+    assert bench.committed() == {0: 1, 1: 2, 2: 3, 3: 4}
+
+
+# 3. Hand-over loses nothing and repeats nothing
+
+
+def test_hand_over_waits_for_the_batch_in_flight_and_then_nothing_is_read_twice(bench: Bench) -> None:
+    first, second = two_in_mid_batch(bench)
+    kept = first.owns()
+    assert len(kept) == 2
+    assert not second.owns()
+    first.finish()
+    assert not first.poll()
+    assert bench.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
+    eventually(lambda: second.owns() == {0, 1, 2, 3} - kept, "the other half to move")
+    bench.produce(2, 2, 2, 2)
+    for query in (first, second):
+        query.begin()
+        query.finish()
+    eventually(lambda: not first.poll() and not second.poll(), "both to be idle")
+    assert_read_once(first, second)
+    assert bench.committed() == {0: 7, 1: 7, 2: 7, 3: 7}
+
+
+def test_a_batch_planned_while_a_hand_over_waits_leaves_out_what_moves(bench: Bench) -> None:
+    bench.produce(5)
+    first = bench.start()
+    assert spans(first.begin()) == {0: (0, 5)}
+    second = bench.query()
+    second.driver.start(BatchOffset())
+    # Three partitions are idle: some move although a batch of the fourth is running.
+    eventually(second.owns, "partitions that no batch reads to move")
+    assert 0 not in second.owns() or first.me.in_flight.isdisjoint(second.me.owned)
+    first.finish()
+    assert not first.poll()
+    eventually(lambda: len(second.owns()) == 2)
+    assert bench.committed()[0] == 5
+
+
+def test_hand_over_does_not_wait_when_nothing_is_in_flight(bench: Bench) -> None:
+    bench.produce(5, 5, 5, 5)
+    first = bench.start().idle()
+    # Spark says nothing more on behalf of the first query from here on.
+    second = bench.start()
+    eventually(lambda: len(second.owns()) == 2 and len(first.owns()) == 2, "half of the partitions to move")
+    assert not second.poll()
+
+
+def test_closing_in_mid_batch_does_not_wait_and_its_partitions_move_uncommitted(bench: Bench) -> None:
+    bench.produce(5, 5, 5, 5)
+    first, second = bench.start(), bench.query()
+    first.begin()
+    first.close()
+    second.start()
+    eventually(lambda: second.owns() == {0, 1, 2, 3}, "everything to move")
+    assert spans(second.begin()) == {number: (0, 5) for number in range(4)}
+
+
+def test_a_batch_past_the_hand_over_time_is_given_up_uncommitted_and_said_so(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.produce(5, 5, 5, 5)
+    first = bench.start(kafka_max_poll_interval_ms="1000")
+    first.begin()
+    second = bench.query(kafka_max_poll_interval_ms="1000")
+    with caplog.at_level(logging.WARNING):
+        second.start()
+        moved = eventually(lambda: len(second.owns()) == 2 and second.owns(), "half to move although the batch runs")
+    assert "did not end within the hand-over time" in caplog.text
+    assert "maxOffsetsPerTrigger" in caplog.text
+    assert first.driver._share.counters.handed_over_late == 2
+    first.finish()
+    assert not first.poll()
+    assert bench.committed() == {number: 0 if number in moved else 5 for number in range(4)}
+
+
+def test_what_is_lost_in_mid_batch_is_not_committed_by_who_lost_it(bench: Bench) -> None:
+    first, second = two_in_mid_batch(bench)
+    bench.expire(first)
+    lost = eventually(lambda: second.owns() and not second.owns() & first.owns() and second.owns(), "the loss")
+    first.finish()
+    assert not first.poll()
+    committed = bench.committed()
+    assert {number: committed[number] for number in lost} == dict.fromkeys(lost, 0)
+    assert first.driver._share.counters.lost > 0
+
+
+# 5. Every owned partition has a committed position at once
+
+
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_every_owned_partition_is_committed_at_once_also_empty_ones(bench: Bench, starting: str) -> None:
+    bench.produce(5, 0, 7)
+    bench.start(startingOffsets=starting)
+    assert bench.committed() == ({0: 0, 1: 0, 2: 0, 3: 0} if starting == "earliest" else {0: 5, 1: 0, 2: 7, 3: 0})
+
+
+def test_every_commit_carries_the_mark(bench: Bench) -> None:
+    bench.produce(5)
+    query = bench.start()
+    assert {each.metadata[: len(MARK)] for each in bench.commits().values()} == {MARK}
+    query.idle()
+    assert bench.commits()[0].offset == 5
+    assert bench.commits()[0].marked
+
+
+# 6. Where a newly owned partition starts
+
+
+def stood_at(bench: Bench, end: int) -> BatchOffset:
+    """The offset of a query that has read partitions 0 and 1 up to ``end``, and ended."""
+    bench.produce(end, end)
+    query = bench.start().idle()
+    query.close()
+    assert query.end.ends()[bench.tp(0)] == end
+    return query.end
+
+
+def test_a_commit_further_than_what_the_query_logged_is_where_it_goes_on(bench: Bench) -> None:
+    logged = stood_at(bench, 5)
+    bench.produce(5, 5)
+    other = bench.start().idle()
+    other.close()
+    query = bench.start(logged)
+    assert not query.poll()
+    bench.produce(1)
+    assert spans(query.begin()) == {0: (10, 11)}
+
+
+def test_a_logged_end_further_than_our_own_commit_is_where_it_goes_on_and_is_committed(bench: Bench) -> None:
+    logged = stood_at(bench, 5)
+    bench.rewind({0: 2}, MARK)
+    query = bench.start(logged)
+    assert not query.poll()
+    assert bench.committed()[0] == 5
+
+
+def test_an_operators_rewind_is_honoured_over_what_the_query_logged(bench: Bench) -> None:
+    logged = stood_at(bench, 5)
+    bench.rewind({0: 2})
+    query = bench.start(logged)
+    assert bench.committed()[0] == 2
+    assert spans(query.begin()) == {0: (2, 5)}
+
+
+def test_a_new_checkpoint_goes_on_at_the_groups_commit(bench: Bench) -> None:
+    stood_at(bench, 5)
+    bench.produce(1)
+    assert spans(bench.start().begin()) == {0: (5, 6)}
+
+
+@pytest.mark.parametrize(("starting", "reads"), [("earliest", {0: (0, 5)}), ("latest", {})])
+def test_without_commit_and_log_starting_offsets_decide(
+    bench: Bench, starting: str, reads: dict[int, tuple[int, int]]
+) -> None:
+    bench.produce(5)
+    query = bench.start(startingOffsets=starting)
+    assert spans(query.poll()) == reads
+
+
+def test_a_logged_end_goes_before_starting_offsets_where_the_group_has_no_commit(
+    bench: Bench, unique_group: str
+) -> None:
+    logged = stood_at(bench, 5)
+    bench.produce(2)
+    elsewhere = bench.start(logged, kafka_group_id=unique_group, startingOffsets="earliest")
+    assert spans(elsewhere.begin()) == {0: (5, 7)}
+
+
+# 8. One member per running query, which leaves promptly
+
+
+def test_a_closed_query_has_left_when_close_returns(bench: Bench) -> None:
+    first = bench.start()
+    second = bench.start()
+    eventually(lambda: len(second.owns()) == 2)
+    first.close()
+    eventually(lambda: second.owns() == {0, 1, 2, 3}, "everything to move at once, long before a session ends")
+    bench.close()
+    # An operator's commit is taken only where the group has no members.
+    bench.rewind({0: 0})
+
+
+# 9. Two queries on one group split the topic
+
+
+def test_two_queries_split_the_topic_and_together_read_everything_once(bench: Bench) -> None:
+    first, second = bench.start(), bench.start()
+    eventually(lambda: len(first.owns()) == len(second.owns()) == 2, "an even split")
+    assert first.owns() | second.owns() == {0, 1, 2, 3}
+    bench.produce(3, 4, 5, 6)
+    for query in (first, second):
+        query.begin()
+        query.finish()
+        query.idle()
+    assert_read_once(first, second)
+    assert bench.committed() == {0: 3, 1: 4, 2: 5, 3: 6}
+
+
+@pytest.mark.parametrize("assignor", ["range", "roundrobin"])
+def test_eager_members_split_the_topic_and_hand_over_completed_batches_only(bench: Bench, assignor: str) -> None:
+    bench.produce(5, 5, 5, 5)
+    eager = {"kafka_partition_assignment_strategy": assignor}
+    first = bench.start(**eager)
+    first.begin()
+    second = bench.query(**eager)
+    second.driver.start(BatchOffset())
+    eventually(lambda: first.me.phase is Phase.DRAINING, "the hand-over to wait for the batch")
+    first.finish()
+    first.poll()
+    eventually(lambda: len(first.owns()) == len(second.owns()) == 2, "an even split")
+    assert bench.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
+    assert not second.poll()
+
+
+def test_a_member_without_partitions_is_idle_and_takes_over(bench: Bench) -> None:
+    queries = [bench.start() for _ in range(5)]
+    eventually(lambda: sorted(len(each.owns()) for each in queries) == [0, 1, 1, 1, 1], "one partition each")
+    idle = next(each for each in queries if not each.owns())
+    assert not idle.poll()
+    owner = next(each for each in queries if each is not idle)
+    owner.close()
+    queries.remove(owner)
+    eventually(lambda: len(idle.owns()) == 1, "the idle one to take over")
+
+
+# 10. AvailableNow is complete
+
+
+def test_available_now_reads_what_was_there_at_the_start_and_ends(bench: Bench) -> None:
+    bench.produce(5, 5)
+    run = bench.query().start(available_now=True)
+    assert spans(run.begin()) == {0: (0, 5), 1: (0, 5)}
+    bench.produce(5, 5)
+    run.finish()
+    assert not run.poll()
+    assert bench.committed() == {0: 5, 1: 5, 2: 0, 3: 0}
+
+
+def test_available_now_with_nothing_to_read_ends(bench: Bench) -> None:
+    assert not bench.query().start(available_now=True).poll()

@@ -1,0 +1,469 @@
+"""Group trouble never kills or wedges a query; what cannot heal is fatal, and says what to change. On the fake."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from spark_group_source import driver as driver_module
+from spark_group_source import share as share_module
+from spark_group_source.errors import BrokerUnavailable, GroupError, GroupSourceError, TopicError
+from spark_group_source.group.verdicts import VERDICTS, Verdict, describe
+from spark_group_source.testing.fake import FakeKafka, Fault
+from tests.contract.conftest import Bench, Query, eventually
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is tried again is tried at once."""
+    monkeypatch.setattr(driver_module, "RETRY_INTERVAL", 0.05)
+    monkeypatch.setattr(share_module, "COMMIT_TIMEOUT", 0.3)
+    monkeypatch.setattr(share_module, "RESOLVE_TIMEOUT", 0.3)
+    yield
+
+
+def assert_goes_on(bench: Bench, query: Query) -> None:
+    """The query still reads, and what it reads is committed."""
+    before = bench.committed().get(0, 0)
+    bench.produce(1)
+    query.begin()
+    query.finish()
+    eventually(lambda: not query.poll() and bench.committed()[0] == before + 1, "the commit")
+
+
+# Commits
+
+
+def test_metadata_that_is_too_large_is_left_out_and_the_offset_committed(group: str) -> None:
+    with FakeKafka(max_metadata=3) as kafka:
+        bench = Bench(kafka, kafka.create_topic("topic", partitions=2), group)
+        bench.produce(5)
+        bench.start().idle()
+        assert bench.committed() == {0: 5, 1: 0}
+        assert bench.commits()[0].metadata == ""
+        bench.close()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(error=15),
+        Fault(error=27),
+        Fault(error=22),
+        Fault(error=30),
+        Fault(error=-1),
+        Fault(drop="before"),
+        Fault(truncate=9),
+        Fault(silent=True),
+    ],
+    ids=str,
+)
+def test_a_failed_commit_is_part_of_the_next_and_the_query_goes_on(
+    on_fake: Bench, fake: FakeKafka, fault: Fault, caplog: pytest.LogCaptureFixture
+) -> None:
+    on_fake.produce(5)
+    query = on_fake.start()
+    query.begin()
+    fake.next("OffsetCommit", fault)
+    query.finish()
+    on_fake.produce(0, 3)
+    with caplog.at_level(logging.WARNING):
+        query.begin()
+    assert "a commit failed and is tried again" in caplog.text
+    if not (fault.truncate or fault.silent):  # then the broker has it, and only the answer is missing
+        assert on_fake.committed() == {0: 0, 1: 0, 2: 0, 3: 0}
+    query.finish()
+    query.poll()
+    assert on_fake.committed() == {0: 5, 1: 3, 2: 0, 3: 0}
+
+
+def test_a_failed_commit_of_an_idle_query_is_tried_again_without_a_batch(on_fake: Bench, fake: FakeKafka) -> None:
+    on_fake.produce(5)
+    query = on_fake.start()
+    query.begin()
+    fake.next("OffsetCommit", Fault(error=14), times=3)
+    query.finish()
+    eventually(lambda: not query.poll() and on_fake.committed()[0] == 5, "the commit")
+
+
+def test_a_partition_that_cannot_be_committed_leaves_the_others_committed(on_fake: Bench, fake: FakeKafka) -> None:
+    on_fake.produce(5, 5)
+    query = on_fake.start()
+    query.begin()
+
+    def one_is_gone(answer: object) -> None:
+        answer.topics[0].partitions[0].error_code = 3  # type: ignore[attr-defined]
+
+    fake.next("OffsetCommit", Fault(edit=one_is_gone))
+    query.finish()
+    assert not query.poll()
+    assert not query.driver._share.counters.failed_commits
+    assert_goes_on(on_fake, query)
+
+
+def test_a_hand_over_waits_for_a_commit_that_failed(on_fake: Bench, fake: FakeKafka) -> None:
+    on_fake.produce(5, 5, 5, 5)
+    first = on_fake.start()
+    first.begin()
+    fake.next("OffsetCommit", Fault(error=14), times=4)
+    first.finish()
+    first.poll()
+    second = on_fake.query()
+    second.driver.start(second.end)
+    eventually(lambda: not first.poll() and len(second.owns()) == 2, "half to move")
+    assert on_fake.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
+    assert not second.poll()
+
+
+def test_a_commit_of_a_generation_that_is_over_is_not_taken(on_fake: Bench, fake: FakeKafka) -> None:
+    on_fake.produce(5)
+    query = on_fake.start()
+    query.begin()
+    fake.next("JoinGroup", Fault(error=14), times=10_000)
+    on_fake.expire(query)
+    eventually(lambda: query.driver._share.counters.lost == 4, "the loss")
+    sent = len(fake.commits)
+    query.finish()
+    assert not query.poll()
+    assert len(fake.commits) == sent, "what is lost is not even tried to be committed"
+    fake.clear_faults()
+    eventually(lambda: not query.poll() and on_fake.committed()[0] == 5, "the commit, once it is owned again")
+
+
+def test_commits_carry_the_member_and_its_generation(on_fake: Bench, fake: FakeKafka) -> None:
+    query = on_fake.start()
+    on_fake.start()
+    eventually(lambda: len(query.owns()) == 2)
+    on_fake.produce(1, 1, 1, 1)
+    query.begin()
+    query.finish()
+    query.poll()
+    me, last = query.me, fake.commits[-1]
+    assert (last.member_id, last.generation) == (me.member_id, me.generation)
+    assert {number for _, number in last.offsets} == query.owns()
+
+
+# Start positions
+
+
+@pytest.mark.parametrize("api", ["OffsetFetch", "ListOffsets", "OffsetCommit"])
+@pytest.mark.parametrize("fault", [Fault(drop="before"), Fault(drop="after"), Fault(truncate=9), Fault(silent=True)])
+def test_start_positions_that_cannot_be_had_are_looked_for_again(
+    on_fake: Bench, fake: FakeKafka, api: str, fault: Fault
+) -> None:
+    on_fake.produce(5)
+    fake.next(api, fault)
+    query = on_fake.start()
+    eventually(lambda: query.owns() == {0, 1, 2, 3} or query.poll(), "start positions")
+    if query.running is None:
+        query.begin()
+    query.finish()
+    eventually(lambda: not query.poll() and on_fake.committed() == {0: 5, 1: 0, 2: 0, 3: 0}, "all to be committed")
+
+
+def test_the_offsets_of_a_transaction_in_progress_are_waited_for(on_fake: Bench, fake: FakeKafka) -> None:
+    def unstable(answer: object) -> None:
+        for each in answer.groups[0].topics[0].partitions:  # type: ignore[attr-defined]
+            each.error_code = 88
+
+    fake.next("OffsetFetch", Fault(edit=unstable), times=2)
+    on_fake.produce(5)
+    query = on_fake.start()
+    query.begin()
+
+
+# The membership
+
+
+def test_a_coordinator_that_moves_is_followed_and_the_membership_kept(on_fake: Bench, fake: FakeKafka) -> None:
+    query = on_fake.start()
+    generation = query.me.generation
+    fake.coordinator = 2
+    eventually(lambda: any(api == "Heartbeat" and node == 2 for api, node, _ in fake.requests), "a heartbeat")
+    assert_goes_on(on_fake, query)
+    assert (query.me.generation, query.driver._share.counters.lost) == (generation, 0)
+
+
+def test_connections_that_break_are_opened_again_and_the_membership_kept(on_fake: Bench, fake: FakeKafka) -> None:
+    query = on_fake.start()
+    generation = query.me.generation
+    for broker in fake.brokers.values():
+        broker.disconnect()
+    assert_goes_on(on_fake, query)
+    assert (query.me.generation, query.driver._share.counters.lost) == (generation, 0)
+
+
+def test_an_outage_of_all_brokers_is_outlived(on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_group_source.log_ends.LOOK_TIMEOUT", 0.2)
+    query = on_fake.start()
+    for broker in fake.brokers.values():
+        broker.stop()
+    for _ in range(3):
+        assert not query.poll()
+    for broker in fake.brokers.values():
+        broker.start()
+    assert_goes_on(on_fake, query)
+
+
+def test_a_join_that_waits_at_the_broker_does_not_keep_the_query_from_ending(
+    on_fake: Bench, fake: FakeKafka
+) -> None:
+    query = on_fake.query()
+    fake.next("JoinGroup", Fault(), times=1)  # it gets its id
+    fake.next("JoinGroup", Fault(silent=True))
+    query.driver.start(query.end)
+    eventually(lambda: sum(api == "JoinGroup" for api, _, _ in fake.requests) == 2, "the join")
+    began = time.monotonic()
+    query.close()
+    assert time.monotonic() - began < 3.0
+    assert not fake.group(on_fake.group).members
+
+
+def test_a_hung_broker_does_not_keep_commits_from_the_new_coordinator(
+    on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A host that is gone without a word: it takes bytes and never answers.
+    monkeypatch.setattr("spark_group_source.log_ends.LOOK_TIMEOUT", 1.0)
+    on_fake.produce(5)
+    query = on_fake.start()
+    query.begin()
+    fake.brokers[1].hung = True
+    fake.coordinator = 2
+    for log in fake.logs["topic"].values():
+        log.leader = 2
+    query.finish()
+    eventually(lambda: not query.poll() and fake.commits[-1].offsets.get(("topic", 0)) == 5, "the commit")
+    fake.brokers[1].hung = False
+
+
+def test_a_hung_leader_does_not_keep_the_others_partitions_from_being_read(
+    on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_group_source.log_ends.LOOK_TIMEOUT", 0.5)
+    monkeypatch.setattr("spark_group_source.topic_ids.LOOK_TIMEOUT", 0.5)
+    query = on_fake.start()
+    assert not query.poll()
+    fake.brokers[2].hung = True
+    for log in fake.logs["topic"].values():
+        log.leader = 1
+    on_fake.produce(1, 1)
+    eventually(query.poll, "a batch, once leadership has moved")
+    fake.brokers[2].hung = False
+
+
+def test_a_partition_without_a_leader_does_not_kill_the_query(
+    on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_group_source.log_ends.LOOK_TIMEOUT", 0.2)
+    query = on_fake.start()
+    fake.next("ListOffsets", Fault(error=6), times=100)
+    for _ in range(3):
+        assert not query.poll()
+    fake.clear_faults()
+    assert_goes_on(on_fake, query)
+
+
+def test_a_new_owner_reads_those_partitions_whose_leaders_answer(on_fake: Bench, fake: FakeKafka) -> None:
+    leader, fake.logs["topic"][3].leader = fake.logs["topic"][3].leader, None
+    on_fake.produce(5, 0, 0, 5)
+    query = on_fake.start()
+    assert {each.partition for each in query.begin()} == {0}
+    fake.logs["topic"][3].leader = leader
+    query.finish()
+    assert {each.partition for each in query.begin()} == {3}
+
+
+def test_a_new_owner_of_a_partition_without_a_leader_waits_for_it(on_fake: Bench, fake: FakeKafka) -> None:
+    fake.next("ListOffsets", Fault(error=5), times=20)
+    on_fake.produce(5)
+    query = on_fake.start()
+    query.begin()
+
+
+def test_a_partition_that_stays_without_a_leader_does_not_keep_the_others_from_being_read(
+    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = on_fake.start()
+    assert not query.poll()
+    fake.logs["topic"][3].leader = None
+    on_fake.produce(0, 2)  # and broker 2 is asked for nothing that it does not have
+    with caplog.at_level(logging.WARNING):
+        query.driver._own.cluster.forget(["topic"])
+        assert {each.partition for each in query.begin()} == {1}
+    assert "no leader tells the end of topic-3" in caplog.text
+
+
+def test_the_group_is_joined_again_after_the_session_was_ended(on_fake: Bench, fake: FakeKafka) -> None:
+    query = on_fake.start()
+    on_fake.expire(query)
+    eventually(lambda: query.driver._share.counters.lost == 4 and len(query.owns()) == 4, "a new share")
+    assert_goes_on(on_fake, query)
+
+
+def test_a_leader_that_cannot_see_the_topics_makes_no_empty_assignment(on_fake: Bench, fake: FakeKafka) -> None:
+    query = on_fake.query()
+    query.driver.start(query.end)
+    for broker in fake.brokers.values():
+        fake.next("Metadata", Fault(drop="before", broker=broker.node), times=2)
+    query.driver.await_share()
+    eventually(lambda: len(query.owns()) == 4, "all partitions")
+
+
+def test_await_share_is_bounded(on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
+    fake.next("JoinGroup", Fault(error=15), times=10_000)
+    query = on_fake.query(kafka_session_timeout_ms="300")
+    with caplog.at_level(logging.WARNING):
+        query.start()
+    assert "no share after 0 s" in caplog.text
+    fake.clear_faults()
+    eventually(lambda: len(query.owns()) == 4, "the share, later")
+
+
+# Static members
+
+
+def test_a_static_member_does_not_leave_and_its_next_run_takes_its_place(on_fake: Bench, fake: FakeKafka) -> None:
+    first = on_fake.start(kafka_group_instance_id="one")
+    first.close()
+    assert not any(api == "LeaveGroup" for api, _, _ in fake.requests)
+    again = on_fake.start(kafka_group_instance_id="one")
+    assert again.owns() == {0, 1, 2, 3}
+    assert len(fake.group(on_fake.group).members) == 1
+
+
+def test_a_second_member_with_the_same_instance_id_fences_the_first_which_says_so(on_fake: Bench) -> None:
+    first = on_fake.start(kafka_group_instance_id="one")
+    on_fake.start(kafka_group_instance_id="one")
+    with pytest.raises(GroupError, match="FENCED_INSTANCE_ID.*kafka.group.instance.id"):
+        eventually(first.poll, "the error")
+
+
+def test_a_member_that_shares_no_assignor_is_refused_with_the_option_to_change(on_fake: Bench) -> None:
+    on_fake.start(kafka_partition_assignment_strategy="range")
+    with pytest.raises(GroupError, match="INCONSISTENT_GROUP_PROTOCOL.*kafka.partition.assignment.strategy"):
+        on_fake.start()
+
+
+# The start
+
+
+def test_a_topic_that_does_not_exist_is_said_at_once(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_module, "TOPIC_PATIENCE", 0.3)
+    with pytest.raises(TopicError, match="'nowhere' cannot be read.*Create it, or correct 'subscribe'"):
+        on_fake.start(subscribe="nowhere")
+
+
+def test_brokers_that_cannot_be_reached_are_named(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_module, "START_TIMEOUT", 0.3)
+    with pytest.raises(BrokerUnavailable, match="127.0.0.1:1 .*kafka.bootstrap.servers"):
+        on_fake.start(kafka_bootstrap_servers="127.0.0.1:1")
+
+
+# Every row of the error table, at every request whose answer may carry it
+
+MEMBERSHIP = {"JoinGroup", "SyncGroup", "Heartbeat"}
+OFFSETS = {"OffsetCommit", "OffsetFetch"}
+COORDINATED = MEMBERSHIP | OFFSETS
+CARRIED_BY: dict[int, set[str]] = {
+    3: {"OffsetCommit"},
+    7: COORDINATED | {"FindCoordinator"},
+    12: {"OffsetCommit"},
+    14: COORDINATED | {"FindCoordinator"},
+    15: COORDINATED | {"FindCoordinator"},
+    16: COORDINATED,
+    22: {"JoinGroup", "SyncGroup", "Heartbeat", "OffsetCommit"},
+    23: {"JoinGroup", "SyncGroup"},
+    24: {"JoinGroup", "FindCoordinator"},
+    25: {"JoinGroup", "SyncGroup", "Heartbeat", "OffsetCommit"},
+    26: {"JoinGroup"},
+    27: {"JoinGroup", "SyncGroup", "Heartbeat", "OffsetCommit"},
+    28: {"OffsetCommit"},
+    29: {"OffsetCommit"},
+    30: COORDINATED | {"FindCoordinator"},
+    35: {"JoinGroup", "SyncGroup"},
+    79: {"JoinGroup"},
+    81: {"JoinGroup"},
+    82: COORDINATED - {"OffsetFetch"},
+    88: {"OffsetFetch"},
+    111: {"JoinGroup"},
+}
+EVERY = sorted((errno, api) for errno, apis in CARRIED_BY.items() for api in apis)
+NAMED_OPTIONS = {
+    23: "kafka.partition.assignment.strategy",
+    24: "kafka.group.id",
+    26: "kafka.session.timeout.ms",
+    82: "kafka.group.instance.id",
+    81: "group.max.size",
+    30: "READ on the group",
+}
+
+
+def test_every_row_of_the_error_table_is_tested() -> None:
+    assert CARRIED_BY.keys() == VERDICTS.keys()
+
+
+@pytest.mark.parametrize(("errno", "api"), EVERY, ids=lambda each: str(each))
+def test_an_error_is_healed_or_fatal_as_the_table_says(
+    on_fake: Bench, fake: FakeKafka, errno: int, api: str
+) -> None:
+    on_fake.produce(3)
+    query = on_fake.query()
+    if api in ("Heartbeat", "OffsetCommit"):
+        query.start()
+    fake.next(api, Fault(error=errno), times=1 if VERDICTS[errno] in (Verdict.SHORTEN, Verdict.SKIP) else 2)
+    if VERDICTS[errno] is Verdict.FATAL and api != "OffsetCommit":
+        with pytest.raises(GroupSourceError) as refused:
+            if api != "Heartbeat":
+                query.start()
+            eventually(lambda: query.me is None, "the error")
+        assert str(errno) in str(refused.value)
+        assert NAMED_OPTIONS.get(errno, "") in str(refused.value)
+        return
+    if api not in ("Heartbeat", "OffsetCommit"):
+        query.start()
+    eventually(lambda: api not in fake._faults._coming or not fake._faults._coming[api] or query.poll(), "the error")
+    if query.running is None:
+        query.begin()
+    query.finish()
+    query.poll()
+    if VERDICTS[errno] is Verdict.SKIP:
+        # What the coordinator does not know is committed with the next batch that reads it.
+        assert on_fake.committed()[0] == 0
+        on_fake.produce(1)
+        query.begin()
+        query.finish()
+    end = {0: 4 if VERDICTS[errno] is Verdict.SKIP else 3, 1: 0, 2: 0, 3: 0}
+    eventually(lambda: not query.poll() and on_fake.committed() == end, "all to be committed")
+
+
+def test_a_code_that_is_not_in_the_table_is_fatal(on_fake: Bench, fake: FakeKafka) -> None:
+    query = on_fake.start()
+    fake.next("Heartbeat", Fault(error=42))
+    with pytest.raises(GroupError, match="42"):
+        eventually(query.poll, "the error")
+    assert describe(42) in str(query.driver._member._state.error)
+
+
+def test_nothing_is_joined_any_more_after_a_fatal_error(on_fake: Bench, fake: FakeKafka) -> None:
+    on_fake.produce(1, 1, 1, 1)
+    first = on_fake.start()
+    first.begin()
+    answered = threading.Event()
+    second = on_fake.query()
+    second.driver.start(second.end)
+    eventually(lambda: first.me.phase.name == "DRAINING", "the hand-over to wait")
+    fake.next("Heartbeat", Fault(error=82, hold=answered), times=2)
+    beats = sum(api == "Heartbeat" for api, _, _ in fake.requests)
+    eventually(lambda: sum(api == "Heartbeat" for api, _, _ in fake.requests) >= beats + 1, "the heartbeat")
+    first.finish()
+    first.driver.complete(first.end)
+    joins = sum(api == "JoinGroup" for api, _, _ in fake.requests)
+    answered.set()
+    with pytest.raises(GroupError):
+        eventually(first.poll, "the error")
+    first.driver._member._thread.join(5.0)
+    assert sum(api == "JoinGroup" for api, _, _ in fake.requests) == joins

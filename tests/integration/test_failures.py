@@ -1,0 +1,230 @@
+"""Queries, their JVMs and readers that die, stand still or are stopped: each in processes of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_group_source.testing import EmbeddedKafka
+from tests.integration.query_process import CommitWatch, Place, QueryProcess, eventually, source_options
+
+SESSION_S = 6.0
+START_S = 45.0
+"""In which a Spark in a process of its own has started and read a batch, on a machine with other work to do."""
+
+Query = Callable[..., QueryProcess]
+
+
+@pytest.fixture
+def query(kafka: EmbeddedKafka, group: str, tmp_path: Path) -> Iterator[Query]:
+    """Makes runs of queries of the test's group: ``query(topic, checkpoint=..., available_now=..., **options)``."""
+    made: list[QueryProcess] = []
+
+    def make(topic: str, checkpoint: str = "", available_now: bool = False, **more: str) -> QueryProcess:
+        options = source_options(kafka, topic, group, **more)
+        work = tmp_path / f"run-{len(made)}"
+        made.append(QueryProcess(work, options, tmp_path / checkpoint if checkpoint else None, available_now))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.kill()
+
+
+def fill(kafka: EmbeddedKafka, topic: str, count: int) -> set[Place]:
+    """Writes that many records to each partition; returns where these are."""
+    places = set[Place]()
+    for partition in kafka.end_offsets(topic):
+        places.update(kafka.produce(topic, [f"value-{number}" for number in range(count)], partition=partition))
+    return places
+
+
+def caught_up(kafka: EmbeddedKafka, topic: str, group: str) -> bool:
+    return kafka.committed(group, topic) == {(topic, tp): end for tp, end in kafka.end_offsets(topic).items()}
+
+
+def places_of(query: QueryProcess, *batches: int) -> list[Place]:
+    rows = [query.attempts(batch)[-1] for batch in batches]
+    return [
+        place for each in rows for place in zip(each["partition"].to_pylist(), each["offset"].to_pylist(), strict=True)
+    ]
+
+
+def test_a_batch_cut_short_by_kill_9_is_read_again_to_the_byte_though_another_member_owns_its_partitions(
+    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, query: Query
+) -> None:
+    name = topic(partitions=4)
+    everything = fill(kafka, name, 50)
+    with CommitWatch(kafka, group, name) as commits:
+        killed = query(name, checkpoint="kept", maxOffsetsPerTrigger="60").hold(2).start()
+        killed.await_held(2)
+        killed.kill()
+        other = query(name).start()
+        other.until(lambda: caught_up(kafka, name, group), what="the other member reading all")
+        everything |= fill(kafka, name, 20)
+        again = query(name, checkpoint="kept").hold(2).start()
+        again.await_held(2)
+        assert again.batches() == [2]
+        assert again.attempts(2)[0].equals(killed.attempts(2)[0])
+        assert again.attempts(2)[0].num_rows == 60
+        again.release()
+        again.until(lambda: len(kafka.members(group)) == 2)
+        everything |= fill(kafka, name, 20)
+        eventually(lambda: caught_up(kafka, name, group))
+        again.stop()
+        other.stop()
+    once = places_of(killed, 0, 1)
+    assert set(once + again.places() + other.places()) == everything
+    assert not set(once) & set(other.places()), "what was committed is not read again"
+    assert commits.backward() == []
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_an_available_now_run_at_once_after_kill_9_reads_all_that_is_left_and_ends_by_itself(
+    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, query: Query, static: bool
+) -> None:
+    # A static member takes its own place again: it need not wait for the end of even a long session.
+    session_s = 120 if static else SESSION_S
+    more = {"kafka.session.timeout.ms": str(round(session_s * 1000))}
+    if static:
+        more |= {"kafka.group.instance.id": "one"}
+    name = topic(partitions=4)
+    everything = fill(kafka, name, 50)
+    killed = query(name, maxOffsetsPerTrigger="60", **more).hold(2).start()
+    killed.await_held(2)
+    killed.kill()
+    died_at = time.monotonic()
+    run = query(name, available_now=True, **more).start()
+    run.await_end()
+    took = time.monotonic() - died_at
+    print(f"static={static}: the run ended {took:.1f} s after the death of the other")
+    assert took < START_S + (0 if static else session_s)
+    # The batch in flight is repeated, nothing else; nothing is left out.
+    assert sorted(places_of(killed, 0, 1) + run.places()) == sorted(everything)
+    assert set(places_of(killed, 2)) <= set(run.places())
+    assert caught_up(kafka, name, group)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["old checkpoint", "new checkpoint"])
+def test_offsets_that_an_operator_resets_between_runs_are_honoured_forward_and_backward(
+    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, query: Query, kept: bool
+) -> None:
+    name = topic(partitions=2)
+    fill(kafka, name, 30)
+
+    def run() -> list[Place]:
+        made = query(name, checkpoint="kept" if kept else "", available_now=True).start()
+        made.await_end()
+        return sorted(made.places())
+
+    def reset(offset: int) -> None:
+        kafka.consumer_groups(
+            "--reset-offsets", "--group", group, "--topic", name, "--to-offset", str(offset), "--execute"
+        )
+
+    def offsets(start: int, end: int) -> list[Place]:
+        return [(partition, offset) for partition in range(2) for offset in range(start, end)]
+
+    assert run() == offsets(0, 30)
+    reset(10)
+    assert run() == offsets(10, 30)
+    fill(kafka, name, 30)
+    reset(45)
+    assert run() == offsets(45, 60)
+
+
+def test_a_reader_that_stood_still_beyond_its_session_overwrites_nothing_and_goes_on_as_a_new_member(
+    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, query: Query
+) -> None:
+    name = topic(partitions=4)
+    everything = fill(kafka, name, 50)
+    with CommitWatch(kafka, group, name) as commits:
+        still = query(name, checkpoint="kept").hold(0).start()
+        still.await_held(0)
+        before = {each.consumer_id for each in kafka.members(group)}
+        reader = still.reader()
+        os.kill(reader, signal.SIGSTOP)
+        try:
+            other = query(name).start()
+            everything |= fill(kafka, name, 10)
+            other.until(lambda: caught_up(kafka, name, group), what="the other member taking over")
+            ends = kafka.committed(group, name)
+            still.release()
+        finally:
+            os.kill(reader, signal.SIGCONT)
+        eventually(lambda: sorted(each.partitions for each in kafka.members(group)) == [2, 2])
+        assert not before & {each.consumer_id for each in kafka.members(group)}
+        assert all(offset >= ends[tp] for tp, offset in kafka.committed(group, name).items())
+        had = len(still.places())
+        everything |= fill(kafka, name, 10)
+        eventually(lambda: caught_up(kafka, name, group))
+        still.until(lambda: len(still.places()) == had + 20, what="the query going on")
+        still.stop()
+        other.stop()
+    assert set(still.places() + other.places()) == everything
+    assert commits.backward() == []
+
+
+def spark_submit() -> str:
+    return str(Path(sys.executable).parent / "spark-submit")
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["in mid-batch", "idle"])
+@pytest.mark.parametrize(
+    ("launcher", "victim", "number"),
+    [
+        ("python", "jvm", signal.SIGKILL),
+        ("python", "python", signal.SIGKILL),
+        ("spark-submit", "jvm", signal.SIGTERM),
+        ("spark-submit", "jvm", signal.SIGKILL),
+    ],
+)
+def test_when_the_driver_dies_the_reader_leaves_the_group_and_no_process_is_left(
+    kafka: EmbeddedKafka,
+    topic: Callable[..., str],
+    group: str,
+    query: Query,
+    launcher: str,
+    victim: str,
+    number: signal.Signals,
+    held: bool,
+) -> None:
+    name = topic(partitions=2)
+    fill(kafka, name, 10)
+    # So long a session that only a member which leaves is gone soon.
+    run = query(name, **{"kafka.session.timeout.ms": "120000"})
+    if held:
+        run.hold()
+    run.start(*([spark_submit()] if launcher == "spark-submit" else []))
+    run.until(lambda: run.batches() if held else caught_up(kafka, name, group))
+    processes = run.processes()
+    assert run.reader() in processes
+    os.kill(run.jvm() if victim == "jvm" else run.script(), number)
+    took = eventually(lambda: kafka.group_state(group) == "Empty", 10, "leaving the group")
+    run.release()
+    ended = eventually(lambda: not run.processes(), 15, "the end of all processes")
+    print(f"{launcher}, {number.name} of {victim}: left after {took:.1f} s, no process after {took + ended:.1f} s")
+
+
+def test_when_the_jvm_dies_the_reader_leaves_also_while_its_run_waits_for_other_members(
+    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, query: Query
+) -> None:
+    name = topic(partitions=4)
+    fill(kafka, name, 20)
+    slow = query(name).hold(0).start()
+    slow.await_held(0)
+    run = query(name, available_now=True).start()
+    run.until(lambda: len(kafka.members(group)) == 2)
+    run.until(lambda: run.reader())
+    reader = run.reader()
+    os.kill(run.jvm(), signal.SIGKILL)
+    took = eventually(lambda: reader not in run.processes(), 10, "the end of the reader")
+    print(f"the reader of a waiting run ended {took:.1f} s after its JVM")
+    slow.release()
+    eventually(lambda: caught_up(kafka, name, group))

@@ -1,0 +1,182 @@
+"""A query beside members of other clients in one group: kafka-python, librdkafka and Java."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_group_source.testing import EmbeddedKafka
+from spark_group_source.testing.broker import java_command
+from tests.integration.query_process import Place, eventually, source_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PARTITIONS = 8
+STABLE_S = 8.0
+"""For which a group is watched: longer than its members' sessions."""
+
+
+class Consumer:
+    """A consumer of another client on a thread of its own, from entering to leaving."""
+
+    def __init__(self) -> None:
+        self.places: list[Place] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Consumer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+
+class KafkaPython(Consumer):
+    def __init__(self, kafka: EmbeddedKafka, topic: str, group: str) -> None:
+        super().__init__()
+        from kafka import KafkaConsumer
+        from kafka.coordinator.assignors.range import RangePartitionAssignor
+
+        self._consumer = KafkaConsumer(
+            topic,
+            bootstrap_servers=kafka.bootstrap_servers,
+            group_id=group,
+            auto_offset_reset="earliest",
+            partition_assignment_strategy=[RangePartitionAssignor],
+            session_timeout_ms=6000,
+            heartbeat_interval_ms=200,
+        )
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            for records in self._consumer.poll(100).values():
+                self.places += [(each.partition, each.offset) for each in records]
+        self._consumer.close()
+
+
+class Librdkafka(Consumer):
+    def __init__(self, kafka: EmbeddedKafka, topic: str, group: str) -> None:
+        super().__init__()
+        import confluent_kafka
+
+        self._consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": kafka.bootstrap_servers,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "partition.assignment.strategy": "range",
+                "session.timeout.ms": 6000,
+                "heartbeat.interval.ms": 200,
+            }
+        )
+        self._consumer.subscribe([topic])
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            record = self._consumer.poll(0.1)
+            if record is not None and not record.error():
+                self.places.append((record.partition(), record.offset()))
+        self._consumer.close()
+
+
+class Java(Consumer):
+    """Kafka's own kafka-console-consumer."""
+
+    def __init__(self, kafka: EmbeddedKafka, topic: str, group: str) -> None:
+        super().__init__()
+        properties = {
+            "partition.assignment.strategy": "org.apache.kafka.clients.consumer.RangeAssignor",
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": "6000",
+            "heartbeat.interval.ms": "200",
+        }
+        arguments = ["--bootstrap-server", kafka.bootstrap_servers, "--topic", topic, "--group", group]
+        for name, value in properties.items():
+            arguments += ["--consumer-property", f"{name}={value}"]
+        for name in ("partition", "offset"):
+            arguments += ["--property", f"print.{name}=true"]
+        main = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+        self._process = subprocess.Popen(
+            java_command(kafka.libs, "256m", main, arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def __exit__(self, *_: object) -> None:
+        # In order: it leaves the group.
+        self._process.terminate()
+        super().__exit__()
+        self._process.communicate()
+
+    def _run(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            found = re.search(r"Partition:(\d+)\s+Offset:(\d+)", line)
+            if found:
+                self.places.append((int(found[1]), int(found[2])))
+
+
+@pytest.fixture
+def others(kafka: EmbeddedKafka, topic: Callable[..., str], group: str) -> Iterator[tuple[str, list[Consumer]]]:
+    """A topic, and one running consumer of each other client in the test's group."""
+    name = topic(partitions=PARTITIONS)
+    with ExitStack() as running:
+        yield name, [running.enter_context(kind(kafka, name, group)) for kind in (KafkaPython, Librdkafka, Java)]
+
+
+def fill(kafka: EmbeddedKafka, topic: str, count: int) -> set[Place]:
+    places = set[Place]()
+    for partition in range(PARTITIONS):
+        places.update(kafka.produce(topic, [f"value-{number}" for number in range(count)], partition=partition))
+    return places
+
+
+def test_a_query_shares_a_group_with_every_other_client_and_nothing_is_left_out(
+    spark: SparkSession, kafka: EmbeddedKafka, group: str, others: tuple[str, list[Consumer]]
+) -> None:
+    name, consumers = others
+    mine: list[Place] = []
+
+    def keep(rows: DataFrame, number: int) -> None:
+        mine.extend((row.partition, row.offset) for row in rows.select("partition", "offset").collect())
+
+    def read() -> set[Place]:
+        return {place for each in consumers for place in list(each.places)} | set(mine)
+
+    def shares() -> list[int]:
+        return sorted(each.partitions for each in kafka.members(group)) if kafka.group_state(group) == "Stable" else []
+
+    eventually(lambda: sum(shares()) == PARTITIONS and len(shares()) == 3)
+    everything = fill(kafka, name, 20)
+    options = source_options(kafka, name, group, **{"kafka.partition.assignment.strategy": "range"})
+    frame = spark.readStream.format("kafka-group").options(**options).load()
+    query = frame.writeStream.foreachBatch(keep).start()
+    try:
+        eventually(lambda: shares() == [2, 2, 2, 2], what="an even split")
+        members = {each.consumer_id for each in kafka.members(group)}
+        watched_until = time.monotonic() + STABLE_S
+        while time.monotonic() < watched_until:
+            everything |= fill(kafka, name, 5)
+            assert kafka.group_state(group) == "Stable"
+        assert {each.consumer_id for each in kafka.members(group)} == members
+        eventually(lambda: read() == everything, what="reading all")
+        assert all(consumer.places for consumer in consumers)
+        assert mine
+        assert query.exception() is None
+    finally:
+        query.stop()
+    eventually(lambda: len(shares()) == 3, what="the others taking over")
+    everything |= fill(kafka, name, 20)
+    eventually(lambda: read() == everything, what="the others reading all")
+    assert len(mine) == len(set(mine)), "the query read nothing twice"

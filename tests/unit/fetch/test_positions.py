@@ -1,0 +1,117 @@
+"""Ends and beginnings of logs: asked of the leaders of now, in time, one partition's trouble apart from the others'."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import GroupSourceError, TopicError
+from spark_group_source.fetch.positions import LogOffset, log_offsets
+from spark_group_source.offsets import TopicPartition
+from spark_group_source.testing.fake import FakeKafka, Fault
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.settings import WireOptions
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+LONG = 10.0
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeKafka]:
+    with FakeKafka(brokers=2) as running:
+        running.create_topic("t", partitions=2)
+        running.produce("t", ["1", "2", "3"], partition=0)
+        yield running
+
+
+@pytest.fixture
+def cluster(fake: FakeKafka) -> Iterator[Cluster]:
+    brokers = tuple(("127.0.0.1", each.port) for each in fake.brokers.values())
+    made = Cluster(WireOptions(brokers, "test", request_timeout=0.3, retry_backoff=0.01, retry_backoff_max=0.02))
+    yield made
+    made.close()
+
+
+def ends(cluster: Cluster, missing: set[TopicPartition] | None = None, within: float = LONG) -> dict[str, int]:
+    found = log_offsets(
+        cluster, {A: -1, B: -1}, read_committed=False, deadline=Deadline.after(within), missing=missing
+    )
+    return {str(tp): each.offset for tp, each in found.items()}
+
+
+def test_beginnings_ends_and_stable_ends_are_told(fake: FakeKafka, cluster: Cluster) -> None:
+    fake.truncate("t", 0, 1)
+    fake.logs["t"][0].stable = 2
+    deadline = Deadline.after(LONG)
+    assert log_offsets(cluster, {A: -2, B: -1}, read_committed=False, deadline=deadline) == {
+        A: LogOffset(1),
+        B: LogOffset(0),
+    }
+    assert log_offsets(cluster, {A: -1}, read_committed=True, deadline=deadline) == {A: LogOffset(2)}
+    assert log_offsets(cluster, {}, read_committed=True, deadline=deadline) == {}
+
+
+@pytest.mark.parametrize("errno", [-1, 3, 5, 6, 7, 9, 13, 56, 74, 75, 78])
+def test_a_leader_that_moves_is_asked_for_again(fake: FakeKafka, cluster: Cluster, errno: int) -> None:
+    fake.next("ListOffsets", Fault(error=errno), times=3)
+    assert ends(cluster) == {"t-0": 3, "t-1": 0}
+
+
+@pytest.mark.parametrize("fault", [Fault(drop="before"), Fault(silent=True), Fault(truncate=9)], ids=str)
+def test_a_broken_connection_is_opened_again(fake: FakeKafka, cluster: Cluster, fault: Fault) -> None:
+    fake.next("ListOffsets", fault)
+    assert ends(cluster) == {"t-0": 3, "t-1": 0}
+
+
+@pytest.mark.parametrize("errno", [5, 6, 9, 78])
+def test_an_election_that_outlasts_the_deadline_may_be_tried_again(
+    fake: FakeKafka, cluster: Cluster, errno: int
+) -> None:
+    fake.next("ListOffsets", Fault(error=errno), times=1000)
+    with pytest.raises(GroupSourceError) as error:
+        ends(cluster, within=0.1)
+    assert error.value.retriable
+    assert f"{errno} (" in str(error.value)
+    fake.clear_faults()
+    assert ends(cluster) == {"t-0": 3, "t-1": 0}
+
+
+def test_a_topic_that_may_not_be_described_is_said_at_once(fake: FakeKafka, cluster: Cluster) -> None:
+    fake.next("ListOffsets", Fault(error=29))
+    with pytest.raises(TopicError, match="DESCRIBE") as error:
+        ends(cluster)
+    assert error.value.errno == 29
+
+
+def test_a_partition_that_does_not_exist_is_an_error_or_left_out_as_missing(fake: FakeKafka, cluster: Cluster) -> None:
+    del fake.logs["t"][1]
+    with pytest.raises(TopicError, match="t-1 does not exist"):
+        ends(cluster, within=0.1)
+    missing: set[TopicPartition] = set()
+    assert ends(cluster, missing) == {"t-0": 3}
+    assert missing == {B}
+
+
+def test_a_partition_without_a_leader_is_left_out_where_others_are_found(fake: FakeKafka, cluster: Cluster) -> None:
+    fake.logs["t"][1].leader = None
+    missing: set[TopicPartition] = set()
+    assert ends(cluster, missing) == {"t-0": 3}
+    assert not missing, "it exists"
+    with pytest.raises(GroupSourceError, match="t-1 .*no leader"):
+        ends(cluster, within=0.1)
+
+
+def test_a_leader_that_hangs_is_asked_after_the_next_time(
+    fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_group_source.wire.cluster.LEAST_TURN", 0.05)
+    ends(cluster)
+    fake.brokers[2].hung = True
+    with pytest.raises(GroupSourceError) as error:
+        ends(cluster, within=0.1)
+    assert error.value.retriable
+    fake.logs["t"][1].leader = 1
+    fake.produce("t", ["1"], partition=1)
+    assert ends(cluster, within=0.6) == {"t-0": 3, "t-1": 1}

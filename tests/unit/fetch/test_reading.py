@@ -1,0 +1,357 @@
+"""A task's ranges are read to their ends, once, or there is one error in time that says where it stood."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_group_source.errors import (
+    CorruptRecords,
+    DataLoss,
+    DeadlineExceeded,
+    GroupSourceError,
+    ProtocolError,
+    TopicError,
+)
+from spark_group_source.fetch import pool
+from spark_group_source.fetch.reader import read
+from spark_group_source.fetch.task import FetchTask
+from spark_group_source.offsets import OffsetRange
+from spark_group_source.testing.fake import FakeKafka, Fault
+from spark_group_source.wire.settings import WireOptions
+from tests.unit.records.build import Record, batch, marker
+
+LONG = 10.0
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeKafka]:
+    with FakeKafka(brokers=2) as running:
+        running.create_topic("t", partitions=2)
+        yield running
+    for _, kept in pool._kept.values():
+        kept.close()
+    pool._kept.clear()
+
+
+def task(fake: FakeKafka, *ranges: tuple[int, int, int], **given: Any) -> FetchTask:
+    """Reads (partition, start, end) of the topic; patient for a second."""
+    brokers = tuple(("127.0.0.1", each.port) for each in fake.brokers.values())
+    wire = WireOptions(
+        brokers, "test", request_timeout=given.pop("request_timeout", 1.0), retry_backoff=0.01, retry_backoff_max=0.02
+    )
+    topic_id = given.pop("topic_id") if "topic_id" in given else str(fake.ids["t"])
+    wanted = tuple(OffsetRange("t", number, start, end, topic_id) for number, start, end in ranges)
+    return FetchTask(wanted, wire, ("value", "partition", "offset"), **{"max_wait": 0.01, "patience": 1.0} | given)
+
+
+def offsets(batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch]) -> list[tuple[int, int]]:
+    """(Partition, offset) of each row, in order."""
+    return [(row["partition"], row["offset"]) for each in batches for row in each.to_pylist()]
+
+
+def of(number: int, start: int, end: int) -> list[tuple[int, int]]:
+    return [(number, offset) for offset in range(start, end)]
+
+
+def fill(fake: FakeKafka, *, batches: int = 4, rows: int = 5, size: int = 10, partition: int = 0) -> None:
+    for _ in range(batches):
+        first = fake.logs["t"][partition].end
+        fake.produce("t", [f"{first + each:0{size}d}" for each in range(rows)], partition=partition)
+
+
+def fetches(fake: FakeKafka, node: int | None = None) -> list[Any]:
+    return [request for api, broker, request in fake.requests if api == "Fetch" and node in (None, broker)]
+
+
+# What is read
+
+
+def test_exactly_the_range_is_read_whatever_the_borders_of_batches(fake: FakeKafka) -> None:
+    fill(fake)
+    assert offsets(read(task(fake, (0, 3, 17)))) == of(0, 3, 17)
+
+
+def test_several_partitions_on_several_leaders_are_read(fake: FakeKafka) -> None:
+    fill(fake)
+    fill(fake, partition=1)
+    found = offsets(read(task(fake, (0, 0, 20), (1, 5, 15))))
+    assert sorted(found) == of(0, 0, 20) + of(1, 5, 15)
+
+
+def test_rows_stay_what_they_were_when_later_answers_come(fake: FakeKafka) -> None:
+    fill(fake, batches=30, rows=20, size=500)
+    kept = list(read(task(fake, (0, 0, 600), max_bytes=20_000)))
+    assert len(fetches(fake)) > 5, "several answers must follow each other"
+    values = [value.as_py() for each in kept for value in each["value"]]
+    assert values == [f"{number:0500d}".encode() for number in range(600)]
+
+
+def test_an_empty_task_asks_for_nothing(fake: FakeKafka) -> None:
+    assert offsets(read(task(fake, (0, 5, 5)))) == []
+    assert not fetches(fake)
+
+
+def test_a_range_whose_topic_id_is_not_logged_is_read_by_the_id_of_now(fake: FakeKafka) -> None:
+    fill(fake)
+    assert offsets(read(task(fake, (0, 0, 20), topic_id=""))) == of(0, 0, 20)
+
+
+def test_a_batch_larger_than_what_was_asked_for_is_read(fake: FakeKafka) -> None:
+    fill(fake, batches=2, rows=3, size=100_000)
+    assert offsets(read(task(fake, (0, 0, 6), max_bytes=1000))) == of(0, 0, 6)
+
+
+def test_a_batch_that_the_broker_cut_is_asked_for_with_more_bytes(fake: FakeKafka) -> None:
+    fill(fake, batches=1, rows=3, size=100_000)
+
+    def cut(answer: Any) -> None:
+        part = answer.responses[0].partitions[0]
+        part.records = part.records[:1000]
+
+    fake.next("Fetch", Fault(edit=cut))
+    assert offsets(read(task(fake, (0, 0, 3)))) == of(0, 0, 3)
+    asked = [each.topics[0].partitions[0].partition_max_bytes for each in fetches(fake)]
+    assert asked[1] > 300_000
+
+
+def test_the_next_fetch_is_sent_before_the_last_is_decoded(fake: FakeKafka) -> None:
+    fill(fake, batches=30, rows=20, size=500)
+    rows = read(task(fake, (0, 0, 600), max_bytes=20_000))
+    next(rows)
+    # The reader is stopped in mid-decoding here: what is on its way was asked for before.
+    deadline = time.monotonic() + LONG
+    while len(fetches(fake)) < 2:
+        assert time.monotonic() < deadline, "no second fetch"
+        time.sleep(0.005)
+    rows.close()
+
+
+def test_gaps_and_markers_at_the_end_of_a_range_end_it(fake: FakeKafka) -> None:
+    fill(fake, batches=1, rows=2)
+    fake.append("t", 0, marker(0, producer=7, commit=True), 1)
+    fake.append("t", 0, batch([Record(b"a")], last_delta=4), 5)
+    assert offsets(read(task(fake, (0, 0, 8)))) == [(0, 0), (0, 1), (0, 3)]
+    assert offsets(read(task(fake, (0, 2, 3)))) == []
+    assert offsets(read(task(fake, (0, 4, 8)))) == []
+
+
+def test_a_range_of_aborted_records_alone_gives_no_rows_and_ends(fake: FakeKafka) -> None:
+    fake.append("t", 0, batch([Record(b"a"), Record(b"b")], transactional=True, producer=7), 2)
+    fake.append("t", 0, marker(0, producer=7, commit=False), 1)
+
+    def aborted(answer: Any) -> None:
+        part = answer.responses[0].partitions[0]
+        part.aborted_transactions = [part.AbortedTransaction(version=13, producer_id=7, first_offset=0)]
+
+    fake.next("Fetch", Fault(edit=aborted), times=3)
+    assert offsets(read(task(fake, (0, 0, 3), read_committed=True))) == []
+
+
+# What goes wrong and heals
+
+
+@pytest.mark.parametrize("errno", [-1, 3, 5, 6, 7, 9, 13, 56, 74, 75, 78, 100, 103, 2])
+def test_an_error_that_may_heal_is_tried_again(fake: FakeKafka, errno: int) -> None:
+    fill(fake)
+    fake.next("Fetch", Fault(error=errno), times=3)
+    assert offsets(read(task(fake, (0, 0, 20)))) == of(0, 0, 20)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Fault(drop="before"), Fault(drop="after"), Fault(silent=True), Fault(raw=b"\0\0\1\0abc", drop="answered")],
+    ids=["before", "after", "silent", "in mid-frame"],
+)
+def test_a_connection_that_breaks_in_a_fetch_is_opened_again(fake: FakeKafka, fault: Fault) -> None:
+    fill(fake)
+    fake.next("Fetch", fault)
+    assert offsets(read(task(fake, (0, 0, 20), request_timeout=0.2))) == of(0, 0, 20)
+
+
+def test_a_leader_that_moved_is_followed(fake: FakeKafka) -> None:
+    fill(fake, batches=20, rows=20, size=500)
+    rows = read(task(fake, (0, 0, 400), max_bytes=20_000))
+    found = offsets([next(rows)])
+    fake.logs["t"][0].leader = 2
+    found += offsets(rows)
+    assert found == of(0, 0, 400)
+    assert fetches(fake, 2)
+
+
+def test_a_leader_that_went_down_is_replaced(fake: FakeKafka) -> None:
+    fill(fake, batches=20, rows=20, size=500)
+    rows = read(task(fake, (0, 0, 400), max_bytes=20_000))
+    found = offsets([next(rows)])
+    fake.brokers[1].stop()
+    fake.logs["t"][0].leader = 2
+    assert found + offsets(rows) == of(0, 0, 400)
+
+
+def test_one_partition_in_trouble_does_not_keep_the_others_from_being_read(fake: FakeKafka) -> None:
+    fill(fake)
+    fill(fake, partition=1)
+    fake.logs["t"][1].leader = None
+    rows = read(task(fake, (0, 0, 20), (1, 0, 20), patience=5.0))
+    assert offsets([next(rows)])[0] == (0, 0)
+    fake.logs["t"][1].leader = 2
+    assert set(of(1, 0, 20)) <= set(offsets(rows))
+
+
+def test_empty_answers_are_no_error_as_long_as_more_comes_in_time(fake: FakeKafka) -> None:
+    fill(fake, batches=1)
+    calls = []
+
+    def late(answer: Any) -> None:
+        calls.append(answer)
+        answer.responses[0].partitions[0].records = b""
+
+    fake.next("Fetch", Fault(edit=late), times=20)
+    assert offsets(read(task(fake, (0, 0, 5), patience=5.0))) == of(0, 0, 5)
+    assert len(calls) == 20
+
+
+# What does not heal
+
+
+def test_no_progress_is_an_error_in_time_that_names_range_position_and_why(fake: FakeKafka) -> None:
+    fill(fake)
+    fake.next("Fetch", Fault(error=6), times=100_000)
+    began = time.monotonic()
+    with pytest.raises(DeadlineExceeded, match=r"t-0\[3, 20\) at 3 .*NOT_LEADER"):
+        offsets(read(task(fake, (0, 3, 20), patience=0.3)))
+    assert time.monotonic() - began < 3.0
+
+
+def test_a_log_that_ends_before_the_range_is_waited_for_and_then_an_error(fake: FakeKafka) -> None:
+    fill(fake, batches=1)
+    with pytest.raises(DeadlineExceeded, match=r"t-0\[0, 9\) at 5 .*ends at 5"):
+        # Long enough that a size which doubled each time would not fit into a request any more.
+        offsets(read(task(fake, (0, 0, 9), patience=0.8)))
+
+
+def test_a_silent_broker_is_an_error_in_time(fake: FakeKafka) -> None:
+    fill(fake)
+    fake.next("Fetch", Fault(silent=True), times=1000)
+    with pytest.raises(DeadlineExceeded, match=r"t-0\[0, 20\) at 0"):
+        offsets(read(task(fake, (0, 0, 20), patience=0.3, request_timeout=0.1)))
+
+
+def test_no_broker_at_all_is_an_error_in_time(fake: FakeKafka) -> None:
+    fill(fake)
+    for each in fake.brokers.values():
+        each.stop()
+    with pytest.raises(GroupSourceError, match="t-0|No Kafka broker"):
+        offsets(read(task(fake, (0, 0, 20), patience=0.3, request_timeout=0.1)))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gone", "left"),
+    [((0, 0, 20), r"\[0, 10\).*holds \[10, 20\)", of(0, 10, 20)), ((0, 0, 8), r"\[0, 8\).*holds \[10, 20\)", [])],
+    ids=["in part", "all"],
+)
+def test_records_that_retention_deleted_fail_the_task_or_are_skipped(
+    fake: FakeKafka, wanted: tuple[int, int, int], gone: str, left: list[tuple[int, int]]
+) -> None:
+    fill(fake)
+    fake.truncate("t", 0, 10)
+    with pytest.raises(DataLoss, match=rf"{gone}.*failOnDataLoss"):
+        offsets(read(task(fake, wanted)))
+    assert offsets(read(task(fake, wanted, fail_on_data_loss=False))) == left
+
+
+def test_a_range_behind_the_end_of_a_cut_log_fails_the_task_or_is_skipped(fake: FakeKafka) -> None:
+    fill(fake, batches=1)
+    with pytest.raises(DataLoss, match=r"\[7, 20\) of t-0.*holds \[0, 5\)"):
+        offsets(read(task(fake, (0, 7, 20))))
+    assert offsets(read(task(fake, (0, 7, 20), fail_on_data_loss=False))) == []
+
+
+def test_retention_in_mid_reading_is_data_loss_from_there_on(fake: FakeKafka) -> None:
+    fill(fake, batches=30, rows=20, size=500)
+    rows = read(task(fake, (0, 0, 600), max_bytes=20_000, fail_on_data_loss=False))
+    first = offsets([next(rows)])
+    fake.truncate("t", 0, 580)
+    found = first + offsets(rows)
+    assert found == sorted(set(found))
+    assert found[-20:] == of(0, 580, 600)
+    assert (0, 300) not in found
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["made anew", "deleted"])
+def test_a_topic_with_another_id_is_data_loss_and_never_other_records(fake: FakeKafka, known: bool) -> None:
+    fill(fake)
+    old = str(fake.ids["t"])
+    fake.delete_topic("t")
+    if known:
+        fake.create_topic("t", partitions=2)
+        fill(fake)
+    given: dict[str, Any] = {"topic_id": old, "patience": 5.0}
+    with pytest.raises(DataLoss, match=f"{old} is gone"):
+        offsets(read(task(fake, (0, 0, 20), **given)))
+    assert offsets(read(task(fake, (0, 0, 20), fail_on_data_loss=False, **given))) == []
+
+
+def test_a_log_that_the_broker_cannot_read_is_said_to_be_damaged(fake: FakeKafka) -> None:
+    fill(fake)
+    fake.next("Fetch", Fault(error=2), times=1000)
+    with pytest.raises(CorruptRecords, match="t-0 at offset 0.*CORRUPT_MESSAGE"):
+        offsets(read(task(fake, (0, 0, 20))))
+
+
+def test_a_damaged_batch_is_named_with_its_offset(fake: FakeKafka) -> None:
+    fill(fake, batches=1)
+    base, after, raw = fake.logs["t"][0].batches[0]
+    fake.logs["t"][0].batches[0] = (base, after, raw[:-1] + bytes([raw[-1] ^ 1]))
+    with pytest.raises(CorruptRecords, match="t-0"):
+        offsets(read(task(fake, (0, 0, 5))))
+
+
+@pytest.mark.parametrize(("errno", "says"), [(29, "READ on the topic"), (42, "42")])
+def test_what_cannot_heal_is_said_at_once(fake: FakeKafka, errno: int, says: str) -> None:
+    fill(fake)
+    fake.next("Fetch", Fault(error=errno))
+    with pytest.raises(TopicError, match=says):
+        offsets(read(task(fake, (0, 0, 20))))
+    assert len(fetches(fake)) == 1
+
+
+@pytest.mark.parametrize("size", [8, 20, 40, -1])
+def test_an_answer_cut_short_is_read_again_or_refused_and_never_taken(fake: FakeKafka, size: int) -> None:
+    fill(fake, batches=1)
+    fake.next("Fetch", Fault(truncate=size))
+    try:
+        assert offsets(read(task(fake, (0, 0, 5)))) == of(0, 0, 5)
+    except ProtocolError:
+        assert offsets(read(task(fake, (0, 0, 5)))) == of(0, 0, 5)
+
+
+# Connections kept across tasks
+
+
+def test_connections_are_kept_for_the_next_task_and_not_after_a_failure(fake: FakeKafka) -> None:
+    def opened() -> int:
+        return sum(api == "ApiVersions" for api, _, _ in fake.requests)
+
+    fill(fake)
+    offsets(read(task(fake, (0, 0, 20))))
+    before = opened()
+    offsets(read(task(fake, (0, 0, 20))))
+    assert opened() == before
+    fake.next("Fetch", Fault(error=29))
+    with pytest.raises(TopicError):
+        offsets(read(task(fake, (0, 0, 20))))
+    offsets(read(task(fake, (0, 0, 20))))
+    assert opened() > before
+
+
+def test_rows_that_nobody_takes_leave_no_answer_for_the_next_task(fake: FakeKafka) -> None:
+    fill(fake, batches=30, rows=20, size=500)
+    rows = read(task(fake, (0, 0, 600), max_bytes=20_000))
+    next(rows)
+    rows.close()
+    assert offsets(read(task(fake, (0, 0, 20)))) == of(0, 0, 20)

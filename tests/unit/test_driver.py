@@ -1,0 +1,118 @@
+"""A driver's planning where the membership changes under it. How it keeps the contract: tests/contract."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from spark_group_source.driver import Driver
+from spark_group_source.group.commits import MARK
+from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
+from spark_group_source.options import parse_options
+from spark_group_source.testing.fake import FakeKafka
+from spark_group_source.wire.settings import WireOptions
+
+LONG = 10.0
+Start = Callable[..., Driver]
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeKafka]:
+    with FakeKafka() as running:
+        running.create_topic("t", partitions=2)
+        running.produce("t", [str(each) for each in range(10)], partition=0)
+        yield running
+
+
+@pytest.fixture
+def start(fake: FakeKafka) -> Iterator[Start]:
+    made: list[Driver] = []
+
+    def begin(logged: BatchOffset | None = None, **given: str) -> Driver:
+        options = {
+            "kafka.bootstrap.servers": fake.bootstrap_servers,
+            "kafka.group.id": "g",
+            "subscribe": "t",
+            "startingOffsets": "earliest",
+            "kafka.heartbeat.interval.ms": "50",
+        }
+        parsed = parse_options(options | given)
+        made.append(Driver(parsed, WireOptions(parsed.bootstrap_servers, "test")))
+        made[-1].start(logged or BatchOffset())
+        made[-1].await_share()
+        return made[-1]
+
+    yield begin
+    for each in made:
+        each.close()
+
+
+def eventually(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_partition_that_was_lost_and_came_back_while_a_batch_was_planned_is_left_out_of_it(
+    fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = start()
+    ends = driver._ends.of
+
+    def meanwhile(positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        monkeypatch.setattr(driver._ends, "of", ends)
+        fake.commit("g", {("t", 0): 8}, MARK)
+        fake.expire("g", driver._member.snapshot().member_id)
+        eventually(lambda: driver._share.counters.lost == 2)
+        eventually(lambda: len(driver._share.positions(driver._member.snapshot())) == 2)
+        return ends(positions)
+
+    monkeypatch.setattr(driver._ends, "of", meanwhile)
+    assert driver.latest(BatchOffset(), None) == BatchOffset()
+    reads = driver.latest(BatchOffset(), None).reads()
+    assert [(each.start, each.end) for each in reads] == [(8, 10)]
+
+
+def test_a_batch_that_an_earlier_process_logged_is_in_flight_until_it_is_completed(
+    fake: FakeKafka, start: Start
+) -> None:
+    driver = start()
+    replayed = BatchOffset.of([OffsetRange("t", 0, 0, 6, str(fake.ids["t"]))])
+    driver.replay(replayed)
+    assert driver._member.snapshot().in_flight == {TopicPartition("t", 0)}
+    assert fake.group("g").offsets["t", 0][0] == 0
+    following = driver.latest(replayed, None).reads()
+    assert [(each.start, each.end) for each in following] == [(6, 10)]
+    assert fake.group("g").offsets["t", 0][0] == 6
+
+
+def test_an_end_that_is_not_of_the_batch_planned_completes_nothing(fake: FakeKafka, start: Start) -> None:
+    driver = start()
+    driver.latest(BatchOffset(), None)
+    driver.complete(BatchOffset.of([OffsetRange("t", 0, 0, 3, str(fake.ids["t"]))]))
+    assert fake.group("g").offsets["t", 0][0] == 0
+
+
+def test_an_idle_query_asks_for_the_ends_some_ten_times_a_second_and_not_more(fake: FakeKafka, start: Start) -> None:
+    driver = start()
+    end = driver.latest(BatchOffset(), None)
+    assert driver.latest(end, None) is end
+    asked = sum(api == "ListOffsets" for api, _, _ in fake.requests)
+    for _ in range(10):
+        driver._ends.of(driver._share.positions(driver._member.snapshot()))
+    assert sum(api == "ListOffsets" for api, _, _ in fake.requests) - asked <= 11
+    assert not any(api == "OffsetCommit" for api, _, _ in fake.requests[-10:]), "idle polls commit nothing"
+
+
+def test_close_may_be_repeated_and_comes_without_a_start(fake: FakeKafka, start: Start) -> None:
+    driver = start()
+    driver.close()
+    driver.close()
+    options = parse_options(
+        {"kafka.bootstrap.servers": fake.bootstrap_servers, "kafka.group.id": "g", "subscribe": "t"}
+    )
+    Driver(options, WireOptions(options.bootstrap_servers, "test")).close()

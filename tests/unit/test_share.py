@@ -1,0 +1,214 @@
+"""Positions and commits where two threads meet: what one does while the other waits for an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spark_group_source import share as share_module
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import GroupError, GroupSourceError
+from spark_group_source.fetch.positions import LogOffset
+from spark_group_source.group.commits import MARK, Committed
+from spark_group_source.group.coordinator import CommitAnswer
+from spark_group_source.group.state import Membership, Refused
+from spark_group_source.group.verdicts import Verdict
+from spark_group_source.offsets import TopicPartition
+from spark_group_source.options import parse_options
+from spark_group_source.share import Access, Share
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+BOTH = frozenset({A, B})
+OWNER = Membership(member_id="m", generation=3, owned={A: 3, B: 3})
+
+
+class Group:
+    """A coordinator that answers from a dictionary; ``meanwhile`` happens while it is asked."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[TopicPartition, Committed] = {}
+        self.commits: list[dict[TopicPartition, int]] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+        self.refused: Refused | None = None
+        self.errors: dict[TopicPartition, int] = {}
+
+    def committed(self, partitions: Iterable[TopicPartition], deadline: Deadline) -> Any:
+        found = {tp: self.offsets[tp] for tp in partitions if tp in self.offsets}
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        return self.refused or found
+
+    def commit(
+        self, me: Membership, offsets: Mapping[TopicPartition, int], metadata: str, deadline: Deadline
+    ) -> CommitAnswer:
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        if self.refused:
+            return CommitAnswer({}, {}, self.refused)
+        taken = {tp: offset for tp, offset in offsets.items() if tp not in self.errors}
+        self.commits.append(dict(taken))
+        self.offsets |= {tp: Committed(offset, metadata) for tp, offset in taken.items()}
+        return CommitAnswer(taken, {tp: errno for tp, errno in self.errors.items() if tp in offsets})
+
+
+@pytest.fixture
+def logs(monkeypatch: pytest.MonkeyPatch) -> dict[TopicPartition, tuple[int, int]]:
+    """(Beginning, end) of each log; one that is taken out has no leader."""
+    found = {A: (2, 10), B: (0, 5)}
+
+    def offsets(cluster: Any, wanted: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, LogOffset]:
+        return {tp: LogOffset(found[tp][2 + at if at == -2 else 1]) for tp, at in wanted.items() if tp in found}
+
+    monkeypatch.setattr(share_module, "log_offsets", offsets)
+    return found
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group()
+
+
+@pytest.fixture
+def access(group: Group) -> Access:
+    return Access(None, group)  # type: ignore[arg-type]
+
+
+def make(access: Access, logged: Mapping[TopicPartition, int] | None = None, **options: str) -> Share:
+    given = {"kafka.bootstrap.servers": "h:1", "kafka.group.id": "g", "subscribe": "t", "startingOffsets": "earliest"}
+    share = Share(parse_options(given | options), access)
+    share.restore(logged or {}, BOTH)
+    return share
+
+
+def test_what_is_gained_is_committed_at_once_where_it_starts(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    group.offsets[B] = Committed(4, MARK)
+    share = make(access)
+    share.gained(BOTH, OWNER)
+    assert share.positions(OWNER) == {A: 2, B: 4}
+    assert group.commits == [{A: 2}]
+
+
+def test_a_position_found_while_its_partition_was_taken_away_is_not_kept(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access)
+    group.offsets = {A: Committed(3, MARK), B: Committed(3, MARK)}
+    group.meanwhile = lambda: share.lost(frozenset({A}), "the session ended")
+    # The query's thread looks for what the member's could not find, and the member is told of a loss meanwhile.
+    share.resolve(BOTH, OWNER, access)
+    assert A not in share.positions(OWNER)
+    group.offsets[A] = Committed(9, MARK)
+    share.gained(BOTH, OWNER)
+    assert share.positions(OWNER) == {A: 9, B: 3}
+    assert not group.commits
+
+
+def test_what_is_looked_for_by_one_thread_is_not_looked_for_by_the_other(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access)
+    seen: list[Any] = []
+    group.meanwhile = lambda: seen.append(share.unresolved(OWNER))
+    share.gained(BOTH, OWNER)
+    assert seen == [frozenset()]
+    assert share.unresolved(OWNER) == frozenset()
+
+
+def test_partitions_whose_start_is_not_told_stay_unresolved_and_the_others_are_read(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    gone = logs.pop(A)
+    share = make(access)
+    share.gained(BOTH, OWNER)
+    assert share.positions(OWNER) == {B: 0}
+    assert share.unresolved(OWNER) == {A}
+    logs[A] = gone
+    share.resolve(share.unresolved(OWNER), OWNER, access)
+    assert share.positions(OWNER) == {A: 2, B: 0}
+
+
+@pytest.mark.parametrize("verdict", [Verdict.RETRY, Verdict.REDISCOVER])
+def test_offsets_that_cannot_be_had_now_leave_everything_unresolved(
+    access: Access, group: Group, verdict: Verdict
+) -> None:
+    group.refused = Refused(verdict, "why")
+    share = make(access)
+    share.gained(BOTH, OWNER)
+    assert share.unresolved(OWNER) == BOTH
+
+
+def test_a_group_that_may_not_be_read_is_fatal(access: Access, group: Group) -> None:
+    group.refused = Refused(Verdict.FATAL, "why", error=GroupError("no", errno=30))
+    with pytest.raises(GroupSourceError, match="no"):
+        make(access).gained(BOTH, OWNER)
+
+
+def test_only_what_is_owned_in_the_snapshot_is_committed(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access)
+    share.gained(BOTH, OWNER)
+    share.planned({A: 6, B: 5})
+    share.completed({A: 6, B: 5})
+    assert share.commit(replace(OWNER, owned={B: 3}), access)
+    assert group.commits[-1] == {B: 5}
+
+
+def test_what_is_revoked_while_its_commit_is_under_way_is_not_noted_as_committed(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access)
+    share.gained(BOTH, OWNER)
+    share.planned({A: 6})
+    share.completed({A: 6})
+    group.meanwhile = lambda: share.revoked(frozenset({A}), frozenset())
+    share.commit(OWNER, access)
+    # Another owner has read on, and an operator has gone back after that.
+    group.offsets[A] = Committed(3)
+    share.gained(frozenset({A}), OWNER)
+    assert share.positions(OWNER)[A] == 3
+    assert group.commits[-1] == {A: 6}
+
+
+def test_a_refused_commit_is_counted_and_stays_uncommitted(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access)
+    share.gained(BOTH, OWNER)
+    share.planned({A: 6})
+    share.completed({A: 6})
+    group.refused = Refused(Verdict.LOST, "22")
+    assert not share.commit(OWNER, access)
+    assert (share.uncommitted(), share.counters.failed_commits) == ({A}, 1)
+    group.refused = None
+    assert share.commit(OWNER, access)
+    assert not share.uncommitted()
+
+
+def test_a_partition_that_cannot_be_committed_does_not_hold_up_its_hand_over(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access)
+    share.gained(BOTH, OWNER)
+    share.planned({A: 6, B: 5})
+    share.completed({A: 6, B: 5})
+    group.errors = {A: 3}
+    assert share.commit(OWNER, access)
+    assert group.offsets[B].offset == 5
+    assert not share.uncommitted()
+
+
+def test_reset_applies_to_the_first_share_of_a_new_checkpoint_only(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    group.offsets = {A: Committed(8), B: Committed(4)}
+    share = make(access, resetOffsetsOnStart="true")
+    share.gained(frozenset({A}), OWNER)
+    share.gained(frozenset({B}), OWNER)
+    assert share.positions(OWNER) == {A: 2, B: 4}
+    assert group.commits == [{A: 2}]

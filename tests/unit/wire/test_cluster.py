@@ -1,0 +1,140 @@
+"""The cluster as one thread sees it: answers of any broker that has one, connections that are opened again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupError
+from spark_group_source.testing.fake import FakeKafka, Fault
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.settings import WireOptions
+
+LONG = 10.0
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeKafka]:
+    with FakeKafka(brokers=2) as running:
+        running.create_topic("t", partitions=2)
+        yield running
+
+
+@pytest.fixture
+def cluster(fake: FakeKafka) -> Iterator[Cluster]:
+    made = Cluster(options(fake))
+    yield made
+    made.close()
+
+
+def options(fake: FakeKafka) -> WireOptions:
+    brokers = tuple(("127.0.0.1", each.port) for each in fake.brokers.values())
+    return WireOptions(brokers, "test", retry_backoff=0.01, retry_backoff_max=0.05)
+
+
+def after(seconds: float = LONG) -> Deadline:
+    return Deadline.after(seconds)
+
+
+def test_topics_are_asked_for_once_until_they_are_forgotten_or_wanted_fresh(fake: FakeKafka, cluster: Cluster) -> None:
+    def asked() -> int:
+        return sum(api == "Metadata" for api, _, _ in fake.requests)
+
+    assert cluster.topics(["t"], after())["t"].partitions == {0: 1, 1: 2}
+    assert cluster.topics(["t"], after())["t"].id == str(fake.ids["t"])
+    assert asked() == 1
+    cluster.forget(["t", "unknown"])
+    cluster.topics(["t"], after())
+    cluster.topics(["t"], after(), fresh=True)
+    assert asked() == 3
+
+
+def test_a_topic_that_does_not_exist_has_an_error_and_is_not_created(fake: FakeKafka, cluster: Cluster) -> None:
+    assert cluster.metadata(["nowhere"], after()).topics["nowhere"].error == 3
+    assert not fake.requests[-1][2].allow_auto_topic_creation
+
+
+def test_a_partition_without_a_leader_is_told_as_such(fake: FakeKafka, cluster: Cluster) -> None:
+    fake.logs["t"][1].leader = None
+    assert cluster.metadata(None, after()).topics["t"].partitions == {0: 1, 1: None}
+
+
+@pytest.mark.parametrize("hung", [1, 2])
+def test_a_broker_that_is_silent_leaves_time_to_ask_another(
+    fake: FakeKafka, cluster: Cluster, hung: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_group_source.wire.cluster.LEAST_TURN", 0.05)
+    cluster.metadata(None, after())
+    for broker in (1, 2):
+        cluster.connection(broker, after())
+    fake.brokers[hung].hung = True
+    for _ in range(4):
+        assert cluster.metadata(["t"], after(0.4)).topics["t"].partitions
+
+
+def test_a_broker_that_is_down_leaves_its_work_to_another(fake: FakeKafka, cluster: Cluster) -> None:
+    cluster.metadata(None, after())
+    fake.brokers[1].stop()
+    for _ in range(4):
+        assert cluster.metadata(["t"], after()).topics["t"].partitions
+
+
+def test_no_broker_at_all_is_one_error_in_time_that_names_them(fake: FakeKafka, cluster: Cluster) -> None:
+    ports = [each.port for each in fake.brokers.values()]
+    for broker in fake.brokers.values():
+        broker.stop()
+    began = time.monotonic()
+    with pytest.raises(BrokerUnavailable, match=f"{ports[0]}.*{ports[1]}.*kafka.bootstrap.servers"):
+        cluster.metadata(["t"], after(0.2))
+    assert time.monotonic() - began < 2.0
+
+
+def test_a_kept_connection_is_used_again_and_one_that_broke_is_not(fake: FakeKafka, cluster: Cluster) -> None:
+    cluster.metadata(None, after())
+    kept = cluster.connection(1, after())
+    assert cluster.connection(1, after()) is kept
+    assert cluster.connection(1, after(), "fetch") is not kept
+    fake.brokers[1].disconnect()
+    deadline = after()
+    while kept.usable():
+        assert not deadline.expired()
+        time.sleep(0.005)
+    anew = cluster.connection(1, after())
+    assert anew is not kept
+    assert kept.closed
+    assert anew.usable()
+
+
+def test_a_connection_that_timed_out_is_never_used_again(fake: FakeKafka, cluster: Cluster) -> None:
+    fake.next("Metadata", Fault(delay=0.3))
+    fake.next("Metadata", Fault(delay=0.3))
+    with pytest.raises(BrokerUnavailable):
+        cluster.metadata(["t"], after(0.1))
+    assert cluster.coordinator("g", after()).id == 1
+
+
+def test_an_unknown_broker_is_unavailable(cluster: Cluster) -> None:
+    with pytest.raises(BrokerUnavailable, match="Broker 9 is not known"):
+        cluster.connection(9, after())
+
+
+@pytest.mark.parametrize("errno", [7, 14, 15, 16])
+def test_a_coordinator_that_is_not_there_yet_is_asked_for_again(fake: FakeKafka, cluster: Cluster, errno: int) -> None:
+    fake.next("FindCoordinator", Fault(error=errno), times=3)
+    assert cluster.coordinator("g", after()).id == 1
+
+
+def test_a_coordinator_that_never_comes_ends_at_the_deadline(fake: FakeKafka, cluster: Cluster) -> None:
+    fake.next("FindCoordinator", Fault(error=15), times=1000)
+    with pytest.raises(DeadlineExceeded, match="'g'.*15"):
+        cluster.coordinator("g", after(0.1))
+
+
+def test_a_group_that_may_not_be_described_is_refused_with_what_to_grant(fake: FakeKafka, cluster: Cluster) -> None:
+    fake.next("FindCoordinator", Fault(error=30))
+    with pytest.raises(GroupError, match="READ on the group") as refused:
+        cluster.coordinator("g", after())
+    assert refused.value.errno == 30

@@ -1,0 +1,287 @@
+"""A connection whose peer is slow, broken or no Kafka broker at all: one error in time, and never another's answer."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kafka.protocol.consumer import HeartbeatRequest, HeartbeatResponse
+from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, ProtocolError
+from spark_group_source.testing.fake import FakeKafka, Fault
+from spark_group_source.wire.connection import Connection
+from spark_group_source.wire.interrupt import Interrupt, Interrupted
+from spark_group_source.wire.settings import WireOptions
+
+LONG, SHORT = 10.0, 0.1
+OPTIONS = WireOptions((("127.0.0.1", 1),), "test", connect_timeout=2.0)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeKafka]:
+    with FakeKafka() as running:
+        yield running
+
+
+@pytest.fixture
+def connection(fake: FakeKafka) -> Iterator[Connection]:
+    opened = opening(fake)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Connection, socket.socket]]:
+    """A connection without a broker, and the peer's end of it."""
+    ours, theirs = socket.socketpair()
+    connection = Connection(ours, "peer", 9092, OPTIONS)
+    yield connection, theirs
+    connection.close()
+    theirs.close()
+
+
+def opening(fake: FakeKafka) -> Connection:
+    return Connection.open("127.0.0.1", fake.brokers[1].port, OPTIONS, Deadline.after(LONG))
+
+
+def heartbeat() -> Any:
+    return HeartbeatRequest(version=4, group_id="g", generation_id=1, member_id="m", group_instance_id=None)
+
+
+def coordinator() -> Any:
+    return FindCoordinatorRequest(version=4, key_type=0, coordinator_keys=["g"])
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def answer(correlation_id: int, error: int = 25) -> bytes:
+    made = HeartbeatResponse(version=4, throttle_time_ms=0, error_code=error)
+    made.with_header(correlation_id=correlation_id)
+    return bytes(made.encode(header=True))
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = Deadline.after(LONG)
+    while not condition():
+        assert not deadline.expired()
+        time.sleep(0.005)
+
+
+def test_an_answer_that_comes_byte_by_byte_is_put_together(fake: FakeKafka, connection: Connection) -> None:
+    fake.next("Heartbeat", Fault(dribble=0.0))
+    assert connection.call(heartbeat(), Deadline.after(LONG)).error_code == 25
+
+
+def test_bytes_that_keep_dripping_do_not_stretch_the_deadline(fake: FakeKafka, connection: Connection) -> None:
+    fake.next("Heartbeat", Fault(dribble=0.05))
+    began = time.monotonic()
+    with pytest.raises(DeadlineExceeded, match="HeartbeatRequest"):
+        connection.call(heartbeat(), Deadline.after(0.2))
+    assert time.monotonic() - began < 1.0
+    assert connection.closed
+
+
+@pytest.mark.parametrize("sent", [0, 2, 4, 6, 11])
+def test_the_end_of_the_stream_in_mid_frame_is_a_broken_connection(
+    fake: FakeKafka, connection: Connection, sent: int
+) -> None:
+    fake.next("Heartbeat", Fault(raw=framed(answer(2))[:sent], drop="answered"))
+    with pytest.raises(BrokerUnavailable, match="HeartbeatRequest.*closed"):
+        connection.call(heartbeat(), Deadline.after(LONG))
+    assert connection.closed
+
+
+def test_an_answer_to_another_request_is_never_taken(pair: tuple[Connection, socket.socket]) -> None:
+    connection, peer = pair
+    connection.send(heartbeat(), Deadline.after(LONG))
+    peer.sendall(framed(answer(7)))
+    with pytest.raises(ProtocolError, match="answered request 7 where 1 was due"):
+        connection.receive(Deadline.after(LONG))
+    assert connection.closed
+
+
+@pytest.mark.parametrize("size", [-1, 0, 3, 2**30 + 1, 2**31 - 1])
+def test_a_length_that_cannot_be_is_refused_before_memory_is_taken_for_it(
+    pair: tuple[Connection, socket.socket], size: int
+) -> None:
+    connection, peer = pair
+    connection.send(heartbeat(), Deadline.after(LONG))
+    peer.sendall(struct.pack(">i", size))
+    with pytest.raises(ProtocolError, match=f"a response of {size} bytes"):
+        connection.receive(Deadline.after(LONG))
+    assert connection.closed
+
+
+@pytest.mark.parametrize("alert", [b"\x15\x03\x03\x00\x02\x02\x28", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_a_listener_with_tls_or_of_another_protocol_is_said_to_be_one(fake: FakeKafka, alert: bytes) -> None:
+    fake.next("ApiVersions", Fault(raw=alert))
+    with pytest.raises(ProtocolError, match="without TLS"):
+        opening(fake)
+
+
+def test_a_broker_that_is_too_old_is_named_with_what_it_lacks(fake: FakeKafka) -> None:
+    def old(answer: Any) -> None:
+        for each in answer.api_keys:
+            each.max_version = min(each.max_version, 12)
+
+    fake.next("ApiVersions", Fault(edit=old))
+    with pytest.raises(ProtocolError, match="version 13 of Fetch.*Kafka 3.3"):
+        opening(fake)
+
+
+def test_an_answer_after_the_deadline_is_not_taken_for_that_of_the_next_request(
+    fake: FakeKafka, connection: Connection
+) -> None:
+    hold = threading.Event()
+    fake.next("Heartbeat", Fault(hold=hold))
+    with pytest.raises(DeadlineExceeded):
+        connection.call(heartbeat(), Deadline.after(SHORT))
+    hold.set()
+    assert connection.closed
+    assert not connection.usable()
+    with pytest.raises(BrokerUnavailable):
+        connection.call(coordinator(), Deadline.after(LONG))
+
+
+def test_answers_that_were_never_fetched_make_a_connection_unusable(connection: Connection) -> None:
+    connection.send(heartbeat(), Deadline.after(LONG))
+    assert not connection.usable()
+
+
+def test_several_requests_may_be_under_way_and_are_answered_in_order(connection: Connection) -> None:
+    connection.send(heartbeat(), Deadline.after(LONG))
+    connection.send(coordinator(), Deadline.after(LONG))
+    assert connection.receive(Deadline.after(LONG)).error_code == 25
+    assert connection.receive(Deadline.after(LONG)).coordinators[0].node_id == 1
+    assert connection.usable()
+
+
+def test_a_connection_that_the_broker_closed_while_it_was_idle_is_not_usable(
+    fake: FakeKafka, connection: Connection
+) -> None:
+    assert connection.usable()
+    fake.brokers[1].disconnect()
+    eventually(lambda: not connection.usable())
+
+
+def test_bytes_that_nobody_asked_for_make_a_connection_unusable(pair: tuple[Connection, socket.socket]) -> None:
+    connection, peer = pair
+    assert connection.usable()
+    peer.sendall(b"\0")
+    eventually(lambda: not connection.usable())
+
+
+def test_a_peer_that_takes_no_bytes_is_given_up_at_the_deadline(pair: tuple[Connection, socket.socket]) -> None:
+    connection, _ = pair
+    much = heartbeat()
+    much.member_id = "m" * 2**15
+    with pytest.raises(DeadlineExceeded):
+        for _ in range(1000):
+            connection.send(much, Deadline.after(SHORT))
+    assert connection.closed
+
+
+def test_an_interrupt_ends_a_pending_wait_and_leaves_the_answer_to_be_received(
+    pair: tuple[Connection, socket.socket],
+) -> None:
+    connection, peer = pair
+    interrupt, later = Interrupt(), Interrupt()
+    connection.send(heartbeat(), Deadline.after(LONG))
+    whole = framed(answer(1))
+    peer.sendall(whole[:7])
+    ended = threading.Timer(0.05, interrupt.set)
+    ended.start()
+    with pytest.raises(Interrupted):
+        connection.receive(Deadline.after(LONG), interrupt)
+    assert not connection.closed
+    peer.sendall(whole[7:])
+    assert connection.receive(Deadline.after(LONG), later).error_code == 25
+    ended.join()
+    for each in (interrupt, later):
+        each.close()
+
+
+def test_an_interrupt_that_was_set_before_ends_the_wait_at_once(pair: tuple[Connection, socket.socket]) -> None:
+    connection, _ = pair
+    interrupt = Interrupt()
+    interrupt.set()
+    interrupt.set()
+    connection.send(heartbeat(), Deadline.after(LONG))
+    with pytest.raises(Interrupted):
+        connection.receive(Deadline.after(LONG), interrupt)
+    interrupt.close()
+
+
+def test_nothing_that_was_not_asked_for_is_waited_for(connection: Connection) -> None:
+    with pytest.raises(ProtocolError, match="Nothing was asked"):
+        connection.receive(Deadline.after(LONG))
+
+
+def found_coordinator() -> bytes:
+    told = FindCoordinatorResponse.Coordinator(version=4, key="g", node_id=1, host="h", port=9092, error_code=0)
+    made = FindCoordinatorResponse(version=4, throttle_time_ms=0, coordinators=[told])
+    made.with_header(correlation_id=1)
+    return bytes(made.encode(header=True))
+
+
+def received(body: bytes) -> Any:
+    """What a connection makes of ``body`` as the answer to FindCoordinator; our errors only."""
+    ours, theirs = socket.socketpair()
+    connection = Connection(ours, "peer", 9092, OPTIONS)
+    try:
+        connection.send(coordinator(), Deadline.after(LONG))
+        theirs.sendall(framed(body))
+        theirs.shutdown(socket.SHUT_WR)
+        return connection.receive(Deadline.after(LONG))
+    except GroupSourceError as error:
+        assert connection.closed, error
+        return error
+    finally:
+        connection.close()
+        theirs.close()
+
+
+def test_an_answer_cut_short_anywhere_is_a_protocol_error() -> None:
+    whole = found_coordinator()
+    assert received(whole).coordinators[0].node_id == 1
+    for size in range(4, len(whole)):
+        assert isinstance(received(whole[:size]), ProtocolError), size
+
+
+def test_an_answer_with_any_byte_changed_ends_in_an_answer_or_in_one_of_our_errors() -> None:
+    chance = random.Random(20240229)
+    whole = found_coordinator()
+    for _ in range(300):
+        broken = bytearray(whole)
+        broken[chance.randrange(len(broken))] = chance.randrange(256)
+        received(bytes(broken))
+
+
+def test_a_host_whose_name_is_not_resolved_in_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: release.wait(LONG) and [])
+    with pytest.raises(DeadlineExceeded, match="'nowhere' was not resolved"):
+        Connection.open("nowhere", 9092, OPTIONS, Deadline.after(SHORT))
+    release.set()
+
+
+def test_a_host_that_is_not_known_and_a_port_that_refuses_are_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BrokerUnavailable, match="127.0.0.1:1 "):
+        Connection.open("127.0.0.1", 1, OPTIONS, Deadline.after(LONG))
+
+    def unknown(*_: Any, **__: Any) -> Any:
+        raise socket.gaierror("Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(BrokerUnavailable, match="'nowhere' cannot be resolved"):
+        Connection.open("nowhere", 9092, OPTIONS, Deadline.after(LONG))
