@@ -6,9 +6,11 @@ VENV := .venv
 OLDEST := .venv-oldest
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
+SOAK_ARGS ?=
+BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit contract integration test-oldest lint format bench clean java
+.PHONY: help demo test unit contract integration chaos soak test-oldest lint format bench clean java
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,7 +19,7 @@ demo: $(VENV)/demo.stamp | java ## Kafka, 336,776 flights and a Spark job in a c
 	@$(BIN)/python jobs/demo.py
 
 test: $(VENV)/test.stamp | java ## all tests: unit, contract, integration
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest -m 'not slow' $(PYTEST_ARGS)
 
 unit: $(VENV)/test.stamp ## tests without Kafka and Spark
 	$(BIN)/pytest tests/unit $(PYTEST_ARGS)
@@ -26,10 +28,16 @@ contract: $(VENV)/test.stamp | java ## the delivery contract, on a fake and on r
 	$(BIN)/pytest tests/contract $(PYTEST_ARGS)
 
 integration: $(VENV)/test.stamp | java ## tests with real Kafka and Spark
-	$(BIN)/pytest tests/integration $(PYTEST_ARGS)
+	$(BIN)/pytest tests/integration -m 'not slow' $(PYTEST_ARGS)
+
+chaos: $(VENV)/test.stamp | java ## what takes minutes: long batches, members that come and go at random
+	$(BIN)/pytest tests/integration -m slow $(PYTEST_ARGS)
+
+soak: $(VENV)/demo.stamp | java ## half an hour idle and half an hour busy: memory and idle CPU of the reader
+	@$(BIN)/python jobs/soak.py $(SOAK_ARGS)
 
 test-oldest: $(OLDEST)/test.stamp | java ## the core of the tests on the oldest PySpark that is supported
-	$(OLDEST)/bin/pytest -m 'core or not integration' $(PYTEST_ARGS)
+	$(OLDEST)/bin/pytest -m '(core or not integration) and not slow' $(PYTEST_ARGS)
 
 lint: $(VENV)/test.stamp ## ruff and mypy
 	$(BIN)/ruff check
@@ -40,8 +48,8 @@ format: $(VENV)/test.stamp ## formats the code
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: $(VENV)/demo.stamp | java ## speed, beside Spark's own Kafka source
-	@$(BIN)/python jobs/bench.py
+bench: $(VENV)/bench.stamp | java ## speed, beside Spark's own Kafka source
+	@$(BIN)/python jobs/benchmark $(BENCH_ARGS)
 
 clean: ## removes the environments and what tools leave
 	rm -rf $(VENV) $(OLDEST) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build spark-warehouse
@@ -56,6 +64,10 @@ java:
 $(VENV)/demo.stamp: pyproject.toml | java $(BIN)/python
 	@echo "== Installing PySpark and what else the demo needs into $(VENV) (a few minutes the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[spark,demo]'
+	@touch $@
+
+$(VENV)/bench.stamp: $(VENV)/demo.stamp
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[spark,demo,bench]'
 	@touch $@
 
 $(VENV)/test.stamp: pyproject.toml | $(BIN)/python

@@ -122,7 +122,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--idle", type=float, default=30.0, metavar="MINUTES", help="without any records")
     parser.add_argument("--busy", type=float, default=30.0, metavar="MINUTES", help="with one batch a second")
-    parser.add_argument("--warm-up", type=float, default=5.0, metavar="MINUTES", help="at the start of each, not judged")
+    parser.add_argument(
+        "--warm-up", type=float, default=5.0, metavar="MINUTES", help="at the start of each, not judged"
+    )
     return parser
 
 

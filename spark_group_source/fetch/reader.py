@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -31,7 +31,7 @@ NAMED = 5
 """Partitions that an error about many of them names."""
 
 
-def read(task: FetchTask) -> Iterator[pa.RecordBatch]:
+def read(task: FetchTask) -> Generator[pa.RecordBatch, None, None]:
     """The rows of a task's ranges, as Arrow record batches with the task's columns.
 
     Raises:

@@ -119,7 +119,7 @@ def test_an_empty_partition_that_nobody_commits_is_not_waited_for(on_fake: Bench
 def test_a_run_without_progress_ends_with_an_error_that_names_partition_and_offsets(on_fake: Bench) -> None:
     other = on_fake.start()
     short = {"kafka_session_timeout_ms": "200", "kafka_max_poll_interval_ms": "300"}
-    run = on_fake.query(**short)
+    run = on_fake.query(None, **short)
     run.driver.start(run.end)
     eventually(lambda: len(other.owns()) == len(run.owns()) == 2, "an even split")
     on_fake.produce(5, 5, 5, 5)
@@ -154,9 +154,7 @@ def test_a_look_at_the_group_that_fails_is_repeated(on_fake: Bench, fake: FakeKa
     assert last.result() == []
 
 
-def test_a_run_outlives_an_outage_of_a_leader(
-    on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_outlives_an_outage_of_a_leader(on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_target, "LOOK_TIMEOUT", 0.3)
     other, run = beside_another(on_fake)
     held = min(other.owns())

@@ -30,7 +30,7 @@ def two_in_mid_batch(bench: Bench) -> tuple[Query, Query]:
     """A query in the middle of a batch of all partitions, and another one that waits for its share."""
     bench.produce(5, 5, 5, 5)
     first = bench.start()
-    assert spans(first.begin()) == {number: (0, 5) for number in range(4)}
+    assert spans(first.begin()) == dict.fromkeys(range(4), (0, 5))
     second = bench.query()
     second.driver.start(BatchOffset())
     eventually(lambda: first.me.phase is Phase.DRAINING, "the hand-over to wait for the batch")
@@ -172,7 +172,7 @@ def test_closing_in_mid_batch_does_not_wait_and_its_partitions_move_uncommitted(
     first.close()
     second.start()
     eventually(lambda: second.owns() == {0, 1, 2, 3}, "everything to move")
-    assert spans(second.begin()) == {number: (0, 5) for number in range(4)}
+    assert spans(second.begin()) == dict.fromkeys(range(4), (0, 5))
 
 
 def test_a_batch_past_the_hand_over_time_is_given_up_uncommitted_and_said_so(
@@ -320,9 +320,9 @@ def test_two_queries_split_the_topic_and_together_read_everything_once(bench: Be
 def test_eager_members_split_the_topic_and_hand_over_completed_batches_only(bench: Bench, assignor: str) -> None:
     bench.produce(5, 5, 5, 5)
     eager = {"kafka_partition_assignment_strategy": assignor}
-    first = bench.start(**eager)
+    first = bench.start(None, **eager)
     first.begin()
-    second = bench.query(**eager)
+    second = bench.query(None, **eager)
     second.driver.start(BatchOffset())
     eventually(lambda: first.me.phase is Phase.DRAINING, "the hand-over to wait for the batch")
     first.finish()

@@ -100,7 +100,9 @@ class QueryProcess:
 
     def processes(self) -> dict[int, str]:
         """Process id to command line of everything alive that descends from it, orphans included."""
-        told = subprocess.run(["ps", "-eww", "-o", "pid=,ppid=,sess=,stat=,args="], capture_output=True, text=True, check=True)
+        told = subprocess.run(
+            ["ps", "-eww", "-o", "pid=,ppid=,sess=,stat=,args="], capture_output=True, text=True, check=True
+        )
         table = [line.split(None, 4) for line in told.stdout.splitlines()]
         alive = {int(pid): (int(parent), args) for pid, parent, _, stat, args in table if not stat.startswith("Z")}
         family = {self.pid} | self._family
@@ -118,7 +120,9 @@ class QueryProcess:
 
     def script(self) -> int:
         """Process id of the Python process that made the query."""
-        return next(pid for pid, args in self.processes().items() if "python" in args.split()[0] and str(SCRIPT) in args)
+        return next(
+            pid for pid, args in self.processes().items() if "python" in args.split()[0] and str(SCRIPT) in args
+        )
 
     def reader(self) -> int:
         """Process id of the stream runner, in which the group's member lives."""
@@ -144,7 +148,7 @@ class QueryProcess:
 
     def places(self) -> list[Place]:
         """Where each row came from, of the last attempt at each batch."""
-        found = []
+        found: list[Place] = []
         for batch in self.batches():
             rows = self.attempts(batch)[-1]
             found += zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True)
@@ -197,7 +201,6 @@ class QueryProcess:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
 
-
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
         return {
@@ -215,7 +218,7 @@ class CommitWatch:
     """Polls what a group has committed for a topic while a ``with`` block runs."""
 
     def __init__(self, kafka: EmbeddedKafka, group: str, topic: str) -> None:
-        self._look = lambda: kafka.committed(group, topic)
+        self._kafka, self._group, self._topic = kafka, group, topic
         self._seen: list[dict[tuple[str, int], int]] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -230,7 +233,7 @@ class CommitWatch:
 
     def _watch(self) -> None:
         while not self._ended.wait(POLL_S):
-            self._seen.append(self._look())
+            self._seen.append(self._kafka.committed(self._group, self._topic))
 
     def backward(self) -> list[tuple[tuple[str, int], int, int]]:
         """Partitions whose commit went back or away, with the offsets before and after; -1 is no commit."""

@@ -1,7 +1,8 @@
 """Runs one streaming query of a group in a process of its own, so that it can be killed; see ``query_process``.
 
 The argument is a directory with ``settings.json``. Each attempt at a batch is written to ``rows/BATCH-ATTEMPT.parquet``
-before the batch may end; while a file ``hold`` names that batch or an earlier one, it does not end. A line, or the end, on stdin stops the query.
+before the batch may end; while a file ``hold`` names that batch or an earlier one, it does not end. A line, or the end,
+on stdin stops the query.
 """
 
 from __future__ import annotations

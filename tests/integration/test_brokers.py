@@ -138,4 +138,6 @@ def test_a_task_goes_on_with_the_new_leader_when_that_of_its_partition_dies_in_t
 
 
 def leader(cluster: Cluster, topic: str) -> int:
-    return cluster.metadata({topic}, Deadline.after(PATIENCE_S)).topics[topic].partitions[0]
+    found = cluster.metadata({topic}, Deadline.after(PATIENCE_S)).topics[topic].partitions[0]
+    assert found is not None, "there is no leader"
+    return found

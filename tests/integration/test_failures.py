@@ -221,7 +221,7 @@ def test_when_the_jvm_dies_the_reader_leaves_also_while_its_run_waits_for_other_
     slow.await_held(0)
     run = query(name, available_now=True).start()
     run.until(lambda: len(kafka.members(group)) == 2)
-    run.until(lambda: run.reader())
+    run.until(run.reader)
     reader = run.reader()
     os.kill(run.jvm(), signal.SIGKILL)
     took = eventually(lambda: reader not in run.processes(), 10, "the end of the reader")

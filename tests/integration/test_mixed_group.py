@@ -88,7 +88,10 @@ class Librdkafka(Consumer):
         while not self._ended.is_set():
             record = self._consumer.poll(0.1)
             if record is not None and not record.error():
-                self.places.append((record.partition(), record.offset()))
+                partition, offset = record.partition(), record.offset()
+                assert partition is not None
+                assert offset is not None
+                self.places.append((partition, offset))
         self._consumer.close()
 
 

@@ -184,7 +184,7 @@ def test_a_refused_commit_is_counted_and_stays_uncommitted(
     share.completed({A: 6})
     group.refused = Refused(Verdict.LOST, "22")
     assert not share.commit(OWNER, access)
-    assert (share.uncommitted(), share.counters.failed_commits) == ({A}, 1)
+    assert (share.uncommitted(), share.counters.failed_commits) == (frozenset({A}), 1)
     group.refused = None
     assert share.commit(OWNER, access)
     assert not share.uncommitted()

@@ -160,7 +160,8 @@ class FakeKafka:
     def _ApiVersions(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
         spoken = metadata.ApiVersionsResponse.ApiVersion
         answer.api_keys = [
-            spoken(version=3, api_key=key, min_version=0, max_version=each.max_version) for key, each in REQUESTS.items()
+            spoken(version=3, api_key=key, min_version=0, max_version=each.max_version)
+            for key, each in REQUESTS.items()
         ]
 
     def _Metadata(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
@@ -297,8 +298,8 @@ class FakeKafka:
                 if log is None or log.leader != node:
                     errno, offset = (UNKNOWN_TOPIC if log is None else NOT_LEADER), -1
                 else:
-                    committed_only = request.isolation_level == 1 and log.stable is not None
-                    errno, offset = 0, log.start if part.timestamp == -2 else log.stable if committed_only else log.end
+                    end = log.end if request.isolation_level != 1 or log.stable is None else log.stable
+                    errno, offset = 0, log.start if part.timestamp == -2 else end
                 parts.append(
                     part_of(
                         version=7,

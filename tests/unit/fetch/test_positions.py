@@ -35,9 +35,7 @@ def cluster(fake: FakeKafka) -> Iterator[Cluster]:
 
 
 def ends(cluster: Cluster, missing: set[TopicPartition] | None = None, within: float = LONG) -> dict[str, int]:
-    found = log_offsets(
-        cluster, {A: -1, B: -1}, read_committed=False, deadline=Deadline.after(within), missing=missing
-    )
+    found = log_offsets(cluster, {A: -1, B: -1}, read_committed=False, deadline=Deadline.after(within), missing=missing)
     return {str(tp): each.offset for tp, each in found.items()}
 
 

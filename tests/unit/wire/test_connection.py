@@ -185,7 +185,7 @@ def test_a_peer_that_takes_no_bytes_is_given_up_at_the_deadline(pair: tuple[Conn
     connection, _ = pair
     much = heartbeat()
     much.member_id = "m" * 2**15
-    with pytest.raises(DeadlineExceeded):
+    with pytest.raises(DeadlineExceeded):  # noqa: PT012 - one of the many sends finds the buffers full
         for _ in range(1000):
             connection.send(much, Deadline.after(SHORT))
     assert connection.closed
@@ -244,7 +244,7 @@ def received(body: bytes) -> Any:
         theirs.shutdown(socket.SHUT_WR)
         return connection.receive(Deadline.after(LONG))
     except GroupSourceError as error:
-        assert connection.closed, error
+        assert connection.closed, error  # noqa: PT017 - not every answer is refused
         return error
     finally:
         connection.close()
