@@ -1,13 +1,15 @@
 """Speed of format("kafka-group") beside Spark's own format("kafka"), on one machine.
 
-Both sources run in one Spark session (local[2]), on the same topics of one embedded Kafka, in turns. A run is a
-streaming query with Trigger.AvailableNow and a fresh checkpoint over a whole topic. Before a topic is measured, both
-must have read the same rows of it; runs to warm up are not counted. "ratio" is how many times as fast kafka-group is:
-the median over pairs of runs made one right after the other.
+Both sources run in one Spark session (local[2]), on the same topics of one embedded Kafka, in turns. Each run is a
+streaming query with a fresh checkpoint and a group of its own. Before a topic is measured, all sources must have read
+the same rows of it; runs to warm up are not counted. "ratio" is how many times as fast kafka-group is: the median over
+pairs of runs made one right after the other.
 
-Rows per second (k/s: thousands) are those of addBatch, the execution of the batch; "with start" is the ratio of the
-whole time of a run, from start() to the query's end. Micro-batches of 1,000 records are measured by triggerExecution,
-which is all of a batch. "worker MiB" is the peak memory of kafka-group's largest Python worker.
+Rows per second (k/s: thousands) are those of addBatch, the execution of one large batch; "with start" is the ratio of
+the time from start() to the batch's end. Batches end before the end of the log, where the JVM source waits half a second
+for each partition: "to-log-end" measures that, with Trigger.AvailableNow over the whole topic. Micro-batches of 1,000
+records are measured by triggerExecution, which is all of a batch. "worker MiB" is the peak memory of kafka-group's
+largest Python worker.
 
 Results: a table, and bench.json, bench.png and spark.log in the output directory.
 """

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from benchmark.cases import GROUP, JVM, Case
+from benchmark.cases import GROUP, JVM, Case, Extent
 from benchmark.queries import Run
 
 SETTLING = 3
@@ -24,6 +24,11 @@ class Result:
     runs: dict[str, list[Run]]
     peak_mib: float | None
 
+    @property
+    def in_ms(self) -> bool:
+        """Whether the time of a micro-batch is told, not rows per second."""
+        return self.case.extent is Extent.MICRO_BATCHES
+
     def value(self, source: str) -> float | None:
         """Median over the runs: rows per second, or milliseconds of a micro-batch."""
         runs = self.runs.get(source)
@@ -33,28 +38,28 @@ class Result:
         """How much faster kafka-group was, pair by pair; empty where one source was measured alone."""
         pairs = zip(self.runs.get(GROUP, []), self.runs.get(JVM, []), strict=False)
         quotients = [(_value(self.case, ours), _value(self.case, theirs)) for ours, theirs in pairs]
-        return [theirs / ours if self.case.batch else ours / theirs for ours, theirs in quotients]
+        return [theirs / ours if self.in_ms else ours / theirs for ours, theirs in quotients]
 
     def ratio(self) -> float | None:
         """Median of :meth:`ratios`."""
         return median(self.ratios()) if self.ratios() else None
 
     def ratio_with_start(self) -> float | None:
-        """The same of the whole time of a run, start and end of the query included."""
+        """The same of the time from the query's start() to the end of what is measured."""
         pairs = zip(self.runs.get(GROUP, []), self.runs.get(JVM, []), strict=False)
-        quotients = [theirs.wall_seconds / ours.wall_seconds for ours, theirs in pairs]
+        quotients = [theirs.seconds / ours.seconds for ours, theirs in pairs]
         return median(quotients) if quotients else None
 
     def as_json(self) -> dict[str, Any]:
         """Everything, down to the single run."""
-        case = asdict(self.case) | {"sink": self.case.sink.value}
+        case = asdict(self.case) | {"sink": self.case.sink.value, "extent": self.case.extent.value}
         sources = {
             source: {"median": self.value(source), "runs": [asdict(run) for run in runs]}
             for source, runs in self.runs.items()
         }
         return {
             "case": case,
-            "unit": "ms per micro-batch" if self.case.batch else "rows/s",
+            "unit": "ms per micro-batch" if self.in_ms else "rows/s",
             "sources": sources,
             "ratio": self.ratio(),
             "ratios": self.ratios(),
@@ -72,14 +77,14 @@ class Result:
             self.shown(GROUP),
             _number(self.ratio(), "{:.2f}"),
             f"{min(ratios):.2f}-{max(ratios):.2f}" if ratios else NONE,
-            NONE if self.case.batch else _number(self.ratio_with_start(), "{:.2f}"),
+            NONE if self.in_ms else _number(self.ratio_with_start(), "{:.2f}"),
             _number(self.peak_mib, "{:.0f}"),
         )
 
     def shown(self, source: str) -> str:
         """The source's median with its unit."""
         value = self.value(source)
-        if self.case.batch:
+        if self.in_ms:
             return _number(value, "{:.0f} ms")
         return _number(value and value / 1000, "{:,.0f} k/s")
 
@@ -99,9 +104,9 @@ def table(results: list[Result]) -> str:
 
 
 def _value(case: Case, run: Run) -> float:
-    if case.batch:
-        return median(run.trigger_ms[SETTLING:])
-    return run.rows / run.batch_seconds
+    if case.extent is Extent.MICRO_BATCHES:
+        return median(batch.phases_ms["triggerExecution"] for batch in run.batches[SETTLING:])
+    return sum(batch.rows for batch in run.batches) / sum(batch.phases_ms["addBatch"] for batch in run.batches) * 1000
 
 
 def _number(value: float | None, form: str) -> str:

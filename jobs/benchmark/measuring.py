@@ -37,8 +37,7 @@ class Measuring:
         topic: Topic = cases[0].topic
         topics.write(self.kafka, name, topic, self.work)
         for columns in sorted({case.columns for case in cases}):
-            # In one batch, whatever the case has.
-            check = replace(cases[0], columns=columns, batch=None)
+            check = replace(cases[0], columns=columns)
             found = {source: contents(self._reading(source, name, check)) for source in self.sources}
             if len(set(found.values())) != 1 or {rows for rows, _ in found.values()} != {topic.records}:
                 raise BenchError(f"Rows differ for {topic.records:,} records, columns {columns or '*'}: {found}")

@@ -1,12 +1,12 @@
-"""One run: a streaming query with Trigger.AvailableNow and a fresh checkpoint over a whole topic."""
+"""One run: a streaming query with a fresh checkpoint, and what its progress says of the batches."""
 
 from __future__ import annotations
 
 import tempfile
 import time
 import uuid
-from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,30 +16,37 @@ from pyspark.sql import functions as F  # noqa: N812 -- its customary name
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from benchmark.cases import GROUP, Case, Sink
+from benchmark.cases import GROUP, JVM, MICRO_BATCHES, Case, Extent, Sink
 from benchmark.errors import BenchError
+from spark_group_source.clock import Deadline
 
-QUERY_TIMEOUT_S = 180
+QUERY_TIMEOUT_S = 180.0
+POLL_S = 0.1
 TYPES = {"value": "binary", "offset": "long"}
 KEY_AT = len('{"id":"') + 1
 """Where the first byte of the id stands in a value: what the aggregation groups by, 16 groups."""
+NO_WAIT = {"kafka.fetch.max.wait.ms": "5"}
+"""For the JVM source at the end of the log, where nothing is timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch that had rows. ``phases_ms`` are its durations by Spark's names, among them:
+
+    ``addBatch``: tasks are planned, and read and write the rows. What only a start costs is not in it (for
+    ``kafka-group``: a Python process, joining the group). ``triggerExecution``: all of the batch.
+    """
+
+    rows: int
+    phases_ms: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run took.
+    """Batches of a run, and the seconds from start() to the end of the last of them."""
 
-    ``batch_seconds`` sums addBatch of the batches that had rows: their tasks planned, read and written to the sink,
-    without what only a start costs (for ``kafka-group`` a Python process and joining the group).
-    ``wall_seconds`` is all of it, from start() to the query's end. ``trigger_ms`` holds triggerExecution of each batch
-    that had rows, ``phases_ms`` the sums of all that the progress tells, by Spark's names.
-    """
-
-    rows: int
-    batch_seconds: float
-    wall_seconds: float
-    trigger_ms: list[int]
-    phases_ms: dict[str, int]
+    batches: list[Batch]
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +59,12 @@ class Reading:
     topic: str
     case: Case
 
-    def frame(self) -> DataFrame:
-        """The stream. Columns are projected at the source where it can, as each source's users would do it."""
-        options = {"kafka.bootstrap.servers": self.servers, "subscribe": self.topic, "startingOffsets": "earliest"}
+    def frame(self, limit: int | None, **options: str) -> DataFrame:
+        """The stream. Columns are selected at the source where it can do that, as its users would."""
+        options |= {"kafka.bootstrap.servers": self.servers, "subscribe": self.topic, "startingOffsets": "earliest"}
         options["includeHeaders"] = str(self.case.topic.headers).lower()
-        if self.case.batch:
-            options["maxOffsetsPerTrigger"] = str(self.case.batch)
+        if limit:
+            options["maxOffsetsPerTrigger"] = str(limit)
         if self.source == GROUP:
             options["kafka.group.id"] = f"bench-{uuid.uuid4().hex}"
         reader = self.spark.readStream.format(self.source).options(**options)
@@ -71,30 +78,38 @@ def run(reading: Reading) -> Run:
     """Runs the case's query once.
 
     Raises:
-        BenchError: it did not end in time, or did not read every record once.
+        BenchError: it did not come to its end in time, or read other rows than it should.
     """
+    case = reading.case
     with tempfile.TemporaryDirectory(prefix="bench-query-") as place:
-        writer = _to_sink(reading.frame(), reading.case.sink, place)
-        seconds, query = _follow(writer, place)
-        measured = _figures(query, seconds)
-    if measured.rows != reading.case.topic.records:
-        raise BenchError(
-            f"{reading.source} read {measured.rows:,} rows of {reading.case.topic.records:,} ({reading.case.name})."
-        )
+        writer = _to_sink(reading.frame(case.limit), case.sink, place)
+        writer = writer.option("checkpointLocation", str(Path(place, "checkpoint")))
+        began = time.time()
+        if case.extent is Extent.LOG_END:
+            query = _to_the_end(writer)
+        elif case.extent is Extent.BATCH:
+            # The first batch comes at once, the next one never.
+            query = _stopped_after(1, writer.trigger(processingTime="1 hour"))
+        else:
+            query = _stopped_after(MICRO_BATCHES, writer)
+    measured = _measured(query, began)
+    _check(reading, measured)
     return measured
 
 
 def contents(reading: Reading) -> tuple[int, Decimal]:
-    """Number of rows, and a sum over the hashes of all columns that does not depend on the order of rows."""
+    """Number of rows of the topic, and a sum over the hashes of all columns that does not depend on their order."""
     found: list[tuple[int, Decimal]] = []
 
     def add(batch: DataFrame, number: int) -> None:
         hashes = F.xxhash64(*batch.columns).cast("decimal(20,0)")
-        found.extend(tuple(row) for row in batch.agg(F.count("*"), F.sum(hashes)).collect())
+        rows, total = batch.agg(F.count("*"), F.sum(hashes)).collect()[0]
+        found.append((rows, total or Decimal(0)))
 
     with tempfile.TemporaryDirectory(prefix="bench-contents-") as place:
-        _follow(reading.frame().writeStream.foreachBatch(add), place)
-    return sum(rows for rows, _ in found), sum((hashes for _, hashes in found if hashes is not None), Decimal(0))
+        frame = reading.frame(None, **(NO_WAIT if reading.source == JVM else {}))
+        _to_the_end(frame.writeStream.foreachBatch(add).option("checkpointLocation", place))
+    return sum(rows for rows, _ in found), sum((total for _, total in found), Decimal(0))
 
 
 def _to_sink(frame: DataFrame, sink: Sink, place: str) -> DataStreamWriter:
@@ -107,25 +122,42 @@ def _to_sink(frame: DataFrame, sink: Sink, place: str) -> DataStreamWriter:
     return frame.writeStream.format("noop")
 
 
-def _follow(writer: DataStreamWriter, place: str) -> tuple[float, StreamingQuery]:
-    """Starts the query and waits for its end; returns the seconds that took."""
-    began = time.monotonic()
-    query = writer.option("checkpointLocation", str(Path(place, "checkpoint"))).trigger(availableNow=True).start()
-    if not query.awaitTermination(QUERY_TIMEOUT_S):
-        query.stop()
-        raise BenchError(f"A query did not end within {QUERY_TIMEOUT_S} s; its last progress: {query.lastProgress}")
-    return time.monotonic() - began, query
+def _to_the_end(writer: DataStreamWriter) -> StreamingQuery:
+    query = writer.trigger(availableNow=True).start()
+    if not query.awaitTermination(int(QUERY_TIMEOUT_S)):
+        _give_up(query)
+    return query
 
 
-def _figures(query: StreamingQuery, seconds: float) -> Run:
-    batches: list[Any] = [each for each in query.recentProgress if each.numInputRows]
-    phases: Counter[str] = Counter()
-    for each in batches:
-        phases.update(each.durationMs)
-    return Run(
-        rows=sum(each.numInputRows for each in batches),
-        batch_seconds=phases["addBatch"] / 1000,
-        wall_seconds=seconds,
-        trigger_ms=[each.durationMs["triggerExecution"] for each in batches],
-        phases_ms=dict(phases),
-    )
+def _stopped_after(batches: int, writer: DataStreamWriter) -> StreamingQuery:
+    query = writer.start()
+    deadline = Deadline.after(QUERY_TIMEOUT_S)
+    while not (query.lastProgress and query.lastProgress.batchId >= batches - 1):
+        if query.awaitTermination(POLL_S) or deadline.expired():  # type: ignore[arg-type] # takes fractions, too
+            _give_up(query)
+    query.stop()
+    return query
+
+
+def _give_up(query: StreamingQuery) -> None:
+    seen = query.lastProgress
+    query.stop()
+    raise BenchError(f"A query did not come to its end within {QUERY_TIMEOUT_S:.0f} s. Its last progress: {seen}")
+
+
+def _measured(query: StreamingQuery, began: float) -> Run:
+    told: list[Any] = [each for each in query.recentProgress if each.numInputRows]
+    batches = [Batch(each.numInputRows, dict(each.durationMs)) for each in told]
+    if not batches:
+        raise BenchError(f"A query read nothing: {query.lastProgress}")
+    last = datetime.strptime(told[-1].timestamp, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
+    return Run(batches, last.timestamp() + batches[-1].phases_ms["triggerExecution"] / 1000 - began)
+
+
+def _check(reading: Reading, measured: Run) -> None:
+    """The shares of a limit are rounded down, which may leave out a record of each partition."""
+    case = reading.case
+    wanted = case.limit or case.topic.records
+    for batch in measured.batches:
+        if not wanted - case.topic.partitions <= batch.rows <= wanted:
+            raise BenchError(f"{reading.source} read {batch.rows:,} rows in a batch of {wanted:,} ({case.name}).")
