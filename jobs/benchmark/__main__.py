@@ -6,8 +6,8 @@ the same rows of it; runs to warm up are not counted. "ratio" is how many times 
 pairs of runs made one right after the other.
 
 Rows per second (k/s: thousands) are those of addBatch, the execution of one large batch; "with start" is the ratio of
-the time from start() to the batch's end. Batches end before the end of the log, where the JVM source waits half a second
-for each partition: "to-log-end" measures that, with Trigger.AvailableNow over the whole topic. Micro-batches of 1,000
+the time from start() to the batch's end. Batches end before the end of the log, where the JVM source waits half a
+second for each partition: "to-log-end" measures that, with Trigger.AvailableNow over the whole topic. Micro-batches of 1,000
 records are measured by triggerExecution, which is all of a batch. "worker MiB" is the peak memory of kafka-group's
 largest Python worker.
 

@@ -12,8 +12,8 @@ QUICK_SHARE = 0.4
 MICRO_BATCH, MICRO_BATCHES = 1_000, 23
 """Records of a micro-batch, and how many of them a run has."""
 BEHIND = 1_000
-"""Records that each partition has behind what is measured. The JVM source's consumer, given 500 records a poll, asks the
-broker for more as soon as it has handed out the last; at the end of the log the broker holds that request back for
+"""Records that each partition has behind what is measured. The JVM source's consumer, given 500 records a poll, asks
+the broker for more as soon as it has handed out the last; at the end of the log the broker holds that request back for
 ``fetch.max.wait.ms``, half a second, and what the source asks next waits behind it. That is measured by a case of its
 own, and would hide everything else in the others."""
 
