@@ -175,10 +175,13 @@ class Driver:
             return start
         admitted = admit(positions, ends, limit)
         moving = frozenset(tp for tp, end in admitted.items() if end > positions[tp])
-        moving = self._member.plan(moving, self._share.uncommitted(), me) if moving else moving
         if not moving:
             return start
         ids = self._ids.of(topics)
+        # The last thing that may take time is behind: what is allowed here is noted as planned at once.
+        moving = self._member.plan(moving, self._share.uncommitted(), me)
+        if not moving:
+            return start
         known = {tp: OffsetRange(*tp, each.end, each.end, each.topic_id) for tp, each in start.ranges.items()}
         for tp, position in positions.items():
             end = admitted[tp] if tp in moving else position

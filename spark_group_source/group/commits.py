@@ -80,10 +80,13 @@ class Ledger:
                 book.pop(tp, None)
 
     def planned(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Spark is given a batch that reads up to ``ends``."""
+        """Spark is given a batch that reads up to ``ends``.
+
+        What was taken away since it was planned has no position: one left behind would be gone on with when it is back.
+        """
         self.in_flight = frozenset(ends)
         self.logged.update(ends)
-        self.positions.update(ends)
+        self.positions.update({tp: end for tp, end in ends.items() if tp in self.positions})
 
     def replayed(self, ends: Mapping[TopicPartition, int]) -> None:
         """Spark reads a batch again that it logged before this process was started, and that ends at ``ends``.

@@ -116,3 +116,11 @@ def test_a_rewind_goes_before_a_replayed_batch() -> None:
     ledger.completed({A: 9})
     assert ledger.positions == {A: 2}
     assert ledger.pending() == {}
+
+
+def test_a_partition_taken_away_while_its_batch_was_planned_is_resumed_anew_when_it_is_back() -> None:
+    ledger = Ledger()
+    ledger.gained(A, Committed(5), 5)
+    ledger.dropped([A])
+    ledger.planned({A: 9})
+    assert A not in ledger.positions
