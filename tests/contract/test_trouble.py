@@ -179,6 +179,7 @@ def test_the_offsets_of_a_transaction_in_progress_are_waited_for(on_fake: Bench,
 
 def test_a_coordinator_that_moves_is_followed_and_the_membership_kept(on_fake: Bench, fake: FakeKafka) -> None:
     query = on_fake.start()
+    assert_goes_on(on_fake, query)
     generation = query.me.generation
     fake.coordinator = 2
     eventually(lambda: any(api == "Heartbeat" and node == 2 for api, node, _ in fake.requests), "a heartbeat")
