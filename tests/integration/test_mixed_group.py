@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import threading
@@ -17,9 +18,11 @@ from spark_group_source.testing.broker import java_command
 from tests.integration.query_process import Place, eventually, source_options
 
 if TYPE_CHECKING:
+    from kafka import KafkaConsumer
     from pyspark.sql import DataFrame, SparkSession
 
 PARTITIONS = 8
+SESSION_MS = 6000
 STABLE_S = 8.0
 """For which a group is watched: longer than its members' sessions."""
 
@@ -45,26 +48,39 @@ class Consumer:
 
 
 class KafkaPython(Consumer):
+    """Its consumer forgets a rejoin that a ``poll()`` leaves between JoinGroup and SyncGroup: silent for good."""
+
     def __init__(self, kafka: EmbeddedKafka, topic: str, group: str) -> None:
         super().__init__()
-        from kafka import KafkaConsumer
-        from kafka.coordinator.assignors.range import RangePartitionAssignor
-
-        self._consumer = KafkaConsumer(
-            topic,
-            bootstrap_servers=kafka.bootstrap_servers,
-            group_id=group,
-            auto_offset_reset="earliest",
-            partition_assignment_strategy=[RangePartitionAssignor],
-            session_timeout_ms=6000,
-            heartbeat_interval_ms=200,
-        )
+        self._where = (kafka.bootstrap_servers, topic, group)
 
     def _run(self) -> None:
         while not self._ended.is_set():
-            for records in self._consumer.poll(100).values():
-                self.places += [(each.partition, each.offset) for each in records]
-        self._consumer.close()
+            consumer = self._consumer()
+            while not self._ended.is_set() and not self._forgotten(consumer):
+                for records in consumer.poll(1000).values():
+                    self.places += [(each.partition, each.offset) for each in records]
+            consumer.close()
+
+    def _consumer(self) -> KafkaConsumer:
+        from kafka import KafkaConsumer
+        from kafka.coordinator.assignors.range import RangePartitionAssignor
+
+        bootstrap_servers, topic, group = self._where
+        return KafkaConsumer(
+            topic,
+            bootstrap_servers=bootstrap_servers,
+            group_id=group,
+            auto_offset_reset="earliest",
+            partition_assignment_strategy=[RangePartitionAssignor],
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=200,
+        )
+
+    def _forgotten(self, consumer: KafkaConsumer) -> bool:
+        silent_s: float = consumer.metrics()["consumer-coordinator-metrics"]["last-heartbeat-seconds-ago"]
+        # Infinite before the first heartbeat.
+        return SESSION_MS / 1000 < silent_s < math.inf
 
 
 class Librdkafka(Consumer):
@@ -78,7 +94,7 @@ class Librdkafka(Consumer):
                 "group.id": group,
                 "auto.offset.reset": "earliest",
                 "partition.assignment.strategy": "range",
-                "session.timeout.ms": 6000,
+                "session.timeout.ms": SESSION_MS,
                 "heartbeat.interval.ms": 200,
             }
         )
@@ -103,7 +119,7 @@ class Java(Consumer):
         properties = {
             "partition.assignment.strategy": "org.apache.kafka.clients.consumer.RangeAssignor",
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": "6000",
+            "session.timeout.ms": str(SESSION_MS),
             "heartbeat.interval.ms": "200",
         }
         arguments = ["--bootstrap-server", kafka.bootstrap_servers, "--topic", topic, "--group", group]
@@ -160,19 +176,22 @@ def test_a_query_shares_a_group_with_every_other_client_and_nothing_is_left_out(
     def shares() -> list[int]:
         return sorted(each.partitions for each in kafka.members(group)) if kafka.group_state(group) == "Stable" else []
 
+    def stays_even() -> bool:
+        """Whether the group is split evenly, and none of its members changes for longer than a session."""
+        members, watched_until = kafka.members(group), time.monotonic() + STABLE_S
+        while [each.partitions for each in members] == [2, 2, 2, 2] and kafka.group_state(group) == "Stable":
+            if time.monotonic() > watched_until:
+                return kafka.members(group) == members
+            everything.update(fill(kafka, name, 5))
+        return False
+
     eventually(lambda: sum(shares()) == PARTITIONS and len(shares()) == 3)
     everything = fill(kafka, name, 20)
     options = source_options(kafka, name, group, **{"kafka.partition.assignment.strategy": "range"})
     frame = spark.readStream.format("kafka-group").options(**options).load()
     query = frame.writeStream.foreachBatch(keep).start()
     try:
-        eventually(lambda: shares() == [2, 2, 2, 2], what="an even split")
-        members = {each.consumer_id for each in kafka.members(group)}
-        watched_until = time.monotonic() + STABLE_S
-        while time.monotonic() < watched_until:
-            everything |= fill(kafka, name, 5)
-            assert kafka.group_state(group) == "Stable"
-        assert {each.consumer_id for each in kafka.members(group)} == members
+        eventually(stays_even, what="an even split that stays")
         eventually(lambda: read() == everything, what="reading all")
         assert all(consumer.places for consumer in consumers)
         assert mine
