@@ -50,6 +50,12 @@ class SourceOptions:
     metadata_max_age: float = 300.0
     read_committed: bool = False
     check_crcs: bool = True
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    min_records_per_task: int = 20_000
+    fetch_max_bytes: int = 4 * 2**20
+    fetch_max_wait: float = 0.5
+    poll_timeout: float = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +124,12 @@ def _flag(text: str) -> bool:
 def _count(text: str) -> int:
     if not re.fullmatch(r"\+?\d{1,18}", text.strip()) or int(text) == 0:
         raise ValueError("a whole number of at least 1")
+    return int(text)
+
+
+def _bytes(text: str) -> int:
+    if not re.fullmatch(r"\+?\d{1,10}", text.strip()) or not 1024 <= int(text) < 2**31:
+        raise ValueError("a whole number of bytes, from 1024 to 2147483647")
     return int(text)
 
 
@@ -197,6 +209,12 @@ OPTIONS: tuple[Option, ...] = (
     Option("kafka.metadata.max.age.ms", "metadata_max_age", _milliseconds, "Age at which metadata is asked anew."),
     Option("kafka.isolation.level", "read_committed", _isolation, "read_committed hides aborted transactions."),
     Option("kafka.check.crcs", "check_crcs", _flag, "Check the CRC of every record batch."),
+    Option("minPartitions", "min_partitions", _count, "Least number of tasks: larger ranges are split for it."),
+    Option("maxRecordsPerPartition", "max_records_per_partition", _count, "Most offsets of a task; more are split."),
+    Option("minRecordsPerTask", "min_records_per_task", _count, "Ranges of fewer offsets share a task; 1: none do."),
+    Option("kafka.fetch.max.bytes", "fetch_max_bytes", _bytes, "Size of a fetch: bounds the memory of a task."),
+    Option("kafka.fetch.max.wait.ms", "fetch_max_wait", _milliseconds, "Longest that a broker holds a fetch back."),
+    Option("kafkaConsumer.pollTimeoutMs", "poll_timeout", _milliseconds, "Longest that a task goes without progress."),
 )
 """The option table. Defaults stand in :class:`SourceOptions`."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    DataType,
     IntegerType,
     LongType,
     StringType,
@@ -14,6 +16,7 @@ from pyspark.sql.types import (
 )
 
 from spark_group_source.errors import OptionError
+from spark_group_source.records.columns import TEXTS, arrow_schema
 
 HEADERS = StructField(
     "headers", ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
@@ -34,17 +37,24 @@ def source_schema(include_headers: bool) -> StructType:
     return StructType([*columns, HEADERS] if include_headers else columns)
 
 
-def columns_of(wanted: StructType) -> tuple[str, ...]:
-    """Names of the columns that a user's schema asks for: some of the source's, with its types, in any order.
+def columns_of(wanted: StructType) -> pa.Schema:
+    """The Arrow columns that a user's schema asks for: some of the source's in any order, key and value also as text.
 
     Raises:
         OptionError: a column is not one of the source's, or has another type.
     """
-    known = {each.name: each.dataType for each in source_schema(include_headers=True)}
+    known = {each.name: [each.dataType] for each in source_schema(include_headers=True)}
+    for name in TEXTS.names:
+        known[name].append(StringType())
     for column in wanted:
-        if known.get(column.name) != column.dataType:
+        if column.dataType not in known.get(column.name, []):
             raise OptionError(
                 f"The schema asks for column '{column.name}' of type {column.dataType.simpleString()}.",
-                "Known are: " + ", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items()) + ".",
+                "Known are: " + ", ".join(f"{name} {_either(kinds)}" for name, kinds in known.items()) + ".",
             )
-    return tuple(wanted.names)
+    texts = [each.name for each in wanted if each.name in TEXTS.names and each.dataType == StringType()]
+    return arrow_schema(wanted.names, texts)
+
+
+def _either(kinds: list[DataType]) -> str:
+    return " or ".join(each.simpleString() for each in kinds)

@@ -25,7 +25,7 @@ from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options import SourceOptions
-from spark_group_source.planning import pack
+from spark_group_source.planning import tasks
 from spark_group_source.schema import columns_of
 from spark_group_source.wire.settings import WireOptions
 
@@ -112,9 +112,11 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         batch = self._last = self._parse(end)
         if self._driver is not None:
             self._driver.replay(batch)
-        columns = columns_of(self._schema)
+        schema = columns_of(self._schema)
         wire = wire_options(self._options, self._client_id())
-        return [TaskPartition(self._task(ranges, columns, wire)) for ranges in pack(batch.reads())]
+        own = self._options
+        planned = tasks(batch.reads(), own.min_records_per_task, own.max_records_per_partition, own.min_partitions)
+        return [TaskPartition(self._task(ranges, schema, wire)) for ranges in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task, as Arrow record batches. Runs on an executor."""
@@ -171,14 +173,17 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         name = f"{self._application}-{topics}-{os.getpid()}"
         return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:200]
 
-    def _task(self, ranges: list[OffsetRange], columns: tuple[str, ...], wire: WireOptions) -> FetchTask:
+    def _task(self, ranges: list[OffsetRange], schema: pa.Schema, wire: WireOptions) -> FetchTask:
         return FetchTask(
             ranges=tuple(ranges),
             wire=wire,
-            columns=columns,
+            schema=schema,
             read_committed=self._options.read_committed,
             check_crcs=self._options.check_crcs,
             fail_on_data_loss=self._options.fail_on_data_loss,
+            max_bytes=self._options.fetch_max_bytes,
+            max_wait=self._options.fetch_max_wait,
+            patience=self._options.poll_timeout,
         )
 
 

@@ -17,7 +17,6 @@ from spark_group_source.fetch.cursor import Cursor
 from spark_group_source.fetch.recovery import Recovery
 from spark_group_source.fetch.requests import Fetched, Wanted
 from spark_group_source.fetch.task import FetchTask
-from spark_group_source.records.columns import arrow_schema
 from spark_group_source.records.decode import Decoder
 from spark_group_source.records.frames import Slice, frames
 from spark_group_source.wire.cluster import Cluster
@@ -60,9 +59,7 @@ class Reading:
         self._task = task
         self._cluster = cluster
         self._clock = clock
-        self._decoder = Decoder(
-            arrow_schema(task.columns), read_committed=task.read_committed, check_crcs=task.check_crcs
-        )
+        self._decoder = Decoder(task.schema, read_committed=task.read_committed, check_crcs=task.check_crcs)
         self._cursors = [Cursor.at_start(each, task.max_bytes) for each in task.ranges]
         self._recovery = Recovery(task, cluster, clock)
         self._asked: dict[int, _Asked] = {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.wire.settings import WireOptions
 
@@ -12,6 +14,7 @@ from spark_group_source.wire.settings import WireOptions
 class FetchTask:
     """Ranges of offsets and everything needed to read them on an executor; picklable. Sizes in bytes, times in seconds.
 
+    ``schema`` has the columns that are built, of :mod:`spark_group_source.records.columns`.
     ``max_bytes`` is the size of a fetch response, which bounds the memory of a task: the broker exceeds it only for a
     single record batch that is larger. ``patience`` is how long a task goes without progress before it fails. There is
     one range of a partition at most.
@@ -19,7 +22,7 @@ class FetchTask:
 
     ranges: tuple[OffsetRange, ...]
     wire: WireOptions
-    columns: tuple[str, ...]
+    schema: pa.Schema
     read_committed: bool = False
     check_crcs: bool = True
     fail_on_data_loss: bool = True

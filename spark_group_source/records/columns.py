@@ -6,7 +6,7 @@ Spark takes batches from a Python source only where types and names are its own:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import pyarrow as pa
 
@@ -28,10 +28,14 @@ ALL = pa.schema(
 """Every column there is; ``headers`` is NULL, not empty, for a record without any."""
 
 
-def arrow_schema(names: Iterable[str]) -> pa.Schema:
-    """The Arrow schema with these columns, in this order.
+TEXTS = pa.schema([pa.field("key", pa.string()), pa.field("value", pa.string())])
+"""Columns that may be had as text as well: their bytes must then be UTF-8."""
+
+
+def arrow_schema(names: Iterable[str], texts: Collection[str] = ()) -> pa.Schema:
+    """The Arrow schema with these columns, in this order, and those in ``texts`` as text.
 
     Raises:
         KeyError: there is no such column.
     """
-    return pa.schema([ALL.field(name) for name in names])
+    return pa.schema([(TEXTS if name in texts else ALL).field(name) for name in names])

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark_group_source.records.arrays import Pairs, numbers, repeated
 from spark_group_source.records.batches import Batches, Chunk, Limits
-from spark_group_source.records.columns import ALL
+from spark_group_source.records.columns import ALL, TEXTS
 from spark_group_source.records.fields import Fields, fields
 from spark_group_source.records.frames import LOG_APPEND_TIME, Slice
 from spark_group_source.records.headers import headers
@@ -23,7 +23,7 @@ class Decoder:
     """Decodes fetched slices into the columns of one schema. Keeps nothing between calls; for one thread at a time.
 
     Args:
-        schema: some of the columns in :data:`columns.ALL`, in any order; only those are built.
+        schema: columns of :data:`columns.ALL` and :data:`columns.TEXTS`, in any order; only those are built.
         read_committed: leave out the records of aborted transactions.
         check_crcs: compare the checksum of every batch that gives rows, as Java's ``check.crcs``.
         limits: bounds of memory.
@@ -32,7 +32,7 @@ class Decoder:
     def __init__(
         self, schema: pa.Schema, *, read_committed: bool, check_crcs: bool = True, limits: Limits | None = None
     ) -> None:
-        if not len(schema) or any(each not in ALL for each in schema):
+        if not len(schema) or any(each not in ALL and each not in TEXTS for each in schema):
             raise ValueError(f"not columns of a record: {schema}")
         self._schema = schema
         self._read_committed = read_committed
@@ -44,8 +44,8 @@ class Decoder:
 
         Raises:
             CorruptRecords: bytes are damaged; the error names the partition and the batch.
-            UnsupportedRecords: an unknown codec, a batch that decompresses to more than the limit, or a timestamp
-                beyond Spark's range.
+            UnsupportedRecords: an unknown codec, a batch that decompresses to more than the limit, a timestamp beyond
+                Spark's range, or bytes that are not UTF-8 in a column wanted as text.
         """
         batches = Batches(slices, read_committed=self._read_committed, check_crcs=self._check_crcs, limits=self._limits)
         for chunk in batches.chunks():
@@ -64,8 +64,8 @@ class Decoder:
     def _record_batch(self, chunk: Chunk, rows: Fields) -> pa.RecordBatch:
         pairs = Pairs(chunk.memory, rows.key, rows.key_length, rows.value, rows.value_length)
         build: dict[str, Callable[[], pa.Array]] = {
-            "key": pairs.first,
-            "value": pairs.second,
+            "key": lambda: self._bytes(pairs.first(), "key", chunk, rows),
+            "value": lambda: self._bytes(pairs.second(), "value", chunk, rows),
             "topic": lambda: _topic(chunk, rows),
             "partition": lambda: _partition(chunk, rows),
             "offset": lambda: numbers(rows.offset, pa.int64()),
@@ -74,6 +74,29 @@ class Decoder:
             "headers": lambda: headers(chunk, rows),
         }
         return pa.RecordBatch.from_arrays([build[name]() for name in self._schema.names], schema=self._schema)
+
+    def _bytes(self, found: pa.Array, column: str, chunk: Chunk, rows: Fields) -> pa.Array:
+        """``found`` itself, or as text."""
+        if self._schema.field(column) in ALL:
+            return found
+        try:
+            return found.cast(pa.string())
+        except pa.ArrowInvalid as error:
+            row, why = _not_text(found)
+            raise chunk.place(rows.batch[row]).unsupported(
+                f"has at offset {rows.offset[row]} a {column} that is not UTF-8: {why}",
+                f"Ask for the column as binary: .schema('{column} binary, ...').",
+            ) from error
+
+
+def _not_text(found: pa.Array) -> tuple[int, str]:
+    """The first element that is not UTF-8, and why. Not in the words of Python's error, which hold the bytes."""
+    for row, each in enumerate(found):
+        try:
+            (each.as_py() or b"").decode()
+        except UnicodeDecodeError as error:
+            return row, f"{error.reason} at byte {error.start}"
+    raise AssertionError("Arrow and Python agree on what UTF-8 is")
 
 
 def _inside(chunk: Chunk, rows: Fields) -> Fields:

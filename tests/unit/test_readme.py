@@ -23,7 +23,7 @@ def default_of(field: str) -> str:
         return ""
     if isinstance(default, Enum):
         return f"`{default.name.lower()}`"
-    if isinstance(default, bool):
+    if isinstance(default, int):
         return f"`{str(default).lower()}`"
     if isinstance(default, float):
         return f"`{default * 1000:.0f}`" if field != "max_trigger_delay" else f"`{default / 60:.0f}m`"

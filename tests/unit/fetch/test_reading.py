@@ -21,6 +21,7 @@ from spark_group_source.fetch import pool
 from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
+from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.settings import WireOptions
 from tests.unit.records.build import Record, batch, marker
@@ -46,7 +47,9 @@ def task(fake: FakeKafka, *ranges: tuple[int, int, int], **given: Any) -> FetchT
     )
     topic_id = given.pop("topic_id") if "topic_id" in given else str(fake.ids["t"])
     wanted = tuple(OffsetRange("t", number, start, end, topic_id) for number, start, end in ranges)
-    return FetchTask(wanted, wire, ("value", "partition", "offset"), **{"max_wait": 0.01, "patience": 1.0} | given)
+    return FetchTask(
+        wanted, wire, arrow_schema(["value", "partition", "offset"]), **{"max_wait": 0.01, "patience": 1.0} | given
+    )
 
 
 def offsets(batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch]) -> list[tuple[int, int]]:

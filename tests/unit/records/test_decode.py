@@ -146,7 +146,37 @@ def test_columns_are_those_of_the_schema_in_its_order() -> None:
     assert table.schema == schema
 
 
-@pytest.mark.parametrize("schema", [pa.schema([]), pa.schema([pa.field("key", pa.string())])], ids=["none", "type"])
+def test_key_and_value_as_text() -> None:
+    schema = arrow_schema(["value", "key"], ["value", "key"])
+    raw = batch([Record("h\u00e9llo".encode(), b"k"), Record(None, b""), Record(b"", None)])
+    table = decoded(part(raw), schema=schema)
+    assert table.schema == schema
+    assert table.to_pylist() == [
+        {"value": "h\u00e9llo", "key": "k"},
+        {"value": None, "key": ""},
+        {"value": "", "key": None},
+    ]
+    mixed = decoded(part(raw), schema=arrow_schema(["key", "value"], ["key"]))
+    assert mixed.to_pylist()[0] == {"key": "k", "value": "h\u00e9llo".encode()}
+
+
+@pytest.mark.parametrize("bad", [b"\xff", b"ab\xc3", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\x80"])
+@pytest.mark.parametrize("column", ["key", "value"])
+def test_text_that_is_not_utf8_is_refused_with_its_offset_and_without_its_bytes(bad: bytes, column: str) -> None:
+    records = [
+        Record(b"fine", b"fine"),
+        Record(None, None),
+        Record(b"v", bad) if column == "key" else Record(bad, b"k"),
+    ]
+    raw = batch(records, 40)
+    with pytest.raises(UnsupportedRecords, match=rf"topic-3 .*at offset 42 a {column} that is not UTF-8") as error:
+        decoded(part(raw), schema=arrow_schema(["key", "value"], ["key", "value"]))
+    assert "fine" not in str(error.value)
+    other = "key" if column == "value" else "value"
+    assert decoded(part(raw), schema=arrow_schema(["key", "value"], [other])).num_rows == 3
+
+
+@pytest.mark.parametrize("schema", [pa.schema([]), pa.schema([pa.field("topic", pa.binary())])], ids=["none", "type"])
 def test_schema_of_other_columns_is_refused(schema: pa.Schema) -> None:
     with pytest.raises(ValueError, match="not columns of a record"):
         Decoder(schema, read_committed=False)
