@@ -103,8 +103,10 @@ class RunTarget:
         starts = self._offsets(uncommitted, StartAt.EARLIEST, deadline)
         at = {tp: each.offset for tp, each in committed.items()} | starts
         if at != self._seen:
-            self._seen, self._moved_at, self._pause = at, self._clock(), POLL[0]
+            self._moved_at, self._pause = self._clock(), POLL[0]
         self._behind = {tp: end for tp, end in self._behind.items() if at[tp] < end}
+        # Only these are looked at from here on: that the others are missing in the next look is no progress.
+        self._seen = {tp: at[tp] for tp in self._behind}
 
     def _offsets(
         self, partitions: Iterable[TopicPartition], at: StartAt, deadline: Deadline

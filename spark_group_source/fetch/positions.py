@@ -59,31 +59,34 @@ def log_offsets(
     """
     found: dict[TopicPartition, LogOffset] = {}
     absent: set[TopicPartition] = set()
+    troubles: dict[TopicPartition, GroupSourceError] = {}
     pause = cluster.options.retry_backoff
-    fresh = False
     for rounds in itertools.count(1):
         open_ones = {tp: at for tp, at in wanted.items() if tp not in found and tp not in absent}
         if not open_ones:
             break
-        troubles = _round(cluster, open_ones, fresh, read_committed, deadline, found)
-        if missing is not None and rounds >= ROUNDS:
-            absent |= {
-                tp
-                for tp, each in troubles.items()
-                if isinstance(each, TopicError) and each.errno == UNKNOWN_TOPIC_OR_PARTITION
-            }
+        told = True
+        try:
+            troubles = _round(cluster, open_ones, rounds > 1, read_committed, deadline, found)
+        except BrokerUnavailable:
+            if not troubles:
+                raise
+            # Nobody told until the deadline who leads now: why that was asked is what there is to say.
+            told = False
+        if missing is not None and told and rounds >= ROUNDS:
+            absent |= _unknown(troubles)
             missing |= absent
         if not troubles.keys() - absent:
             continue
         enough = missing is not None and found
-        if deadline.remaining() <= pause or (enough and rounds >= ROUNDS):
+        if not told or deadline.remaining() <= pause or (enough and rounds >= ROUNDS):
             # The next call asks for the leaders first: the one that did not answer may have been replaced.
             cluster.forget(tp.topic for tp in troubles)
             if enough:
                 break
             raise _unanswered(troubles)
         time.sleep(pause)
-        pause, fresh = min(pause * 2, cluster.options.retry_backoff_max), True
+        pause = min(pause * 2, cluster.options.retry_backoff_max)
     return found
 
 
@@ -179,6 +182,12 @@ def _trouble(tp: TopicPartition, errno: int) -> GroupSourceError:
     if errno != UNKNOWN_TOPIC_OR_PARTITION:
         raise error
     return error
+
+
+def _unknown(troubles: Mapping[TopicPartition, GroupSourceError]) -> set[TopicPartition]:
+    return {
+        tp for tp, each in troubles.items() if isinstance(each, TopicError) and each.errno == UNKNOWN_TOPIC_OR_PARTITION
+    }
 
 
 def _unanswered(troubles: Mapping[TopicPartition, GroupSourceError]) -> GroupSourceError:

@@ -95,6 +95,18 @@ def test_it_is_waited_for_as_long_as_there_is_progress(world: World, target: Run
         assert not target.reached()
 
 
+def test_without_progress_a_session_and_a_hand_over_are_waited_for_and_no_longer(
+    world: World, target: RunTarget
+) -> None:
+    world.offsets = {A: 4}
+    assert not target.reached()
+    world.now = 100.0
+    assert not target.reached()
+    world.now = 100.1
+    with pytest.raises(DeadlineExceeded, match="'g'.*100 s: t-0 at 4 of 10.*does not commit"):
+        target.reached()
+
+
 @pytest.mark.parametrize("blind", ["group", "logs"])
 def test_looks_that_fail_count_as_no_progress(world: World, target: RunTarget, blind: str) -> None:
     if blind == "group":
