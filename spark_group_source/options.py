@@ -7,14 +7,15 @@ those of Kafka's Java client. Names are case-insensitive, as Spark makes all opt
 from __future__ import annotations
 
 import difflib
-import importlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
+from spark_group_source.assignors import parse_assignors
 from spark_group_source.errors import OptionError
+from spark_group_source.user_code import load
 
 
 class StartAt(Enum):
@@ -133,13 +134,7 @@ def _duration(text: str) -> float:
 
 
 def _function(text: str) -> str:
-    module, _, name = text.strip().partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name, None)
-    except (ImportError, ValueError) as error:
-        raise ValueError(f"module:function, and importing the module gives: {error}") from None
-    if not callable(found):
-        raise ValueError(f"module:function, and {module} has no function {name!r}")
+    load(text, "function")
     return text.strip()
 
 
@@ -147,25 +142,6 @@ def _milliseconds(text: str) -> float:
     if not re.fullmatch(r"\+?\d{1,9}", text.strip()) or int(text) == 0:
         raise ValueError("a whole number of milliseconds, at least 1")
     return int(text) / 1000
-
-
-ASSIGNORS = {
-    "range": "org.apache.kafka.clients.consumer.RangeAssignor",
-    "roundrobin": "org.apache.kafka.clients.consumer.RoundRobinAssignor",
-    "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
-}
-"""Assignor names as members advertise them, and the Java classes that advertise the same."""
-
-
-def _assignors(text: str) -> tuple[str, ...]:
-    java = {path: name for name, path in ASSIGNORS.items()}
-    names = tuple(dict.fromkeys(java.get(part.strip(), part.strip()) for part in text.split(",") if part.strip()))
-    if not names or any(name not in ASSIGNORS for name in names):
-        raise ValueError(f"one or more of {', '.join(ASSIGNORS)}, separated by commas")
-    if "cooperative-sticky" in names and len(names) > 1:
-        # A member that offers both kinds would have to know before it joins which one the group will choose.
-        raise ValueError("either cooperative-sticky alone, or eager ones (range, roundrobin)")
-    return names
 
 
 def _isolation(text: str) -> bool:
@@ -189,7 +165,12 @@ OPTIONS: tuple[Option, ...] = (
     Option("failOnDataLoss", "fail_on_data_loss", _flag, "Fail, or warn and go on, where records are gone."),
     Option("kafka.client.id", "client_id", _name, "Name of this query in Kafka's tools, logs and quotas."),
     Option("kafka.group.instance.id", "group_instance_id", _name, "Makes the member static: restarts keep it."),
-    Option("kafka.partition.assignment.strategy", "assignors", _assignors, "Assignors, in order of preference."),
+    Option(
+        "kafka.partition.assignment.strategy",
+        "assignors",
+        parse_assignors,
+        "Assignors by preference: names, Java classes, module:Class.",
+    ),
     Option("kafka.session.timeout.ms", "session_timeout", _milliseconds, "Silence after which a member is dead."),
     Option("kafka.heartbeat.interval.ms", "heartbeat_interval", _milliseconds, "Time between heartbeats."),
     Option("kafka.max.poll.interval.ms", "max_poll_interval", _milliseconds, "Longest hand-over of partitions."),

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from spark_group_source.clock import Clock, Deadline, monotonic
-from spark_group_source.errors import GroupSourceError
+from spark_group_source.errors import GroupSourceError, OptionError
 from spark_group_source.group import assignment
 from spark_group_source.group.coordinator import Coordinator, Round
 from spark_group_source.group.settings import GroupSettings
@@ -76,7 +76,8 @@ class Member:
         self._listener = listener
         self._clock = clock
         self._coordinator = Coordinator(cluster, settings)
-        self._state = Membership(cooperative=assignment.is_cooperative(settings.assignors))
+        self._assignors = assignment.Assignors(settings.assignors)
+        self._state = Membership(cooperative=self._assignors.cooperative)
         self._todo: deque[Action] = deque([Join()])
         self._changed = threading.Condition()
         self._closing = Interrupt()
@@ -224,7 +225,8 @@ class Member:
         level = logging.INFO if self._state.member_id else logging.DEBUG
         log.log(level, "group %s: joining, because %s", self._settings.group_id, self._state.reason)
         deadline = Deadline.after(self._settings.rebalance_timeout + JOIN_SLACK, self._clock)
-        answer = self._coordinator.join(self._state, self._topics, deadline, self._closing)
+        subscriptions = self._assignors.subscriptions(self._topics, self._state.owned, self._state.generation)
+        answer = self._coordinator.join(self._state, subscriptions, deadline, self._closing)
         if isinstance(answer, Refused):
             self._refused(answer)
             return
@@ -235,6 +237,8 @@ class Member:
         assert self._round is not None, "a sync follows a join"
         try:
             shares = self._shares(self._round)
+        except OptionError:
+            raise  # a user's assignor
         except GroupSourceError as error:
             self._refused(Refused(Verdict.RETRY, f"the assignment could not be made: {error}"))
             return
@@ -247,6 +251,7 @@ class Member:
         self._next_heartbeat = now + self._settings.heartbeat_interval
         self._next_look = now + self._settings.metadata_max_age
         self._backoff = self._settings.retry_backoff
+        self._assignors.assigned(self._round.assignor, answer.assigned, self._round.joined.generation)
         self._post(answer)
         self._report(self._round)
         self._listener.rebalanced()
@@ -284,7 +289,7 @@ class Member:
             self._layout = self._look(assignment.subscribed_topics(turn.members) | self._topics)
         if not turn.members:
             return {}
-        return assignment.assign(turn.assignor, turn.members, self._layout)
+        return self._assignors.assign(turn.assignor, turn.members, self._layout)
 
     def _look(self, topics: set[str]) -> assignment.Layout:
         deadline = Deadline.after(self._settings.request_timeout, self._clock)

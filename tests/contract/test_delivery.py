@@ -316,7 +316,7 @@ def test_two_queries_split_the_topic_and_together_read_everything_once(bench: Be
     assert bench.committed() == {0: 3, 1: 4, 2: 5, 3: 6}
 
 
-@pytest.mark.parametrize("assignor", ["range", "roundrobin"])
+@pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky", "range,cooperative-sticky"])
 def test_eager_members_split_the_topic_and_hand_over_completed_batches_only(bench: Bench, assignor: str) -> None:
     bench.produce(5, 5, 5, 5)
     eager = {"kafka_partition_assignment_strategy": assignor}
@@ -330,6 +330,31 @@ def test_eager_members_split_the_topic_and_hand_over_completed_batches_only(benc
     eventually(lambda: len(first.owns()) == len(second.owns()) == 2, "an even split")
     assert bench.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
     assert not second.poll()
+
+
+def test_sticky_members_get_back_what_they_had(bench: Bench) -> None:
+    sticky = {"kafka_partition_assignment_strategy": "sticky"}
+    first, second = bench.start(None, **sticky), bench.start(None, **sticky)
+    eventually(lambda: len(first.owns()) == len(second.owns()) == 2, "an even split")
+    had = [first.owns(), second.owns()]
+    third = bench.start(None, **sticky)
+    eventually(lambda: len(third.owns()) == 1 and len(first.owns()) + len(second.owns()) == 3, "one to move")
+    assert first.owns() <= had[0]
+    assert second.owns() <= had[1]
+
+
+def test_a_member_that_offers_an_eager_assignor_too_shares_the_group_with_a_cooperative_one(bench: Bench) -> None:
+    bench.produce(5, 5, 5, 5)
+    cooperative = bench.start()
+    both = bench.start(None, kafka_partition_assignment_strategy="range,cooperative-sticky")
+    eventually(lambda: len(cooperative.owns()) == len(both.owns()) == 2, "an even split")
+    assert (cooperative.me.cooperative, both.me.cooperative) == (True, False)
+    for query in (cooperative, both):
+        query.begin()
+        query.finish()
+        query.idle()
+    assert_read_once(cooperative, both)
+    assert bench.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
 
 
 def test_a_member_without_partitions_is_idle_and_takes_over(bench: Bench) -> None:

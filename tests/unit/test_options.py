@@ -87,7 +87,6 @@ def test_the_value_of_an_unknown_option_is_not_shown_as_it_may_be_a_secret() -> 
         ("includeHeaders", "yes", "true or false"),
         ("kafka.isolation.level", "committed", "read_committed or read_uncommitted"),
         ("kafka.partition.assignment.strategy", "rang", "range, roundrobin"),
-        ("kafka.partition.assignment.strategy", "range,cooperative-sticky", "alone"),
         ("kafka.session.timeout.ms", "45s", "milliseconds"),
     ],
 )
@@ -96,11 +95,6 @@ def test_a_bad_value_is_shown_with_what_to_write_instead(name: str, value: str, 
         parse_options(GOOD | {name: value})
     assert f"'{name}' is {value!r}" in str(refused.value)
     assert says in str(refused.value)
-
-
-def test_java_class_names_of_assignors_are_understood() -> None:
-    given = GOOD | {"kafka.partition.assignment.strategy": "org.apache.kafka.clients.consumer.RangeAssignor,roundrobin"}
-    assert parse_options(given).assignors == ("range", "roundrobin")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("15m", 900), ("90s", 90), ("1500", 1.5), ("2 h", 7200), ("1D", 86400)])
