@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -48,6 +48,8 @@ class SourceOptions:
     heartbeat_interval: float = 3.0
     max_poll_interval: float = 300.0
     request_timeout: float = 30.0
+    retry_backoff: float = 0.1
+    retry_backoff_max: float = 1.0
     metadata_max_age: float = 300.0
     read_committed: bool = False
     check_crcs: bool = True
@@ -175,6 +177,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("kafka.heartbeat.interval.ms", "heartbeat_interval", _milliseconds, "Time between heartbeats."),
     Option("kafka.max.poll.interval.ms", "max_poll_interval", _milliseconds, "Longest hand-over of partitions."),
     Option("kafka.request.timeout.ms", "request_timeout", _milliseconds, "Longest wait for one answer."),
+    Option("kafka.retry.backoff.ms", "retry_backoff", _milliseconds, "First pause before another try; it doubles."),
+    Option("kafka.retry.backoff.max.ms", "retry_backoff_max", _milliseconds, "Longest pause before another try."),
     Option("kafka.metadata.max.age.ms", "metadata_max_age", _milliseconds, "Age at which metadata is asked anew."),
     Option("kafka.isolation.level", "read_committed", _isolation, "read_committed hides aborted transactions."),
     Option("kafka.check.crcs", "check_crcs", _flag, "Check the CRC of every record batch."),
@@ -232,7 +236,8 @@ def _checked(options: SourceOptions) -> SourceOptions:
             f"Option 'minOffsetsPerTrigger' is {least}, more than 'maxOffsetsPerTrigger' ({most}).",
             "No batch could ever be large enough and small enough: lower the first or raise the second.",
         )
-    return options
+    # A first pause beyond the longest is the longest, as in Kafka's own client.
+    return replace(options, retry_backoff=min(options.retry_backoff, options.retry_backoff_max))
 
 
 def defaults() -> dict[str, Any]:

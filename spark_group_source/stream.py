@@ -185,7 +185,11 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def wire_options(options: SourceOptions, client_id: str) -> WireOptions:
     """How brokers are reached, as the options say."""
     return WireOptions(
-        bootstrap_servers=options.bootstrap_servers, client_id=client_id, request_timeout=options.request_timeout
+        bootstrap_servers=options.bootstrap_servers,
+        client_id=client_id,
+        request_timeout=options.request_timeout,
+        retry_backoff=options.retry_backoff,
+        retry_backoff_max=options.retry_backoff_max,
     )
 
 

@@ -339,7 +339,7 @@ class Member:
     def _pause(self, rediscover: bool) -> None:
         if rediscover:
             self._coordinator.rediscover()
-        pause, self._backoff = self._backoff, min(self._backoff * 2, 1.0)
+        pause, self._backoff = self._backoff, min(self._backoff * 2, self._settings.retry_backoff_max)
         deadline = Deadline.after(pause, self._clock)
         with self._changed:
             self._changed.wait_for(lambda: self._state.phase is Phase.LEFT, deadline.remaining())

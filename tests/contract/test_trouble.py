@@ -294,6 +294,16 @@ def test_a_partition_that_stays_without_a_leader_does_not_keep_the_others_from_b
     assert "no leader tells the end of topic-3" in caplog.text
 
 
+def test_pauses_between_tries_double_up_to_the_longest_and_begin_anew_after_a_success(
+    on_fake: Bench, fake: FakeKafka
+) -> None:
+    query = on_fake.start(kafka_retry_backoff_ms="5", kafka_retry_backoff_max_ms="15")
+    fake.next("Heartbeat", Fault(error=14), times=10_000)
+    eventually(lambda: query.driver._member._backoff == 0.015, "the longest pause")
+    fake.clear_faults()
+    eventually(lambda: query.driver._member._backoff == 0.005, "the first pause")
+
+
 def test_the_group_is_joined_again_after_the_session_was_ended(on_fake: Bench, fake: FakeKafka) -> None:
     query = on_fake.start()
     on_fake.expire(query)

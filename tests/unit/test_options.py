@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from spark_group_source.driver import group_settings
 from spark_group_source.errors import OptionError
 from spark_group_source.options import OPTIONS, SourceOptions, StartAt, defaults, parse_options
+from spark_group_source.stream import wire_options
 
 GOOD = {"kafka.bootstrap.servers": "b1:9092", "kafka.group.id": "g", "subscribe": "t"}
 
@@ -110,6 +112,17 @@ def test_limits_that_no_batch_can_meet_are_refused() -> None:
 def test_a_heartbeat_interval_that_would_end_sessions_is_refused() -> None:
     with pytest.raises(OptionError, match="a third"):
         parse_options(GOOD | {"kafka.session.timeout.ms": "6000", "kafka.heartbeat.interval.ms": "3000"})
+
+
+def test_a_first_pause_beyond_the_longest_is_the_longest() -> None:
+    parsed = parse_options(GOOD | {"kafka.retry.backoff.ms": "5000", "kafka.retry.backoff.max.ms": "2000"})
+    assert (parsed.retry_backoff, parsed.retry_backoff_max) == (2.0, 2.0)
+
+
+def test_pauses_reach_the_member_and_all_connections() -> None:
+    parsed = parse_options(GOOD | {"kafka.retry.backoff.ms": "20", "kafka.retry.backoff.max.ms": "300"})
+    for settings in (group_settings(parsed), wire_options(parsed, "me")):
+        assert (settings.retry_backoff, settings.retry_backoff_max) == (0.02, 0.3)
 
 
 def test_every_field_has_exactly_one_option() -> None:
