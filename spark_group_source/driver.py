@@ -36,9 +36,6 @@ START_TIMEOUT = 20.0
 TOPIC_PATIENCE = 3.0
 """Seconds in which a topic that is not known may still become known: brokers learn of new ones one by one."""
 
-RETRY_INTERVAL = 1.0
-"""Seconds between tries of a commit or a start position that failed: Spark polls a hundred times as often."""
-
 
 class Driver:
     """One running query's part in its group."""
@@ -145,7 +142,7 @@ class Driver:
         self._planned = self._planned_from = None
         self._ends.expire()
         if not self._share.commit(self._member.snapshot(), self._own):
-            self._retry_at = self._clock() + RETRY_INTERVAL
+            self._retry_at = self._clock() + self._options.commit_retry_interval
         self._member.batch_done(self._share.uncommitted())
 
     def _mend(self, me: Membership) -> None:
@@ -154,11 +151,13 @@ class Driver:
         if not (unresolved or uncommitted) or self._clock() < self._retry_at:
             return
         if unresolved:
-            self._share.resolve(unresolved, me, self._own)
-        if uncommitted and self._share.commit(me, self._own):
+            self._share.resolve(unresolved, me, self._own)  # and commits
+        else:
+            self._share.commit(me, self._own)
+        if uncommitted:
             # A hand-over may be waiting for just this.
             self._member.batch_done(self._share.uncommitted())
-        self._retry_at = self._clock() + RETRY_INTERVAL
+        self._retry_at = self._clock() + self._options.commit_retry_interval
 
     def _plan(self, start: BatchOffset, limit: int | None, me: Membership) -> BatchOffset:
         positions = self._share.positions(me)

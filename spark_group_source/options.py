@@ -39,6 +39,10 @@ class SourceOptions:
     max_trigger_delay: float = 900.0
     reset_offsets_on_start: bool = False
     rebalance_callback: str | None = None
+    commit_timeout: float = 5.0
+    commit_retries: int = 5
+    commit_retry_interval: float = 1.0
+    on_commit_failure: str = "warn"
     include_headers: bool = False
     fail_on_data_loss: bool = True
     client_id: str = ""
@@ -124,6 +128,18 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _retries(text: str) -> int:
+    if not re.fullmatch(r"\+?\d{1,9}", text.strip()):
+        raise ValueError("a whole number of at least 0")
+    return int(text)
+
+
+def _warn_or_fail(text: str) -> str:
+    if text.strip().lower() not in ("warn", "fail"):
+        raise ValueError("warn or fail")
+    return text.strip().lower()
+
+
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
@@ -163,6 +179,14 @@ OPTIONS: tuple[Option, ...] = (
     Option("maxTriggerDelay", "max_trigger_delay", _duration, "Longest that minOffsetsPerTrigger holds records back."),
     Option("resetOffsetsOnStart", "reset_offsets_on_start", _flag, "A new checkpoint starts at startingOffsets."),
     Option("rebalanceCallback", "rebalance_callback", _function, "module:function that may move start positions."),
+    Option("groupCommit.timeoutMs", "commit_timeout", _milliseconds, "Longest that a batch waits for a commit."),
+    Option("groupCommit.numRetries", "commit_retries", _retries, "Failed tries in a row before onCommitFailure=fail."),
+    Option(
+        "groupCommit.retryIntervalMs", "commit_retry_interval", _milliseconds, "Time until a failed try is repeated."
+    ),
+    Option(
+        "onCommitFailure", "on_commit_failure", _warn_or_fail, "warn: tries go on; fail: the query fails after them."
+    ),
     Option("includeHeaders", "include_headers", _flag, "Adds the column headers."),
     Option("failOnDataLoss", "fail_on_data_loss", _flag, "Fail, or warn and go on, where records are gone."),
     Option("kafka.client.id", "client_id", _name, "Name of this query in Kafka's tools, logs and quotas."),

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import DeadlineExceeded, GroupSourceError
+from spark_group_source.errors import CommitFailed, DeadlineExceeded, GroupSourceError
 from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.group.commits import MARK, Ledger, resume_at
 from spark_group_source.group.coordinator import Coordinator
@@ -29,9 +29,6 @@ log = logging.getLogger(__name__)
 RESOLVE_TIMEOUT = 10.0
 """Seconds to find the start positions of newly owned partitions. The member's thread does not heartbeat meanwhile, so
 it is well below a session; what is not found is looked for again by the query."""
-
-COMMIT_TIMEOUT = 5.0
-"""Seconds for one commit. A batch waits for it; what fails is committed with the next."""
 
 _UNKNOWN_TOPIC = 3
 
@@ -63,6 +60,7 @@ class Share:
         self._takings = 0
         # Held while a commit is under way: two at once could arrive in the wrong order and move offsets back.
         self._one_commit = threading.Lock()
+        self._failed_in_a_row = 0
 
     def gained(self, partitions: Partitions, me: Membership) -> None:
         """Finds where newly owned partitions start, and commits it. Caller: the member's thread."""
@@ -215,31 +213,51 @@ class Share:
             return frozenset(self._ledger.pending())
 
     def commit(self, me: Membership, access: Access) -> bool:
-        """Commits what is completed of what ``me`` owns; whether nothing is left to commit.
+        """Commits what is completed of what ``me`` owns, within ``groupCommit.timeoutMs``; whether nothing is left.
 
         A failure is logged, and what failed is part of the next commit.
+
+        Raises:
+            CommitFailed: it has failed too often in a row, and ``onCommitFailure`` is ``fail``.
         """
-        with self._one_commit:
+        deadline = Deadline.after(self._options.commit_timeout)
+        if not self._one_commit.acquire(timeout=deadline.remaining()):
+            return False
+        try:
             with self._lock:
                 pending = {tp: offset for tp, offset in self._ledger.pending().items() if tp in me.owned}
-            return not pending or self._send(pending, MARK, me, access)
+            return not pending or self._send(pending, MARK, me, access, deadline)
+        finally:
+            self._one_commit.release()
 
-    def _send(self, pending: Offsets, metadata: str, me: Membership, access: Access) -> bool:
-        answer = access.coordinator.commit(me, pending, metadata, Deadline.after(COMMIT_TIMEOUT))
+    def _send(self, pending: Offsets, metadata: str, me: Membership, access: Access, deadline: Deadline) -> bool:
+        answer = access.coordinator.commit(me, pending, metadata, deadline)
         with self._lock:
             self._ledger.confirmed(answer.confirmed)
         if answer.refused is not None:
-            self.counters.failed_commits += 1
-            log.warning("group %s: a commit failed and is tried again: %s", self._group_id, answer.refused.why)
+            self._failed(pending, answer.refused.why)
             return False
+        self._failed_in_a_row = 0
         too_long = {tp: pending[tp] for tp, errno in answer.errors.items() if verdict(errno) is Verdict.SHORTEN}
         if too_long and metadata:
-            return self._send(too_long, "", me, access)
+            return self._send(too_long, "", me, access, deadline)
         for tp, errno in answer.errors.items():
             log.warning("group %s: %s is not committed: %s", self._group_id, tp, describe(errno))
         with self._lock:
             self._ledger.uncommittable(answer.errors)
         return True
+
+    def _failed(self, pending: Offsets, why: str) -> None:
+        self.counters.failed_commits += 1
+        self._failed_in_a_row += 1
+        if self._options.on_commit_failure != "fail" or self._failed_in_a_row <= self._options.commit_retries:
+            log.warning("group %s: a commit failed and is tried again: %s", self._group_id, why)
+            return
+        raise CommitFailed(
+            f"The offsets of {_names(frozenset(pending))} could not be committed to group '{self._group_id}' in"
+            f" {self._failed_in_a_row} tries: {why}.",
+            "Look at the group's coordinator, raise groupCommit.numRetries, or set onCommitFailure to warn.",
+        )
 
 
 def _names(partitions: Partitions) -> str:
