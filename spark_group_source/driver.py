@@ -40,7 +40,9 @@ TOPIC_PATIENCE = 3.0
 class Driver:
     """One running query's part in its group."""
 
-    def __init__(self, options: SourceOptions, wire: WireOptions, clock: Clock = monotonic) -> None:
+    def __init__(
+        self, options: SourceOptions, wire: WireOptions, clock: Clock = monotonic, application_id: str = ""
+    ) -> None:
         self._options = options
         self._clock = clock
         self._settings = group_settings(options)
@@ -48,7 +50,7 @@ class Driver:
         self._own = Access(cluster, Coordinator(cluster, self._settings))
         members_cluster = Cluster(wire)
         member_side = Access(members_cluster, Coordinator(members_cluster, self._settings))
-        self._share = Share(options, member_side)
+        self._share = Share(options, member_side, {"application": application_id, "client": wire.client_id})
         self._member = Member(members_cluster, self._settings, self._share, clock)
         self._ends = LogEnds(cluster, options, clock)
         self._ids = TopicIds(cluster, options.metadata_max_age, clock)

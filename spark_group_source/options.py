@@ -43,6 +43,7 @@ class SourceOptions:
     commit_retries: int = 5
     commit_retry_interval: float = 1.0
     on_commit_failure: str = "warn"
+    commit_metadata: bool = False
     include_headers: bool = False
     fail_on_data_loss: bool = True
     client_id: str = ""
@@ -187,6 +188,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "onCommitFailure", "on_commit_failure", _warn_or_fail, "warn: tries go on; fail: the query fails after them."
     ),
+    Option("commitMetadata", "commit_metadata", _flag, "Commits tell application, client, member and batches so far."),
     Option("includeHeaders", "include_headers", _flag, "Adds the column headers."),
     Option("failOnDataLoss", "fail_on_data_loss", _flag, "Fail, or warn and go on, where records are gone."),
     Option("kafka.client.id", "client_id", _name, "Name of this query in Kafka's tools, logs and quotas."),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import CommitFailed, DeadlineExceeded, GroupSourceError
 from spark_group_source.fetch.positions import log_offsets
-from spark_group_source.group.commits import MARK, Ledger, resume_at
+from spark_group_source.group.commits import MARK, Ledger, marked, resume_at
 from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.counters import Counters
 from spark_group_source.group.state import Membership, Partitions, Refused
@@ -46,7 +46,8 @@ class Access:
 class Share:
     """Positions and commits of the partitions a query owns. Is the member's listener."""
 
-    def __init__(self, options: SourceOptions, member_side: Access) -> None:
+    def __init__(self, options: SourceOptions, member_side: Access, facts: Mapping[str, str] | None = None) -> None:
+        """``facts`` stand in the metadata of commits where ``commitMetadata`` is on."""
         self.counters = Counters()
         self._options = options
         self._group_id = options.group_id
@@ -61,6 +62,7 @@ class Share:
         # Held while a commit is under way: two at once could arrive in the wrong order and move offsets back.
         self._one_commit = threading.Lock()
         self._failed_in_a_row = 0
+        self._facts = dict(facts or {}) if options.commit_metadata else None
 
     def gained(self, partitions: Partitions, me: Membership) -> None:
         """Finds where newly owned partitions start, and commits it. Caller: the member's thread."""
@@ -126,6 +128,7 @@ class Share:
 
     def completed(self, ends: Offsets) -> None:
         """Spark has completed the batch with these ends. Caller: the query."""
+        self.counters.batches += 1
         with self._lock:
             self._ledger.completed(ends)
 
@@ -226,7 +229,7 @@ class Share:
         try:
             with self._lock:
                 pending = {tp: offset for tp, offset in self._ledger.pending().items() if tp in me.owned}
-            return not pending or self._send(pending, MARK, me, access, deadline)
+            return not pending or self._send(pending, self._metadata(me), me, access, deadline)
         finally:
             self._one_commit.release()
 
@@ -240,12 +243,25 @@ class Share:
         self._failed_in_a_row = 0
         too_long = {tp: pending[tp] for tp, errno in answer.errors.items() if verdict(errno) is Verdict.SHORTEN}
         if too_long and metadata:
-            return self._send(too_long, "", me, access, deadline)
+            return self._send(too_long, self._shorter(metadata), me, access, deadline)
         for tp, errno in answer.errors.items():
             log.warning("group %s: %s is not committed: %s", self._group_id, tp, describe(errno))
         with self._lock:
             self._ledger.uncommittable(answer.errors)
         return True
+
+    def _metadata(self, me: Membership) -> str:
+        if self._facts is None:
+            return MARK
+        now = {"member": me.member_id, "generation": me.generation, "batches": self.counters.batches}
+        return marked(self._facts | now)
+
+    def _shorter(self, metadata: str) -> str:
+        if metadata == MARK:
+            return ""
+        log.warning("group %s: commitMetadata is too long for the brokers and left out from now on", self._group_id)
+        self._facts = None
+        return MARK
 
     def _failed(self, pending: Offsets, why: str) -> None:
         self.counters.failed_commits += 1

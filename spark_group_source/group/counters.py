@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 class Counters:
     """Counts since the query began. Written by the member's thread and the query's, each its own fields."""
 
+    batches: int = 0
+    """Batches completed."""
     rebalances: int = 0
     """Generations this member has been in."""
     handed_over: int = 0

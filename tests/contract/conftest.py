@@ -59,7 +59,7 @@ class Query:
 
     def __init__(self, options: SourceOptions, logged: BatchOffset) -> None:
         wire = WireOptions(options.bootstrap_servers, "contract", request_timeout=options.request_timeout)
-        self.driver = Driver(options, wire)
+        self.driver = Driver(options, wire, application_id="app")
         self.end = logged
         self.running: BatchOffset | None = None
         self.read: list[OffsetRange] = []

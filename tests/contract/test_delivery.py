@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
@@ -221,6 +222,20 @@ def test_every_commit_carries_the_mark(bench: Bench) -> None:
     query.idle()
     assert bench.commits()[0].offset == 5
     assert bench.commits()[0].marked
+
+
+def test_commit_metadata_tells_who_committed_behind_the_mark(bench: Bench) -> None:
+    bench.produce(5)
+    query = bench.start(commitMetadata="true").idle()
+    found = bench.commits()[0]
+    assert found.marked
+    assert json.loads(found.metadata.removeprefix(MARK)) == {
+        "application": "app",
+        "client": "contract",
+        "member": query.me.member_id,
+        "generation": query.me.generation,
+        "batches": 1,
+    }
 
 
 # 6. Where a newly owned partition starts

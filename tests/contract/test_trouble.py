@@ -11,6 +11,7 @@ import pytest
 from spark_group_source import driver as driver_module
 from spark_group_source import share as share_module
 from spark_group_source.errors import BrokerUnavailable, CommitFailed, GroupError, GroupSourceError, TopicError
+from spark_group_source.group.commits import MARK, Committed
 from spark_group_source.group.verdicts import VERDICTS, Verdict, describe
 from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.contract.conftest import BASE, Bench, Query, eventually
@@ -43,6 +44,20 @@ def test_metadata_that_is_too_large_is_left_out_and_the_offset_committed(group: 
         bench.start().idle()
         assert bench.committed() == {0: 5, 1: 0}
         assert bench.commits()[0].metadata == ""
+        bench.close()
+
+
+def test_commit_metadata_that_is_too_large_is_left_out_with_one_warning_and_the_mark_kept(
+    group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with FakeKafka(max_metadata=len(MARK)) as kafka:
+        bench = Bench(kafka, kafka.create_topic("topic", partitions=2), group)
+        query = bench.start(commitMetadata="true")
+        for number in range(3):
+            bench.produce(5)
+            query.idle()
+            assert bench.commits()[0] == Committed(5 * number + 5, MARK)
+        assert caplog.text.count("commitMetadata is too long") == 1
         bench.close()
 
 
