@@ -259,7 +259,7 @@ def group_settings(options: SourceOptions) -> GroupSettings:
     """The member's settings as the options say."""
     return GroupSettings(
         group_id=options.group_id,
-        subscription=Subscription(options.topics, options.topic_pattern),
+        subscription=Subscription(options.topics, options.topic_pattern, options.include_internal_topics),
         assignors=options.assignors,
         instance_id=options.group_instance_id,
         session_timeout=options.session_timeout,

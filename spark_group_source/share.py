@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import CommitFailed, DeadlineExceeded, GroupSourceError
+from spark_group_source.errors import CommitFailed, DeadlineExceeded, GroupSourceError, OptionError
 from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.group.commits import MARK, Ledger, marked, resume_at
 from spark_group_source.group.coordinator import Coordinator
@@ -171,7 +171,7 @@ class Share:
         with self._lock:
             logged = {tp: self._ledger.logged.get(tp) for tp in partitions}
         unknown = frozenset(tp for tp in partitions if tp not in committed and logged[tp] is None)
-        starts = self._starts(unknown & self._existing, access, deadline, self._options.starting_offsets)
+        starts = self._starts_without_commit(unknown & self._existing, access, deadline)
         starts |= self._starts(unknown - self._existing, access, deadline, StartAt.EARLIEST)
         silent = unknown - starts.keys()
         if silent:
@@ -188,6 +188,20 @@ class Share:
                 self._ledger.gained(tp, found, moved.get(tp, position))
         self._resetting = False
 
+    def _starts_without_commit(
+        self, partitions: Partitions, access: Access, deadline: Deadline
+    ) -> dict[TopicPartition, int]:
+        if not partitions:
+            return {}
+        at = self._options.starting_offsets
+        if at is StartAt.COMMITTED:
+            raise OptionError(
+                f"The group '{self._group_id}' has no committed offset of {_names(partitions)}, and"
+                " 'startingOffsetsFallback' is fail.",
+                "Commit some (kafka-consumer-groups --reset-offsets), or set the option to earliest or latest.",
+            )
+        return self._starts(partitions, access, deadline, at)
+
     def start_over(self, partitions: Partitions, me: Membership, access: Access) -> None:
         """Reads partitions from the beginning of their logs, whatever was read or committed. Caller: the query."""
         starts = self._starts(partitions, access, Deadline.after(RESOLVE_TIMEOUT), StartAt.EARLIEST)
@@ -201,6 +215,7 @@ class Share:
     def _starts(
         self, partitions: Collection[TopicPartition], access: Access, deadline: Deadline, at: StartAt
     ) -> dict[TopicPartition, int]:
+        assert at.value is not None, "there is no such place in a log"
         found = log_offsets(
             access.cluster,
             dict.fromkeys(partitions, at.value),

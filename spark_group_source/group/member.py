@@ -179,6 +179,7 @@ class Member:
             unexpected = GroupSourceError(f"The membership in group '{self._settings.group_id}' failed: {error!r}.")
             trouble = error if isinstance(error, GroupSourceError) else unexpected
             self._post(Refused(Verdict.FATAL, repr(error), error=trouble))
+            self._leave()  # the group did not refuse it: its partitions must not wait for the session to end
         finally:
             self._cluster.close()
 

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from spark_group_source.errors import OptionError
 from spark_group_source.group.commits import MARK
 from spark_group_source.group.state import Phase
 from spark_group_source.offsets import BatchOffset, OffsetRange
@@ -299,6 +300,20 @@ def test_a_logged_end_goes_before_starting_offsets_where_the_group_has_no_commit
     bench.produce(2)
     elsewhere = bench.start(logged, kafka_group_id=unique_group, startingOffsets="earliest")
     assert spans(elsewhere.begin()) == {0: (5, 7)}
+
+
+def test_partitions_without_a_commit_fail_the_query_where_only_committed_offsets_are_wanted(bench: Bench) -> None:
+    only = {"startingOffsets": "committed", "startingOffsetsFallback": "fail"}
+    bench.rewind({0: 0, 2: 0})
+    with pytest.raises(
+        OptionError, match=rf"no committed offset of {bench.topic}-1, {bench.topic}-3, .*earliest or latest"
+    ):
+        bench.start(None, **only)
+    assert bench.committed() == {0: 0, 2: 0}
+    bench.close()
+    bench.rewind({1: 1, 3: 0})
+    bench.produce(2, 2)
+    assert spans(bench.start(None, **only).begin()) == {0: (0, 2), 1: (1, 2)}
 
 
 # 8. One member per running query, which leaves promptly

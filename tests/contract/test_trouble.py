@@ -145,6 +145,7 @@ def test_start_positions_that_cannot_be_committed_fail_the_query_where_that_is_a
     fake.next("OffsetCommit", Fault(error=30), times=10_000)
     with pytest.raises(CommitFailed, match=r"topic-0, topic-1, topic-2, topic-3 .* 1 tries: .*30 \(GROUP_AUTH"):
         on_fake.start(onCommitFailure="fail", groupCommit_numRetries="0")
+    eventually(lambda: not fake.group(on_fake.group).members, "the failed member to leave the group")
     fake.clear_faults()
 
 

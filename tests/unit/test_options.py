@@ -76,7 +76,8 @@ def test_the_value_of_an_unknown_option_is_not_shown_as_it_may_be_a_secret() -> 
         ("subscribe", "..", "'..'"),
         ("subscribePattern", "orders-[", "unterminated"),
         ("subscribePattern", "", "not empty"),
-        ("startingOffsets", "newest", "earliest or latest"),
+        ("startingOffsets", "newest", "earliest, latest or committed"),
+        ("startingOffsetsFallback", "committed", "earliest, latest or fail"),
         ("maxOffsetsPerTrigger", "0", "at least 1"),
         ("maxOffsetsPerTrigger", "-3", "at least 1"),
         ("maxOffsetsPerTrigger", "1e3", "at least 1"),
@@ -126,6 +127,34 @@ def test_pauses_reach_the_member_and_all_connections() -> None:
     parsed = parse_options(GOOD | {"kafka.retry.backoff.ms": "20", "kafka.retry.backoff.max.ms": "300"})
     for settings in (group_settings(parsed), wire_options(parsed, "me")):
         assert (settings.retry_backoff, settings.retry_backoff_max) == (0.02, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("fallback", "at"),
+    [
+        ({}, "latest"),
+        ({"startingOffsetsFallback": "Earliest"}, "earliest"),
+        ({"startingOffsetsFallback": "latest"}, "latest"),
+    ],
+)
+def test_committed_with_a_fallback_is_the_fallback_as_commits_always_go_first(
+    fallback: dict[str, str], at: str
+) -> None:
+    parsed = parse_options(GOOD | {"startingOffsets": "committed"} | fallback)
+    assert parsed.starting_offsets is StartAt[at.upper()]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"startingOffsetsFallback": "fail"}, "'startingOffsets' is latest.*Leave it out.*or set that to committed"),
+        ({"startingOffsets": "earliest", "startingOffsetsFallback": "latest"}, "'startingOffsets' is earliest"),
+        ({"startingOffsets": "committed", "resetOffsetsOnStart": "true"}, "nothing to reset to"),
+    ],
+)
+def test_options_that_contradict_committed_offsets_are_refused(given: dict[str, str], says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        parse_options(GOOD | given)
 
 
 def test_every_field_has_exactly_one_option() -> None:
