@@ -15,6 +15,7 @@ from typing import Any
 
 from spark_group_source.assignors import parse_assignors
 from spark_group_source.errors import OptionError
+from spark_group_source.refused_options import refusal
 from spark_group_source.user_code import load
 
 
@@ -232,13 +233,13 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """Reads and checks a source's options.
 
     Raises:
-        OptionError: an option is unknown, missing or has a bad value; the message says what to write instead.
+        OptionError: an option is unknown, refused, missing or has a bad value; the message says what to write instead.
     """
     values: dict[str, Any] = {}
     for key, text in given.items():
         option = _BY_KEY.get(key.lower())
         if option is None:
-            raise _unknown(key)
+            raise refusal(key) or _unknown(key)
         try:
             values[option.field] = option.parse(text)
         except ValueError as error:
