@@ -37,6 +37,10 @@ TOPIC_PATIENCE = 3.0
 """Seconds in which a topic that is not known may still become known: brokers learn of new ones one by one."""
 
 
+REPORT_INTERVAL = 300.0
+"""Seconds between two lines that say what happened to the membership."""
+
+
 class Driver:
     """One running query's part in its group."""
 
@@ -59,6 +63,8 @@ class Driver:
         self._planned: BatchOffset | None = None
         self._retry_at = 0.0
         self._last_batch_at = float("-inf")
+        self._report_at = clock() + REPORT_INTERVAL
+        self._reported = ""
 
     def start(self, logged: BatchOffset) -> None:
         """Checks that the topics are there, then joins the group. ``logged`` is where the checkpoint stands.
@@ -100,6 +106,7 @@ class Driver:
             # Spark has not taken the batch it was given: it is still to be read.
             return self._planned
         self._complete(start)
+        self._report()
         me = self._member.snapshot()
         self._mend(me)
         if self._target is None:
@@ -146,6 +153,16 @@ class Driver:
         if not self._share.commit(self._member.snapshot(), self._own):
             self._retry_at = self._clock() + self._options.commit_retry_interval
         self._member.batch_done(self._share.uncommitted())
+
+    def _report(self) -> None:
+        """Says now and then what happened to the membership, if anything did."""
+        if self._clock() < self._report_at:
+            return
+        self._report_at = self._clock() + REPORT_INTERVAL
+        if str(self._share.counters) != self._reported:
+            self._reported = str(self._share.counters)
+            group_id, silence = self._settings.group_id, self._member.silence
+            log.info("group %s: %s, last heartbeat %.0f s ago", group_id, self._reported, silence)
 
     def _mend(self, me: Membership) -> None:
         """Tries again what failed: commits, and start positions of newly owned partitions."""

@@ -68,6 +68,10 @@ class Share:
         """Finds where newly owned partitions start, and commits it. Caller: the member's thread."""
         self.resolve(partitions, me, self._member_side)
 
+    def joining(self) -> None:
+        """This member asks to join. Caller: the member's thread."""
+        self.counters.joins += 1
+
     def rebalanced(self) -> None:
         """This member is in a new generation. Caller: the member's thread."""
         self.counters.rebalances += 1
@@ -256,6 +260,7 @@ class Share:
             self._failed(pending, answer.refused.why)
             return False
         self._failed_in_a_row = 0
+        self.counters.commits += 1
         too_long = {tp: pending[tp] for tp, errno in answer.errors.items() if verdict(errno) is Verdict.SHORTEN}
         if too_long and metadata:
             return self._send(too_long, self._shorter(metadata), me, access, deadline)

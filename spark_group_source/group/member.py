@@ -57,6 +57,9 @@ class Listener(Protocol):
     def gained(self, partitions: Partitions, me: Membership) -> None:
         """These are owned from now on."""
 
+    def joining(self) -> None:
+        """This member asks to join."""
+
     def rebalanced(self) -> None:
         """This member is in a new generation, and knows its share of it."""
 
@@ -81,6 +84,7 @@ class Member:
         self._todo: deque[Action] = deque([Join()])
         self._changed = threading.Condition()
         self._closing = Interrupt()
+        self._heard_at = clock()
         self._topics: frozenset[str] = frozenset()
         self._round: Round | None = None
         self._layout = assignment.Layout({})
@@ -107,6 +111,11 @@ class Member:
             if self._state.error is not None:
                 raise self._state.error
             return self._state
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the coordinator last answered a sync or a heartbeat. Caller: anybody."""
+        return self._clock() - self._heard_at
 
     def await_share(self, deadline: Deadline) -> bool:
         """Waits for the first share of the group, empty or not; whether it came. Caller: the query.
@@ -226,6 +235,7 @@ class Member:
         level = logging.INFO if self._state.member_id else logging.DEBUG
         log.log(level, "group %s: joining, because %s", self._settings.group_id, self._state.reason)
         deadline = Deadline.after(self._settings.rebalance_timeout + JOIN_SLACK, self._clock)
+        self._listener.joining()
         subscriptions = self._assignors.subscriptions(self._topics, self._state.owned, self._state.generation)
         answer = self._coordinator.join(self._state, subscriptions, deadline, self._closing)
         if isinstance(answer, Refused):
@@ -248,7 +258,7 @@ class Member:
         if isinstance(answer, Refused):
             self._refused(answer)
             return
-        now = self._clock()
+        now = self._heard_at = self._clock()
         self._next_heartbeat = now + self._settings.heartbeat_interval
         self._next_look = now + self._settings.metadata_max_age
         self._backoff = self._settings.retry_backoff
@@ -311,6 +321,7 @@ class Member:
         if refused is not None:
             self._refused(refused)
             return
+        self._heard_at = self._clock()
         self._backoff = self._settings.retry_backoff
         if self._clock() >= self._next_look:
             self._watch()
