@@ -36,14 +36,17 @@ START_TIMEOUT = 20.0
 TOPIC_PATIENCE = 3.0
 """Seconds in which a topic that is not known may still become known: brokers learn of new ones one by one."""
 
-RETRY_INTERVAL = 1.0
-"""Seconds between tries of a commit or a start position that failed: Spark polls a hundred times as often."""
+
+REPORT_INTERVAL = 300.0
+"""Seconds between two lines that say what happened to the membership."""
 
 
 class Driver:
     """One running query's part in its group."""
 
-    def __init__(self, options: SourceOptions, wire: WireOptions, clock: Clock = monotonic) -> None:
+    def __init__(
+        self, options: SourceOptions, wire: WireOptions, clock: Clock = monotonic, application_id: str = ""
+    ) -> None:
         self._options = options
         self._clock = clock
         self._settings = group_settings(options)
@@ -51,7 +54,7 @@ class Driver:
         self._own = Access(cluster, Coordinator(cluster, self._settings))
         members_cluster = Cluster(wire)
         member_side = Access(members_cluster, Coordinator(members_cluster, self._settings))
-        self._share = Share(options, member_side)
+        self._share = Share(options, member_side, {"application": application_id, "client": wire.client_id})
         self._member = Member(members_cluster, self._settings, self._share, clock)
         self._ends = LogEnds(cluster, options, clock)
         self._ids = TopicIds(cluster, options.metadata_max_age, clock)
@@ -60,6 +63,8 @@ class Driver:
         self._planned: BatchOffset | None = None
         self._retry_at = 0.0
         self._last_batch_at = float("-inf")
+        self._report_at = clock() + REPORT_INTERVAL
+        self._reported = ""
 
     def start(self, logged: BatchOffset) -> None:
         """Checks that the topics are there, then joins the group. ``logged`` is where the checkpoint stands.
@@ -101,6 +106,7 @@ class Driver:
             # Spark has not taken the batch it was given: it is still to be read.
             return self._planned
         self._complete(start)
+        self._report()
         me = self._member.snapshot()
         self._mend(me)
         if self._target is None:
@@ -145,8 +151,18 @@ class Driver:
         self._planned = self._planned_from = None
         self._ends.expire()
         if not self._share.commit(self._member.snapshot(), self._own):
-            self._retry_at = self._clock() + RETRY_INTERVAL
+            self._retry_at = self._clock() + self._options.commit_retry_interval
         self._member.batch_done(self._share.uncommitted())
+
+    def _report(self) -> None:
+        """Says now and then what happened to the membership, if anything did."""
+        if self._clock() < self._report_at:
+            return
+        self._report_at = self._clock() + REPORT_INTERVAL
+        if str(self._share.counters) != self._reported:
+            self._reported = str(self._share.counters)
+            group_id, silence = self._settings.group_id, self._member.silence
+            log.info("group %s: %s, last heartbeat %.0f s ago", group_id, self._reported, silence)
 
     def _mend(self, me: Membership) -> None:
         """Tries again what failed: commits, and start positions of newly owned partitions."""
@@ -154,11 +170,13 @@ class Driver:
         if not (unresolved or uncommitted) or self._clock() < self._retry_at:
             return
         if unresolved:
-            self._share.resolve(unresolved, me, self._own)
-        if uncommitted and self._share.commit(me, self._own):
+            self._share.resolve(unresolved, me, self._own)  # and commits
+        else:
+            self._share.commit(me, self._own)
+        if uncommitted:
             # A hand-over may be waiting for just this.
             self._member.batch_done(self._share.uncommitted())
-        self._retry_at = self._clock() + RETRY_INTERVAL
+        self._retry_at = self._clock() + self._options.commit_retry_interval
 
     def _plan(self, start: BatchOffset, limit: int | None, me: Membership) -> BatchOffset:
         positions = self._share.positions(me)
@@ -258,7 +276,7 @@ def group_settings(options: SourceOptions) -> GroupSettings:
     """The member's settings as the options say."""
     return GroupSettings(
         group_id=options.group_id,
-        subscription=Subscription(options.topics, options.topic_pattern),
+        subscription=Subscription(options.topics, options.topic_pattern, options.include_internal_topics),
         assignors=options.assignors,
         instance_id=options.group_instance_id,
         session_timeout=options.session_timeout,
@@ -266,4 +284,6 @@ def group_settings(options: SourceOptions) -> GroupSettings:
         rebalance_timeout=options.max_poll_interval,
         request_timeout=options.request_timeout,
         metadata_max_age=options.metadata_max_age,
+        retry_backoff=options.retry_backoff,
+        retry_backoff_max=options.retry_backoff_max,
     )

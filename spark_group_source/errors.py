@@ -7,6 +7,7 @@
     ├── BrokerError            a broker answered with an error code
     │   ├── TopicError         the topic does not exist or may not be read
     │   └── GroupError         the group refuses this member for good
+    ├── CommitFailed           offsets could not be committed, and ``onCommitFailure`` is ``fail``
     ├── ProtocolError          a broker's answer does not follow the protocol
     ├── DataLoss               offsets that should be there are gone from the log
     └── RecordsError           bytes of a record batch that cannot be decoded
@@ -100,6 +101,12 @@ class GroupError(BrokerError):
     """The group refuses this member for good; trying again cannot help."""
 
     code = "GROUP_REFUSED"
+
+
+class CommitFailed(GroupSourceError):
+    """Offsets could not be committed in all tries, and ``onCommitFailure`` is ``fail``."""
+
+    code = "COMMIT_FAILED"
 
 
 class DataLoss(GroupSourceError):

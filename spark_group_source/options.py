@@ -7,21 +7,24 @@ those of Kafka's Java client. Names are case-insensitive, as Spark makes all opt
 from __future__ import annotations
 
 import difflib
-import importlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
+from spark_group_source.assignors import parse_assignors
 from spark_group_source.errors import OptionError
+from spark_group_source.refused_options import refusal
+from spark_group_source.user_code import load
 
 
 class StartAt(Enum):
-    """Where a partition starts that has no committed offset in the group."""
+    """Where a partition starts that has no committed offset in the group; ``COMMITTED``: nowhere, the query fails."""
 
     EARLIEST = -2
     LATEST = -1
+    COMMITTED = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +35,19 @@ class SourceOptions:
     group_id: str
     topics: tuple[str, ...] = ()
     topic_pattern: str | None = None
+    include_internal_topics: bool = False
     starting_offsets: StartAt = StartAt.LATEST
+    starting_offsets_fallback: StartAt | None = None
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay: float = 900.0
     reset_offsets_on_start: bool = False
     rebalance_callback: str | None = None
+    commit_timeout: float = 5.0
+    commit_retries: int = 5
+    commit_retry_interval: float = 1.0
+    on_commit_failure: str = "warn"
+    commit_metadata: bool = False
     include_headers: bool = False
     fail_on_data_loss: bool = True
     client_id: str = ""
@@ -47,6 +57,8 @@ class SourceOptions:
     heartbeat_interval: float = 3.0
     max_poll_interval: float = 300.0
     request_timeout: float = 30.0
+    retry_backoff: float = 0.1
+    retry_backoff_max: float = 1.0
     metadata_max_age: float = 300.0
     read_committed: bool = False
     check_crcs: bool = True
@@ -112,7 +124,14 @@ def _start_at(text: str) -> StartAt:
     try:
         return StartAt[text.strip().upper()]
     except KeyError:
-        raise ValueError("earliest or latest") from None
+        raise ValueError("earliest, latest or committed") from None
+
+
+def _fallback(text: str) -> StartAt:
+    try:
+        return {"earliest": StartAt.EARLIEST, "latest": StartAt.LATEST, "fail": StartAt.COMMITTED}[text.strip().lower()]
+    except KeyError:
+        raise ValueError("earliest, latest or fail") from None
 
 
 def _flag(text: str) -> bool:
@@ -133,6 +152,18 @@ def _bytes(text: str) -> int:
     return int(text)
 
 
+def _retries(text: str) -> int:
+    if not re.fullmatch(r"\+?\d{1,9}", text.strip()):
+        raise ValueError("a whole number of at least 0")
+    return int(text)
+
+
+def _warn_or_fail(text: str) -> str:
+    if text.strip().lower() not in ("warn", "fail"):
+        raise ValueError("warn or fail")
+    return text.strip().lower()
+
+
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
@@ -145,13 +176,7 @@ def _duration(text: str) -> float:
 
 
 def _function(text: str) -> str:
-    module, _, name = text.strip().partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name, None)
-    except (ImportError, ValueError) as error:
-        raise ValueError(f"module:function, and importing the module gives: {error}") from None
-    if not callable(found):
-        raise ValueError(f"module:function, and {module} has no function {name!r}")
+    load(text, "function")
     return text.strip()
 
 
@@ -159,25 +184,6 @@ def _milliseconds(text: str) -> float:
     if not re.fullmatch(r"\+?\d{1,9}", text.strip()) or int(text) == 0:
         raise ValueError("a whole number of milliseconds, at least 1")
     return int(text) / 1000
-
-
-ASSIGNORS = {
-    "range": "org.apache.kafka.clients.consumer.RangeAssignor",
-    "roundrobin": "org.apache.kafka.clients.consumer.RoundRobinAssignor",
-    "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
-}
-"""Assignor names as members advertise them, and the Java classes that advertise the same."""
-
-
-def _assignors(text: str) -> tuple[str, ...]:
-    java = {path: name for name, path in ASSIGNORS.items()}
-    names = tuple(dict.fromkeys(java.get(part.strip(), part.strip()) for part in text.split(",") if part.strip()))
-    if not names or any(name not in ASSIGNORS for name in names):
-        raise ValueError(f"one or more of {', '.join(ASSIGNORS)}, separated by commas")
-    if "cooperative-sticky" in names and len(names) > 1:
-        # A member that offers both kinds would have to know before it joins which one the group will choose.
-        raise ValueError("either cooperative-sticky alone, or eager ones (range, roundrobin)")
-    return names
 
 
 def _isolation(text: str) -> bool:
@@ -191,21 +197,41 @@ OPTIONS: tuple[Option, ...] = (
     Option("kafka.group.id", "group_id", _name, "The consumer group to be a member of.", required=True),
     Option("subscribe", "topics", _topics, "Topics to read, separated by commas; or subscribePattern."),
     Option("subscribePattern", "topic_pattern", _pattern, "Regular expression found in the names of topics to read."),
+    Option("includeInternalTopics", "include_internal_topics", _flag, "subscribePattern finds Kafka's own topics too."),
     Option("startingOffsets", "starting_offsets", _start_at, "Start of partitions without a committed offset."),
+    Option(
+        "startingOffsetsFallback", "starting_offsets_fallback", _fallback, "The same for startingOffsets=committed."
+    ),
     Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", _count, "Most offsets that a micro-batch covers."),
     Option("minOffsetsPerTrigger", "min_offsets_per_trigger", _count, "Fewest new offsets that make a micro-batch."),
     Option("maxTriggerDelay", "max_trigger_delay", _duration, "Longest that minOffsetsPerTrigger holds records back."),
     Option("resetOffsetsOnStart", "reset_offsets_on_start", _flag, "A new checkpoint starts at startingOffsets."),
     Option("rebalanceCallback", "rebalance_callback", _function, "module:function that may move start positions."),
+    Option("groupCommit.timeoutMs", "commit_timeout", _milliseconds, "Longest that a batch waits for a commit."),
+    Option("groupCommit.numRetries", "commit_retries", _retries, "Failed tries in a row before onCommitFailure=fail."),
+    Option(
+        "groupCommit.retryIntervalMs", "commit_retry_interval", _milliseconds, "Time until a failed try is repeated."
+    ),
+    Option(
+        "onCommitFailure", "on_commit_failure", _warn_or_fail, "warn: tries go on; fail: the query fails after them."
+    ),
+    Option("commitMetadata", "commit_metadata", _flag, "Commits tell application, client, member and batches so far."),
     Option("includeHeaders", "include_headers", _flag, "Adds the column headers."),
     Option("failOnDataLoss", "fail_on_data_loss", _flag, "Fail, or warn and go on, where records are gone."),
     Option("kafka.client.id", "client_id", _name, "Name of this query in Kafka's tools, logs and quotas."),
     Option("kafka.group.instance.id", "group_instance_id", _name, "Makes the member static: restarts keep it."),
-    Option("kafka.partition.assignment.strategy", "assignors", _assignors, "Assignors, in order of preference."),
+    Option(
+        "kafka.partition.assignment.strategy",
+        "assignors",
+        parse_assignors,
+        "Assignors by preference: names, Java classes, module:Class.",
+    ),
     Option("kafka.session.timeout.ms", "session_timeout", _milliseconds, "Silence after which a member is dead."),
     Option("kafka.heartbeat.interval.ms", "heartbeat_interval", _milliseconds, "Time between heartbeats."),
     Option("kafka.max.poll.interval.ms", "max_poll_interval", _milliseconds, "Longest hand-over of partitions."),
     Option("kafka.request.timeout.ms", "request_timeout", _milliseconds, "Longest wait for one answer."),
+    Option("kafka.retry.backoff.ms", "retry_backoff", _milliseconds, "First pause before another try; it doubles."),
+    Option("kafka.retry.backoff.max.ms", "retry_backoff_max", _milliseconds, "Longest pause before another try."),
     Option("kafka.metadata.max.age.ms", "metadata_max_age", _milliseconds, "Age at which metadata is asked anew."),
     Option("kafka.isolation.level", "read_committed", _isolation, "read_committed hides aborted transactions."),
     Option("kafka.check.crcs", "check_crcs", _flag, "Check the CRC of every record batch."),
@@ -225,13 +251,13 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """Reads and checks a source's options.
 
     Raises:
-        OptionError: an option is unknown, missing or has a bad value; the message says what to write instead.
+        OptionError: an option is unknown, refused, missing or has a bad value; the message says what to write instead.
     """
     values: dict[str, Any] = {}
     for key, text in given.items():
         option = _BY_KEY.get(key.lower())
         if option is None:
-            raise _unknown(key)
+            raise refusal(key) or _unknown(key)
         try:
             values[option.field] = option.parse(text)
         except ValueError as error:
@@ -269,7 +295,28 @@ def _checked(options: SourceOptions) -> SourceOptions:
             f"Option 'minOffsetsPerTrigger' is {least}, more than 'maxOffsetsPerTrigger' ({most}).",
             "No batch could ever be large enough and small enough: lower the first or raise the second.",
         )
-    return options
+    options = _with_fallback(options)
+    # A first pause beyond the longest is the longest, as in Kafka's own client.
+    return replace(options, retry_backoff=min(options.retry_backoff, options.retry_backoff_max))
+
+
+def _with_fallback(options: SourceOptions) -> SourceOptions:
+    """Committed offsets always go first: ``committed`` with a fallback is the same as the fallback alone."""
+    given, fallback = options.starting_offsets, options.starting_offsets_fallback
+    if given is not StartAt.COMMITTED:
+        if fallback is None:
+            return options
+        raise OptionError(
+            f"Option 'startingOffsetsFallback' is given, and 'startingOffsets' is {given.name.lower()}.",
+            "Leave it out: 'startingOffsets' is where partitions without a committed offset start; or set that to"
+            " committed.",
+        )
+    if options.reset_offsets_on_start:
+        raise OptionError(
+            "Option 'resetOffsetsOnStart' is true, and 'startingOffsets' is committed.",
+            "There is nothing to reset to: set 'startingOffsets' to earliest or latest.",
+        )
+    return replace(options, starting_offsets=fallback or StartAt.LATEST)
 
 
 def defaults() -> dict[str, Any]:

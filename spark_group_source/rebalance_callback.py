@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 
 from spark_group_source.errors import OptionError
 from spark_group_source.offsets import TopicPartition
+from spark_group_source.user_code import load
 
 Offsets = Mapping[TopicPartition, int]
 ByTopic = dict[str, dict[int, int]]
@@ -23,8 +23,7 @@ def rebalance_callback(path: str | None) -> Callable[[Mapping[TopicPartition, in
     """
     if path is None:
         return lambda old, new: {}
-    module, _, name = path.partition(":")
-    function = getattr(importlib.import_module(module), name)
+    function = load(path, "function")
 
     def call(old: Mapping[TopicPartition, int | None], new: Offsets) -> Offsets:
         stood = {tp: offset for tp, offset in old.items() if offset is not None}

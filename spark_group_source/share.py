@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import DeadlineExceeded, GroupSourceError
+from spark_group_source.errors import CommitFailed, DeadlineExceeded, GroupSourceError, OptionError
 from spark_group_source.fetch.positions import log_offsets
-from spark_group_source.group.commits import MARK, Ledger, resume_at
+from spark_group_source.group.commits import MARK, Ledger, marked, resume_at
 from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.counters import Counters
 from spark_group_source.group.state import Membership, Partitions, Refused
@@ -29,9 +29,6 @@ log = logging.getLogger(__name__)
 RESOLVE_TIMEOUT = 10.0
 """Seconds to find the start positions of newly owned partitions. The member's thread does not heartbeat meanwhile, so
 it is well below a session; what is not found is looked for again by the query."""
-
-COMMIT_TIMEOUT = 5.0
-"""Seconds for one commit. A batch waits for it; what fails is committed with the next."""
 
 _UNKNOWN_TOPIC = 3
 
@@ -49,7 +46,8 @@ class Access:
 class Share:
     """Positions and commits of the partitions a query owns. Is the member's listener."""
 
-    def __init__(self, options: SourceOptions, member_side: Access) -> None:
+    def __init__(self, options: SourceOptions, member_side: Access, facts: Mapping[str, str] | None = None) -> None:
+        """``facts`` stand in the metadata of commits where ``commitMetadata`` is on."""
         self.counters = Counters()
         self._options = options
         self._group_id = options.group_id
@@ -63,10 +61,16 @@ class Share:
         self._takings = 0
         # Held while a commit is under way: two at once could arrive in the wrong order and move offsets back.
         self._one_commit = threading.Lock()
+        self._failed_in_a_row = 0
+        self._facts = dict(facts or {}) if options.commit_metadata else None
 
     def gained(self, partitions: Partitions, me: Membership) -> None:
         """Finds where newly owned partitions start, and commits it. Caller: the member's thread."""
         self.resolve(partitions, me, self._member_side)
+
+    def joining(self) -> None:
+        """This member asks to join. Caller: the member's thread."""
+        self.counters.joins += 1
 
     def rebalanced(self) -> None:
         """This member is in a new generation. Caller: the member's thread."""
@@ -128,6 +132,7 @@ class Share:
 
     def completed(self, ends: Offsets) -> None:
         """Spark has completed the batch with these ends. Caller: the query."""
+        self.counters.batches += 1
         with self._lock:
             self._ledger.completed(ends)
 
@@ -170,7 +175,7 @@ class Share:
         with self._lock:
             logged = {tp: self._ledger.logged.get(tp) for tp in partitions}
         unknown = frozenset(tp for tp in partitions if tp not in committed and logged[tp] is None)
-        starts = self._starts(unknown & self._existing, access, deadline, self._options.starting_offsets)
+        starts = self._starts_without_commit(unknown & self._existing, access, deadline)
         starts |= self._starts(unknown - self._existing, access, deadline, StartAt.EARLIEST)
         silent = unknown - starts.keys()
         if silent:
@@ -187,6 +192,20 @@ class Share:
                 self._ledger.gained(tp, found, moved.get(tp, position))
         self._resetting = False
 
+    def _starts_without_commit(
+        self, partitions: Partitions, access: Access, deadline: Deadline
+    ) -> dict[TopicPartition, int]:
+        if not partitions:
+            return {}
+        at = self._options.starting_offsets
+        if at is StartAt.COMMITTED:
+            raise OptionError(
+                f"The group '{self._group_id}' has no committed offset of {_names(partitions)}, and"
+                " 'startingOffsetsFallback' is fail.",
+                "Commit some (kafka-consumer-groups --reset-offsets), or set the option to earliest or latest.",
+            )
+        return self._starts(partitions, access, deadline, at)
+
     def start_over(self, partitions: Partitions, me: Membership, access: Access) -> None:
         """Reads partitions from the beginning of their logs, whatever was read or committed. Caller: the query."""
         starts = self._starts(partitions, access, Deadline.after(RESOLVE_TIMEOUT), StartAt.EARLIEST)
@@ -200,6 +219,7 @@ class Share:
     def _starts(
         self, partitions: Collection[TopicPartition], access: Access, deadline: Deadline, at: StartAt
     ) -> dict[TopicPartition, int]:
+        assert at.value is not None, "there is no such place in a log"
         found = log_offsets(
             access.cluster,
             dict.fromkeys(partitions, at.value),
@@ -215,31 +235,65 @@ class Share:
             return frozenset(self._ledger.pending())
 
     def commit(self, me: Membership, access: Access) -> bool:
-        """Commits what is completed of what ``me`` owns; whether nothing is left to commit.
+        """Commits what is completed of what ``me`` owns, within ``groupCommit.timeoutMs``; whether nothing is left.
 
         A failure is logged, and what failed is part of the next commit.
+
+        Raises:
+            CommitFailed: it has failed too often in a row, and ``onCommitFailure`` is ``fail``.
         """
-        with self._one_commit:
+        deadline = Deadline.after(self._options.commit_timeout)
+        if not self._one_commit.acquire(timeout=deadline.remaining()):
+            return False
+        try:
             with self._lock:
                 pending = {tp: offset for tp, offset in self._ledger.pending().items() if tp in me.owned}
-            return not pending or self._send(pending, MARK, me, access)
+            return not pending or self._send(pending, self._metadata(me), me, access, deadline)
+        finally:
+            self._one_commit.release()
 
-    def _send(self, pending: Offsets, metadata: str, me: Membership, access: Access) -> bool:
-        answer = access.coordinator.commit(me, pending, metadata, Deadline.after(COMMIT_TIMEOUT))
+    def _send(self, pending: Offsets, metadata: str, me: Membership, access: Access, deadline: Deadline) -> bool:
+        answer = access.coordinator.commit(me, pending, metadata, deadline)
         with self._lock:
             self._ledger.confirmed(answer.confirmed)
         if answer.refused is not None:
-            self.counters.failed_commits += 1
-            log.warning("group %s: a commit failed and is tried again: %s", self._group_id, answer.refused.why)
+            self._failed(pending, answer.refused.why)
             return False
+        self._failed_in_a_row = 0
+        self.counters.commits += 1
         too_long = {tp: pending[tp] for tp, errno in answer.errors.items() if verdict(errno) is Verdict.SHORTEN}
         if too_long and metadata:
-            return self._send(too_long, "", me, access)
+            return self._send(too_long, self._shorter(metadata), me, access, deadline)
         for tp, errno in answer.errors.items():
             log.warning("group %s: %s is not committed: %s", self._group_id, tp, describe(errno))
         with self._lock:
             self._ledger.uncommittable(answer.errors)
         return True
+
+    def _metadata(self, me: Membership) -> str:
+        if self._facts is None:
+            return MARK
+        now = {"member": me.member_id, "generation": me.generation, "batches": self.counters.batches}
+        return marked(self._facts | now)
+
+    def _shorter(self, metadata: str) -> str:
+        if metadata == MARK:
+            return ""
+        log.warning("group %s: commitMetadata is too long for the brokers and left out from now on", self._group_id)
+        self._facts = None
+        return MARK
+
+    def _failed(self, pending: Offsets, why: str) -> None:
+        self.counters.failed_commits += 1
+        self._failed_in_a_row += 1
+        if self._options.on_commit_failure != "fail" or self._failed_in_a_row <= self._options.commit_retries:
+            log.warning("group %s: a commit failed and is tried again: %s", self._group_id, why)
+            return
+        raise CommitFailed(
+            f"The offsets of {_names(frozenset(pending))} could not be committed to group '{self._group_id}' in"
+            f" {self._failed_in_a_row} tries: {why}.",
+            "Look at the group's coordinator, raise groupCommit.numRetries, or set onCommitFailure to warn.",
+        )
 
 
 def _names(partitions: Partitions) -> str:

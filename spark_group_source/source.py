@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from spark_group_source.options import parse_options
 from spark_group_source.schema import source_schema
-from spark_group_source.stream import GroupStreamReader
+from spark_group_source.stream import Application, GroupStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class GroupSource(DataSource):
     """``format("kafka-group")``: Kafka topics read as a member of a consumer group."""
 
-    application = "pyspark"
-    """Name of the application, for the client id; :func:`register` fills it in."""
+    application = Application()
+    """For the client id and commit metadata; :func:`register` fills it in."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -43,6 +43,7 @@ class GroupSource(DataSource):
 
 def register(spark: SparkSession) -> None:
     """Makes ``format("kafka-group")`` known to a Spark session. Repeating it does no harm."""
-    # The session is out of reach in the processes that Spark makes readers in: the name travels with the class.
-    application = spark.conf.get("spark.app.name", "pyspark")
+    # The session is out of reach in the processes that Spark makes readers in: what it says travels with the class.
+    conf = spark.conf
+    application = Application(conf.get("spark.app.name", "pyspark") or "", conf.get("spark.app.id", "") or "")
     spark.dataSource.register(type(GroupSource.__name__, (GroupSource,), {"application": application}))

@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
@@ -43,6 +43,13 @@ except ImportError:  # PySpark 4.1 has no admission control: Spark then calls la
         """Stands in for the class of PySpark 4.2."""
 
 
+class Application(NamedTuple):
+    """The Spark application that a query runs in."""
+
+    name: str = "pyspark"
+    id: str = ""
+
+
 class TaskPartition(InputPartition):
     """One task of a micro-batch."""
 
@@ -54,7 +61,7 @@ class TaskPartition(InputPartition):
 class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One streaming query's reader."""
 
-    def __init__(self, options: SourceOptions, schema: StructType, application: str) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType, application: Application) -> None:
         self._options = options
         self._schema = schema
         self._application = application
@@ -142,7 +149,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             columns_of(self._schema)
             _log_to_stderr()
             _leave_on_sigterm()
-            driver = Driver(self._options, wire_options(self._options, self._client_id()))
+            wire = wire_options(self._options, self._client_id())
+            driver = Driver(self._options, wire, application_id=self._application.id)
             driver.start(logged)
             self._driver = driver
             if self._available_now:
@@ -170,7 +178,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.client_id:
             return self._options.client_id
         topics = "-".join(self._options.topics) or self._options.topic_pattern
-        name = f"{self._application}-{topics}-{os.getpid()}"
+        name = f"{self._application.name}-{topics}-{os.getpid()}"
         return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:200]
 
     def _task(self, ranges: list[OffsetRange], schema: pa.Schema, wire: WireOptions) -> FetchTask:
@@ -190,7 +198,11 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def wire_options(options: SourceOptions, client_id: str) -> WireOptions:
     """How brokers are reached, as the options say."""
     return WireOptions(
-        bootstrap_servers=options.bootstrap_servers, client_id=client_id, request_timeout=options.request_timeout
+        bootstrap_servers=options.bootstrap_servers,
+        client_id=client_id,
+        request_timeout=options.request_timeout,
+        retry_backoff=options.retry_backoff,
+        retry_backoff_max=options.retry_backoff_max,
     )
 
 

@@ -5,6 +5,7 @@ An offset is always the next one to read, so a completed batch is committed as i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +14,11 @@ from spark_group_source.offsets import TopicPartition
 MARK = "spark-group-source"
 """Start of the metadata of every commit of this source. ``kafka-consumer-groups --reset-offsets`` writes empty
 metadata, so a lower offset without the mark is somebody's decision and not a commit of ours that failed."""
+
+
+def marked(facts: Mapping[str, object]) -> str:
+    """Metadata that says this source wrote it, and what else is to be known: the mark, then JSON."""
+    return f"{MARK} {json.dumps(facts)}" if facts else MARK
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ another: a JoinGroup that waits at the broker would hold up everything behind it
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,15 +71,17 @@ class Coordinator:
         self._broker_id = None
 
     def join(
-        self, me: Membership, topics: Collection[str], deadline: Deadline, interrupt: Interrupt
+        self, me: Membership, subscriptions: Mapping[str, bytes], deadline: Deadline, interrupt: Interrupt
     ) -> Round | Refused:
-        """Joins the group, subscribed to ``topics``; waits until all members have, up to the rebalance timeout.
+        """Joins the group; waits until all members have, up to the rebalance timeout.
+
+        Args:
+            subscriptions: what the leader is told, by assignor, in order of preference.
 
         Raises:
             Interrupted: the query ends; the join is pending at the broker, and the connection is closed.
         """
         own = self._settings
-        encoded = assignment.subscription(topics, me.owned, me.generation)
         protocol = JoinGroupRequest.JoinGroupRequestProtocol
         request = JoinGroupRequest(
             version=9,
@@ -89,7 +91,7 @@ class Coordinator:
             member_id=me.member_id,
             group_instance_id=own.instance_id,
             protocol_type=PROTOCOL_TYPE,
-            protocols=[protocol(version=9, name=name, metadata=encoded) for name in own.assignors],
+            protocols=[protocol(version=9, name=name, metadata=told) for name, told in subscriptions.items()],
             reason=me.reason[:255],
         )
         answer = self._call(request, MEMBERSHIP, deadline, interrupt)

@@ -7,8 +7,15 @@ from dataclasses import asdict, dataclass
 
 @dataclass
 class Counters:
-    """Counts since the query began. Written by the member's thread and the query's, each its own fields."""
+    """Counts since the query began.
 
+    Written by the member's thread and the query's, each its own fields; those of commits under the lock of commits.
+    """
+
+    batches: int = 0
+    """Batches completed."""
+    joins: int = 0
+    """Times this member asked to join; a new one asks twice."""
     rebalances: int = 0
     """Generations this member has been in."""
     handed_over: int = 0
@@ -17,6 +24,8 @@ class Counters:
     """Of these, partitions whose batch did not end in time, so that the next owner repeats it."""
     lost: int = 0
     """Partitions taken away."""
+    commits: int = 0
+    """Commits that the group has taken."""
     failed_commits: int = 0
     """Commits that failed as a whole, and were tried again with the next."""
 

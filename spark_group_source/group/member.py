@@ -13,7 +13,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from spark_group_source.clock import Clock, Deadline, monotonic
-from spark_group_source.errors import GroupSourceError
+from spark_group_source.errors import GroupSourceError, OptionError
 from spark_group_source.group import assignment
 from spark_group_source.group.coordinator import Coordinator, Round
 from spark_group_source.group.settings import GroupSettings
@@ -57,6 +57,9 @@ class Listener(Protocol):
     def gained(self, partitions: Partitions, me: Membership) -> None:
         """These are owned from now on."""
 
+    def joining(self) -> None:
+        """This member asks to join."""
+
     def rebalanced(self) -> None:
         """This member is in a new generation, and knows its share of it."""
 
@@ -76,10 +79,12 @@ class Member:
         self._listener = listener
         self._clock = clock
         self._coordinator = Coordinator(cluster, settings)
-        self._state = Membership(cooperative=assignment.is_cooperative(settings.assignors))
+        self._assignors = assignment.Assignors(settings.assignors)
+        self._state = Membership(cooperative=self._assignors.cooperative)
         self._todo: deque[Action] = deque([Join()])
         self._changed = threading.Condition()
         self._closing = Interrupt()
+        self._heard_at = clock()
         self._topics: frozenset[str] = frozenset()
         self._round: Round | None = None
         self._layout = assignment.Layout({})
@@ -106,6 +111,11 @@ class Member:
             if self._state.error is not None:
                 raise self._state.error
             return self._state
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the coordinator last answered a sync or a heartbeat. Caller: anybody."""
+        return self._clock() - self._heard_at
 
     def await_share(self, deadline: Deadline) -> bool:
         """Waits for the first share of the group, empty or not; whether it came. Caller: the query.
@@ -178,6 +188,7 @@ class Member:
             unexpected = GroupSourceError(f"The membership in group '{self._settings.group_id}' failed: {error!r}.")
             trouble = error if isinstance(error, GroupSourceError) else unexpected
             self._post(Refused(Verdict.FATAL, repr(error), error=trouble))
+            self._leave()  # the group did not refuse it: its partitions must not wait for the session to end
         finally:
             self._cluster.close()
 
@@ -224,7 +235,9 @@ class Member:
         level = logging.INFO if self._state.member_id else logging.DEBUG
         log.log(level, "group %s: joining, because %s", self._settings.group_id, self._state.reason)
         deadline = Deadline.after(self._settings.rebalance_timeout + JOIN_SLACK, self._clock)
-        answer = self._coordinator.join(self._state, self._topics, deadline, self._closing)
+        self._listener.joining()
+        subscriptions = self._assignors.subscriptions(self._topics, self._state.owned, self._state.generation)
+        answer = self._coordinator.join(self._state, subscriptions, deadline, self._closing)
         if isinstance(answer, Refused):
             self._refused(answer)
             return
@@ -235,6 +248,8 @@ class Member:
         assert self._round is not None, "a sync follows a join"
         try:
             shares = self._shares(self._round)
+        except OptionError:
+            raise  # a user's assignor
         except GroupSourceError as error:
             self._refused(Refused(Verdict.RETRY, f"the assignment could not be made: {error}"))
             return
@@ -243,10 +258,11 @@ class Member:
         if isinstance(answer, Refused):
             self._refused(answer)
             return
-        now = self._clock()
+        now = self._heard_at = self._clock()
         self._next_heartbeat = now + self._settings.heartbeat_interval
         self._next_look = now + self._settings.metadata_max_age
         self._backoff = self._settings.retry_backoff
+        self._assignors.assigned(self._round.assignor, answer.assigned, self._round.joined.generation)
         self._post(answer)
         self._report(self._round)
         self._listener.rebalanced()
@@ -284,7 +300,7 @@ class Member:
             self._layout = self._look(assignment.subscribed_topics(turn.members) | self._topics)
         if not turn.members:
             return {}
-        return assignment.assign(turn.assignor, turn.members, self._layout)
+        return self._assignors.assign(turn.assignor, turn.members, self._layout)
 
     def _look(self, topics: set[str]) -> assignment.Layout:
         deadline = Deadline.after(self._settings.request_timeout, self._clock)
@@ -305,6 +321,7 @@ class Member:
         if refused is not None:
             self._refused(refused)
             return
+        self._heard_at = self._clock()
         self._backoff = self._settings.retry_backoff
         if self._clock() >= self._next_look:
             self._watch()
@@ -334,7 +351,7 @@ class Member:
     def _pause(self, rediscover: bool) -> None:
         if rediscover:
             self._coordinator.rediscover()
-        pause, self._backoff = self._backoff, min(self._backoff * 2, 1.0)
+        pause, self._backoff = self._backoff, min(self._backoff * 2, self._settings.retry_backoff_max)
         deadline = Deadline.after(pause, self._clock)
         with self._changed:
             self._changed.wait_for(lambda: self._state.phase is Phase.LEFT, deadline.remaining())

@@ -24,6 +24,7 @@ class GroupSettings:
     request_timeout: float = 30.0
     metadata_max_age: float = 300.0
     retry_backoff: float = 0.1
+    retry_backoff_max: float = 1.0
 
     @property
     def drain_timeout(self) -> float:

@@ -25,6 +25,15 @@ PATIENCE = 10.0
 POLL = 0.01
 
 
+BASE = {
+    "startingOffsets": "earliest",
+    "kafka.heartbeat.interval.ms": "50",
+    "kafka.session.timeout.ms": "10000",
+    "kafka.max.poll.interval.ms": "20000",
+}
+"""Options of all queries, unless they say otherwise."""
+
+
 class Kafka(Protocol):
     """What the bench needs of a cluster, fake or real."""
 
@@ -50,7 +59,7 @@ class Query:
 
     def __init__(self, options: SourceOptions, logged: BatchOffset) -> None:
         wire = WireOptions(options.bootstrap_servers, "contract", request_timeout=options.request_timeout)
-        self.driver = Driver(options, wire)
+        self.driver = Driver(options, wire, application_id="app")
         self.end = logged
         self.running: BatchOffset | None = None
         self.read: list[OffsetRange] = []
@@ -115,12 +124,8 @@ class Bench:
             "kafka.bootstrap.servers": self.kafka.bootstrap_servers,
             "kafka.group.id": self.group,
             "subscribe": self.topic,
-            "startingOffsets": "earliest",
-            "kafka.heartbeat.interval.ms": "50",
-            "kafka.session.timeout.ms": "10000",
-            "kafka.max.poll.interval.ms": "20000",
         }
-        return parse_options(base | {key.replace("_", "."): value for key, value in given.items()})
+        return parse_options(BASE | base | {key.replace("_", "."): value for key, value in given.items()})
 
     def query(self, logged: BatchOffset | None = None, **options: str) -> Query:
         """A query of the group that is not started yet."""

@@ -11,7 +11,7 @@ import pytest
 from spark_group_source import run_target
 from spark_group_source.errors import DeadlineExceeded
 from spark_group_source.testing.fake import FakeKafka, Fault
-from tests.contract.conftest import PATIENCE, Bench, Query, eventually
+from tests.contract.conftest import BASE, PATIENCE, Bench, Query, eventually
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +134,7 @@ def test_a_run_without_progress_ends_with_an_error_that_names_partition_and_offs
 def test_a_batch_whose_commit_fails_is_committed_before_the_run_ends(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_group_source.driver.RETRY_INTERVAL", 0.05)
+    monkeypatch.setitem(BASE, "groupCommit.retryIntervalMs", "50")
     on_fake.produce(5)
     run = on_fake.query().start(available_now=True)
     run.begin()

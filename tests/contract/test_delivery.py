@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
 
+from spark_group_source.errors import OptionError
 from spark_group_source.group.commits import MARK
 from spark_group_source.group.state import Phase
 from spark_group_source.offsets import BatchOffset, OffsetRange
@@ -223,6 +225,20 @@ def test_every_commit_carries_the_mark(bench: Bench) -> None:
     assert bench.commits()[0].marked
 
 
+def test_commit_metadata_tells_who_committed_behind_the_mark(bench: Bench) -> None:
+    bench.produce(5)
+    query = bench.start(commitMetadata="true").idle()
+    found = bench.commits()[0]
+    assert found.marked
+    assert json.loads(found.metadata.removeprefix(MARK)) == {
+        "application": "app",
+        "client": "contract",
+        "member": query.me.member_id,
+        "generation": query.me.generation,
+        "batches": 1,
+    }
+
+
 # 6. Where a newly owned partition starts
 
 
@@ -286,6 +302,20 @@ def test_a_logged_end_goes_before_starting_offsets_where_the_group_has_no_commit
     assert spans(elsewhere.begin()) == {0: (5, 7)}
 
 
+def test_partitions_without_a_commit_fail_the_query_where_only_committed_offsets_are_wanted(bench: Bench) -> None:
+    only = {"startingOffsets": "committed", "startingOffsetsFallback": "fail"}
+    bench.rewind({0: 0, 2: 0})
+    with pytest.raises(
+        OptionError, match=rf"no committed offset of {bench.topic}-1, {bench.topic}-3, .*earliest or latest"
+    ):
+        bench.start(None, **only)
+    assert bench.committed() == {0: 0, 2: 0}
+    bench.close()
+    bench.rewind({1: 1, 3: 0})
+    bench.produce(2, 2)
+    assert spans(bench.start(None, **only).begin()) == {0: (0, 2), 1: (1, 2)}
+
+
 # 8. One member per running query, which leaves promptly
 
 
@@ -316,7 +346,7 @@ def test_two_queries_split_the_topic_and_together_read_everything_once(bench: Be
     assert bench.committed() == {0: 3, 1: 4, 2: 5, 3: 6}
 
 
-@pytest.mark.parametrize("assignor", ["range", "roundrobin"])
+@pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky", "range,cooperative-sticky"])
 def test_eager_members_split_the_topic_and_hand_over_completed_batches_only(bench: Bench, assignor: str) -> None:
     bench.produce(5, 5, 5, 5)
     eager = {"kafka_partition_assignment_strategy": assignor}
@@ -330,6 +360,31 @@ def test_eager_members_split_the_topic_and_hand_over_completed_batches_only(benc
     eventually(lambda: len(first.owns()) == len(second.owns()) == 2, "an even split")
     assert bench.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
     assert not second.poll()
+
+
+def test_sticky_members_get_back_what_they_had(bench: Bench) -> None:
+    sticky = {"kafka_partition_assignment_strategy": "sticky"}
+    first, second = bench.start(None, **sticky), bench.start(None, **sticky)
+    eventually(lambda: len(first.owns()) == len(second.owns()) == 2, "an even split")
+    had = [first.owns(), second.owns()]
+    third = bench.start(None, **sticky)
+    eventually(lambda: len(third.owns()) == 1 and len(first.owns()) + len(second.owns()) == 3, "one to move")
+    assert first.owns() <= had[0]
+    assert second.owns() <= had[1]
+
+
+def test_a_member_that_offers_an_eager_assignor_too_shares_the_group_with_a_cooperative_one(bench: Bench) -> None:
+    bench.produce(5, 5, 5, 5)
+    cooperative = bench.start()
+    both = bench.start(None, kafka_partition_assignment_strategy="range,cooperative-sticky")
+    eventually(lambda: len(cooperative.owns()) == len(both.owns()) == 2, "an even split")
+    assert (cooperative.me.cooperative, both.me.cooperative) == (True, False)
+    for query in (cooperative, both):
+        query.begin()
+        query.finish()
+        query.idle()
+    assert_read_once(cooperative, both)
+    assert bench.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
 
 
 def test_a_member_without_partitions_is_idle_and_takes_over(bench: Bench) -> None:

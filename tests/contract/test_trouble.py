@@ -10,17 +10,18 @@ import pytest
 
 from spark_group_source import driver as driver_module
 from spark_group_source import share as share_module
-from spark_group_source.errors import BrokerUnavailable, GroupError, GroupSourceError, TopicError
+from spark_group_source.errors import BrokerUnavailable, CommitFailed, GroupError, GroupSourceError, TopicError
+from spark_group_source.group.commits import MARK, Committed
 from spark_group_source.group.verdicts import VERDICTS, Verdict, describe
 from spark_group_source.testing.fake import FakeKafka, Fault
-from tests.contract.conftest import Bench, Query, eventually
+from tests.contract.conftest import BASE, Bench, Query, eventually
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tried again is tried at once."""
-    monkeypatch.setattr(driver_module, "RETRY_INTERVAL", 0.05)
-    monkeypatch.setattr(share_module, "COMMIT_TIMEOUT", 0.3)
+    monkeypatch.setitem(BASE, "groupCommit.retryIntervalMs", "50")
+    monkeypatch.setitem(BASE, "groupCommit.timeoutMs", "300")
     monkeypatch.setattr(share_module, "RESOLVE_TIMEOUT", 0.3)
 
 
@@ -43,6 +44,20 @@ def test_metadata_that_is_too_large_is_left_out_and_the_offset_committed(group: 
         bench.start().idle()
         assert bench.committed() == {0: 5, 1: 0}
         assert bench.commits()[0].metadata == ""
+        bench.close()
+
+
+def test_commit_metadata_that_is_too_large_is_left_out_with_one_warning_and_the_mark_kept(
+    group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with FakeKafka(max_metadata=len(MARK)) as kafka:
+        bench = Bench(kafka, kafka.create_topic("topic", partitions=2), group)
+        query = bench.start(commitMetadata="true")
+        for number in range(3):
+            bench.produce(5)
+            query.idle()
+            assert bench.commits()[0] == Committed(5 * number + 5, MARK)
+        assert caplog.text.count("commitMetadata is too long") == 1
         bench.close()
 
 
@@ -86,6 +101,52 @@ def test_a_failed_commit_of_an_idle_query_is_tried_again_without_a_batch(on_fake
     fake.next("OffsetCommit", Fault(error=14), times=3)
     query.finish()
     eventually(lambda: not query.poll() and on_fake.committed()[0] == 5, "the commit")
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_commit_that_keeps_failing_fails_the_query_after_the_retries_where_that_is_asked_for(
+    on_fake: Bench, fake: FakeKafka, retries: int
+) -> None:
+    on_fake.produce(5, 5)
+    query = on_fake.start(onCommitFailure="fail", groupCommit_numRetries=str(retries))
+    query.begin()
+    fake.next("OffsetCommit", Fault(error=14), times=10_000)
+    query.finish()
+
+    def failure() -> CommitFailed | None:
+        try:
+            assert not query.poll()
+        except CommitFailed as error:
+            return error
+        return None
+
+    said = str(eventually(failure, "the failure"))
+    assert "topic-0, topic-1" in said
+    assert f"{retries + 1} tries: OffsetCommit was answered with 14 (COORDINATOR_LOAD_IN_PROGRESS)" in said
+    assert "onCommitFailure" in said
+    assert query.driver._share.counters.failed_commits == retries + 1
+    fake.clear_faults()
+
+
+def test_a_commit_that_succeeds_within_the_retries_does_not_fail_the_query(on_fake: Bench, fake: FakeKafka) -> None:
+    query = on_fake.start(onCommitFailure="fail", groupCommit_numRetries="2")
+    for _ in range(3):
+        on_fake.produce(1)
+        query.begin()
+        fake.next("OffsetCommit", Fault(error=14), times=2)
+        query.finish()
+        eventually(lambda: not query.poll() and not query.driver._share.uncommitted(), "the commit")
+    assert on_fake.committed()[0] == 3
+
+
+def test_start_positions_that_cannot_be_committed_fail_the_query_where_that_is_asked_for(
+    on_fake: Bench, fake: FakeKafka
+) -> None:
+    fake.next("OffsetCommit", Fault(error=30), times=10_000)
+    with pytest.raises(CommitFailed, match=r"topic-0, topic-1, topic-2, topic-3 .* 1 tries: .*30 \(GROUP_AUTH"):
+        on_fake.start(onCommitFailure="fail", groupCommit_numRetries="0")
+    eventually(lambda: not fake.group(on_fake.group).members, "the failed member to leave the group")
+    fake.clear_faults()
 
 
 def test_a_partition_that_cannot_be_committed_leaves_the_others_committed(on_fake: Bench, fake: FakeKafka) -> None:
@@ -292,6 +353,16 @@ def test_a_partition_that_stays_without_a_leader_does_not_keep_the_others_from_b
         query.driver._own.cluster.forget(["topic"])
         assert {each.partition for each in query.begin()} == {1}
     assert "no leader tells the end of topic-3" in caplog.text
+
+
+def test_pauses_between_tries_double_up_to_the_longest_and_begin_anew_after_a_success(
+    on_fake: Bench, fake: FakeKafka
+) -> None:
+    query = on_fake.start(kafka_retry_backoff_ms="5", kafka_retry_backoff_max_ms="15")
+    fake.next("Heartbeat", Fault(error=14), times=10_000)
+    eventually(lambda: query.driver._member._backoff == 0.015, "the longest pause")
+    fake.clear_faults()
+    eventually(lambda: query.driver._member._backoff == 0.005, "the first pause")
 
 
 def test_the_group_is_joined_again_after_the_session_was_ended(on_fake: Bench, fake: FakeKafka) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
+from spark_group_source.group.commits import MARK
 from spark_group_source.testing.kafka import EmbeddedKafka
 
 if TYPE_CHECKING:
@@ -126,6 +128,22 @@ def test_the_default_client_id_has_application_and_topic(
         eventually(lambda: kafka.group_state(group) == "Stable")
         application = re.sub(r"[^A-Za-z0-9._-]+", "-", spark.conf.get("spark.app.name") or "")
         assert kafka.describe_members(group)[0].client_id.startswith(f"{application}-{topic}-")
+    finally:
+        query.stop()
+
+
+def test_commits_tell_the_application_and_the_assignor_may_be_a_class_of_the_users_own(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str
+) -> None:
+    strategy = "kafka.coordinator.assignors.roundrobin:RoundRobinPartitionAssignor"
+    options = {"commitMetadata": "true", "kafka.partition.assignment.strategy": strategy}
+    query = stream(spark, kafka, topic, group, **options).writeStream.format("noop").start()
+    try:
+        eventually(lambda: len(kafka.committed(group, topic)) == len(kafka.end_offsets(topic)))
+        with kafka.admin() as admin:
+            found = admin.list_group_offsets(group)[group].values()
+        told = {each.metadata.removeprefix(MARK) for each in found}
+        assert [json.loads(each)["application"] for each in told] == [spark.conf.get("spark.app.id")]
     finally:
         query.stop()
 

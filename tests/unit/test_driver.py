@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
-from spark_group_source.driver import Driver
+from spark_group_source.driver import REPORT_INTERVAL, Driver
 from spark_group_source.group.commits import MARK
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options import parse_options
@@ -106,6 +107,38 @@ def test_an_idle_query_asks_for_the_ends_some_ten_times_a_second_and_not_more(fa
         driver._ends.of(driver._share.positions(driver._member.snapshot()))
     assert sum(api == "ListOffsets" for api, _, _ in fake.requests) - asked <= 11
     assert not any(api == "OffsetCommit" for api, _, _ in fake.requests[-10:]), "idle polls commit nothing"
+
+
+def test_what_happened_to_the_membership_is_said_now_and_then_and_only_if_something_did(
+    fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = start()
+    now = time.monotonic()
+    monkeypatch.setattr(driver, "_clock", lambda: now)
+
+    def lines() -> list[str]:
+        return [each.getMessage() for each in caplog.records if "last heartbeat" in each.getMessage()]
+
+    with caplog.at_level(logging.INFO):
+        end = driver.latest(BatchOffset(), None)
+        assert driver.latest(end, None) is end
+        assert not lines(), "not at once"
+        for expected in (1, 1):
+            now += REPORT_INTERVAL + 1
+            driver.latest(end, None)
+            assert len(lines()) == expected
+        fake.produce("t", ["more"])
+        following = driver.latest(end, None)
+        assert following != end
+        assert driver.latest(following, None) is following
+        assert len(lines()) == 1
+        now += REPORT_INTERVAL + 1
+        driver.latest(following, None)
+    assert (
+        "group g: batches 1, joins 2, rebalances 1, handed over 0, handed over late 0, lost 0, commits 2," in lines()[0]
+    )
+    assert "failed commits 0, last heartbeat" in lines()[0]
+    assert "batches 2, " in lines()[1]
 
 
 def test_close_may_be_repeated_and_comes_without_a_start(fake: FakeKafka, start: Start) -> None:

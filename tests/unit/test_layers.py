@@ -15,6 +15,7 @@ PURE = {
     "clock",
     "offsets",
     "options",
+    "refused_options",
     "admission",
     "planning",
     "group.state",

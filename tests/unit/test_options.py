@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from spark_group_source.driver import group_settings
 from spark_group_source.errors import OptionError
 from spark_group_source.options import OPTIONS, SourceOptions, StartAt, defaults, parse_options
+from spark_group_source.stream import wire_options
 
 GOOD = {"kafka.bootstrap.servers": "b1:9092", "kafka.group.id": "g", "subscribe": "t"}
 
@@ -74,7 +76,8 @@ def test_the_value_of_an_unknown_option_is_not_shown_as_it_may_be_a_secret() -> 
         ("subscribe", "..", "'..'"),
         ("subscribePattern", "orders-[", "unterminated"),
         ("subscribePattern", "", "not empty"),
-        ("startingOffsets", "newest", "earliest or latest"),
+        ("startingOffsets", "newest", "earliest, latest or committed"),
+        ("startingOffsetsFallback", "committed", "earliest, latest or fail"),
         ("maxOffsetsPerTrigger", "0", "at least 1"),
         ("maxOffsetsPerTrigger", "-3", "at least 1"),
         ("maxOffsetsPerTrigger", "1e3", "at least 1"),
@@ -84,10 +87,12 @@ def test_the_value_of_an_unknown_option_is_not_shown_as_it_may_be_a_secret() -> 
         ("rebalanceCallback", "no_such_module:f", "No module named"),
         ("rebalanceCallback", "json:no_such_function", "no function 'no_such_function'"),
         ("rebalanceCallback", "json", "module:function"),
+        ("groupCommit.numRetries", "-1", "at least 0"),
+        ("groupCommit.timeoutMs", "0", "milliseconds"),
+        ("onCommitFailure", "ignore", "warn or fail"),
         ("includeHeaders", "yes", "true or false"),
         ("kafka.isolation.level", "committed", "read_committed or read_uncommitted"),
         ("kafka.partition.assignment.strategy", "rang", "range, roundrobin"),
-        ("kafka.partition.assignment.strategy", "range,cooperative-sticky", "alone"),
         ("kafka.session.timeout.ms", "45s", "milliseconds"),
     ],
 )
@@ -96,11 +101,6 @@ def test_a_bad_value_is_shown_with_what_to_write_instead(name: str, value: str, 
         parse_options(GOOD | {name: value})
     assert f"'{name}' is {value!r}" in str(refused.value)
     assert says in str(refused.value)
-
-
-def test_java_class_names_of_assignors_are_understood() -> None:
-    given = GOOD | {"kafka.partition.assignment.strategy": "org.apache.kafka.clients.consumer.RangeAssignor,roundrobin"}
-    assert parse_options(given).assignors == ("range", "roundrobin")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("15m", 900), ("90s", 90), ("1500", 1.5), ("2 h", 7200), ("1D", 86400)])
@@ -116,6 +116,45 @@ def test_limits_that_no_batch_can_meet_are_refused() -> None:
 def test_a_heartbeat_interval_that_would_end_sessions_is_refused() -> None:
     with pytest.raises(OptionError, match="a third"):
         parse_options(GOOD | {"kafka.session.timeout.ms": "6000", "kafka.heartbeat.interval.ms": "3000"})
+
+
+def test_a_first_pause_beyond_the_longest_is_the_longest() -> None:
+    parsed = parse_options(GOOD | {"kafka.retry.backoff.ms": "5000", "kafka.retry.backoff.max.ms": "2000"})
+    assert (parsed.retry_backoff, parsed.retry_backoff_max) == (2.0, 2.0)
+
+
+def test_pauses_reach_the_member_and_all_connections() -> None:
+    parsed = parse_options(GOOD | {"kafka.retry.backoff.ms": "20", "kafka.retry.backoff.max.ms": "300"})
+    for settings in (group_settings(parsed), wire_options(parsed, "me")):
+        assert (settings.retry_backoff, settings.retry_backoff_max) == (0.02, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("fallback", "at"),
+    [
+        ({}, "latest"),
+        ({"startingOffsetsFallback": "Earliest"}, "earliest"),
+        ({"startingOffsetsFallback": "latest"}, "latest"),
+    ],
+)
+def test_committed_with_a_fallback_is_the_fallback_as_commits_always_go_first(
+    fallback: dict[str, str], at: str
+) -> None:
+    parsed = parse_options(GOOD | {"startingOffsets": "committed"} | fallback)
+    assert parsed.starting_offsets is StartAt[at.upper()]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"startingOffsetsFallback": "fail"}, "'startingOffsets' is latest.*Leave it out.*or set that to committed"),
+        ({"startingOffsets": "earliest", "startingOffsetsFallback": "latest"}, "'startingOffsets' is earliest"),
+        ({"startingOffsets": "committed", "resetOffsetsOnStart": "true"}, "nothing to reset to"),
+    ],
+)
+def test_options_that_contradict_committed_offsets_are_refused(given: dict[str, str], says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        parse_options(GOOD | given)
 
 
 def test_every_field_has_exactly_one_option() -> None:

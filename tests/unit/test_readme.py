@@ -27,7 +27,9 @@ def default_of(field: str) -> str:
         return f"`{str(default).lower()}`"
     if isinstance(default, float):
         return f"`{default * 1000:.0f}`" if field != "max_trigger_delay" else f"`{default / 60:.0f}m`"
-    return f"`{','.join(default)}`"
+    if isinstance(default, tuple):
+        return f"`{','.join(default)}`"
+    return f"`{default}`"
 
 
 def table() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -212,3 +213,23 @@ def test_reset_applies_to_the_first_share_of_a_new_checkpoint_only(
     share.gained(frozenset({B}), OWNER)
     assert share.positions(OWNER) == {A: 2, B: 4}
     assert group.commits == [{A: 2}]
+
+
+def test_a_commit_waits_no_longer_than_its_timeout_for_one_that_is_under_way(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access, None, **{"groupCommit.timeoutMs": "10"})
+    seen: list[bool] = []
+    other = threading.Thread(target=lambda: seen.append(share.commit(OWNER, access)))
+
+    def meanwhile() -> None:
+        other.start()
+        other.join(90.0)
+
+    share.gained(BOTH, OWNER)
+    share.planned({A: 6})
+    share.completed({A: 6})
+    group.meanwhile = meanwhile
+    assert share.commit(OWNER, access)
+    assert seen == [False]
+    assert group.offsets[A].offset == 6

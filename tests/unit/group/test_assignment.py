@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
+from spark_group_source.assignors import ASSIGNORS
+from spark_group_source.errors import OptionError
 from spark_group_source.group.assignment import (
+    Assignors,
     Layout,
     Member,
-    assign,
     decode_assignment,
-    is_cooperative,
     subscribed_topics,
-    subscription,
 )
 from spark_group_source.offsets import TopicPartition
 
@@ -21,7 +23,18 @@ LAYOUT = Layout({"t": frozenset(range(8)), "other": frozenset({0})})
 
 
 def shares(assignor: str, members: list[Member]) -> dict[str, frozenset[TopicPartition]]:
-    return {who: decode_assignment(share) for who, share in assign(assignor, members, LAYOUT).items()}
+    encoded = Assignors([assignor]).assign(assignor, members, LAYOUT)
+    return {who: decode_assignment(share) for who, share in encoded.items()}
+
+
+def subscription(topics: list[str], owned: Iterable[TopicPartition], generation: int) -> bytes:
+    """What a cooperative-sticky member tells; the eager ones but sticky read the topics alone."""
+    return Assignors(["cooperative-sticky"]).subscriptions(topics, owned, generation)["cooperative-sticky"]
+
+
+def user_data(assignors: Assignors, name: str, generation: int) -> bytes:
+    told = assignors.subscriptions(["t", "u"], [], generation)[name]
+    return bytes(ConsumerProtocolSubscription.decode(told).user_data)
 
 
 def test_subscription_tells_what_is_owned_and_since_which_generation() -> None:
@@ -41,7 +54,80 @@ def test_cooperative_sticky_hands_nothing_over_before_its_owner_gave_it_up() -> 
     assert second["b"] == frozenset(EIGHT) - first["a"]
 
 
-@pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
+SHARE = [TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 7)]
+JAVAS = {
+    "sticky": "00000002000174000000020000000000000001000175000000010000000700000005",
+    "cooperative-sticky": "00000005",
+}
+"""subscriptionUserData() of Kafka 4.1.1's own assignors after the share above in generation 5."""
+
+
+@pytest.mark.parametrize("name", sorted(JAVAS))
+def test_a_leader_is_told_the_last_share_and_its_generation_in_the_form_of_kafkas_own_client(name: str) -> None:
+    assignors = Assignors([name])
+    assignors.assigned(name, SHARE, 5)
+    assert user_data(assignors, name, 5).hex() == JAVAS[name]
+
+
+def test_sticky_tells_the_generation_of_its_share_also_after_one_that_brought_none() -> None:
+    assignors = Assignors(["sticky"])
+    assignors.assigned("sticky", SHARE, 5)
+    # Generation 6 was joined, and rebalanced before its sync: another member may have a share of it.
+    assert user_data(assignors, "sticky", 6).hex() == JAVAS["sticky"]
+
+
+def test_sticky_claims_nothing_after_a_loss() -> None:
+    assignors = Assignors(["sticky"])
+    assignors.assigned("sticky", SHARE, 5)
+    assert user_data(assignors, "sticky", -1) == b""
+    assert user_data(assignors, "sticky", 9) == b""
+
+
+def after(share: Iterable[TopicPartition], generation: int) -> bytes:
+    """What a sticky member tells that had ``share`` in ``generation``, and has given it up."""
+    assignors = Assignors(["sticky"])
+    assignors.assigned("sticky", share, generation)
+    return assignors.subscriptions(["t"], [], generation)["sticky"]
+
+
+def test_sticky_gives_back_what_members_had_and_moves_no_more_than_it_must() -> None:
+    mine = frozenset(EIGHT[::2])
+    others = frozenset(EIGHT) - mine
+    stayed = shares("sticky", [Member("a", after(mine, 3)), Member("b", after(others, 3))])
+    assert stayed == {"a": mine, "b": others}
+    joined = shares("sticky", [Member("a", after(mine, 3)), Member("b", after(others, 3)), Member("c", after([], 3))])
+    assert sorted(len(each) for each in joined.values()) == [2, 3, 3]
+    assert joined["a"] < mine
+    assert joined["b"] < others
+
+
+def test_the_share_of_the_later_generation_counts_where_two_members_claim_a_partition() -> None:
+    found = shares("sticky", [Member("returns", after(EIGHT, 3)), Member("took-over", after(EIGHT[:4], 4))])
+    assert found["took-over"] == frozenset(EIGHT[:4])
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        bytes.fromhex("000000010001740000000200000000000000010000" + "0003"),
+        b"\0\1" + bytes.fromhex("000000010001740000000200000000000000010000" + "0003"),
+        bytes.fromhex("00000001000174000000020000000000000001"),
+    ],
+    ids=["kafka", "kafka-python", "kafka before 2.3"],
+)
+def test_the_leader_reads_what_a_sticky_member_of_any_client_had(written: bytes) -> None:
+    told = ConsumerProtocolSubscription(version=0, topics=["t"], user_data=written).encode()
+    found = shares("sticky", [Member("other", told), Member("new", after([], 3))])
+    assert {EIGHT[0], EIGHT[1]} <= found["other"]
+
+
+def test_user_data_that_cannot_be_read_claims_nothing() -> None:
+    told = ConsumerProtocolSubscription(version=0, topics=["t"], user_data=b"\0\1junk").encode()
+    found = shares("sticky", [Member("other", told), Member("mine", after(EIGHT[:4], 3))])
+    assert found["mine"] == frozenset(EIGHT[:4])
+
+
+@pytest.mark.parametrize("assignor", sorted(ASSIGNORS))
 @pytest.mark.parametrize("version", [0, 1])
 def test_members_that_speak_an_older_subscription_get_their_share(assignor: str, version: int) -> None:
     old = ConsumerProtocolSubscription(version=version, topics=["t"], user_data=b"", owned_partitions=[]).encode()
@@ -60,6 +146,27 @@ def test_an_empty_share_is_no_partitions() -> None:
     assert decode_assignment(b"") == frozenset()
 
 
-def test_only_cooperative_sticky_keeps_partitions_across_a_rebalance() -> None:
-    assert is_cooperative(("cooperative-sticky",))
-    assert not is_cooperative(("range", "roundrobin"))
+@pytest.mark.parametrize(
+    ("names", "cooperative"),
+    [
+        (["cooperative-sticky"], True),
+        (["range", "roundrobin", "sticky"], False),
+        (["range", "cooperative-sticky"], False),
+        (["cooperative-sticky", "range"], False),
+    ],
+)
+def test_partitions_are_kept_across_a_rebalance_only_where_all_assignors_can(
+    names: list[str], cooperative: bool
+) -> None:
+    assert Assignors(names).cooperative is cooperative
+
+
+def test_a_users_assignor_that_fails_is_named() -> None:
+    assignors = Assignors(["tests.unit.test_assignors:Fails"])
+    for call in (
+        lambda: assignors.subscriptions(["t"], [], -1),
+        lambda: assignors.assign("fails", [], LAYOUT),
+        lambda: assignors.assigned("fails", [], 3),
+    ):
+        with pytest.raises(OptionError, match=r"assignor 'fails'.*KeyError\('oops'\)"):
+            call()

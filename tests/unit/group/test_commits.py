@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from spark_group_source.group.commits import MARK, Committed, Ledger, resume_at
+from spark_group_source.group.commits import MARK, Committed, Ledger, marked, resume_at
 from spark_group_source.offsets import TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -29,6 +31,12 @@ def test_a_partition_goes_on_at_the_further_of_commit_and_log_unless_somebody_re
     committed: Committed | None, logged: int | None, start: int | None, position: int
 ) -> None:
     assert resume_at(committed, logged, start) == position
+
+
+@pytest.mark.parametrize("facts", [{}, {"application": "app-1", "generation": 7}])
+def test_a_commit_with_facts_behind_the_mark_is_no_operators(facts: dict[str, object]) -> None:
+    assert resume_at(Committed(50, marked(facts)), 80, None) == 80
+    assert json.loads(marked(facts).removeprefix(MARK) or "{}") == facts
 
 
 def test_a_partition_without_commit_has_its_start_committed_at_once() -> None:

@@ -1,0 +1,82 @@
+"""Options of other sources and clients that are answered otherwise here: why they are refused, and what to write.
+
+Spark's own source and Kafka's clients accept most of these in silence. Names stand here without ``kafka.``, in lower
+case and with points: ``enable_auto_commit`` is found as well.
+"""
+
+from __future__ import annotations
+
+from spark_group_source.errors import OptionError
+
+_COMMITS = "offsets are committed as each batch completes, and never by a clock"
+_LEAVE_OUT = "Leave it out."
+_DESERIALIZER = (
+    "records are read as they are",
+    "Convert the columns key and value in Spark: cast('string'), from_json, from_avro.",
+)
+_ZOOKEEPER = ("consumer groups live in the brokers, and ZooKeeper is gone", "Set 'kafka.bootstrap.servers'.")
+_REBALANCE = (
+    "trouble with the group never ends a query: joining is tried again until the group is back, and only what cannot"
+    " heal is an error",
+    "The pauses between tries are 'kafka.retry.backoff.ms' and 'kafka.retry.backoff.max.ms'.",
+)
+
+REFUSED: dict[str, tuple[str, str]] = {
+    "enable.auto.commit": (_COMMITS, _LEAVE_OUT),
+    "auto.commit.enable": (_COMMITS, _LEAVE_OUT),
+    "auto.commit.interval.ms": (_COMMITS, "Leave it out; batches come as often as the query's trigger says."),
+    "commitmode": (
+        "a batch waits for one request to the group's coordinator, and for none that failed: that is repeated later",
+        "Set 'groupCommit.timeoutMs' to bound the wait.",
+    ),
+    "commitoffsets": (
+        "a group without commits can neither hand partitions over nor tell when an AvailableNow run is complete",
+        "To read without committing use format('kafka'), or give this query a group id of its own.",
+    ),
+    "auto.offset.reset": (
+        "it decides two things that are two options here",
+        "Set 'startingOffsets' for partitions without a committed offset, and 'failOnDataLoss' for records that are"
+        " gone.",
+    ),
+    "key.deserializer": _DESERIALIZER,
+    "value.deserializer": _DESERIALIZER,
+    "deserializer": _DESERIALIZER,
+    "interceptor.classes": ("nothing may come between the log and the rows", "Transform the rows in Spark."),
+    "api.version": ("each request has one version, which all brokers from 3.3 on know", _LEAVE_OUT),
+    "api.version.request": ("each connection is checked for the versions it needs", _LEAVE_OUT),
+    "zk.hosts": _ZOOKEEPER,
+    "zookeeper.connect": _ZOOKEEPER,
+    "use.rdkafka": ("there is one implementation, in Python", _LEAVE_OUT),
+    "group.protocol": (
+        "the member speaks the classic protocol, and shares groups with members of the new one",
+        _LEAVE_OUT,
+    ),
+    "group.remote.assignor": (
+        "members assign partitions themselves in the classic protocol",
+        "Set 'kafka.partition.assignment.strategy'.",
+    ),
+    "allow.auto.create.topics": ("reading never creates a topic", _LEAVE_OUT),
+    "exclude.internal.topics": ("it has another name here", "Set 'includeInternalTopics'."),
+    "default.api.timeout.ms": (
+        "every call has a deadline of its own",
+        "Set 'kafka.request.timeout.ms' or 'groupCommit.timeoutMs'.",
+    ),
+    "groupidprefix": ("the query is a member of the group that is named", "Set 'kafka.group.id'."),
+    "assign": (
+        "which partitions a member reads is the group's decision",
+        "Set 'subscribe', or use format('kafka') to read fixed partitions without a group.",
+    ),
+    "grouprebalance.numretries": _REBALANCE,
+    "grouprebalance.retryintervalms": _REBALANCE,
+    "rebalancedraintimeoutms": (
+        "a hand-over may take as long as the brokers wait for it, less two heartbeats",
+        "Set 'kafka.max.poll.interval.ms'.",
+    ),
+}
+"""Name to why it is refused, and what to do instead."""
+
+
+def refusal(key: str) -> OptionError | None:
+    """The error for an option that is refused on purpose. Its value is left out: nobody knows what it is."""
+    found = REFUSED.get(key.lower().replace("_", ".").removeprefix("kafka."))
+    return None if found is None else OptionError(f"Option '{key}' is not taken: {found[0]}.", found[1])
