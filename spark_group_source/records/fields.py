@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_group_source.records.batches import Chunk
-from spark_group_source.records.varints import Longs, record_starts, varints
+from spark_group_source.records.starts import record_starts
+from spark_group_source.records.varints import Longs, varints
 
 
 class Fields(NamedTuple):
@@ -67,7 +68,7 @@ def fields(chunk: Chunk) -> Fields:
 
 def _starts(chunk: Chunk, counts: Longs) -> Longs:
     """Where each record begins, and the end of the last; checked at every border of batches."""
-    starts = np.array(record_starts(chunk.memory, int(counts.sum())), np.int64)
+    starts = record_starts(chunk.memory, chunk.begins, counts)
     borders = np.concatenate(([0], np.cumsum(counts)))
     wrong = np.flatnonzero(starts[borders] != chunk.begins)
     if wrong.size:

@@ -57,32 +57,3 @@ def varint(memory: Sequence[int], at: int) -> tuple[int, int]:
         if byte < _MORE:
             return (raw >> 1) ^ -(raw & 1), at + index + 1
     raise IndexError("a varint of more than ten bytes")
-
-
-# Bytes from the first of a record to the next record, for a length whose varint has one byte (as the value of the first
-# byte is even for lengths that can be, half of it is the length), and the part of the first byte for one of two.
-_STEPS = [1 + (byte >> 1) if byte < _MORE else 2 + ((byte & 0x7F) >> 1) for byte in range(256)]
-
-
-def record_starts(memory: bytes, count: int) -> list[int]:
-    """Where each of ``count`` records begins that lie in ``memory`` one behind the other, and the end of the last.
-
-    Where the lengths lead out of ``memory``, the rest are zeros. This loop is the only work in Python per record.
-    """
-    starts = [0] * (count + 1)
-    position = 0
-    steps = _STEPS
-    try:
-        for index in range(1, count + 1):
-            first = memory[position]
-            if first < 128:
-                position += steps[first]
-            elif (second := memory[position + 1]) < 128:
-                position += steps[first] + (second << 6)
-            else:
-                length, body = varint(memory, position)
-                position = body + max(length, 0)
-            starts[index] = position
-    except IndexError:
-        pass
-    return starts

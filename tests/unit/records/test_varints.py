@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.util import encode_varint
 
-from spark_group_source.records.varints import record_starts, varint, varints
+from spark_group_source.records.varints import varint, varints
 
 BORDERS = [sign * (2 ** (7 * size - 1) + shift) for size in range(1, 10) for sign in (1, -1) for shift in (-1, 0, 1)]
 LONGS = st.sampled_from([0, 2**63 - 1, -(2**63), *BORDERS]) | st.integers(-(2**63), 2**63 - 1)
@@ -40,15 +40,3 @@ def test_many_at_once_stop_after_ten_bytes() -> None:
 def test_one_that_does_not_end_is_an_index_error(raw: bytes) -> None:
     with pytest.raises(IndexError):
         varint(raw, 0)
-
-
-@pytest.mark.parametrize("size", [0, 1, 63, 64, 8191, 8192, 2**20 - 1, 2**20])
-def test_records_of_every_length_are_walked(size: int) -> None:
-    length, _ = encoded([size])
-    raw = (length + bytes(size)) * 3
-    step = len(length) + size
-    assert record_starts(raw, 3) == [0, step, 2 * step, 3 * step]
-
-
-def test_walk_out_of_memory_leaves_zeros() -> None:
-    assert record_starts(b"\x02a\x08b", 4) == [0, 2, 7, 0, 0]
