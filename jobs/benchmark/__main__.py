@@ -8,7 +8,8 @@ pairs of runs made one right after the other.
 Rows per second (k/s: thousands) are those of addBatch, the execution of one large batch; "with start" is the ratio of
 the time from start() to the batch's end. Batches end before the end of the log, where the JVM source waits half a
 second for each partition: "to-log-end" measures that, with Trigger.AvailableNow over the whole topic. Micro-batches
-of 1,000 records are measured by triggerExecution, which is all of a batch. "worker MiB" is the peak memory of kafka-
+of 1,000 records are measured by triggerExecution, which is all of a batch; "latency" by how old records are when
+foreachBatch has their rows, at 1,000 records a second. "worker MiB" is the peak memory of kafka-
 group's largest Python worker.
 
 Results: a table, and bench.json, bench.png and spark.log in the output directory.

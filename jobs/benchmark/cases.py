@@ -31,11 +31,13 @@ class Extent(Enum):
 
     ``BATCH``: one batch of all but :data:`BEHIND` records of each partition, for rows per second. ``LOG_END``: the same
     of the whole topic, with Trigger.AvailableNow. ``MICRO_BATCHES``: so many micro-batches, for the time of each.
+    ``LATENCY``: what is produced meanwhile, for the time from produce to row.
     """
 
     BATCH = "one batch"
     LOG_END = "to the end of the log"
     MICRO_BATCHES = "micro-batches"
+    LATENCY = "from produce to row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class Case:
         """``maxOffsetsPerTrigger``."""
         topic = self.topic
         whole = topic.records - BEHIND * topic.partitions
-        return {Extent.BATCH: whole, Extent.LOG_END: None, Extent.MICRO_BATCHES: MICRO_BATCH}[self.extent]
+        return {Extent.BATCH: whole, Extent.MICRO_BATCHES: MICRO_BATCH}.get(self.extent)
 
 
 # As many records as the slower source reads in 2 to 4 s with two cores.
@@ -90,6 +92,7 @@ CASES = (
     Case("100-partitions", _SPREAD),
     Case("micro-batches-100", _SPREAD, extent=Extent.MICRO_BATCHES, quick=True),
     Case("headers", Topic(2_000_000, headers=True)),
+    Case("latency", Topic(16_000), extent=Extent.LATENCY, quick=True),
     Case("single-record-batches", Topic(600_000, batched=False)),
 )
 """All cases; those that share a topic stand together."""

@@ -26,11 +26,11 @@ class Result:
 
     @property
     def in_ms(self) -> bool:
-        """Whether the time of a micro-batch is told, not rows per second."""
-        return self.case.extent is Extent.MICRO_BATCHES
+        """Whether a time is told, of a micro-batch or until rows come, not rows per second."""
+        return self.case.extent in (Extent.MICRO_BATCHES, Extent.LATENCY)
 
     def value(self, source: str) -> float | None:
-        """Median over the runs: rows per second, or milliseconds of a micro-batch."""
+        """Median over the runs: rows per second, or milliseconds."""
         runs = self.runs.get(source)
         return median(_value(self.case, run) for run in runs) if runs else None
 
@@ -45,7 +45,9 @@ class Result:
         return median(self.ratios()) if self.ratios() else None
 
     def ratio_with_start(self) -> float | None:
-        """The same of the time from the query's start() to the end of what is measured."""
+        """The same of the time from the query's start() to the end of what is measured; None where times are."""
+        if self.in_ms:
+            return None
         pairs = zip(self.runs.get(GROUP, []), self.runs.get(JVM, []), strict=False)
         quotients = [theirs.seconds / ours.seconds for ours, theirs in pairs]
         return median(quotients) if quotients else None
@@ -59,7 +61,7 @@ class Result:
         }
         return {
             "case": case,
-            "unit": "ms per micro-batch" if self.in_ms else "rows/s",
+            "unit": "ms" if self.in_ms else "rows/s",
             "sources": sources,
             "ratio": self.ratio(),
             "ratios": self.ratios(),
@@ -77,7 +79,7 @@ class Result:
             self.shown(GROUP),
             _number(self.ratio(), "{:.2f}"),
             f"{min(ratios):.2f}-{max(ratios):.2f}" if ratios else NONE,
-            NONE if self.in_ms else _number(self.ratio_with_start(), "{:.2f}"),
+            _number(self.ratio_with_start(), "{:.2f}"),
             _number(self.peak_mib, "{:.0f}"),
         )
 
@@ -104,6 +106,8 @@ def table(results: list[Result]) -> str:
 
 
 def _value(case: Case, run: Run) -> float:
+    if run.latency_ms is not None:
+        return run.latency_ms
     if case.extent is Extent.MICRO_BATCHES:
         return median(batch.phases_ms["triggerExecution"] for batch in run.batches[SETTLING:])
     return sum(batch.rows for batch in run.batches) / sum(batch.phases_ms["addBatch"] for batch in run.batches) * 1000

@@ -11,7 +11,8 @@ from benchmark import memory, topics
 from benchmark.cases import Case, Topic
 from benchmark.errors import BenchError
 from benchmark.figures import Result
-from benchmark.queries import Reading, Run, contents, run
+from benchmark.queries import Run, contents, run
+from benchmark.reading import Reading
 from spark_group_source.testing import EmbeddedKafka
 
 WARM_UPS = 1

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import tempfile
 import time
-import uuid
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- its customary name
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from benchmark.cases import GROUP, JVM, MICRO_BATCHES, Case, Extent, Sink
+from benchmark.cases import JVM, MICRO_BATCHES, Extent, Sink
 from benchmark.errors import BenchError
+from benchmark.latency import median_latency_ms
+from benchmark.reading import Reading
 from spark_group_source.clock import Deadline
 
 QUERY_TIMEOUT_S = 180.0
 POLL_S = 0.1
-TYPES = {"value": "binary", "offset": "long"}
 KEY_AT = len('{"id":"') + 1
 """Where the first byte of the id stands in a value: what the aggregation groups by, 16 groups."""
 NO_WAIT = {"kafka.fetch.max.wait.ms": "5"}
@@ -43,35 +43,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Batches of a run, and the seconds from start() to the end of the last of them."""
+    """Batches of a run, and the seconds from start() to the end of the last of them; or how long rows took to come."""
 
     batches: list[Batch]
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How one source reads one topic for one case."""
-
-    spark: SparkSession
-    servers: str
-    source: str
-    topic: str
-    case: Case
-
-    def frame(self, limit: int | None, **options: str) -> DataFrame:
-        """The stream. Columns are selected at the source where it can do that, as its users would."""
-        options |= {"kafka.bootstrap.servers": self.servers, "subscribe": self.topic, "startingOffsets": "earliest"}
-        options["includeHeaders"] = str(self.case.topic.headers).lower()
-        if limit:
-            options["maxOffsetsPerTrigger"] = str(limit)
-        if self.source == GROUP:
-            options["kafka.group.id"] = f"bench-{uuid.uuid4().hex}"
-        reader = self.spark.readStream.format(self.source).options(**options)
-        columns = self.case.columns
-        if columns and self.source == GROUP:
-            return reader.schema(", ".join(f"{name} {TYPES[name]}" for name in columns)).load()
-        return reader.load().select(*columns) if columns else reader.load()
+    latency_ms: float | None = None
 
 
 def run(reading: Reading) -> Run:
@@ -81,6 +57,8 @@ def run(reading: Reading) -> Run:
         BenchError: it did not come to its end in time, or read other rows than it should.
     """
     case = reading.case
+    if case.extent is Extent.LATENCY:
+        return Run([], 0.0, median_latency_ms(reading))
     with tempfile.TemporaryDirectory(prefix="bench-query-") as place:
         writer = _to_sink(reading.frame(case.limit), case.sink, place)
         writer = writer.option("checkpointLocation", str(Path(place, "checkpoint")))
