@@ -106,8 +106,8 @@ class Driver:
             # Spark has not taken the batch it was given: it is still to be read.
             return self._planned
         self._complete(start)
-        self._report()
         me = self._member.snapshot()
+        self._report(me)
         self._mend(me)
         if self._target is None:
             return self._plan(start, limit, me)
@@ -154,15 +154,20 @@ class Driver:
             self._retry_at = self._clock() + self._options.commit_retry_interval
         self._member.batch_done(self._share.uncommitted())
 
-    def _report(self) -> None:
+    def _report(self, me: Membership) -> None:
         """Says now and then what happened to the membership, if anything did."""
         if self._clock() < self._report_at:
             return
         self._report_at = self._clock() + REPORT_INTERVAL
         if str(self._share.counters) != self._reported:
             self._reported = str(self._share.counters)
-            group_id, silence = self._settings.group_id, self._member.silence
-            log.info("group %s: %s, last heartbeat %.0f s ago", group_id, self._reported, silence)
+            log.info(
+                "group %s: owns %d partition(s), %s, last heartbeat %.0f s ago",
+                self._settings.group_id,
+                len(me.owned),
+                self._reported,
+                self._member.silence,
+            )
 
     def _mend(self, me: Membership) -> None:
         """Tries again what failed: commits, and start positions of newly owned partitions."""

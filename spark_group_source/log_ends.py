@@ -10,7 +10,8 @@ from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DataLoss, GroupSourceError
 from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.options import SourceOptions, StartAt
+from spark_group_source.options import SourceOptions
+from spark_group_source.starting_offsets import StartAt
 from spark_group_source.wire.cluster import Cluster
 
 log = logging.getLogger(__name__)

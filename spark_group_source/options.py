@@ -10,21 +10,13 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from enum import Enum
 from typing import Any
 
 from spark_group_source.assignors import parse_assignors
 from spark_group_source.errors import OptionError
 from spark_group_source.refused_options import refusal
+from spark_group_source.starting_offsets import StartAt, parse_fallback, parse_start, start_at
 from spark_group_source.user_code import load
-
-
-class StartAt(Enum):
-    """Where a partition starts that has no committed offset in the group; ``COMMITTED``: nowhere, the query fails."""
-
-    EARLIEST = -2
-    LATEST = -1
-    COMMITTED = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +112,6 @@ def _pattern(text: str) -> str:
     return text
 
 
-def _start_at(text: str) -> StartAt:
-    try:
-        return StartAt[text.strip().upper()]
-    except KeyError:
-        raise ValueError("earliest, latest or committed") from None
-
-
-def _fallback(text: str) -> StartAt:
-    try:
-        return {"earliest": StartAt.EARLIEST, "latest": StartAt.LATEST, "fail": StartAt.COMMITTED}[text.strip().lower()]
-    except KeyError:
-        raise ValueError("earliest, latest or fail") from None
-
-
 def _flag(text: str) -> bool:
     if text.strip().lower() not in ("true", "false"):
         raise ValueError("true or false")
@@ -198,9 +176,12 @@ OPTIONS: tuple[Option, ...] = (
     Option("subscribe", "topics", _topics, "Topics to read, separated by commas; or subscribePattern."),
     Option("subscribePattern", "topic_pattern", _pattern, "Regular expression found in the names of topics to read."),
     Option("includeInternalTopics", "include_internal_topics", _flag, "subscribePattern finds Kafka's own topics too."),
-    Option("startingOffsets", "starting_offsets", _start_at, "Start of partitions without a committed offset."),
+    Option("startingOffsets", "starting_offsets", parse_start, "Start of partitions without a committed offset."),
     Option(
-        "startingOffsetsFallback", "starting_offsets_fallback", _fallback, "The same for startingOffsets=committed."
+        "startingOffsetsFallback",
+        "starting_offsets_fallback",
+        parse_fallback,
+        "With startingOffsets=committed: latest, earliest or fail.",
     ),
     Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", _count, "Most offsets that a micro-batch covers."),
     Option("minOffsetsPerTrigger", "min_offsets_per_trigger", _count, "Fewest new offsets that make a micro-batch."),
@@ -295,28 +276,14 @@ def _checked(options: SourceOptions) -> SourceOptions:
             f"Option 'minOffsetsPerTrigger' is {least}, more than 'maxOffsetsPerTrigger' ({most}).",
             "No batch could ever be large enough and small enough: lower the first or raise the second.",
         )
-    options = _with_fallback(options)
-    # A first pause beyond the longest is the longest, as in Kafka's own client.
-    return replace(options, retry_backoff=min(options.retry_backoff, options.retry_backoff_max))
-
-
-def _with_fallback(options: SourceOptions) -> SourceOptions:
-    """Committed offsets always go first: ``committed`` with a fallback is the same as the fallback alone."""
-    given, fallback = options.starting_offsets, options.starting_offsets_fallback
-    if given is not StartAt.COMMITTED:
-        if fallback is None:
-            return options
-        raise OptionError(
-            f"Option 'startingOffsetsFallback' is given, and 'startingOffsets' is {given.name.lower()}.",
-            "Leave it out: 'startingOffsets' is where partitions without a committed offset start; or set that to"
-            " committed.",
-        )
-    if options.reset_offsets_on_start:
-        raise OptionError(
-            "Option 'resetOffsetsOnStart' is true, and 'startingOffsets' is committed.",
-            "There is nothing to reset to: set 'startingOffsets' to earliest or latest.",
-        )
-    return replace(options, starting_offsets=fallback or StartAt.LATEST)
+    return replace(
+        options,
+        starting_offsets=start_at(
+            options.starting_offsets, options.starting_offsets_fallback, options.reset_offsets_on_start
+        ),
+        # A first pause beyond the longest is the longest, as in Kafka's own client.
+        retry_backoff=min(options.retry_backoff, options.retry_backoff_max),
+    )
 
 
 def defaults() -> dict[str, Any]:

@@ -14,7 +14,7 @@ from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Refused
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.options import StartAt
+from spark_group_source.starting_offsets import StartAt
 from spark_group_source.wire.cluster import Cluster
 
 log = logging.getLogger(__name__)

@@ -20,8 +20,9 @@ from spark_group_source.group.counters import Counters
 from spark_group_source.group.state import Membership, Partitions, Refused
 from spark_group_source.group.verdicts import Verdict, describe, verdict
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.options import SourceOptions, StartAt
+from spark_group_source.options import SourceOptions
 from spark_group_source.rebalance_callback import rebalance_callback
+from spark_group_source.starting_offsets import StartAt
 from spark_group_source.wire.cluster import Cluster
 
 log = logging.getLogger(__name__)

@@ -62,8 +62,9 @@ VERDICTS: dict[int, Verdict] = {
 """Error code to verdict; a code that is not here is :attr:`Verdict.FATAL`, so that nothing is passed over."""
 
 _ACTIONS = {
-    23: "Its members share no assignor with this query: set 'kafka.partition.assignment.strategy' to one they have"
-    " (range for librdkafka and most Java consumers), or use a group id of its own.",
+    23: "Its members share no assignor with this query, or are no consumers: set"
+    " 'kafka.partition.assignment.strategy' to one they have (range for librdkafka and most Java consumers),"
+    " or use a group id of its own.",
     24: "Set 'kafka.group.id' to a group id the brokers accept.",
     26: "Set 'kafka.session.timeout.ms' between the brokers' group.min.session.timeout.ms and"
     " group.max.session.timeout.ms.",

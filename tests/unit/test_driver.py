@@ -134,10 +134,8 @@ def test_what_happened_to_the_membership_is_said_now_and_then_and_only_if_someth
         assert len(lines()) == 1
         now += REPORT_INTERVAL + 1
         driver.latest(following, None)
-    assert (
-        "group g: batches 1, joins 2, rebalances 1, handed over 0, handed over late 0, lost 0, commits 2," in lines()[0]
-    )
-    assert "failed commits 0, last heartbeat" in lines()[0]
+    assert "group g: owns 2 partition(s), batches 1, joins 2, rebalances 1, handed over 0," in lines()[0]
+    assert "lost 0, commits 2, failed commits 0, last heartbeat" in lines()[0]
     assert "batches 2, " in lines()[1]
 
 

@@ -16,6 +16,7 @@ PURE = {
     "offsets",
     "options",
     "refused_options",
+    "starting_offsets",
     "admission",
     "planning",
     "group.state",

@@ -6,7 +6,8 @@ import pytest
 
 from spark_group_source.driver import group_settings
 from spark_group_source.errors import OptionError
-from spark_group_source.options import OPTIONS, SourceOptions, StartAt, defaults, parse_options
+from spark_group_source.options import OPTIONS, SourceOptions, defaults, parse_options
+from spark_group_source.starting_offsets import StartAt
 from spark_group_source.stream import wire_options
 
 GOOD = {"kafka.bootstrap.servers": "b1:9092", "kafka.group.id": "g", "subscribe": "t"}
