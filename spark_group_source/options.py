@@ -7,16 +7,29 @@ those of Kafka's Java client. Names are case-insensitive, as Spark makes all opt
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from spark_group_source.assignors import parse_assignors
 from spark_group_source.errors import OptionError
+from spark_group_source.option_values import (
+    addresses,
+    count,
+    duration,
+    flag,
+    function,
+    isolation,
+    milliseconds,
+    name_of,
+    pattern,
+    retries,
+    size,
+    topics,
+    warn_or_fail,
+)
 from spark_group_source.refused_options import refusal
 from spark_group_source.starting_offsets import StartAt, parse_fallback, parse_start, start_at
-from spark_group_source.user_code import load
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,109 +86,12 @@ class Option:
     required: bool = False
 
 
-def _addresses(text: str) -> tuple[tuple[str, int], ...]:
-    found = []
-    for each in filter(None, (part.strip() for part in text.split(","))):
-        match = re.fullmatch(r"(?:[A-Za-z_]+://)?(\[[^\]]+\]|[^:\[\]]+):(\d{1,5})", each)
-        if not match or not 0 < int(match[2]) < 65536:
-            raise ValueError("host:port pairs separated by commas, for example broker1:9092,broker2:9092")
-        found.append((match[1].strip("[]"), int(match[2])))
-    if not found:
-        raise ValueError("at least one host:port pair, for example broker1:9092")
-    return tuple(dict.fromkeys(found))
-
-
-def _name(text: str) -> str:
-    if not text.strip():
-        raise ValueError("a name that is not empty")
-    return text.strip()
-
-
-def _topics(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not names:
-        raise ValueError("one or more topic names separated by commas")
-    for name in names:
-        # Kafka's own rule for topic names, org.apache.kafka.common.internals.Topic.
-        if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name) or name in (".", ".."):
-            raise ValueError(f"topic names of letters, digits, '.', '_' and '-' (this one is not: {name!r})")
-    return names
-
-
-def _pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"a regular expression of Python's re module, and it says: {error}") from None
-    if not text.strip():
-        raise ValueError("a regular expression that is not empty, for example orders-.*")
-    return text
-
-
-def _flag(text: str) -> bool:
-    if text.strip().lower() not in ("true", "false"):
-        raise ValueError("true or false")
-    return text.strip().lower() == "true"
-
-
-def _count(text: str) -> int:
-    if not re.fullmatch(r"\+?\d{1,18}", text.strip()) or int(text) == 0:
-        raise ValueError("a whole number of at least 1")
-    return int(text)
-
-
-def _bytes(text: str) -> int:
-    if not re.fullmatch(r"\+?\d{1,10}", text.strip()) or not 1024 <= int(text) < 2**31:
-        raise ValueError("a whole number of bytes, from 1024 to 2147483647")
-    return int(text)
-
-
-def _retries(text: str) -> int:
-    if not re.fullmatch(r"\+?\d{1,9}", text.strip()):
-        raise ValueError("a whole number of at least 0")
-    return int(text)
-
-
-def _warn_or_fail(text: str) -> str:
-    if text.strip().lower() not in ("warn", "fail"):
-        raise ValueError("warn or fail")
-    return text.strip().lower()
-
-
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-
-
-def _duration(text: str) -> float:
-    match = re.fullmatch(r"(\d{1,12})\s*([a-z]*)", text.strip().lower())
-    unit = _UNITS.get(match[2] or "ms") if match else None
-    if not match or unit is None:
-        raise ValueError("a number with a unit (us, ms, s, m, min, h, d), for example 15m; without one it is ms")
-    return int(match[1]) * unit
-
-
-def _function(text: str) -> str:
-    load(text, "function")
-    return text.strip()
-
-
-def _milliseconds(text: str) -> float:
-    if not re.fullmatch(r"\+?\d{1,9}", text.strip()) or int(text) == 0:
-        raise ValueError("a whole number of milliseconds, at least 1")
-    return int(text) / 1000
-
-
-def _isolation(text: str) -> bool:
-    if text.strip().lower() not in ("read_committed", "read_uncommitted"):
-        raise ValueError("read_committed or read_uncommitted")
-    return text.strip().lower() == "read_committed"
-
-
 OPTIONS: tuple[Option, ...] = (
-    Option("kafka.bootstrap.servers", "bootstrap_servers", _addresses, "Brokers to start from.", required=True),
-    Option("kafka.group.id", "group_id", _name, "The consumer group to be a member of.", required=True),
-    Option("subscribe", "topics", _topics, "Topics to read, separated by commas; or subscribePattern."),
-    Option("subscribePattern", "topic_pattern", _pattern, "Regular expression found in the names of topics to read."),
-    Option("includeInternalTopics", "include_internal_topics", _flag, "subscribePattern finds Kafka's own topics too."),
+    Option("kafka.bootstrap.servers", "bootstrap_servers", addresses, "Brokers to start from.", required=True),
+    Option("kafka.group.id", "group_id", name_of, "The consumer group to be a member of.", required=True),
+    Option("subscribe", "topics", topics, "Topics to read, separated by commas; or subscribePattern."),
+    Option("subscribePattern", "topic_pattern", pattern, "Regular expression found in the names of topics to read."),
+    Option("includeInternalTopics", "include_internal_topics", flag, "subscribePattern finds Kafka's own topics too."),
     Option("startingOffsets", "starting_offsets", parse_start, "Start of partitions without a committed offset."),
     Option(
         "startingOffsetsFallback",
@@ -183,45 +99,45 @@ OPTIONS: tuple[Option, ...] = (
         parse_fallback,
         "With startingOffsets=committed: latest, earliest or fail.",
     ),
-    Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", _count, "Most offsets that a micro-batch covers."),
-    Option("minOffsetsPerTrigger", "min_offsets_per_trigger", _count, "Fewest new offsets that make a micro-batch."),
-    Option("maxTriggerDelay", "max_trigger_delay", _duration, "Longest that minOffsetsPerTrigger holds records back."),
-    Option("resetOffsetsOnStart", "reset_offsets_on_start", _flag, "A new checkpoint starts at startingOffsets."),
-    Option("rebalanceCallback", "rebalance_callback", _function, "module:function that may move start positions."),
-    Option("groupCommit.timeoutMs", "commit_timeout", _milliseconds, "Longest that a batch waits for a commit."),
-    Option("groupCommit.numRetries", "commit_retries", _retries, "Failed tries in a row before onCommitFailure=fail."),
+    Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", count, "Most offsets that a micro-batch covers."),
+    Option("minOffsetsPerTrigger", "min_offsets_per_trigger", count, "Fewest new offsets that make a micro-batch."),
+    Option("maxTriggerDelay", "max_trigger_delay", duration, "Longest that minOffsetsPerTrigger holds records back."),
+    Option("resetOffsetsOnStart", "reset_offsets_on_start", flag, "A new checkpoint starts at startingOffsets."),
+    Option("rebalanceCallback", "rebalance_callback", function, "module:function that may move start positions."),
+    Option("groupCommit.timeoutMs", "commit_timeout", milliseconds, "Longest that a batch waits for a commit."),
+    Option("groupCommit.numRetries", "commit_retries", retries, "Failed tries in a row before onCommitFailure=fail."),
     Option(
-        "groupCommit.retryIntervalMs", "commit_retry_interval", _milliseconds, "Time until a failed try is repeated."
+        "groupCommit.retryIntervalMs", "commit_retry_interval", milliseconds, "Time until a failed try is repeated."
     ),
     Option(
-        "onCommitFailure", "on_commit_failure", _warn_or_fail, "warn: tries go on; fail: the query fails after them."
+        "onCommitFailure", "on_commit_failure", warn_or_fail, "warn: tries go on; fail: the query fails after them."
     ),
-    Option("commitMetadata", "commit_metadata", _flag, "Commits tell application, client, member and batches so far."),
-    Option("includeHeaders", "include_headers", _flag, "Adds the column headers."),
-    Option("failOnDataLoss", "fail_on_data_loss", _flag, "Fail, or warn and go on, where records are gone."),
-    Option("kafka.client.id", "client_id", _name, "Name of this query in Kafka's tools, logs and quotas."),
-    Option("kafka.group.instance.id", "group_instance_id", _name, "Makes the member static: restarts keep it."),
+    Option("commitMetadata", "commit_metadata", flag, "Commits tell application, client, member and batches so far."),
+    Option("includeHeaders", "include_headers", flag, "Adds the column headers."),
+    Option("failOnDataLoss", "fail_on_data_loss", flag, "Fail, or warn and go on, where records are gone."),
+    Option("kafka.client.id", "client_id", name_of, "Name of this query in Kafka's tools, logs and quotas."),
+    Option("kafka.group.instance.id", "group_instance_id", name_of, "Makes the member static: restarts keep it."),
     Option(
         "kafka.partition.assignment.strategy",
         "assignors",
         parse_assignors,
         "Assignors by preference: names, Java classes, module:Class.",
     ),
-    Option("kafka.session.timeout.ms", "session_timeout", _milliseconds, "Silence after which a member is dead."),
-    Option("kafka.heartbeat.interval.ms", "heartbeat_interval", _milliseconds, "Time between heartbeats."),
-    Option("kafka.max.poll.interval.ms", "max_poll_interval", _milliseconds, "Longest hand-over of partitions."),
-    Option("kafka.request.timeout.ms", "request_timeout", _milliseconds, "Longest wait for one answer."),
-    Option("kafka.retry.backoff.ms", "retry_backoff", _milliseconds, "First pause before another try; it doubles."),
-    Option("kafka.retry.backoff.max.ms", "retry_backoff_max", _milliseconds, "Longest pause before another try."),
-    Option("kafka.metadata.max.age.ms", "metadata_max_age", _milliseconds, "Age at which metadata is asked anew."),
-    Option("kafka.isolation.level", "read_committed", _isolation, "read_committed hides aborted transactions."),
-    Option("kafka.check.crcs", "check_crcs", _flag, "Check the CRC of every record batch."),
-    Option("minPartitions", "min_partitions", _count, "Least number of tasks: larger ranges are split for it."),
-    Option("maxRecordsPerPartition", "max_records_per_partition", _count, "Most offsets of a task; more are split."),
-    Option("minRecordsPerTask", "min_records_per_task", _count, "Ranges of fewer offsets share a task; 1: none do."),
-    Option("kafka.fetch.max.bytes", "fetch_max_bytes", _bytes, "Size of a fetch: bounds the memory of a task."),
-    Option("kafka.fetch.max.wait.ms", "fetch_max_wait", _milliseconds, "Longest that a broker holds a fetch back."),
-    Option("kafkaConsumer.pollTimeoutMs", "poll_timeout", _milliseconds, "Longest that a task goes without progress."),
+    Option("kafka.session.timeout.ms", "session_timeout", milliseconds, "Silence after which a member is dead."),
+    Option("kafka.heartbeat.interval.ms", "heartbeat_interval", milliseconds, "Time between heartbeats."),
+    Option("kafka.max.poll.interval.ms", "max_poll_interval", milliseconds, "Longest hand-over of partitions."),
+    Option("kafka.request.timeout.ms", "request_timeout", milliseconds, "Longest wait for one answer."),
+    Option("kafka.retry.backoff.ms", "retry_backoff", milliseconds, "First pause before another try; it doubles."),
+    Option("kafka.retry.backoff.max.ms", "retry_backoff_max", milliseconds, "Longest pause before another try."),
+    Option("kafka.metadata.max.age.ms", "metadata_max_age", milliseconds, "Age at which metadata is asked anew."),
+    Option("kafka.isolation.level", "read_committed", isolation, "read_committed hides aborted transactions."),
+    Option("kafka.check.crcs", "check_crcs", flag, "Check the CRC of every record batch."),
+    Option("minPartitions", "min_partitions", count, "Least number of tasks: larger ranges are split for it."),
+    Option("maxRecordsPerPartition", "max_records_per_partition", count, "Most offsets of a task; more are split."),
+    Option("minRecordsPerTask", "min_records_per_task", count, "Ranges of fewer offsets share a task; 1: none do."),
+    Option("kafka.fetch.max.bytes", "fetch_max_bytes", size, "Size of a fetch: bounds the memory of a task."),
+    Option("kafka.fetch.max.wait.ms", "fetch_max_wait", milliseconds, "Longest that a broker holds a fetch back."),
+    Option("kafkaConsumer.pollTimeoutMs", "poll_timeout", milliseconds, "Longest that a task goes without progress."),
 )
 """The option table. Defaults stand in :class:`SourceOptions`."""
 

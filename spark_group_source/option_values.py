@@ -1,0 +1,117 @@
+"""Texts of options to values. Each raises ValueError for what it cannot read; the message goes on from "It must be"."""
+
+from __future__ import annotations
+
+import re
+
+from spark_group_source.user_code import load
+
+
+def addresses(text: str) -> tuple[tuple[str, int], ...]:
+    """``host:port`` pairs; a scheme before them is ignored."""
+    found = []
+    for each in filter(None, (part.strip() for part in text.split(","))):
+        match = re.fullmatch(r"(?:[A-Za-z_]+://)?(\[[^\]]+\]|[^:\[\]]+):(\d{1,5})", each)
+        if not match or not 0 < int(match[2]) < 65536:
+            raise ValueError("host:port pairs separated by commas, for example broker1:9092,broker2:9092")
+        found.append((match[1].strip("[]"), int(match[2])))
+    if not found:
+        raise ValueError("at least one host:port pair, for example broker1:9092")
+    return tuple(dict.fromkeys(found))
+
+
+def name_of(text: str) -> str:
+    """Any text that is not blank."""
+    if not text.strip():
+        raise ValueError("a name that is not empty")
+    return text.strip()
+
+
+def topics(text: str) -> tuple[str, ...]:
+    """Topic names, each once."""
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not names:
+        raise ValueError("one or more topic names separated by commas")
+    for name in names:
+        # Kafka's own rule for topic names, org.apache.kafka.common.internals.Topic.
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name) or name in (".", ".."):
+            raise ValueError(f"topic names of letters, digits, '.', '_' and '-' (this one is not: {name!r})")
+    return names
+
+
+def pattern(text: str) -> str:
+    """A regular expression."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"a regular expression of Python's re module, and it says: {error}") from None
+    if not text.strip():
+        raise ValueError("a regular expression that is not empty, for example orders-.*")
+    return text
+
+
+def flag(text: str) -> bool:
+    """``true`` or ``false``."""
+    if text.strip().lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return text.strip().lower() == "true"
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1."""
+    if not re.fullmatch(r"\+?\d{1,18}", text.strip()) or int(text) == 0:
+        raise ValueError("a whole number of at least 1")
+    return int(text)
+
+
+def size(text: str) -> int:
+    """A size in bytes."""
+    if not re.fullmatch(r"\+?\d{1,10}", text.strip()) or not 1024 <= int(text) < 2**31:
+        raise ValueError("a whole number of bytes, from 1024 to 2147483647")
+    return int(text)
+
+
+def retries(text: str) -> int:
+    """A whole number of at least 0."""
+    if not re.fullmatch(r"\+?\d{1,9}", text.strip()):
+        raise ValueError("a whole number of at least 0")
+    return int(text)
+
+
+def warn_or_fail(text: str) -> str:
+    """``warn`` or ``fail``."""
+    if text.strip().lower() not in ("warn", "fail"):
+        raise ValueError("warn or fail")
+    return text.strip().lower()
+
+
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
+
+def duration(text: str) -> float:
+    """Spark's durations, in seconds; without a unit milliseconds are meant."""
+    match = re.fullmatch(r"(\d{1,12})\s*([a-z]*)", text.strip().lower())
+    unit = _UNITS.get(match[2] or "ms") if match else None
+    if not match or unit is None:
+        raise ValueError("a number with a unit (us, ms, s, m, min, h, d), for example 15m; without one it is ms")
+    return int(match[1]) * unit
+
+
+def function(text: str) -> str:
+    """A function that can be imported, as ``module:function``."""
+    load(text, "function")
+    return text.strip()
+
+
+def milliseconds(text: str) -> float:
+    """Milliseconds, in seconds."""
+    if not re.fullmatch(r"\+?\d{1,9}", text.strip()) or int(text) == 0:
+        raise ValueError("a whole number of milliseconds, at least 1")
+    return int(text) / 1000
+
+
+def isolation(text: str) -> bool:
+    """Whether only committed records are read."""
+    if text.strip().lower() not in ("read_committed", "read_uncommitted"):
+        raise ValueError("read_committed or read_uncommitted")
+    return text.strip().lower() == "read_committed"
