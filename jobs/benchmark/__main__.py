@@ -9,8 +9,11 @@ Rows per second (k/s: thousands) are those of addBatch, the execution of one lar
 the time from start() to the batch's end. Batches end before the end of the log, where the JVM source waits half a
 second for each partition: "to-log-end" measures that, with Trigger.AvailableNow over the whole topic. Micro-batches
 of 1,000 records are measured by triggerExecution, which is all of a batch; "latency" by how old records are when
-foreachBatch has their rows, at 1,000 records a second. "worker MiB" is the peak memory of kafka-
-group's largest Python worker.
+foreachBatch has their rows, at 1,000 records a second.
+
+--peers reads the topic of the case "100B" in other ways, in one process without Spark. "worker MiB" is the peak memory
+of
+kafka-group's largest Python worker.
 
 Results: a table, and bench.json, bench.png and spark.log in the output directory.
 """
@@ -27,7 +30,7 @@ from typing import Any
 
 # In place of the directory of this file, which holds the package's parts.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
-from benchmark import machine  # noqa: E402
+from benchmark import machine, peers  # noqa: E402
 from benchmark.cases import CASES, GROUP, JVM, QUICK_SHARE, Case, chosen  # noqa: E402
 from benchmark.connector import connector_jars  # noqa: E402
 from benchmark.errors import BenchError  # noqa: E402
@@ -40,6 +43,7 @@ from spark_group_source.testing.errors import EmbeddedKafkaError  # noqa: E402
 
 FULL_MINUTES, QUICK_MINUTES = 25.0, 5.0
 LEAST_RUNS = 5
+PEERS_CASE = "100B"
 # Segments of the size that brokers have by default; deleted topics make room at once.
 BROKER = {"log.segment.bytes": str(2**30 - 1), "log.segment.delete.delay.ms": "100"}
 BROKER_HEAP = "1g"
@@ -53,18 +57,29 @@ class Report:
         self._facts = facts
         self.results: list[Result] = []
         self.skipped: list[str] = []
+        self.peers: list[tuple[str, float]] = []
 
     def add(self, result: Result) -> None:
         """Takes in one case."""
         self.results.append(result)
         say("  " + "  ".join(result.row()))
+        self._write()
+
+    def add_peers(self, rates: list[tuple[str, float]]) -> None:
+        """Takes in rows per second of other ways to read."""
+        self.peers = rates
+        self._write()
+
+    def _write(self) -> None:
         facts = self._facts | {"load_after": machine.load()}
-        whole = {"machine": facts, "results": [each.as_json() for each in self.results]}
+        whole = {"machine": facts, "results": [each.as_json() for each in self.results], "peers": dict(self.peers)}
         (self._directory / "bench.json").write_text(json.dumps(whole, indent=1), encoding="utf-8")
 
     def finish(self) -> None:
         """The table, the picture, and what there was no time for."""
         print(f"\n{table(self.results)}")
+        for name, rate in self.peers:
+            print(f"{name}: {rate / 1000:,.0f} k/s in one process, without Spark")
         if self.skipped:
             print(f"No time was left for: {', '.join(self.skipped)}")
         facts = self._facts
@@ -101,11 +116,11 @@ def _bench(args: argparse.Namespace) -> None:
         EmbeddedKafka(heap=BROKER_HEAP, config=BROKER) as kafka,
         spark_session(jars, args.output / "spark.log") as spark,
     ):
-        _measure_all(Measuring(spark, kafka, sources, args.runs, Path(directory)), work, report, end)
+        _measure_all(Measuring(spark, kafka, sources, args.runs, Path(directory)), work, report, end, args.peers)
     report.finish()
 
 
-def _measure_all(measuring: Measuring, work: list[list[Case]], report: Report, end: float) -> None:
+def _measure_all(measuring: Measuring, work: list[list[Case]], report: Report, end: float, with_peers: bool) -> None:
     """Measures case by case, while one more is likely to fit in the time."""
     longest = 0.0
     for number, cases in enumerate(work):
@@ -118,6 +133,8 @@ def _measure_all(measuring: Measuring, work: list[list[Case]], report: Report, e
             if case is cases[0]:
                 measuring.prepare(topic, cases)
             report.add(measuring.measure(topic, case))
+            if with_peers and case.name == PEERS_CASE:
+                report.add_peers(peers.measure(measuring.kafka, topic))
             longest = max(longest, time.monotonic() - began)
         if cases[0].name not in report.skipped:
             measuring.kafka.delete_topic(topic)
@@ -145,6 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("cases", nargs="*", choices=[*names, []], metavar="CASE", help="only these")
     add("--quick", action="store_true", help=f"few cases and {QUICK_SHARE:.0%} of the records")
+    add("--peers", action="store_true", help=f"other ways to read, too, with the case {PEERS_CASE}")
     add("--only", choices=["ours"], help="kafka-group alone, without a JVM connector")
     add("--runs", type=_runs, default=LEAST_RUNS, metavar="N", help="measured runs of each source (%(default)s)")
     add("--share", type=float, metavar="PART", help="part of the records, 1.0 if not --quick")
