@@ -27,8 +27,12 @@ from spark_group_source.wire.cluster import Cluster
 log = logging.getLogger(__name__)
 
 RESOLVE_TIMEOUT = 10.0
-"""Seconds to find the start positions of newly owned partitions. The member's thread does not heartbeat meanwhile, so
-it is well below a session; what is not found is looked for again by the query."""
+"""Most seconds to find the start positions of newly owned partitions; what is not found is looked for again by the
+query."""
+
+SILENT_PART = 0.5
+"""Part of a session that finding and committing start positions may take on the member's thread, which does not
+heartbeat meanwhile: the first heartbeat after it still has half a session to arrive."""
 
 COMMIT_TIMEOUT = 5.0
 """Seconds for one commit. A batch waits for it; what fails is committed with the next."""
@@ -66,7 +70,7 @@ class Share:
 
     def gained(self, partitions: Partitions, me: Membership) -> None:
         """Finds where newly owned partitions start, and commits it. Caller: the member's thread."""
-        self.resolve(partitions, me, self._member_side)
+        self.resolve(partitions, me, self._member_side, Deadline.after(self._options.session_timeout * SILENT_PART))
 
     def rebalanced(self) -> None:
         """This member is in a new generation. Caller: the member's thread."""
@@ -136,17 +140,20 @@ class Share:
         with self._lock:
             return frozenset(me.readable.keys() - self._ledger.positions.keys() - self._resolving)
 
-    def resolve(self, partitions: Partitions, me: Membership, access: Access) -> None:
+    def resolve(self, partitions: Partitions, me: Membership, access: Access, deadline: Deadline | None = None) -> None:
         """Finds where partitions start, and commits that, so that a crash before their first batch skips nothing.
 
-        What cannot be found now is logged, and is :meth:`unresolved` for another try.
+        What cannot be found now is logged, and is :meth:`unresolved` for another try. With a ``deadline`` all of it is
+        over by then.
         """
+        deadline = deadline or Deadline.after(RESOLVE_TIMEOUT + COMMIT_TIMEOUT)
         with self._lock:
             mine = partitions - self._ledger.positions.keys() - self._resolving
             self._resolving |= mine
         try:
             if mine:
-                self._resolve(mine, access)
+                # The last third is the commit's: what was found by then is not to wait for the query's next try.
+                self._resolve(mine, access, deadline.at_most(min(RESOLVE_TIMEOUT, deadline.remaining() * 2 / 3)))
         except GroupSourceError as error:
             # A topic may be deleted between its assignment and now: the next rebalance takes it away.
             if not error.retriable and getattr(error, "errno", None) != _UNKNOWN_TOPIC:
@@ -155,10 +162,9 @@ class Share:
         finally:
             with self._lock:
                 self._resolving -= mine
-        self.commit(me, access)
+        self.commit(me, access, deadline)
 
-    def _resolve(self, partitions: Partitions, access: Access) -> None:
-        deadline = Deadline.after(RESOLVE_TIMEOUT)
+    def _resolve(self, partitions: Partitions, access: Access, deadline: Deadline) -> None:
         with self._lock:
             takings = self._takings
         committed = access.coordinator.committed(partitions, deadline)
@@ -214,18 +220,24 @@ class Share:
         with self._lock:
             return frozenset(self._ledger.pending())
 
-    def commit(self, me: Membership, access: Access) -> bool:
+    def commit(self, me: Membership, access: Access, deadline: Deadline | None = None) -> bool:
         """Commits what is completed of what ``me`` owns; whether nothing is left to commit.
 
-        A failure is logged, and what failed is part of the next commit.
+        A failure is logged, and what failed is part of the next commit; so is what was not sent before ``deadline``,
+        because the other thread's commit was still under way.
         """
-        with self._one_commit:
+        deadline = deadline or Deadline.after(2 * COMMIT_TIMEOUT)
+        if not self._one_commit.acquire(timeout=deadline.remaining()):
+            return False
+        try:
             with self._lock:
                 pending = {tp: offset for tp, offset in self._ledger.pending().items() if tp in me.owned}
-            return not pending or self._send(pending, MARK, me, access)
+            return not pending or self._send(pending, MARK, me, access, deadline.at_most(COMMIT_TIMEOUT))
+        finally:
+            self._one_commit.release()
 
-    def _send(self, pending: Offsets, metadata: str, me: Membership, access: Access) -> bool:
-        answer = access.coordinator.commit(me, pending, metadata, Deadline.after(COMMIT_TIMEOUT))
+    def _send(self, pending: Offsets, metadata: str, me: Membership, access: Access, deadline: Deadline) -> bool:
+        answer = access.coordinator.commit(me, pending, metadata, deadline)
         with self._lock:
             self._ledger.confirmed(answer.confirmed)
         if answer.refused is not None:
@@ -234,7 +246,7 @@ class Share:
             return False
         too_long = {tp: pending[tp] for tp, errno in answer.errors.items() if verdict(errno) is Verdict.SHORTEN}
         if too_long and metadata:
-            return self._send(too_long, "", me, access)
+            return self._send(too_long, "", me, access, deadline)
         for tp, errno in answer.errors.items():
             log.warning("group %s: %s is not committed: %s", self._group_id, tp, describe(errno))
         with self._lock:

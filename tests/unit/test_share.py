@@ -34,8 +34,10 @@ class Group:
         self.meanwhile: Callable[[], None] = lambda: None
         self.refused: Refused | None = None
         self.errors: dict[TopicPartition, int] = {}
+        self.waits: list[float] = []
 
     def committed(self, partitions: Iterable[TopicPartition], deadline: Deadline) -> Any:
+        self.waits.append(deadline.remaining())
         found = {tp: self.offsets[tp] for tp in partitions if tp in self.offsets}
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
@@ -44,6 +46,7 @@ class Group:
     def commit(
         self, me: Membership, offsets: Mapping[TopicPartition, int], metadata: str, deadline: Deadline
     ) -> CommitAnswer:
+        self.waits.append(deadline.remaining())
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
         if self.refused:
@@ -212,3 +215,30 @@ def test_reset_applies_to_the_first_share_of_a_new_checkpoint_only(
     share.gained(frozenset({B}), OWNER)
     assert share.positions(OWNER) == {A: 2, B: 4}
     assert group.commits == [{A: 2}]
+
+
+@pytest.mark.parametrize("session", [6.0, 45.0])
+def test_finding_and_committing_a_start_on_the_members_thread_leaves_half_a_session_to_heartbeat(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]], session: float
+) -> None:
+    share = make(
+        access, None, **{"kafka.session.timeout.ms": f"{session * 1000:.0f}", "kafka.heartbeat.interval.ms": "1000"}
+    )
+    share.gained(BOTH, OWNER)
+    assert len(group.waits) == 2
+    assert max(group.waits) <= session / 2, "both have the one deadline"
+
+
+def test_a_start_is_not_committed_behind_a_commit_that_takes_longer_than_the_session_allows(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access, None, **{"kafka.session.timeout.ms": "30", "kafka.heartbeat.interval.ms": "10"})
+    share.gained(frozenset({A}), OWNER)
+    group.commits.clear()
+    share.planned({A: 6})
+    share.completed({A: 6})
+    group.meanwhile = lambda: share.gained(frozenset({B}), OWNER)  # would wait for ever: it is on the same thread
+    assert share.commit(OWNER, access)
+    assert group.commits == [{A: 6}]
+    share.commit(OWNER, access)
+    assert group.commits == [{A: 6}, {B: 0}]
