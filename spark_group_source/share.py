@@ -63,6 +63,7 @@ class Share:
         self._member_side = member_side
         self._ledger = Ledger()
         self._lock = threading.Lock()
+        self._owned: set[TopicPartition] = set()
         self._resolving: set[TopicPartition] = set()
         self._takings = 0
         # Held while a commit is under way: two at once could arrive in the wrong order and move offsets back.
@@ -70,6 +71,8 @@ class Share:
 
     def gained(self, partitions: Partitions, me: Membership) -> None:
         """Finds where newly owned partitions start, and commits it. Caller: the member's thread."""
+        with self._lock:
+            self._owned |= partitions
         self.resolve(partitions, me, self._member_side, Deadline.after(self._options.session_timeout * SILENT_PART))
 
     def rebalanced(self) -> None:
@@ -99,6 +102,7 @@ class Share:
     def _dropped(self, partitions: Partitions) -> None:
         with self._lock:
             self._takings += 1
+            self._owned -= partitions
             self._ledger.dropped(partitions)
 
     def restore(self, logged: Offsets, existing: Partitions) -> None:
@@ -138,7 +142,7 @@ class Share:
     def unresolved(self, me: Membership) -> Partitions:
         """Partitions owned whose start could not be found yet. Caller: the query."""
         with self._lock:
-            return frozenset(me.readable.keys() - self._ledger.positions.keys() - self._resolving)
+            return frozenset((me.readable.keys() & self._owned) - self._ledger.positions.keys() - self._resolving)
 
     def resolve(self, partitions: Partitions, me: Membership, access: Access, deadline: Deadline | None = None) -> None:
         """Finds where partitions start, and commits that, so that a crash before their first batch skips nothing.
@@ -148,12 +152,16 @@ class Share:
         """
         deadline = deadline or Deadline.after(RESOLVE_TIMEOUT + COMMIT_TIMEOUT)
         with self._lock:
-            mine = partitions - self._ledger.positions.keys() - self._resolving
+            # What was taken away since the caller's snapshot would keep a position that is old when it comes back.
+            mine = (partitions & self._owned) - self._ledger.positions.keys() - self._resolving
+            takings = self._takings
             self._resolving |= mine
         try:
             if mine:
                 # The last third is the commit's: what was found by then is not to wait for the query's next try.
-                self._resolve(mine, access, deadline.at_most(min(RESOLVE_TIMEOUT, deadline.remaining() * 2 / 3)))
+                self._resolve(
+                    mine, takings, access, deadline.at_most(min(RESOLVE_TIMEOUT, deadline.remaining() * 2 / 3))
+                )
         except GroupSourceError as error:
             # A topic may be deleted between its assignment and now: the next rebalance takes it away.
             if not error.retriable and getattr(error, "errno", None) != _UNKNOWN_TOPIC:
@@ -164,9 +172,7 @@ class Share:
                 self._resolving -= mine
         self.commit(me, access, deadline)
 
-    def _resolve(self, partitions: Partitions, access: Access, deadline: Deadline) -> None:
-        with self._lock:
-            takings = self._takings
+    def _resolve(self, partitions: Partitions, takings: int, access: Access, deadline: Deadline) -> None:
         committed = access.coordinator.committed(partitions, deadline)
         if isinstance(committed, Refused):
             raise committed.error or DeadlineExceeded(f"The committed offsets cannot be read: {committed.why}.")
@@ -193,14 +199,18 @@ class Share:
                 self._ledger.gained(tp, found, moved.get(tp, position))
         self._resetting = False
 
-    def start_over(self, partitions: Partitions, me: Membership, access: Access) -> None:
-        """Reads partitions from the beginning of their logs, whatever was read or committed. Caller: the query."""
+    def start_over(self, topics: Collection[str], me: Membership, access: Access) -> None:
+        """Reads topics made anew from the beginning of their logs, whatever was read or committed. Caller: the query.
+
+        What this query logged of their partitions means nothing any more, also of those that others own now.
+        """
+        partitions = [tp for tp in me.readable if tp.topic in topics]
         starts = self._starts(partitions, access, Deadline.after(RESOLVE_TIMEOUT), StartAt.EARLIEST)
         with self._lock:
-            self._ledger.dropped(partitions)
+            self._ledger.forget(topics)
             for tp, start in starts.items():
-                self._ledger.logged.pop(tp, None)
-                self._ledger.gained(tp, None, start)
+                if tp in self._owned:
+                    self._ledger.gained(tp, None, start)
         self.commit(me, access)
 
     def _starts(

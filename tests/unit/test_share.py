@@ -100,6 +100,9 @@ def test_a_position_found_while_its_partition_was_taken_away_is_not_kept(
     access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     share = make(access)
+    group.refused = Refused(Verdict.RETRY, "why")
+    share.gained(BOTH, OWNER)
+    group.refused = None
     group.offsets = {A: Committed(3, MARK), B: Committed(3, MARK)}
     group.meanwhile = lambda: share.lost(frozenset({A}), "the session ended")
     # The query's thread looks for what the member's could not find, and the member is told of a loss meanwhile.
@@ -109,6 +112,35 @@ def test_a_position_found_while_its_partition_was_taken_away_is_not_kept(
     share.gained(BOTH, OWNER)
     assert share.positions(OWNER) == {A: 9, B: 3}
     assert not group.commits
+
+
+def test_what_was_taken_away_before_its_start_is_looked_for_keeps_no_position(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access)
+    group.refused = Refused(Verdict.RETRY, "why")
+    share.gained(BOTH, OWNER)
+    group.refused = None
+    group.offsets = {A: Committed(3, MARK), B: Committed(3, MARK)}
+    unresolved = share.unresolved(OWNER)
+    share.lost(frozenset({A}), "the session ended")
+    share.resolve(unresolved, OWNER, access)
+    group.offsets[A] = Committed(9, MARK)  # its next owner has read on
+    share.gained(frozenset({A}), OWNER)
+    assert share.positions(OWNER) == {A: 9, B: 3}
+    assert not group.commits
+
+
+def test_what_was_logged_of_a_topic_made_anew_is_forgotten_also_of_partitions_that_others_own(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access, {A: 100, B: 100})
+    mine = replace(OWNER, owned={A: 3})
+    share.gained(frozenset({A}), mine)
+    share.start_over({"t"}, mine, access)
+    group.offsets[B] = Committed(4, MARK)  # the other one has read so far of the new topic
+    share.gained(frozenset({B}), OWNER)
+    assert share.positions(OWNER) == {A: 2, B: 4}
 
 
 def test_what_is_looked_for_by_one_thread_is_not_looked_for_by_the_other(
