@@ -196,16 +196,21 @@ class Driver:
         self._check_ends(positions, ends)
         if self._held_back(positions, ends):
             return start
+        ids = self._ids.of(topics)
+        positions = {tp: at for tp, at in positions.items() if tp.topic in ids}
         admitted = admit(positions, ends, limit)
         moving = frozenset(tp for tp, end in admitted.items() if end > positions[tp])
         if not moving:
             return start
-        ids = self._ids.of(topics)
         # The last thing that may take time is behind: what is allowed here is noted as planned at once.
         moving = self._member.plan(moving, self._share.uncommitted(), me)
         if not moving:
             return start
-        known = {tp: OffsetRange(*tp, each.end, each.end, each.topic_id) for tp, each in start.ranges.items()}
+        known = {
+            tp: OffsetRange(*tp, each.end, each.end, each.topic_id)
+            for tp, each in start.ranges.items()
+            if each.topic_id == ids.get(tp.topic, each.topic_id)
+        }
         for tp, position in positions.items():
             end = admitted[tp] if tp in moving else position
             known[tp] = OffsetRange(*tp, position, end, ids[tp.topic])
@@ -236,7 +241,7 @@ class Driver:
                 " new one from its beginning.",
             )
         log.warning("topic %s was made anew; it is read from its beginning, as failOnDataLoss is false", names)
-        self._share.start_over(frozenset(tp for tp in me.readable if tp.topic in topics), me, self._own)
+        self._share.start_over(topics, me, self._own)
         self._ids.accept(topics)
 
     def _held_back(self, positions: Offsets, ends: Offsets) -> bool:

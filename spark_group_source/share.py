@@ -28,8 +28,12 @@ from spark_group_source.wire.cluster import Cluster
 log = logging.getLogger(__name__)
 
 RESOLVE_TIMEOUT = 10.0
-"""Seconds to find the start positions of newly owned partitions. The member's thread does not heartbeat meanwhile, so
-it is well below a session; what is not found is looked for again by the query."""
+"""Most seconds to find the start positions of newly owned partitions; what is not found is looked for again by the
+query."""
+
+SILENT_PART = 0.5
+"""Part of a session that finding and committing start positions may take on the member's thread, which does not
+heartbeat meanwhile: the first heartbeat after it still has half a session to arrive."""
 
 _UNKNOWN_TOPIC = 3
 
@@ -58,6 +62,7 @@ class Share:
         self._member_side = member_side
         self._ledger = Ledger()
         self._lock = threading.Lock()
+        self._owned: set[TopicPartition] = set()
         self._resolving: set[TopicPartition] = set()
         self._takings = 0
         # Held while a commit is under way: two at once could arrive in the wrong order and move offsets back.
@@ -67,7 +72,9 @@ class Share:
 
     def gained(self, partitions: Partitions, me: Membership) -> None:
         """Finds where newly owned partitions start, and commits it. Caller: the member's thread."""
-        self.resolve(partitions, me, self._member_side)
+        with self._lock:
+            self._owned |= partitions
+        self.resolve(partitions, me, self._member_side, Deadline.after(self._options.session_timeout * SILENT_PART))
 
     def joining(self) -> None:
         """This member asks to join. Caller: the member's thread."""
@@ -100,6 +107,7 @@ class Share:
     def _dropped(self, partitions: Partitions) -> None:
         with self._lock:
             self._takings += 1
+            self._owned -= partitions
             self._ledger.dropped(partitions)
 
     def restore(self, logged: Offsets, existing: Partitions) -> None:
@@ -140,19 +148,26 @@ class Share:
     def unresolved(self, me: Membership) -> Partitions:
         """Partitions owned whose start could not be found yet. Caller: the query."""
         with self._lock:
-            return frozenset(me.readable.keys() - self._ledger.positions.keys() - self._resolving)
+            return frozenset((me.readable.keys() & self._owned) - self._ledger.positions.keys() - self._resolving)
 
-    def resolve(self, partitions: Partitions, me: Membership, access: Access) -> None:
+    def resolve(self, partitions: Partitions, me: Membership, access: Access, deadline: Deadline | None = None) -> None:
         """Finds where partitions start, and commits that, so that a crash before their first batch skips nothing.
 
-        What cannot be found now is logged, and is :meth:`unresolved` for another try.
+        What cannot be found now is logged, and is :meth:`unresolved` for another try. With a ``deadline`` all of it is
+        over by then.
         """
+        deadline = deadline or Deadline.after(RESOLVE_TIMEOUT + self._options.commit_timeout)
         with self._lock:
-            mine = partitions - self._ledger.positions.keys() - self._resolving
+            # What was taken away since the caller's snapshot would keep a position that is old when it comes back.
+            mine = (partitions & self._owned) - self._ledger.positions.keys() - self._resolving
+            takings = self._takings
             self._resolving |= mine
         try:
             if mine:
-                self._resolve(mine, access)
+                # The last third is the commit's: what was found by then is not to wait for the query's next try.
+                self._resolve(
+                    mine, takings, access, deadline.at_most(min(RESOLVE_TIMEOUT, deadline.remaining() * 2 / 3))
+                )
         except GroupSourceError as error:
             # A topic may be deleted between its assignment and now: the next rebalance takes it away.
             if not error.retriable and getattr(error, "errno", None) != _UNKNOWN_TOPIC:
@@ -161,12 +176,9 @@ class Share:
         finally:
             with self._lock:
                 self._resolving -= mine
-        self.commit(me, access)
+        self.commit(me, access, deadline)
 
-    def _resolve(self, partitions: Partitions, access: Access) -> None:
-        deadline = Deadline.after(RESOLVE_TIMEOUT)
-        with self._lock:
-            takings = self._takings
+    def _resolve(self, partitions: Partitions, takings: int, access: Access, deadline: Deadline) -> None:
         committed = access.coordinator.committed(partitions, deadline)
         if isinstance(committed, Refused):
             raise committed.error or DeadlineExceeded(f"The committed offsets cannot be read: {committed.why}.")
@@ -207,14 +219,18 @@ class Share:
             )
         return self._starts(partitions, access, deadline, at)
 
-    def start_over(self, partitions: Partitions, me: Membership, access: Access) -> None:
-        """Reads partitions from the beginning of their logs, whatever was read or committed. Caller: the query."""
+    def start_over(self, topics: Collection[str], me: Membership, access: Access) -> None:
+        """Reads topics made anew from the beginning of their logs, whatever was read or committed. Caller: the query.
+
+        What this query logged of their partitions means nothing any more, also of those that others own now.
+        """
+        partitions = [tp for tp in me.readable if tp.topic in topics]
         starts = self._starts(partitions, access, Deadline.after(RESOLVE_TIMEOUT), StartAt.EARLIEST)
         with self._lock:
-            self._ledger.dropped(partitions)
+            self._ledger.forget(topics)
             for tp, start in starts.items():
-                self._ledger.logged.pop(tp, None)
-                self._ledger.gained(tp, None, start)
+                if tp in self._owned:
+                    self._ledger.gained(tp, None, start)
         self.commit(me, access)
 
     def _starts(
@@ -235,15 +251,17 @@ class Share:
         with self._lock:
             return frozenset(self._ledger.pending())
 
-    def commit(self, me: Membership, access: Access) -> bool:
+    def commit(self, me: Membership, access: Access, deadline: Deadline | None = None) -> bool:
         """Commits what is completed of what ``me`` owns, within ``groupCommit.timeoutMs``; whether nothing is left.
 
-        A failure is logged, and what failed is part of the next commit.
+        A failure is logged, and what failed is part of the next commit; so is what was not sent before ``deadline``,
+        because the other thread's commit was still under way.
 
         Raises:
             CommitFailed: it has failed too often in a row, and ``onCommitFailure`` is ``fail``.
         """
-        deadline = Deadline.after(self._options.commit_timeout)
+        most = self._options.commit_timeout
+        deadline = deadline.at_most(most) if deadline else Deadline.after(most)
         if not self._one_commit.acquire(timeout=deadline.remaining()):
             return False
         try:

@@ -31,9 +31,9 @@ class TopicIds:
         self._read |= {each.topic: each.topic_id for each in logged.ranges.values() if each.topic_id}
 
     def of(self, topics: Collection[str]) -> dict[str, str]:
-        """The id that each topic is read by; of one that is new, the id it has now."""
-        now = self._now(topics)
-        return {name: self._read.setdefault(name, now.get(name, "")) for name in topics}
+        """The id that each topic is read by; of one that is new, the id it has now. Where that is not told, none."""
+        self._read = self._now(topics) | self._read
+        return {name: self._read[name] for name in topics if name in self._read}
 
     def made_anew(self, topics: Collection[str]) -> set[str]:
         """Those topics that exist under another id than they were read by."""

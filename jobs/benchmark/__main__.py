@@ -12,8 +12,7 @@ of 1,000 records are measured by triggerExecution, which is all of a batch; "lat
 foreachBatch has their rows, at 1,000 records a second.
 
 --peers reads the topic of the case "100B" in other ways, in one process without Spark. "worker MiB" is the peak memory
-of
-kafka-group's largest Python worker.
+of kafka-group's largest Python worker.
 
 Results: a table, and bench.json, bench.png and spark.log in the output directory.
 """

@@ -6,7 +6,7 @@ An offset is always the next one to read, so a completed batch is committed as i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from spark_group_source.offsets import TopicPartition
@@ -84,6 +84,13 @@ class Ledger:
         for tp in partitions:
             for book in (self.positions, self.found, self.done, self.committed):
                 book.pop(tp, None)
+
+    def forget(self, topics: Collection[str]) -> None:
+        """These topics are others now, under the same names."""
+        gone = {tp for tp in (*self.logged, *self.positions) if tp.topic in topics}
+        self.dropped(gone)
+        for tp in gone:
+            self.logged.pop(tp, None)
 
     def planned(self, ends: Mapping[TopicPartition, int]) -> None:
         """Spark is given a batch that reads up to ``ends``.

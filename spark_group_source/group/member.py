@@ -297,13 +297,17 @@ class Member:
         """Everybody's share where this member is to assign, from metadata asked for now: stale ones would leave new
         partitions to nobody."""
         if turn.leads:
-            self._layout = self._look(assignment.subscribed_topics(turn.members) | self._topics)
+            topics = assignment.subscribed_topics(turn.members) | self._topics
+            self._layout = self._look(topics, self._between_heartbeats())
         if not turn.members:
             return {}
         return self._assignors.assign(turn.assignor, turn.members, self._layout)
 
-    def _look(self, topics: set[str]) -> assignment.Layout:
-        deadline = Deadline.after(self._settings.request_timeout, self._clock)
+    def _between_heartbeats(self) -> Deadline:
+        """When an answer must be there that this thread waits for while it should heartbeat."""
+        return Deadline.after(min(self._settings.request_timeout, self._settings.session_timeout / 3), self._clock)
+
+    def _look(self, topics: set[str], deadline: Deadline) -> assignment.Layout:
         found = self._cluster.metadata(topics, deadline).topics
         return assignment.Layout(
             {name: frozenset(topic.partitions) for name, topic in found.items() if topic.partitions and not topic.error}
@@ -316,8 +320,7 @@ class Member:
         if me.phase not in (Phase.STABLE, Phase.DRAINING) or self._clock() < self._next_heartbeat:
             return
         self._next_heartbeat = self._clock() + self._settings.heartbeat_interval
-        deadline = Deadline.after(min(self._settings.request_timeout, self._settings.session_timeout / 3), self._clock)
-        refused = self._coordinator.heartbeat(me, deadline)
+        refused = self._coordinator.heartbeat(me, self._between_heartbeats())
         if refused is not None:
             self._refused(refused)
             return
@@ -329,11 +332,11 @@ class Member:
     def _watch(self) -> None:
         """Looks for topics that match now; as the leader also for partitions added to any of the group's topics."""
         self._next_look = self._clock() + self._settings.metadata_max_age
-        deadline = Deadline.after(self._settings.request_timeout, self._clock)
+        deadline = self._between_heartbeats()
         try:
             topics = frozenset(self._settings.subscription.find(self._cluster, deadline))
             leads = self._round is not None and self._round.leads
-            layout = self._look(set(self._layout.partitions) | topics) if leads else self._layout
+            layout = self._look(set(self._layout.partitions) | topics, deadline) if leads else self._layout
         except GroupSourceError as error:
             log.warning("group %s: the topics could not be looked at: %s", self._settings.group_id, error)
             return

@@ -392,6 +392,16 @@ def test_await_share_is_bounded(on_fake: Bench, fake: FakeKafka, caplog: pytest.
     eventually(lambda: len(query.owns()) == 4, "the share, later")
 
 
+def test_a_look_at_the_topics_that_is_not_answered_does_not_end_the_session(on_fake: Bench, fake: FakeKafka) -> None:
+    patient = {"kafka_request_timeout_ms": "600000", "kafka_metadata_max_age_ms": "1"}
+    on_fake.start(None, kafka_session_timeout_ms="600", **patient)
+    fake.next("Metadata", Fault(silent=True), times=1000)
+    asked = sum(api == "Metadata" for api, _, _ in fake.requests)
+    eventually(lambda: sum(api == "Metadata" for api, _, _ in fake.requests) > asked, "a look")
+    beats = sum(api == "Heartbeat" for api, _, _ in fake.requests)
+    eventually(lambda: sum(api == "Heartbeat" for api, _, _ in fake.requests) > beats + 1, "heartbeats")
+
+
 # Static members
 
 

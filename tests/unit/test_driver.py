@@ -147,3 +147,22 @@ def test_close_may_be_repeated_and_comes_without_a_start(fake: FakeKafka, start:
         {"kafka.bootstrap.servers": fake.bootstrap_servers, "kafka.group.id": "g", "subscribe": "t"}
     )
     Driver(options, WireOptions(options.bootstrap_servers, "test")).close()
+
+
+def test_a_topic_whose_id_is_not_told_is_read_later_and_not_taken_for_another_one(
+    fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = start()
+    with monkeypatch.context() as outage:
+        outage.setattr(driver._ids, "_now", lambda topics: {})
+        assert driver.latest(BatchOffset(), None) == BatchOffset()
+    assert [each.topic_id for each in driver.latest(BatchOffset(), None).reads()] == [str(fake.ids["t"])]
+
+
+def test_ends_logged_of_a_topic_that_was_made_anew_do_not_stay_in_the_offset(fake: FakeKafka, start: Start) -> None:
+    old = BatchOffset.of([OffsetRange("t", number, 50, 50, "old") for number in (0, 7)])
+    driver = start(old, failOnDataLoss="false")
+    assert driver.latest(old, None) is old, "the topic is found to be another one"
+    planned = driver.latest(old, None)
+    assert [(each.partition, each.start, each.end) for each in planned.reads()] == [(0, 0, 10)]
+    assert TopicPartition("t", 7) not in planned.ranges

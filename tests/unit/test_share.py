@@ -35,8 +35,10 @@ class Group:
         self.meanwhile: Callable[[], None] = lambda: None
         self.refused: Refused | None = None
         self.errors: dict[TopicPartition, int] = {}
+        self.waits: list[float] = []
 
     def committed(self, partitions: Iterable[TopicPartition], deadline: Deadline) -> Any:
+        self.waits.append(deadline.remaining())
         found = {tp: self.offsets[tp] for tp in partitions if tp in self.offsets}
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
@@ -45,6 +47,7 @@ class Group:
     def commit(
         self, me: Membership, offsets: Mapping[TopicPartition, int], metadata: str, deadline: Deadline
     ) -> CommitAnswer:
+        self.waits.append(deadline.remaining())
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
         if self.refused:
@@ -98,6 +101,9 @@ def test_a_position_found_while_its_partition_was_taken_away_is_not_kept(
     access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     share = make(access)
+    group.refused = Refused(Verdict.RETRY, "why")
+    share.gained(BOTH, OWNER)
+    group.refused = None
     group.offsets = {A: Committed(3, MARK), B: Committed(3, MARK)}
     group.meanwhile = lambda: share.lost(frozenset({A}), "the session ended")
     # The query's thread looks for what the member's could not find, and the member is told of a loss meanwhile.
@@ -107,6 +113,35 @@ def test_a_position_found_while_its_partition_was_taken_away_is_not_kept(
     share.gained(BOTH, OWNER)
     assert share.positions(OWNER) == {A: 9, B: 3}
     assert not group.commits
+
+
+def test_what_was_taken_away_before_its_start_is_looked_for_keeps_no_position(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access)
+    group.refused = Refused(Verdict.RETRY, "why")
+    share.gained(BOTH, OWNER)
+    group.refused = None
+    group.offsets = {A: Committed(3, MARK), B: Committed(3, MARK)}
+    unresolved = share.unresolved(OWNER)
+    share.lost(frozenset({A}), "the session ended")
+    share.resolve(unresolved, OWNER, access)
+    group.offsets[A] = Committed(9, MARK)  # its next owner has read on
+    share.gained(frozenset({A}), OWNER)
+    assert share.positions(OWNER) == {A: 9, B: 3}
+    assert not group.commits
+
+
+def test_what_was_logged_of_a_topic_made_anew_is_forgotten_also_of_partitions_that_others_own(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access, {A: 100, B: 100})
+    mine = replace(OWNER, owned={A: 3})
+    share.gained(frozenset({A}), mine)
+    share.start_over({"t"}, mine, access)
+    group.offsets[B] = Committed(4, MARK)  # the other one has read so far of the new topic
+    share.gained(frozenset({B}), OWNER)
+    assert share.positions(OWNER) == {A: 2, B: 4}
 
 
 def test_what_is_looked_for_by_one_thread_is_not_looked_for_by_the_other(
@@ -233,3 +268,30 @@ def test_a_commit_waits_no_longer_than_its_timeout_for_one_that_is_under_way(
     assert share.commit(OWNER, access)
     assert seen == [False]
     assert group.offsets[A].offset == 6
+
+
+@pytest.mark.parametrize("session", [6.0, 45.0])
+def test_finding_and_committing_a_start_on_the_members_thread_leaves_half_a_session_to_heartbeat(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]], session: float
+) -> None:
+    share = make(
+        access, None, **{"kafka.session.timeout.ms": f"{session * 1000:.0f}", "kafka.heartbeat.interval.ms": "1000"}
+    )
+    share.gained(BOTH, OWNER)
+    assert len(group.waits) == 2
+    assert max(group.waits) <= session / 2, "both have the one deadline"
+
+
+def test_a_start_is_not_committed_behind_a_commit_that_takes_longer_than_the_session_allows(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access, None, **{"kafka.session.timeout.ms": "30", "kafka.heartbeat.interval.ms": "10"})
+    share.gained(frozenset({A}), OWNER)
+    group.commits.clear()
+    share.planned({A: 6})
+    share.completed({A: 6})
+    group.meanwhile = lambda: share.gained(frozenset({B}), OWNER)  # would wait for ever: it is on the same thread
+    assert share.commit(OWNER, access)
+    assert group.commits == [{A: 6}]
+    share.commit(OWNER, access)
+    assert group.commits == [{A: 6}, {B: 0}]
