@@ -57,10 +57,16 @@ class QueryProcess:
         work: a directory of this run's own; what the query read is below it.
         options: of the source.
         checkpoint: of the query; a run's own where none is given.
+        schema: the columns that it reads; all where none are given.
     """
 
     def __init__(
-        self, work: Path, options: dict[str, str], checkpoint: Path | None = None, available_now: bool = False
+        self,
+        work: Path,
+        options: dict[str, str],
+        checkpoint: Path | None = None,
+        available_now: bool = False,
+        schema: str = "",
     ) -> None:
         self.work = work
         (work / "rows").mkdir(parents=True)
@@ -68,6 +74,7 @@ class QueryProcess:
             "options": options,
             "checkpoint": str(checkpoint or work / "checkpoint"),
             "available_now": available_now,
+            "schema": schema,
         }
         (work / "settings.json").write_text(json.dumps(settings))
         self._process: subprocess.Popen[bytes] | None = None
@@ -175,12 +182,19 @@ class QueryProcess:
         self._close_stdin()
         self.await_end()
 
+    def stop_between_batches(self) -> None:
+        """The same when the batch that runs has ended; a batch that is cut short is read again by its next owner."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"\n")
+        self.stop()
+
     def await_end(self, deadline: float = PATIENCE_S) -> None:
         """Waits for the end of the run; fails when it ends with an error."""
         assert self._process is not None
         code = self._process.wait(deadline)
         assert code == 0, f"exit code {code}: {self.log()[-4000:]}"
-        eventually(lambda: not self.processes(), 15, "the end of all its processes")
+        eventually(lambda: not self.processes(), 60, "the end of all its processes")
 
     def kill(self) -> None:
         """Ends all of its processes at once, as the loss of the machine would (SIGKILL)."""

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from spark_group_source import register
 
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 
 
 def main(servers: str, topics: str, output: str, jars: str) -> None:

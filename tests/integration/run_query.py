@@ -1,8 +1,8 @@
 """Runs one streaming query of a group in a process of its own, so that it can be killed; see ``query_process``.
 
 The argument is a directory with ``settings.json``. Each attempt at a batch is written to ``rows/BATCH-ATTEMPT.parquet``
-before the batch may end; while a file ``hold`` names that batch or an earlier one, it does not end. A line, or the end,
-on stdin stops the query.
+before the batch may end; while a file ``hold`` names that batch or an earlier one, it does not end. The end of stdin
+stops the query at once, a line before the next batch.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_group_source import register
 
 POLL_S = 0.02
+IDLE_S = 10
+"""In which the next batch comes, or there is nothing to read."""
 
 
 def held(work: Path, number: int) -> bool:
@@ -44,7 +47,11 @@ def main(place: str) -> None:
     )
     register(spark)
 
+    stopping = threading.Event()
+
     def write(batch: DataFrame, number: int) -> None:
+        if stopping.is_set():
+            raise InterruptedError("told to stop before this batch")
         rows = batch.toArrow().sort_by([("partition", "ascending"), ("offset", "ascending")])
         attempt = len(list((work / "rows").glob(f"{number}-*.parquet")))
         written = work / "rows" / f"{number}-{attempt}.partial"
@@ -53,18 +60,25 @@ def main(place: str) -> None:
         while held(work, number):
             time.sleep(POLL_S)
 
-    source = spark.readStream.format("kafka-group").options(**settings["options"]).load()
+    reader = spark.readStream.format("kafka-group").options(**settings["options"])
+    source = (reader.schema(settings["schema"]) if settings["schema"] else reader).load()
     stream = source.writeStream.foreachBatch(write).option("checkpointLocation", settings["checkpoint"])
     if settings["available_now"]:
         stream = stream.trigger(availableNow=True)
     query = stream.start()
 
     def stop_when_told() -> None:
-        sys.stdin.readline()
+        if sys.stdin.readline():
+            stopping.set()
+            query.awaitTermination(IDLE_S)
         query.stop()
 
     threading.Thread(target=stop_when_told, daemon=True).start()
-    query.awaitTermination()
+    try:
+        query.awaitTermination()
+    except StreamingQueryException:
+        if not stopping.is_set():
+            raise
     spark.stop()
 
 

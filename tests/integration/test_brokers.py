@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-RESUME_S = 10.0
-PATIENCE_S = 20.0
+RESUME_S = 45.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from spark_group_source.testing.errors import EmbeddedKafkaError
 from spark_group_source.testing.groups import GroupPartition
 from spark_group_source.testing.ports import free_ports
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from spark_group_source.testing import EmbeddedKafka
 from tests.integration.query_process import CommitWatch, Place, QueryProcess, eventually, source_options
 
 SESSION_S = 6.0
-START_S = 45.0
+START_S = 90.0
 """In which a Spark in a process of its own has started and read a batch, on a machine with other work to do."""
 
 Query = Callable[..., QueryProcess]
@@ -206,9 +206,9 @@ def test_when_the_driver_dies_the_reader_leaves_the_group_and_no_process_is_left
     processes = run.processes()
     assert run.reader() in processes
     os.kill(run.jvm() if victim == "jvm" else run.script(), number)
-    took = eventually(lambda: kafka.group_state(group) == "Empty", 10, "leaving the group")
+    took = eventually(lambda: kafka.group_state(group) == "Empty", 30, "leaving the group")
     run.release()
-    ended = eventually(lambda: not run.processes(), 15, "the end of all processes")
+    ended = eventually(lambda: not run.processes(), 60, "the end of all processes")
     print(f"{launcher}, {number.name} of {victim}: left after {took:.1f} s, no process after {took + ended:.1f} s")
 
 
@@ -224,7 +224,7 @@ def test_when_the_jvm_dies_the_reader_leaves_also_while_its_run_waits_for_other_
     run.until(run.reader)
     reader = run.reader()
     os.kill(run.jvm(), signal.SIGKILL)
-    took = eventually(lambda: reader not in run.processes(), 10, "the end of the reader")
+    took = eventually(lambda: reader not in run.processes(), 30, "the end of the reader")
     print(f"the reader of a waiting run ended {took:.1f} s after its JVM")
     slow.release()
     eventually(lambda: caught_up(kafka, name, group))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-DEADLINE = 60
+DEADLINE = 120
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_one_member_that_names_the_query_owns_all_and_the_group_is_empty_soon_af
         eventually(lambda: lag(kafka, topic, group) == 0 and sum(kafka.end_offsets(topic).values()) == 2)
     finally:
         query.stop()
-    eventually(lambda: kafka.group_state(group) == "Empty", deadline=2.0)
+    eventually(lambda: kafka.group_state(group) == "Empty", deadline=20.0)
 
 
 def test_the_default_client_id_has_application_and_topic(

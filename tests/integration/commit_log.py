@@ -1,0 +1,73 @@
+"""Every commit of a group, in order, as Kafka keeps them in ``__consumer_offsets``.
+
+Keys and values are those of Kafka's ``OffsetCommitKey`` and ``OffsetCommitValue``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+
+from kafka import KafkaConsumer
+from kafka import TopicPartition as KafkaTopicPartition
+
+from spark_group_source.testing import EmbeddedKafka
+
+TOPIC = "__consumer_offsets"
+POLL_MS = 1000
+
+
+def commits(kafka: EmbeddedKafka, group: str) -> dict[tuple[str, int], list[int]]:
+    """Offsets committed for each topic and partition, oldest first; -1 where a commit was deleted."""
+    found: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for key, value in _records(kafka):
+        where = _where(key, group)
+        if where:
+            found[where].append(_offset(value) if value else -1)
+    return dict(found)
+
+
+def backward(kafka: EmbeddedKafka, group: str) -> list[tuple[tuple[str, int], int, int]]:
+    """Commits that went back or away: where, and the offsets before and after."""
+    return [
+        (where, before, after)
+        for where, offsets in commits(kafka, group).items()
+        for before, after in pairwise(offsets)
+        if after < before
+    ]
+
+
+def _records(kafka: EmbeddedKafka) -> Iterator[tuple[bytes, bytes | None]]:
+    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers, exclude_internal_topics=False)
+    try:
+        partitions = [KafkaTopicPartition(TOPIC, each) for each in consumer.partitions_for_topic(TOPIC) or ()]
+        ends = consumer.end_offsets(partitions)
+        consumer.assign(partitions)
+        consumer.seek_to_beginning()
+        while any(consumer.position(each) < end for each, end in ends.items()):
+            for records in consumer.poll(POLL_MS).values():
+                yield from ((each.key, each.value) for each in records)
+    finally:
+        consumer.close()
+
+
+def _where(key: bytes, group: str) -> tuple[str, int] | None:
+    """Versions 0 and 1 are keys of commits; others are those of the groups themselves."""
+    (version,) = struct.unpack_from(">h", key)
+    if version > 1:
+        return None
+    owner, at = _text(key, 2)
+    topic, at = _text(key, at)
+    return (topic, *struct.unpack_from(">i", key, at)) if owner == group else None
+
+
+def _text(raw: bytes, at: int) -> tuple[str, int]:
+    (size,) = struct.unpack_from(">h", raw, at)
+    return raw[at + 2 : at + 2 + size].decode(), at + 2 + size
+
+
+def _offset(value: bytes) -> int:
+    offset: int = struct.unpack_from(">hq", value)[1]
+    return offset
