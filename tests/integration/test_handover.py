@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 HEARTBEAT_S = 0.2
 MOVE_S = 20.0
-"""In which partitions must have moved once the batch that reads them has ended. It takes less than 2 s where the machine
-is not overloaded: each move prints its time."""
+"""In which partitions must have moved once the batch that reads them has ended. Less than 2 s are normal: each move
+prints its time; this is for machines that are overloaded."""
 
 
 class Reader:
