@@ -147,7 +147,7 @@ class Cluster:
         names = (*self._listeners, "CONTROLLER")
         ports = iter(free_ports(self._count * len(names)))
         self._ports = {(node, name): next(ports) for node in self._nodes() for name in names}
-        self._cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        self._cluster_id = new_cluster_id()
         for node in self._nodes():
             place = self.directory / f"node-{node}"
             broker = Broker(node, place, self._properties(node), self.libs, self._heap, watchdog)
@@ -229,3 +229,11 @@ class Cluster:
                 "Look there for the reason; give it more heap where it was collecting garbage.",
             )
         time.sleep(POLL_S)
+
+
+def new_cluster_id() -> str:
+    """A random one in Kafka's form. None starts with a dash, which Kafka's tools would take for an option."""
+    while True:
+        found = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not found.startswith("-"):
+            return found
