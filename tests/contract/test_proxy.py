@@ -1,0 +1,104 @@
+"""Connections that are cut, stall and end early at every step of the protocol, between the source and a real broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import pytest
+
+from spark_group_source.fetch.reader import read
+from spark_group_source.fetch.task import FetchTask
+from spark_group_source.group import member
+from spark_group_source.offsets import OffsetRange
+from spark_group_source.records.columns import arrow_schema
+from spark_group_source.testing import EmbeddedKafka
+from spark_group_source.wire.settings import WireOptions
+from tests.contract.conftest import Bench, eventually
+from tests.contract.proxy import APIS, Harm, Proxy
+
+REQUEST_TIMEOUT_S = 1.0
+MOST_S = 30.0
+"""For one call of Spark's: a few timeouts, on a machine that is slow."""
+PARTITIONS, EACH = 4, 10
+
+Answer = TypeVar("Answer")
+Proxied = tuple[EmbeddedKafka, Proxy]
+
+
+@pytest.fixture(scope="module")
+def proxied() -> Iterator[Proxied]:
+    """A broker that all clients find behind a proxy."""
+    running: list[EmbeddedKafka] = []
+    proxy = Proxy(lambda: int(running[0].address("PLAINTEXT").rpartition(":")[2]), "contract", 2 * REQUEST_TIMEOUT_S)
+    running.append(EmbeddedKafka(config={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}))
+    with running[0] as kafka:
+        yield kafka, proxy
+    proxy.close()
+
+
+@pytest.fixture
+def bench(proxied: Proxied, unique: Callable[[str], str], group: str) -> Iterator[Bench]:
+    kafka, _ = proxied
+    made = Bench(kafka, kafka.create_topic(unique("proxied"), partitions=PARTITIONS), group)
+    yield made
+    made.close()
+
+
+def timed(call: Callable[[], Answer]) -> Answer:
+    began = time.monotonic()
+    answer = call()
+    assert time.monotonic() - began < MOST_S
+    return answer
+
+
+def rows(ranges: list[OffsetRange], wire: WireOptions) -> list[tuple[int, int]]:
+    """Partition and offset of what a task reads."""
+    if not ranges:
+        return []
+    batches = read(FetchTask(tuple(ranges), wire, arrow_schema(["partition", "offset"]), patience=MOST_S))
+    return [(row["partition"], row["offset"]) for batch in batches for row in batch.to_pylist()]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("harm", Harm, ids=lambda each: each.name)
+@pytest.mark.parametrize("api", APIS)
+def test_harm_at_any_step_delays_and_loses_and_repeats_nothing(
+    proxied: Proxied, bench: Bench, monkeypatch: pytest.MonkeyPatch, api: str, harm: Harm
+) -> None:
+    monkeypatch.setattr(member, "JOIN_SLACK", REQUEST_TIMEOUT_S)
+    _, proxy = proxied
+    timeouts = {"kafka.request.timeout.ms": f"{REQUEST_TIMEOUT_S * 1000:.0f}", "kafka.max.poll.interval.ms": "3000"}
+    query = bench.query(None, **timeouts)
+    wire = WireOptions(bench.options().bootstrap_servers, "contract", request_timeout=REQUEST_TIMEOUT_S)
+    bench.produce(*[EACH] * PARTITIONS)
+    if api != "LeaveGroup":
+        proxy.arm(api, harm)
+    timed(query.start)
+    found: list[tuple[int, int]] = []
+
+    def advance() -> None:
+        ranges = timed(query.poll)
+        if ranges:
+            found.extend(timed(lambda: rows(ranges, wire)))
+            query.finish()
+
+    def has_read(count: int) -> bool:
+        advance()
+        return len(found) >= count
+
+    def caught_up() -> bool:
+        return has_read(PARTITIONS * EACH) and query.poll() == [] and bench.committed() == ends
+
+    ends = dict.fromkeys(range(PARTITIONS), EACH)
+    eventually(caught_up, "reading and committing all")
+    eventually(lambda: api == "LeaveGroup" or proxy.done(), "the harm")
+    bench.produce(*[EACH] * PARTITIONS)
+    ends = dict.fromkeys(range(PARTITIONS), 2 * EACH)
+    eventually(lambda: has_read(2 * PARTITIONS * EACH), "reading on")
+    if api == "LeaveGroup":
+        proxy.arm(api, harm)
+    timed(query.close)
+    assert proxy.done()
+    assert sorted(found) == [(partition, offset) for partition in range(PARTITIONS) for offset in range(2 * EACH)]
