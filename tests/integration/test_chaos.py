@@ -116,7 +116,7 @@ class Swarm:
         """One that has read something, to be gone."""
         query = self.running.pop(self.chance.randrange(len(self.running)))
         self.gone.append(query)
-        query.until(query.batches, what="a first batch")
+        query.until(query.batches, CATCH_UP_S, "a first batch")
         return query
 
     def offsets(self) -> Offsets:
