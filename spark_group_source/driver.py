@@ -92,8 +92,10 @@ class Driver:
 
     def freeze_target(self) -> None:
         """From here on the query reads up to what the log holds now, in all partitions, and no further."""
-        own, committed_only = self._own, self._options.read_committed
-        self._target = RunTarget(own.cluster, own.coordinator, self._settings, committed_only, self._clock)
+        own, given = self._own, self._options
+        self._target = RunTarget(
+            own.cluster, own.coordinator, self._settings, given.read_committed, given.fail_on_data_loss, self._clock
+        )
 
     def latest(self, start: BatchOffset, limit: int | None) -> BatchOffset:
         """The end of the next batch; ``start`` itself where there is nothing to read.
