@@ -54,14 +54,13 @@ class Driver:
         self._own = Access(cluster, Coordinator(cluster, self._settings))
         members_cluster = Cluster(wire)
         member_side = Access(members_cluster, Coordinator(members_cluster, self._settings))
-        self._share = Share(options, member_side, {"application": application_id, "client": wire.client_id})
+        self._share = Share(options, member_side, {"application": application_id, "client": wire.client_id}, clock)
         self._member = Member(members_cluster, self._settings, self._share, clock)
         self._ends = LogEnds(cluster, options, clock)
         self._ids = TopicIds(cluster, options.metadata_max_age, clock)
         self._target: RunTarget | None = None
         self._planned_from: BatchOffset | None = None
         self._planned: BatchOffset | None = None
-        self._retry_at = 0.0
         self._last_batch_at = float("-inf")
         self._report_at = clock() + REPORT_INTERVAL
         self._reported = ""
@@ -152,8 +151,7 @@ class Driver:
         self._share.completed({each.tp: each.end for each in end.reads()})
         self._planned = self._planned_from = None
         self._ends.expire()
-        if not self._share.commit(self._member.snapshot(), self._own):
-            self._retry_at = self._clock() + self._options.commit_retry_interval
+        self._share.commit(self._member.snapshot(), self._own)
         self._member.batch_done(self._share.uncommitted())
 
     def _report(self, me: Membership) -> None:
@@ -173,17 +171,10 @@ class Driver:
 
     def _mend(self, me: Membership) -> None:
         """Tries again what failed: commits, and start positions of newly owned partitions."""
-        unresolved, uncommitted = self._share.unresolved(me), self._share.uncommitted()
-        if not (unresolved or uncommitted) or self._clock() < self._retry_at:
-            return
-        if unresolved:
-            self._share.resolve(unresolved, me, self._own)  # and commits
-        else:
-            self._share.commit(me, self._own)
-        if uncommitted:
-            # A hand-over may be waiting for just this.
+        self._share.mend(me, self._own)
+        if self._planned is None and me.in_flight - self._share.uncommitted():
+            # Committed by now, perhaps on the member's thread: a hand-over may be waiting for just this.
             self._member.batch_done(self._share.uncommitted())
-        self._retry_at = self._clock() + self._options.commit_retry_interval
 
     def _plan(self, start: BatchOffset, limit: int | None, me: Membership) -> BatchOffset:
         positions = self._share.positions(me)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from spark_group_source.clock import Deadline
+from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import CommitFailed, DeadlineExceeded, GroupSourceError, OptionError
 from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.group.commits import MARK, Ledger, marked, resume_at
@@ -51,10 +51,18 @@ class Access:
 class Share:
     """Positions and commits of the partitions a query owns. Is the member's listener."""
 
-    def __init__(self, options: SourceOptions, member_side: Access, facts: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        member_side: Access,
+        facts: Mapping[str, str] | None = None,
+        clock: Clock = monotonic,
+    ) -> None:
         """``facts`` stand in the metadata of commits where ``commitMetadata`` is on."""
         self.counters = Counters()
         self._options = options
+        self._clock = clock
+        self._retry_at = float("-inf")
         self._group_id = options.group_id
         self._callback = rebalance_callback(options.rebalance_callback)
         self._resetting = False
@@ -74,7 +82,17 @@ class Share:
         """Finds where newly owned partitions start, and commits it. Caller: the member's thread."""
         with self._lock:
             self._owned |= partitions
-        self.resolve(partitions, me, self._member_side, Deadline.after(self._options.session_timeout * SILENT_PART))
+        self.resolve(partitions, me, self._member_side, self._between_heartbeats())
+
+    def heard(self, me: Membership) -> None:
+        """Tries again what failed when partitions were gained: the query may be busy. Caller: the member's thread."""
+        with self._lock:
+            unstarted = self._ledger.unstarted()
+        if self.unresolved(me) or unstarted & me.owned.keys():
+            self.mend(me, self._member_side, self._between_heartbeats())
+
+    def _between_heartbeats(self) -> Deadline:
+        return Deadline.after(self._options.session_timeout * SILENT_PART)
 
     def joining(self) -> None:
         """This member asks to join. Caller: the member's thread."""
@@ -149,6 +167,23 @@ class Share:
         """Partitions owned whose start could not be found yet. Caller: the query."""
         with self._lock:
             return frozenset((me.readable.keys() & self._owned) - self._ledger.positions.keys() - self._resolving)
+
+    def mend(self, me: Membership, access: Access, deadline: Deadline | None = None) -> None:
+        """Tries again what failed, start positions and commits, ``groupCommit.retryIntervalMs`` after the last try.
+
+        Caller: both threads; what one of them tries, the other does not.
+        """
+        unresolved = self.unresolved(me)
+        with self._lock:
+            if self._clock() < self._retry_at or not (unresolved or self._ledger.pending()):
+                return
+            self._retry_at = self._clock() + self._options.commit_retry_interval
+        if unresolved:
+            self.resolve(unresolved, me, access, deadline)  # and commits
+        else:
+            self.commit(me, access, deadline)
+        with self._lock:
+            self._retry_at = self._clock() + self._options.commit_retry_interval
 
     def resolve(self, partitions: Partitions, me: Membership, access: Access, deadline: Deadline | None = None) -> None:
         """Finds where partitions start, and commits that, so that a crash before their first batch skips nothing.
@@ -304,6 +339,7 @@ class Share:
 
     def _failed(self, pending: Offsets, why: str) -> None:
         self.counters.failed_commits += 1
+        self._retry_at = self._clock() + self._options.commit_retry_interval
         self._failed_in_a_row += 1
         if self._options.on_commit_failure != "fail" or self._failed_in_a_row <= self._options.commit_retries:
             log.warning("group %s: a commit failed and is tried again: %s", self._group_id, why)

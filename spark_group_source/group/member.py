@@ -63,6 +63,9 @@ class Listener(Protocol):
     def rebalanced(self) -> None:
         """This member is in a new generation, and knows its share of it."""
 
+    def heard(self, me: Membership) -> None:
+        """The group has answered a heartbeat, and nothing is to be given up."""
+
     def revoked(self, partitions: Partitions, late: Partitions) -> None:
         """These are given up in order; the batch that read ``late`` ones did not end in time."""
 
@@ -328,6 +331,10 @@ class Member:
         self._backoff = self._settings.retry_backoff
         if self._clock() >= self._next_look:
             self._watch()
+        elif (
+            me.phase is Phase.STABLE
+        ):  # not while draining: it may take half a session, and the hand-over has a deadline
+            self._listener.heard(me)
 
     def _watch(self) -> None:
         """Looks for topics that match now; as the leader also for partitions added to any of the group's topics."""

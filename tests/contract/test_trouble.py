@@ -225,6 +225,37 @@ def test_start_positions_that_cannot_be_had_are_looked_for_again(
     eventually(lambda: not query.poll() and on_fake.committed() == {0: 5, 1: 0, 2: 0, 3: 0}, "all to be committed")
 
 
+def test_start_positions_are_found_and_committed_while_the_query_is_busy(on_fake: Bench, fake: FakeKafka) -> None:
+    fake.next("OffsetFetch", Fault(error=15), times=3)
+    on_fake.produce(5)
+    query = on_fake.start()
+    # Spark says nothing more from here on: a long batch, for what the query knows.
+    eventually(lambda: on_fake.committed() == {0: 0, 1: 0, 2: 0, 3: 0}, "the member's thread to commit them")
+    assert not query.read
+
+
+def test_a_hand_over_does_not_wait_for_a_start_that_was_committed_meanwhile(on_fake: Bench, fake: FakeKafka) -> None:
+    on_fake.produce(5, 5, 5, 5)
+    fake.next("OffsetCommit", Fault(error=14), times=10_000)
+    first = on_fake.start()
+    first.begin()
+    share = first.driver._share
+    share.completed({on_fake.tp(0): 0})  # the batch failed: nothing is in flight but starts that are not committed
+    first.driver._planned = first.driver._planned_from = None
+    first.driver._member.batch_done(share.uncommitted())
+    assert len(first.me.in_flight) == 4
+    fake.clear_faults()
+    eventually(lambda: not share.uncommitted(), "the member's thread to commit them")
+    second = on_fake.query()
+    second.driver.start(second.end)
+
+    def moved() -> bool:
+        first.driver._mend(first.me)
+        return len(second.owns()) == 2
+
+    eventually(moved, "half to move")
+
+
 def test_the_offsets_of_a_transaction_in_progress_are_waited_for(on_fake: Bench, fake: FakeKafka) -> None:
     def unstable(answer: object) -> None:
         for each in answer.groups[0].topics[0].partitions:  # type: ignore[attr-defined]
@@ -259,7 +290,9 @@ def test_connections_that_break_are_opened_again_and_the_membership_kept(on_fake
 
 
 def test_an_outage_of_all_brokers_is_outlived(on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    # One poll looks at the ends, and at the topics whose leaders do not answer.
     monkeypatch.setattr("spark_group_source.log_ends.LOOK_TIMEOUT", 0.2)
+    monkeypatch.setattr("spark_group_source.topic_ids.LOOK_TIMEOUT", 0.2)
     query = on_fake.start()
     for broker in fake.brokers.values():
         broker.stop()

@@ -26,6 +26,15 @@ BOTH = frozenset({A, B})
 OWNER = Membership(member_id="m", generation=3, owned={A: 3, B: 3})
 
 
+class Hand:
+    """A clock that is turned by hand."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class Group:
     """A coordinator that answers from a dictionary; ``meanwhile`` happens while it is asked."""
 
@@ -295,3 +304,57 @@ def test_a_start_is_not_committed_behind_a_commit_that_takes_longer_than_the_ses
     assert group.commits == [{A: 6}]
     share.commit(OWNER, access)
     assert group.commits == [{A: 6}, {B: 0}]
+
+
+def test_what_was_not_found_or_committed_when_it_was_gained_is_tried_again_at_heartbeats_until_it_is(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share, hand = make(access), Hand()
+    share._clock = hand
+    group.refused = Refused(Verdict.RETRY, "why")
+    share.gained(BOTH, OWNER)
+    share.heard(OWNER)
+    assert share.unresolved(OWNER) == BOTH
+    group.refused = None
+    group.errors = {}
+    tries = len(group.waits)
+    share.heard(OWNER)
+    assert len(group.waits) == tries, "not before the retry interval"
+    hand.now += 1.0
+    share.heard(OWNER)
+    assert group.commits == [{A: 2, B: 0}]
+    assert max(group.waits) <= 45.0 / 2
+    tries = len(group.waits)
+    hand.now += 1.0
+    share.heard(OWNER)
+    assert len(group.waits) == tries, "nothing is left to be done"
+
+
+def test_a_start_that_was_found_and_not_committed_is_committed_at_a_heartbeat(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share, hand = make(access), Hand()
+    share._clock = hand
+
+    def refuse() -> None:
+        group.meanwhile = lambda: setattr(group, "refused", Refused(Verdict.RETRY, "why"))
+
+    group.meanwhile = refuse
+    share.gained(BOTH, OWNER)
+    assert (share.unresolved(OWNER), group.commits) == (frozenset(), [])
+    group.refused = None
+    hand.now += 1.0
+    share.heard(OWNER)
+    assert group.commits == [{A: 2, B: 0}]
+
+
+def test_the_commit_of_a_batch_is_left_to_the_query(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access)
+    share.gained(BOTH, OWNER)
+    share.planned({A: 6})
+    share.completed({A: 6})
+    tries = len(group.waits)
+    share.heard(OWNER)
+    assert len(group.waits) == tries
