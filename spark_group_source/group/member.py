@@ -308,7 +308,7 @@ class Member:
 
     def _between_heartbeats(self) -> Deadline:
         """When an answer must be there that this thread waits for while it should heartbeat."""
-        return Deadline.after(min(self._settings.request_timeout, self._settings.session_timeout / 3), self._clock)
+        return Deadline.after(self._settings.heartbeat_timeout, self._clock)
 
     def _look(self, topics: set[str], deadline: Deadline) -> assignment.Layout:
         found = self._cluster.metadata(topics, deadline).topics
