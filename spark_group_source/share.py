@@ -72,6 +72,7 @@ class Share:
         self._lock = threading.Lock()
         self._owned: set[TopicPartition] = set()
         self._resolving: set[TopicPartition] = set()
+        self._anew: set[TopicPartition] = set()
         self._takings = 0
         # Held while a commit is under way: two at once could arrive in the wrong order and move offsets back.
         self._one_commit = threading.Lock()
@@ -126,6 +127,7 @@ class Share:
         with self._lock:
             self._takings += 1
             self._owned -= partitions
+            self._anew -= partitions
             self._ledger.dropped(partitions)
 
     def restore(self, logged: Offsets, existing: Partitions) -> None:
@@ -222,9 +224,13 @@ class Share:
             committed = {}
         with self._lock:
             logged = {tp: self._ledger.logged.get(tp) for tp in partitions}
+            anew = self._anew & partitions
+        # The group's commit of a topic made anew is one in the old topic.
+        committed = {tp: each for tp, each in committed.items() if tp not in anew}
         unknown = frozenset(tp for tp in partitions if tp not in committed and logged[tp] is None)
-        starts = self._starts_without_commit(unknown & self._existing, access, deadline)
-        starts |= self._starts(unknown - self._existing, access, deadline, StartAt.EARLIEST)
+        existing = self._existing - anew
+        starts = self._starts_without_commit(unknown & existing, access, deadline)
+        starts |= self._starts(unknown - existing, access, deadline, StartAt.EARLIEST)
         silent = unknown - starts.keys()
         if silent:
             log.warning("group %s: no start position for %s: no leader tells it", self._group_id, _names(silent))
@@ -238,6 +244,7 @@ class Share:
                 # A position that was set anew is committed even where the group has a further one.
                 found = None if tp in moved else committed.get(tp)
                 self._ledger.gained(tp, found, moved.get(tp, position))
+            self._anew -= positions.keys()
         self._resetting = False
 
     def _starts_without_commit(
@@ -257,15 +264,24 @@ class Share:
     def start_over(self, topics: Collection[str], me: Membership, access: Access) -> None:
         """Reads topics made anew from the beginning of their logs, whatever was read or committed. Caller: the query.
 
-        What this query logged of their partitions means nothing any more, also of those that others own now.
+        What this query logged of their partitions means nothing any more, also of those that others own now. Where
+        nobody tells the beginning now, it is :meth:`unresolved`, and the group's commit is passed over then as well.
         """
-        partitions = [tp for tp in me.readable if tp.topic in topics]
-        starts = self._starts(partitions, access, Deadline.after(RESOLVE_TIMEOUT), StartAt.EARLIEST)
+        partitions = frozenset(tp for tp in me.readable if tp.topic in topics)
+        try:
+            starts = self._starts(partitions, access, Deadline.after(RESOLVE_TIMEOUT), StartAt.EARLIEST)
+        except GroupSourceError as error:
+            if not error.retriable:
+                raise
+            log.warning("group %s: no start position for %s: %s", self._group_id, _names(partitions), error)
+            starts = {}
         with self._lock:
+            self._takings += 1  # what the other thread is about to find is a position in the old topic
             self._ledger.forget(topics)
-            for tp, start in starts.items():
-                if tp in self._owned:
-                    self._ledger.gained(tp, None, start)
+            mine = partitions & self._owned
+            self._anew |= mine - starts.keys()
+            for tp in mine & starts.keys():
+                self._ledger.gained(tp, None, starts[tp])
         self.commit(me, access)
 
     def _starts(

@@ -11,7 +11,7 @@ import pytest
 
 from spark_group_source import share as share_module
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import GroupError, GroupSourceError
+from spark_group_source.errors import BrokerUnavailable, GroupError, GroupSourceError
 from spark_group_source.fetch.positions import LogOffset
 from spark_group_source.group.commits import MARK, Committed
 from spark_group_source.group.coordinator import CommitAnswer
@@ -151,6 +151,54 @@ def test_what_was_logged_of_a_topic_made_anew_is_forgotten_also_of_partitions_th
     group.offsets[B] = Committed(4, MARK)  # the other one has read so far of the new topic
     share.gained(frozenset({B}), OWNER)
     assert share.positions(OWNER) == {A: 2, B: 4}
+
+
+@pytest.mark.parametrize("told", ["one", "none"])
+def test_a_partition_of_a_topic_made_anew_whose_beginning_is_told_later_starts_there_and_not_at_the_old_commit(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]], told: str
+) -> None:
+    share = make(access, {A: 100, B: 100})
+    group.offsets = {A: Committed(100, MARK), B: Committed(100, MARK)}
+    share.gained(BOTH, OWNER)
+    silent = {tp: logs.pop(tp) for tp in ((A,) if told == "one" else (A, B))}
+    share.start_over({"t"}, OWNER, access)
+    assert share.unresolved(OWNER) == silent.keys()
+    logs |= silent
+    share.resolve(share.unresolved(OWNER), OWNER, access)
+    assert share.positions(OWNER) == {A: 2, B: 0}
+    assert {tp: each.offset for tp, each in group.offsets.items()} == {A: 2, B: 0}
+    # Lost, read further by another one and regained: that one's commit is of the new topic.
+    share.lost(frozenset({A}), "why")
+    group.offsets[A] = Committed(7, MARK)
+    share.gained(frozenset({A}), OWNER)
+    assert share.positions(OWNER)[A] == 7
+
+
+def test_a_partition_lost_before_the_beginning_of_its_new_topic_was_told_goes_on_at_the_next_owners_commit(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access)
+    share.gained(BOTH, OWNER)
+    logs.pop(A)
+    share.start_over({"t"}, OWNER, access)
+    share.lost(frozenset({A}), "why")
+    group.offsets[A] = Committed(7, MARK)
+    share.gained(frozenset({A}), OWNER)
+    assert share.positions(OWNER)[A] == 7
+
+
+def test_a_topic_made_anew_whose_leaders_do_not_answer_does_not_kill_the_query(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share = make(access)
+    share.gained(BOTH, OWNER)
+
+    def nobody(*_: Any, **__: Any) -> Any:
+        raise BrokerUnavailable("No broker.")
+
+    monkeypatch.setattr(share_module, "log_offsets", nobody)
+    share.start_over({"t"}, OWNER, access)
+    assert share.unresolved(OWNER) == BOTH
 
 
 def test_what_is_looked_for_by_one_thread_is_not_looked_for_by_the_other(
