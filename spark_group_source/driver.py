@@ -62,6 +62,8 @@ class Driver:
         self._planned_from: BatchOffset | None = None
         self._planned: BatchOffset | None = None
         self._last_batch_at = float("-inf")
+        self._handed_out_at = clock()
+        self._pace_told = False
         self._report_at = clock() + REPORT_INTERVAL
         self._reported = ""
 
@@ -106,6 +108,8 @@ class Driver:
         if self._planned is not None and start == self._planned_from:
             # Spark has not taken the batch it was given: it is still to be read.
             return self._planned
+        if self._planned is not None and start == self._planned:
+            self._check_pace()
         self._complete(start)
         me = self._member.snapshot()
         self._report(me)
@@ -125,6 +129,7 @@ class Driver:
         self._share.replayed(reads)
         self._member.plan(frozenset(reads), self._share.uncommitted(), self._member.snapshot())
         self._planned_from, self._planned = None, batch
+        self._handed_out_at = self._clock()
 
     def ends(self) -> Offsets:
         """The ends of the log as last seen."""
@@ -153,6 +158,23 @@ class Driver:
         self._ends.expire()
         self._share.commit(self._member.snapshot(), self._own)
         self._member.batch_done(self._share.uncommitted())
+
+    def _check_pace(self) -> None:
+        """Warns once where a batch and the time to the next trigger, of which Spark says nothing, are too long for a
+        hand-over."""
+        took = self._clock() - self._handed_out_at
+        if self._pace_told or took <= self._settings.drain_timeout:
+            return
+        self._pace_told = True
+        log.warning(
+            "group %s: batch and trigger interval together took %.0f s; a hand-over waits for %.0f s, and one"
+            " that begins meanwhile may repeat the batch. Raise kafka.max.poll.interval.ms (now %.0f), make the trigger"
+            " interval shorter, or batches smaller with maxOffsetsPerTrigger.",
+            self._settings.group_id,
+            took,
+            self._settings.drain_timeout,
+            self._settings.rebalance_timeout * 1000,
+        )
 
     def _report(self, me: Membership) -> None:
         """Says now and then what happened to the membership, if anything did."""
@@ -208,7 +230,7 @@ class Driver:
             end = admitted[tp] if tp in moving else position
             known[tp] = OffsetRange(*tp, position, end, ids[tp.topic])
         self._planned_from, self._planned = start, BatchOffset(known)
-        self._last_batch_at = self._clock()
+        self._last_batch_at = self._handed_out_at = self._clock()
         self._share.planned({tp: admitted[tp] for tp in moving})
         return self._planned
 
