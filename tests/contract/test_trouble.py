@@ -12,6 +12,7 @@ from spark_group_source import driver as driver_module
 from spark_group_source import share as share_module
 from spark_group_source.errors import BrokerUnavailable, CommitFailed, GroupError, GroupSourceError, TopicError
 from spark_group_source.group.commits import MARK, Committed
+from spark_group_source.group.state import Refused
 from spark_group_source.group.verdicts import VERDICTS, Verdict, describe
 from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.contract.conftest import BASE, Bench, Query, eventually
@@ -452,6 +453,33 @@ def test_a_second_member_with_the_same_instance_id_fences_the_first_which_says_s
     on_fake.start(kafka_group_instance_id="one")
     with pytest.raises(GroupError, match="FENCED_INSTANCE_ID.*kafka.group.instance.id"):
         eventually(first.poll, "the error")
+
+
+def test_an_instance_id_that_is_not_released_is_warned_of_now_and_then_and_waited_for(
+    on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("spark_group_source.group.member.WARN_EVERY", 0.05)
+    fake.next("JoinGroup", Fault(error=111), times=10_000)
+    query = on_fake.query(kafka_group_instance_id="one", kafka_retry_backoff_max_ms="100")
+    with caplog.at_level(logging.WARNING, "spark_group_source.group.member"):
+        query.driver.start(query.end)
+        eventually(lambda: caplog.text.count("111 (UNRELEASED_INSTANCE_ID)") >= 3, "warnings")
+    fake.clear_faults()
+    eventually(lambda: len(query.owns()) == 4, "the share")
+
+
+def test_warnings_of_a_group_that_refuses_are_a_minute_apart(
+    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = on_fake.query(kafka_retry_backoff_ms="1", kafka_retry_backoff_max_ms="1")
+    times = [0.0]
+    query.driver._member._clock = lambda: times[-1]
+    query.driver._member._heard_at, query.driver._member._warn_at = 0.0, 60.0
+    with caplog.at_level(logging.WARNING, "spark_group_source.group.member"):
+        for at, told in ((59.0, 0), (61.0, 1), (62.0, 1), (120.0, 1), (121.0, 2)):
+            times.append(at)
+            query.driver._member._refused(Refused(Verdict.RETRY, "why"))
+            assert caplog.text.count("tried on: why") == told
 
 
 def test_a_member_that_shares_no_assignor_is_refused_with_the_option_to_change(on_fake: Bench) -> None:
