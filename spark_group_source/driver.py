@@ -54,15 +54,16 @@ class Driver:
         self._own = Access(cluster, Coordinator(cluster, self._settings))
         members_cluster = Cluster(wire)
         member_side = Access(members_cluster, Coordinator(members_cluster, self._settings))
-        self._share = Share(options, member_side, {"application": application_id, "client": wire.client_id})
+        self._share = Share(options, member_side, {"application": application_id, "client": wire.client_id}, clock)
         self._member = Member(members_cluster, self._settings, self._share, clock)
         self._ends = LogEnds(cluster, options, clock)
         self._ids = TopicIds(cluster, options.metadata_max_age, clock)
         self._target: RunTarget | None = None
         self._planned_from: BatchOffset | None = None
         self._planned: BatchOffset | None = None
-        self._retry_at = 0.0
         self._last_batch_at = float("-inf")
+        self._handed_out_at = clock()
+        self._pace_told = False
         self._report_at = clock() + REPORT_INTERVAL
         self._reported = ""
 
@@ -92,8 +93,10 @@ class Driver:
 
     def freeze_target(self) -> None:
         """From here on the query reads up to what the log holds now, in all partitions, and no further."""
-        own, committed_only = self._own, self._options.read_committed
-        self._target = RunTarget(own.cluster, own.coordinator, self._settings, committed_only, self._clock)
+        own, given = self._own, self._options
+        self._target = RunTarget(
+            own.cluster, own.coordinator, self._settings, given.read_committed, given.fail_on_data_loss, self._clock
+        )
 
     def latest(self, start: BatchOffset, limit: int | None) -> BatchOffset:
         """The end of the next batch; ``start`` itself where there is nothing to read.
@@ -105,6 +108,8 @@ class Driver:
         if self._planned is not None and start == self._planned_from:
             # Spark has not taken the batch it was given: it is still to be read.
             return self._planned
+        if self._planned is not None and start == self._planned:
+            self._check_pace()
         self._complete(start)
         me = self._member.snapshot()
         self._report(me)
@@ -124,6 +129,7 @@ class Driver:
         self._share.replayed(reads)
         self._member.plan(frozenset(reads), self._share.uncommitted(), self._member.snapshot())
         self._planned_from, self._planned = None, batch
+        self._handed_out_at = self._clock()
 
     def ends(self) -> Offsets:
         """The ends of the log as last seen."""
@@ -150,9 +156,25 @@ class Driver:
         self._share.completed({each.tp: each.end for each in end.reads()})
         self._planned = self._planned_from = None
         self._ends.expire()
-        if not self._share.commit(self._member.snapshot(), self._own):
-            self._retry_at = self._clock() + self._options.commit_retry_interval
+        self._share.commit(self._member.snapshot(), self._own)
         self._member.batch_done(self._share.uncommitted())
+
+    def _check_pace(self) -> None:
+        """Warns once where a batch and the time to the next trigger, of which Spark says nothing, are too long for a
+        hand-over."""
+        took = self._clock() - self._handed_out_at
+        if self._pace_told or took <= self._settings.drain_timeout:
+            return
+        self._pace_told = True
+        log.warning(
+            "group %s: batch and trigger interval together took %.0f s; a hand-over waits for %.0f s, and one"
+            " that begins meanwhile may repeat the batch. Raise kafka.max.poll.interval.ms (now %.0f), make the trigger"
+            " interval shorter, or batches smaller with maxOffsetsPerTrigger.",
+            self._settings.group_id,
+            took,
+            self._settings.drain_timeout,
+            self._settings.rebalance_timeout * 1000,
+        )
 
     def _report(self, me: Membership) -> None:
         """Says now and then what happened to the membership, if anything did."""
@@ -171,17 +193,10 @@ class Driver:
 
     def _mend(self, me: Membership) -> None:
         """Tries again what failed: commits, and start positions of newly owned partitions."""
-        unresolved, uncommitted = self._share.unresolved(me), self._share.uncommitted()
-        if not (unresolved or uncommitted) or self._clock() < self._retry_at:
-            return
-        if unresolved:
-            self._share.resolve(unresolved, me, self._own)  # and commits
-        else:
-            self._share.commit(me, self._own)
-        if uncommitted:
-            # A hand-over may be waiting for just this.
+        self._share.mend(me, self._own)
+        if self._planned is None and me.in_flight - self._share.uncommitted():
+            # Committed by now, perhaps on the member's thread: a hand-over may be waiting for just this.
             self._member.batch_done(self._share.uncommitted())
-        self._retry_at = self._clock() + self._options.commit_retry_interval
 
     def _plan(self, start: BatchOffset, limit: int | None, me: Membership) -> BatchOffset:
         positions = self._share.positions(me)
@@ -215,7 +230,7 @@ class Driver:
             end = admitted[tp] if tp in moving else position
             known[tp] = OffsetRange(*tp, position, end, ids[tp.topic])
         self._planned_from, self._planned = start, BatchOffset(known)
-        self._last_batch_at = self._clock()
+        self._last_batch_at = self._handed_out_at = self._clock()
         self._share.planned({tp: admitted[tp] for tp in moving})
         return self._planned
 

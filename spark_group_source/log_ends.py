@@ -32,6 +32,21 @@ PATIENCE = 50.0
 """The time between looks is this fraction of the time since something last came."""
 
 
+def go_on_without(missing: Set[TopicPartition] | Set[str], fail_on_data_loss: bool) -> None:
+    """Says that topics or partitions were deleted, where ``failOnDataLoss`` is false.
+
+    Raises:
+        DataLoss: it is true.
+    """
+    names = ", ".join(str(each) for each in sorted(missing)[:20])
+    if fail_on_data_loss:
+        raise DataLoss(
+            f"{names} does not exist any more.",
+            "Take the topic out of the subscription, or set failOnDataLoss to false to go on with the others.",
+        )
+    log.warning("%s does not exist any more; the query goes on without, as failOnDataLoss is false", names)
+
+
 class LogEnds:
     """Caches the end of each partition, and asks less often the longer nothing comes."""
 
@@ -66,17 +81,6 @@ class LogEnds:
         self._look(positions.keys())
         return {tp: self.known[tp] for tp in positions if tp in self.known}
 
-    def _miss(self, missing: set[TopicPartition]) -> None:
-        names = ", ".join(str(tp) for tp in sorted(missing)[:20])
-        if self._options.fail_on_data_loss:
-            raise DataLoss(
-                f"{names} does not exist any more.",
-                "Take the topic out of the subscription, or set failOnDataLoss to false to go on with the others.",
-            )
-        log.warning("%s does not exist any more; the query goes on without, as failOnDataLoss is false", names)
-        self._missing |= missing
-        self._missed_at = self._clock()
-
     def _tell(self, silent: Set[TopicPartition]) -> None:
         if silent != self._silent and silent:
             names = ", ".join(str(tp) for tp in sorted(silent)[:20])
@@ -106,7 +110,9 @@ class LogEnds:
             self._looked_at = self._clock()
             return
         if missing:
-            self._miss(missing)
+            go_on_without(missing, self._options.fail_on_data_loss)
+            self._missing |= missing
+            self._missed_at = self._clock()
         self._tell(partitions - found.keys() - self._missing)
         seen = {tp: end for tp, end in self.known.items() if tp in partitions and tp not in self._missing}
         ends = seen | {tp: each.offset for tp, each in found.items()}

@@ -103,7 +103,12 @@ OPTIONS: tuple[Option, ...] = (
     Option("minOffsetsPerTrigger", "min_offsets_per_trigger", count, "Fewest new offsets that make a micro-batch."),
     Option("maxTriggerDelay", "max_trigger_delay", duration, "Longest that minOffsetsPerTrigger holds records back."),
     Option("resetOffsetsOnStart", "reset_offsets_on_start", flag, "A new checkpoint starts at startingOffsets."),
-    Option("rebalanceCallback", "rebalance_callback", function, "module:function that may move start positions."),
+    Option(
+        "rebalanceCallback",
+        "rebalance_callback",
+        function,
+        "module:function that may move start positions, and returns well within a session.",
+    ),
     Option("groupCommit.timeoutMs", "commit_timeout", milliseconds, "Longest that a batch waits for a commit."),
     Option("groupCommit.numRetries", "commit_retries", retries, "Failed tries in a row before onCommitFailure=fail."),
     Option(

@@ -17,6 +17,8 @@ def rebalance_callback(path: str | None) -> Callable[[Mapping[TopicPartition, in
 
     The user's function gets two dicts, ``{topic: {partition: offset}}`` of the partitions gained: where this query
     stood last, for those it ever read, and where they are to start. It returns None, or such a dict of other starts.
+    It runs on the member's thread, which does not heartbeat meanwhile: one that takes as long as a session loses the
+    partitions again.
 
     Raises:
         OptionError: when called, if the function raises or returns something else.

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from spark_group_source.clock import Deadline
+from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import CommitFailed, DeadlineExceeded, GroupSourceError, OptionError
 from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.group.commits import MARK, Ledger, marked, resume_at
@@ -51,10 +51,18 @@ class Access:
 class Share:
     """Positions and commits of the partitions a query owns. Is the member's listener."""
 
-    def __init__(self, options: SourceOptions, member_side: Access, facts: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        member_side: Access,
+        facts: Mapping[str, str] | None = None,
+        clock: Clock = monotonic,
+    ) -> None:
         """``facts`` stand in the metadata of commits where ``commitMetadata`` is on."""
         self.counters = Counters()
         self._options = options
+        self._clock = clock
+        self._retry_at = float("-inf")
         self._group_id = options.group_id
         self._callback = rebalance_callback(options.rebalance_callback)
         self._resetting = False
@@ -64,6 +72,7 @@ class Share:
         self._lock = threading.Lock()
         self._owned: set[TopicPartition] = set()
         self._resolving: set[TopicPartition] = set()
+        self._anew: set[TopicPartition] = set()
         self._takings = 0
         # Held while a commit is under way: two at once could arrive in the wrong order and move offsets back.
         self._one_commit = threading.Lock()
@@ -74,7 +83,17 @@ class Share:
         """Finds where newly owned partitions start, and commits it. Caller: the member's thread."""
         with self._lock:
             self._owned |= partitions
-        self.resolve(partitions, me, self._member_side, Deadline.after(self._options.session_timeout * SILENT_PART))
+        self.resolve(partitions, me, self._member_side, self._between_heartbeats())
+
+    def heard(self, me: Membership) -> None:
+        """Tries again what failed when partitions were gained: the query may be busy. Caller: the member's thread."""
+        with self._lock:
+            unstarted = self._ledger.unstarted()
+        if self.unresolved(me) or unstarted & me.owned.keys():
+            self.mend(me, self._member_side, self._between_heartbeats())
+
+    def _between_heartbeats(self) -> Deadline:
+        return Deadline.after(self._options.session_timeout * SILENT_PART)
 
     def joining(self) -> None:
         """This member asks to join. Caller: the member's thread."""
@@ -108,6 +127,7 @@ class Share:
         with self._lock:
             self._takings += 1
             self._owned -= partitions
+            self._anew -= partitions
             self._ledger.dropped(partitions)
 
     def restore(self, logged: Offsets, existing: Partitions) -> None:
@@ -150,6 +170,23 @@ class Share:
         with self._lock:
             return frozenset((me.readable.keys() & self._owned) - self._ledger.positions.keys() - self._resolving)
 
+    def mend(self, me: Membership, access: Access, deadline: Deadline | None = None) -> None:
+        """Tries again what failed, start positions and commits, ``groupCommit.retryIntervalMs`` after the last try.
+
+        Caller: both threads; what one of them tries, the other does not.
+        """
+        unresolved = self.unresolved(me)
+        with self._lock:
+            if self._clock() < self._retry_at or not (unresolved or self._ledger.pending()):
+                return
+            self._retry_at = self._clock() + self._options.commit_retry_interval
+        if unresolved:
+            self.resolve(unresolved, me, access, deadline)  # and commits
+        else:
+            self.commit(me, access, deadline)
+        with self._lock:
+            self._retry_at = self._clock() + self._options.commit_retry_interval
+
     def resolve(self, partitions: Partitions, me: Membership, access: Access, deadline: Deadline | None = None) -> None:
         """Finds where partitions start, and commits that, so that a crash before their first batch skips nothing.
 
@@ -187,9 +224,13 @@ class Share:
             committed = {}
         with self._lock:
             logged = {tp: self._ledger.logged.get(tp) for tp in partitions}
+            anew = self._anew & partitions
+        # The group's commit of a topic made anew is one in the old topic.
+        committed = {tp: each for tp, each in committed.items() if tp not in anew}
         unknown = frozenset(tp for tp in partitions if tp not in committed and logged[tp] is None)
-        starts = self._starts_without_commit(unknown & self._existing, access, deadline)
-        starts |= self._starts(unknown - self._existing, access, deadline, StartAt.EARLIEST)
+        existing = self._existing - anew
+        starts = self._starts_without_commit(unknown & existing, access, deadline)
+        starts |= self._starts(unknown - existing, access, deadline, StartAt.EARLIEST)
         silent = unknown - starts.keys()
         if silent:
             log.warning("group %s: no start position for %s: no leader tells it", self._group_id, _names(silent))
@@ -203,6 +244,7 @@ class Share:
                 # A position that was set anew is committed even where the group has a further one.
                 found = None if tp in moved else committed.get(tp)
                 self._ledger.gained(tp, found, moved.get(tp, position))
+            self._anew -= positions.keys()
         self._resetting = False
 
     def _starts_without_commit(
@@ -222,15 +264,24 @@ class Share:
     def start_over(self, topics: Collection[str], me: Membership, access: Access) -> None:
         """Reads topics made anew from the beginning of their logs, whatever was read or committed. Caller: the query.
 
-        What this query logged of their partitions means nothing any more, also of those that others own now.
+        What this query logged of their partitions means nothing any more, also of those that others own now. Where
+        nobody tells the beginning now, it is :meth:`unresolved`, and the group's commit is passed over then as well.
         """
-        partitions = [tp for tp in me.readable if tp.topic in topics]
-        starts = self._starts(partitions, access, Deadline.after(RESOLVE_TIMEOUT), StartAt.EARLIEST)
+        partitions = frozenset(tp for tp in me.readable if tp.topic in topics)
+        try:
+            starts = self._starts(partitions, access, Deadline.after(RESOLVE_TIMEOUT), StartAt.EARLIEST)
+        except GroupSourceError as error:
+            if not error.retriable:
+                raise
+            log.warning("group %s: no start position for %s: %s", self._group_id, _names(partitions), error)
+            starts = {}
         with self._lock:
+            self._takings += 1  # what the other thread is about to find is a position in the old topic
             self._ledger.forget(topics)
-            for tp, start in starts.items():
-                if tp in self._owned:
-                    self._ledger.gained(tp, None, start)
+            mine = partitions & self._owned
+            self._anew |= mine - starts.keys()
+            for tp in mine & starts.keys():
+                self._ledger.gained(tp, None, starts[tp])
         self.commit(me, access)
 
     def _starts(
@@ -304,6 +355,7 @@ class Share:
 
     def _failed(self, pending: Offsets, why: str) -> None:
         self.counters.failed_commits += 1
+        self._retry_at = self._clock() + self._options.commit_retry_interval
         self._failed_in_a_row += 1
         if self._options.on_commit_failure != "fail" or self._failed_in_a_row <= self._options.commit_retries:
             log.warning("group %s: a commit failed and is tried again: %s", self._group_id, why)

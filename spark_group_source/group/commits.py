@@ -126,6 +126,10 @@ class Ledger:
         """What is completed and not committed: never lower than what this ownership has committed."""
         return {tp: offset for tp, offset in self.done.items() if self._is_news(tp, offset)}
 
+    def unstarted(self) -> set[TopicPartition]:
+        """Partitions with a position of which the group has no commit at all."""
+        return self.done.keys() - self.committed.keys()
+
     def _is_news(self, tp: TopicPartition, offset: int) -> bool:
         return tp not in self.committed or offset > self.committed[tp]
 

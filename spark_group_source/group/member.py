@@ -51,6 +51,11 @@ JOIN_SLACK = 10.0
 """Seconds beyond the rebalance timeout in which the broker must have answered a JoinGroup."""
 
 
+WARN_EVERY = 60.0
+"""Seconds between two warnings while the group refuses what this member asks, for example the instance id of a member
+that still holds it."""
+
+
 class Listener(Protocol):
     """Is told of partitions, on the member's thread, in the order in which it happens."""
 
@@ -62,6 +67,9 @@ class Listener(Protocol):
 
     def rebalanced(self) -> None:
         """This member is in a new generation, and knows its share of it."""
+
+    def heard(self, me: Membership) -> None:
+        """The group has answered a heartbeat, and nothing is to be given up."""
 
     def revoked(self, partitions: Partitions, late: Partitions) -> None:
         """These are given up in order; the batch that read ``late`` ones did not end in time."""
@@ -85,6 +93,7 @@ class Member:
         self._changed = threading.Condition()
         self._closing = Interrupt()
         self._heard_at = clock()
+        self._warn_at = self._heard_at + WARN_EVERY
         self._topics: frozenset[str] = frozenset()
         self._round: Round | None = None
         self._layout = assignment.Layout({})
@@ -258,10 +267,9 @@ class Member:
         if isinstance(answer, Refused):
             self._refused(answer)
             return
-        now = self._heard_at = self._clock()
+        now = self._well()
         self._next_heartbeat = now + self._settings.heartbeat_interval
         self._next_look = now + self._settings.metadata_max_age
-        self._backoff = self._settings.retry_backoff
         self._assignors.assigned(self._round.assignor, answer.assigned, self._round.joined.generation)
         self._post(answer)
         self._report(self._round)
@@ -305,7 +313,7 @@ class Member:
 
     def _between_heartbeats(self) -> Deadline:
         """When an answer must be there that this thread waits for while it should heartbeat."""
-        return Deadline.after(min(self._settings.request_timeout, self._settings.session_timeout / 3), self._clock)
+        return Deadline.after(self._settings.heartbeat_timeout, self._clock)
 
     def _look(self, topics: set[str], deadline: Deadline) -> assignment.Layout:
         found = self._cluster.metadata(topics, deadline).topics
@@ -324,10 +332,20 @@ class Member:
         if refused is not None:
             self._refused(refused)
             return
-        self._heard_at = self._clock()
-        self._backoff = self._settings.retry_backoff
+        self._well()
         if self._clock() >= self._next_look:
             self._watch()
+        elif (
+            me.phase is Phase.STABLE
+        ):  # not while draining: it may take half a session, and the hand-over has a deadline
+            self._listener.heard(me)
+
+    def _well(self) -> float:
+        """The group has taken a sync or a heartbeat; returns the time."""
+        now = self._heard_at = self._clock()
+        self._warn_at = now + WARN_EVERY
+        self._backoff = self._settings.retry_backoff
+        return now
 
     def _watch(self) -> None:
         """Looks for topics that match now; as the leader also for partitions added to any of the group's topics."""
@@ -345,10 +363,13 @@ class Member:
             self._post(SubscriptionChanged("topics or their partitions changed"))
 
     def _refused(self, refused: Refused) -> None:
-        if refused.verdict is Verdict.NAMED:
-            log.debug("group %s: %s", self._settings.group_id, refused.why)
-        else:
-            log.info("group %s: %s", self._settings.group_id, refused.why)
+        level = logging.DEBUG if refused.verdict is Verdict.NAMED else logging.INFO
+        log.log(level, "group %s: %s", self._settings.group_id, refused.why)
+        if self._clock() >= self._warn_at:
+            self._warn_at = self._clock() + WARN_EVERY
+            log.warning(
+                "group %s: no success for %.0f s, and tried on: %s", self._settings.group_id, self.silence, refused.why
+            )
         self._post(refused)
 
     def _pause(self, rediscover: bool) -> None:

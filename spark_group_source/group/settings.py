@@ -27,6 +27,21 @@ class GroupSettings:
     retry_backoff_max: float = 1.0
 
     @property
+    def heartbeat_timeout(self) -> float:
+        """How long one heartbeat waits for its answer: a third of a session leaves time for another one."""
+        return min(self.request_timeout, self.session_timeout / 3)
+
+    @property
     def drain_timeout(self) -> float:
-        """How long a running batch may hold up a hand-over: the broker must still see this member join in time."""
-        return max(self.rebalance_timeout - 2 * self.heartbeat_interval, self.rebalance_timeout / 2)
+        """How long a running batch may hold up a hand-over: the broker must still see this member join in time.
+
+        The broker's time runs from when the rebalance begins, this member's from when a heartbeat tells it. Between the
+        two lie a heartbeat interval, or the half session that start positions may take, and the wait for an answer:
+        less than a session, or the session would have ended. When the drain ends, one more heartbeat may be under way.
+        That much is taken off: with the defaults 300 s - (45 s + 15 s) = 240 s. Where that would leave less than half
+        of the rebalance timeout it is half, since a batch needs some time.
+        """
+        return max(
+            self.rebalance_timeout - self.session_timeout - self.heartbeat_timeout,
+            self.rebalance_timeout / 2,
+        )

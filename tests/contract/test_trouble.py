@@ -12,6 +12,7 @@ from spark_group_source import driver as driver_module
 from spark_group_source import share as share_module
 from spark_group_source.errors import BrokerUnavailable, CommitFailed, GroupError, GroupSourceError, TopicError
 from spark_group_source.group.commits import MARK, Committed
+from spark_group_source.group.state import Refused
 from spark_group_source.group.verdicts import VERDICTS, Verdict, describe
 from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.contract.conftest import BASE, Bench, Query, eventually
@@ -225,6 +226,37 @@ def test_start_positions_that_cannot_be_had_are_looked_for_again(
     eventually(lambda: not query.poll() and on_fake.committed() == {0: 5, 1: 0, 2: 0, 3: 0}, "all to be committed")
 
 
+def test_start_positions_are_found_and_committed_while_the_query_is_busy(on_fake: Bench, fake: FakeKafka) -> None:
+    fake.next("OffsetFetch", Fault(error=15), times=3)
+    on_fake.produce(5)
+    query = on_fake.start()
+    # Spark says nothing more from here on: a long batch, for what the query knows.
+    eventually(lambda: on_fake.committed() == {0: 0, 1: 0, 2: 0, 3: 0}, "the member's thread to commit them")
+    assert not query.read
+
+
+def test_a_hand_over_does_not_wait_for_a_start_that_was_committed_meanwhile(on_fake: Bench, fake: FakeKafka) -> None:
+    on_fake.produce(5, 5, 5, 5)
+    fake.next("OffsetCommit", Fault(error=14), times=10_000)
+    first = on_fake.start()
+    first.begin()
+    share = first.driver._share
+    share.completed({on_fake.tp(0): 0})  # the batch failed: nothing is in flight but starts that are not committed
+    first.driver._planned = first.driver._planned_from = None
+    first.driver._member.batch_done(share.uncommitted())
+    assert len(first.me.in_flight) == 4
+    fake.clear_faults()
+    eventually(lambda: not share.uncommitted(), "the member's thread to commit them")
+    second = on_fake.query()
+    second.driver.start(second.end)
+
+    def moved() -> bool:
+        first.driver._mend(first.me)
+        return len(second.owns()) == 2
+
+    eventually(moved, "half to move")
+
+
 def test_the_offsets_of_a_transaction_in_progress_are_waited_for(on_fake: Bench, fake: FakeKafka) -> None:
     def unstable(answer: object) -> None:
         for each in answer.groups[0].topics[0].partitions:  # type: ignore[attr-defined]
@@ -259,7 +291,9 @@ def test_connections_that_break_are_opened_again_and_the_membership_kept(on_fake
 
 
 def test_an_outage_of_all_brokers_is_outlived(on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    # One poll looks at the ends, and at the topics whose leaders do not answer.
     monkeypatch.setattr("spark_group_source.log_ends.LOOK_TIMEOUT", 0.2)
+    monkeypatch.setattr("spark_group_source.topic_ids.LOOK_TIMEOUT", 0.2)
     query = on_fake.start()
     for broker in fake.brokers.values():
         broker.stop()
@@ -419,6 +453,33 @@ def test_a_second_member_with_the_same_instance_id_fences_the_first_which_says_s
     on_fake.start(kafka_group_instance_id="one")
     with pytest.raises(GroupError, match="FENCED_INSTANCE_ID.*kafka.group.instance.id"):
         eventually(first.poll, "the error")
+
+
+def test_an_instance_id_that_is_not_released_is_warned_of_now_and_then_and_waited_for(
+    on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("spark_group_source.group.member.WARN_EVERY", 0.05)
+    fake.next("JoinGroup", Fault(error=111), times=10_000)
+    query = on_fake.query(kafka_group_instance_id="one", kafka_retry_backoff_max_ms="100")
+    with caplog.at_level(logging.WARNING, "spark_group_source.group.member"):
+        query.driver.start(query.end)
+        eventually(lambda: caplog.text.count("111 (UNRELEASED_INSTANCE_ID)") >= 3, "warnings")
+    fake.clear_faults()
+    eventually(lambda: len(query.owns()) == 4, "the share")
+
+
+def test_warnings_of_a_group_that_refuses_are_a_minute_apart(
+    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = on_fake.query(kafka_retry_backoff_ms="1", kafka_retry_backoff_max_ms="1")
+    times = [0.0]
+    query.driver._member._clock = lambda: times[-1]
+    query.driver._member._heard_at, query.driver._member._warn_at = 0.0, 60.0
+    with caplog.at_level(logging.WARNING, "spark_group_source.group.member"):
+        for at, told in ((59.0, 0), (61.0, 1), (62.0, 1), (120.0, 1), (121.0, 2)):
+            times.append(at)
+            query.driver._member._refused(Refused(Verdict.RETRY, "why"))
+            assert caplog.text.count("tried on: why") == told
 
 
 def test_a_member_that_shares_no_assignor_is_refused_with_the_option_to_change(on_fake: Bench) -> None:

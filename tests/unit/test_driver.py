@@ -139,6 +139,38 @@ def test_what_happened_to_the_membership_is_said_now_and_then_and_only_if_someth
     assert "batches 2, " in lines()[1]
 
 
+def test_a_batch_and_trigger_interval_too_long_for_a_hand_over_are_said_once(
+    fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = start()
+    now = time.monotonic()
+    monkeypatch.setattr(driver, "_clock", lambda: now)
+    end = driver.latest(BatchOffset(), None)
+    for took, told in ((240.0, 0), (241.0, 1), (900.0, 1)):
+        now += took
+        fake.produce("t", ["more"])
+        driver._ends.expire()
+        end = driver.latest(end, None)
+        assert end.reads(), "each call completes a batch and plans the next"
+        assert caplog.text.count("batch and trigger interval together took") == told
+    assert "together took 241 s; a hand-over waits for 240 s" in caplog.text
+    assert "kafka.max.poll.interval.ms (now 300000)" in caplog.text
+    assert "maxOffsetsPerTrigger" in caplog.text
+
+
+def test_a_query_that_is_idle_for_long_is_not_told_of_its_pace(
+    fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = start()
+    now = time.monotonic()
+    monkeypatch.setattr(driver, "_clock", lambda: now)
+    end = driver.latest(BatchOffset(), None)
+    for _ in range(3):
+        assert driver.latest(end, None) is end
+        now += 10_000.0
+    assert "together took" not in caplog.text
+
+
 def test_close_may_be_repeated_and_comes_without_a_start(fake: FakeKafka, start: Start) -> None:
     driver = start()
     driver.close()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_group_source import run_target
-from spark_group_source.errors import BrokerUnavailable, DataLoss, DeadlineExceeded, GroupSourceError
+from spark_group_source.errors import BrokerUnavailable, DataLoss, DeadlineExceeded, GroupSourceError, TopicError
 from spark_group_source.fetch.positions import LogOffset
 from spark_group_source.group.commits import Committed
 from spark_group_source.group.settings import GroupSettings
@@ -32,32 +32,50 @@ class World:
         self.offsets: dict[TopicPartition, int] = {}
         self.refused: Refused | None = None
         self.trouble: GroupSourceError | None = None
+        self.missing: set[TopicPartition] = set()
+        self.silent: set[TopicPartition] = set()
+        self.topic_error = 0
+        self.looks = 0
 
     def clock(self) -> float:
         return self.now
 
     def metadata(self, *_: Any) -> Metadata:
-        return Metadata({}, {"t": Topic("t", "id", {tp.partition: 1 for tp in self.logs})})
+        self.looks += 1
+        partitions = {} if self.topic_error else {tp.partition: 1 for tp in self.logs}
+        return Metadata({}, {"t": Topic("t", "id", partitions, error=self.topic_error)})
 
     def committed(self, partitions: Iterable[TopicPartition], _: Any) -> dict[TopicPartition, Committed] | Refused:
         return self.refused or {tp: Committed(self.offsets[tp]) for tp in partitions if tp in self.offsets}
 
-    def log_offsets(self, _: Any, wanted: Mapping[TopicPartition, int], **__: Any) -> dict[TopicPartition, LogOffset]:
+    def log_offsets(
+        self, _: Any, wanted: Mapping[TopicPartition, int], missing: set[TopicPartition], **__: Any
+    ) -> dict[TopicPartition, LogOffset]:
         if self.trouble is not None and wanted:
             raise self.trouble
-        return {tp: LogOffset(self.logs[tp][2 + at if at == -2 else 1]) for tp, at in wanted.items()}
+        missing |= self.missing & wanted.keys()
+        told = wanted.keys() - self.missing - self.silent
+        return {tp: LogOffset(self.logs[tp][2 + wanted[tp] if wanted[tp] == -2 else 1]) for tp in told}
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
     monkeypatch.setattr(run_target, "log_offsets", made.log_offsets)
+    monkeypatch.setattr("time.sleep", made.sleep)
     return made
+
+
+def make(world: World, fail_on_data_loss: bool = True) -> RunTarget:
+    return RunTarget(world, world, SETTINGS, False, fail_on_data_loss, world.clock)  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def target(world: World) -> RunTarget:
-    made = RunTarget(world, world, SETTINGS, False, world.clock)  # type: ignore[arg-type]
+    made = make(world)
     made.freeze()
     return made
 
@@ -66,6 +84,81 @@ def test_the_target_is_what_the_log_held_when_it_was_frozen_first(world: World, 
     world.logs = {A: (0, 50), B: (3, 60), NEW: (0, 70)}
     target.freeze()
     assert target.cap({A: 50, B: 60, NEW: 70}) == {A: 10, B: 3, NEW: 0}
+
+
+@pytest.mark.parametrize("trouble", ["no leader", "unknown partition", "topic error", "unknown topic", "no broker"])
+def test_trouble_that_heals_while_the_target_is_frozen_is_outlived_and_nothing_left_out(
+    world: World, trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.silent = {A} if trouble == "no leader" else set()
+    world.missing = {A} if trouble == "unknown partition" else set()
+    world.topic_error = {"topic error": 5, "unknown topic": 3}.get(trouble, 0)
+    world.trouble = BrokerUnavailable("No broker.") if trouble == "no broker" else None
+
+    def heal(seconds: float) -> None:
+        world.now += seconds
+        world.silent, world.missing, world.topic_error, world.trouble = set(), set(), 0, None
+
+    monkeypatch.setattr("time.sleep", heal)
+    target = make(world)
+    target.freeze()
+    assert target.cap({A: 50, B: 60}) == {A: 10, B: 3}
+
+
+def test_a_target_that_cannot_be_seen_is_tried_for_a_bounded_time(world: World) -> None:
+    world.silent = {A}
+    with pytest.raises(BrokerUnavailable, match="tells the end of t-0"):
+        make(world).freeze()
+    assert world.looks > 10
+    assert run_target.FREEZE_TIMEOUT - 2 < world.now <= run_target.FREEZE_TIMEOUT
+
+
+def test_a_topic_that_may_not_be_read_is_said_at_once(world: World) -> None:
+    world.topic_error = 29
+    with pytest.raises(TopicError, match="'t'.*29"):
+        make(world).freeze()
+    assert world.now == 0.0
+
+
+@pytest.mark.parametrize("what", ["t-0", "t"])
+def test_what_was_deleted_before_the_target_was_frozen_is_data_loss_or_left_out(
+    world: World, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.missing, world.topic_error = ({A}, 0) if what == "t-0" else (set(), 3)
+    with pytest.raises(DataLoss, match=f"{what} does not exist any more"):
+        make(world).freeze()
+    target = make(world, fail_on_data_loss=False)
+    target.freeze()
+    assert f"{what} does not exist any more" in caplog.text
+    assert target.cap({A: 50, B: 60}) == ({A: 0, B: 3} if what == "t-0" else {A: 0, B: 0})
+
+
+def test_a_partition_deleted_during_the_run_is_an_error_that_names_it(world: World, target: RunTarget) -> None:
+    assert not target.reached()
+    world.missing = {A}
+    with pytest.raises(DataLoss, match="t-0 does not exist any more.*failOnDataLoss"):
+        target.reached()
+
+
+def test_a_partition_deleted_during_the_run_is_dropped_with_a_warning_where_loss_is_accepted(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = make(world, fail_on_data_loss=False)
+    target.freeze()
+    assert not target.reached()
+    world.missing = {A}
+    assert target.reached()
+    assert "t-0 does not exist any more" in caplog.text
+    assert target.cap({A: 50}) == {A: 0}, "one made anew is not of this run"
+
+
+def test_a_partition_whose_leader_tells_nothing_is_waited_for(world: World, target: RunTarget) -> None:
+    world.offsets = {B: 3}
+    world.silent = {A}
+    assert not target.reached()
+    world.now = 100.1
+    with pytest.raises(DeadlineExceeded, match="t-0 at no commit of 10"):
+        target.reached()
 
 
 def test_it_is_reached_when_every_partition_with_records_is_committed(world: World, target: RunTarget) -> None:

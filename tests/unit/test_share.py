@@ -11,7 +11,7 @@ import pytest
 
 from spark_group_source import share as share_module
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import GroupError, GroupSourceError
+from spark_group_source.errors import BrokerUnavailable, GroupError, GroupSourceError
 from spark_group_source.fetch.positions import LogOffset
 from spark_group_source.group.commits import MARK, Committed
 from spark_group_source.group.coordinator import CommitAnswer
@@ -24,6 +24,15 @@ from spark_group_source.share import Access, Share
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 BOTH = frozenset({A, B})
 OWNER = Membership(member_id="m", generation=3, owned={A: 3, B: 3})
+
+
+class Hand:
+    """A clock that is turned by hand."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 class Group:
@@ -142,6 +151,54 @@ def test_what_was_logged_of_a_topic_made_anew_is_forgotten_also_of_partitions_th
     group.offsets[B] = Committed(4, MARK)  # the other one has read so far of the new topic
     share.gained(frozenset({B}), OWNER)
     assert share.positions(OWNER) == {A: 2, B: 4}
+
+
+@pytest.mark.parametrize("told", ["one", "none"])
+def test_a_partition_of_a_topic_made_anew_whose_beginning_is_told_later_starts_there_and_not_at_the_old_commit(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]], told: str
+) -> None:
+    share = make(access, {A: 100, B: 100})
+    group.offsets = {A: Committed(100, MARK), B: Committed(100, MARK)}
+    share.gained(BOTH, OWNER)
+    silent = {tp: logs.pop(tp) for tp in ((A,) if told == "one" else (A, B))}
+    share.start_over({"t"}, OWNER, access)
+    assert share.unresolved(OWNER) == silent.keys()
+    logs |= silent
+    share.resolve(share.unresolved(OWNER), OWNER, access)
+    assert share.positions(OWNER) == {A: 2, B: 0}
+    assert {tp: each.offset for tp, each in group.offsets.items()} == {A: 2, B: 0}
+    # Lost, read further by another one and regained: that one's commit is of the new topic.
+    share.lost(frozenset({A}), "why")
+    group.offsets[A] = Committed(7, MARK)
+    share.gained(frozenset({A}), OWNER)
+    assert share.positions(OWNER)[A] == 7
+
+
+def test_a_partition_lost_before_the_beginning_of_its_new_topic_was_told_goes_on_at_the_next_owners_commit(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access)
+    share.gained(BOTH, OWNER)
+    logs.pop(A)
+    share.start_over({"t"}, OWNER, access)
+    share.lost(frozenset({A}), "why")
+    group.offsets[A] = Committed(7, MARK)
+    share.gained(frozenset({A}), OWNER)
+    assert share.positions(OWNER)[A] == 7
+
+
+def test_a_topic_made_anew_whose_leaders_do_not_answer_does_not_kill_the_query(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share = make(access)
+    share.gained(BOTH, OWNER)
+
+    def nobody(*_: Any, **__: Any) -> Any:
+        raise BrokerUnavailable("No broker.")
+
+    monkeypatch.setattr(share_module, "log_offsets", nobody)
+    share.start_over({"t"}, OWNER, access)
+    assert share.unresolved(OWNER) == BOTH
 
 
 def test_what_is_looked_for_by_one_thread_is_not_looked_for_by_the_other(
@@ -295,3 +352,57 @@ def test_a_start_is_not_committed_behind_a_commit_that_takes_longer_than_the_ses
     assert group.commits == [{A: 6}]
     share.commit(OWNER, access)
     assert group.commits == [{A: 6}, {B: 0}]
+
+
+def test_what_was_not_found_or_committed_when_it_was_gained_is_tried_again_at_heartbeats_until_it_is(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share, hand = make(access), Hand()
+    share._clock = hand
+    group.refused = Refused(Verdict.RETRY, "why")
+    share.gained(BOTH, OWNER)
+    share.heard(OWNER)
+    assert share.unresolved(OWNER) == BOTH
+    group.refused = None
+    group.errors = {}
+    tries = len(group.waits)
+    share.heard(OWNER)
+    assert len(group.waits) == tries, "not before the retry interval"
+    hand.now += 1.0
+    share.heard(OWNER)
+    assert group.commits == [{A: 2, B: 0}]
+    assert max(group.waits) <= 45.0 / 2
+    tries = len(group.waits)
+    hand.now += 1.0
+    share.heard(OWNER)
+    assert len(group.waits) == tries, "nothing is left to be done"
+
+
+def test_a_start_that_was_found_and_not_committed_is_committed_at_a_heartbeat(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share, hand = make(access), Hand()
+    share._clock = hand
+
+    def refuse() -> None:
+        group.meanwhile = lambda: setattr(group, "refused", Refused(Verdict.RETRY, "why"))
+
+    group.meanwhile = refuse
+    share.gained(BOTH, OWNER)
+    assert (share.unresolved(OWNER), group.commits) == (frozenset(), [])
+    group.refused = None
+    hand.now += 1.0
+    share.heard(OWNER)
+    assert group.commits == [{A: 2, B: 0}]
+
+
+def test_the_commit_of_a_batch_is_left_to_the_query(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access)
+    share.gained(BOTH, OWNER)
+    share.planned({A: 6})
+    share.completed({A: 6})
+    tries = len(group.waits)
+    share.heard(OWNER)
+    assert len(group.waits) == tries
