@@ -19,7 +19,7 @@ from spark_group_source.testing.fake import FakeKafka
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 
-PATIENCE = 10.0
+PATIENCE = 90.0
 """Seconds in which everything that is waited for has happened; the tests are much faster."""
 
 POLL = 0.01
@@ -29,7 +29,7 @@ BASE = {
     "startingOffsets": "earliest",
     "kafka.heartbeat.interval.ms": "50",
     "kafka.session.timeout.ms": "10000",
-    "kafka.max.poll.interval.ms": "20000",
+    "kafka.max.poll.interval.ms": "120000",
 }
 """Options of all queries, unless they say otherwise."""
 
@@ -151,7 +151,9 @@ class Bench:
 
     def commits(self) -> dict[int, Committed]:
         partitions = [self.tp(number) for number in range(10)]
-        found = eventually(lambda: self._answer(self._operator.committed(partitions, Deadline.after(5.0))), "offsets")
+        found = eventually(
+            lambda: self._answer(self._operator.committed(partitions, Deadline.after(PATIENCE))), "offsets"
+        )
         return {tp.partition: each for tp, each in found[0].items()}
 
     def _answer(self, found: Any) -> Any:
@@ -162,14 +164,14 @@ class Bench:
         wanted = {self.tp(number): offset for number, offset in offsets.items()}
 
         def done() -> bool:
-            answer = self._operator.commit(Membership(), wanted, metadata, Deadline.after(5.0))
+            answer = self._operator.commit(Membership(), wanted, metadata, Deadline.after(PATIENCE))
             return answer.refused is None and not answer.errors
 
         eventually(done, "the operator's commit")
 
     def expire(self, query: Query) -> None:
         """The session of a query's member ends."""
-        assert self._operator.leave(query.me.member_id, "expired by the test", Deadline.after(5.0)) is None
+        assert self._operator.leave(query.me.member_id, "expired by the test", Deadline.after(PATIENCE)) is None
 
     def close(self) -> None:
         for query in self._queries:

@@ -118,7 +118,7 @@ def test_an_empty_partition_that_nobody_commits_is_not_waited_for(on_fake: Bench
 
 def test_a_run_without_progress_ends_with_an_error_that_names_partition_and_offsets(on_fake: Bench) -> None:
     other = on_fake.start()
-    short = {"kafka_session_timeout_ms": "200", "kafka_max_poll_interval_ms": "300"}
+    short = {"kafka_session_timeout_ms": "2000", "kafka_max_poll_interval_ms": "3000"}
     run = on_fake.query(None, **short)
     run.driver.start(run.end)
     eventually(lambda: len(other.owns()) == len(run.owns()) == 2, "an even split")

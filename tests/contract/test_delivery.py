@@ -181,9 +181,9 @@ def test_a_batch_past_the_hand_over_time_is_given_up_uncommitted_and_said_so(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.produce(5, 5, 5, 5)
-    first = bench.start(kafka_max_poll_interval_ms="1000")
+    first = bench.start(kafka_max_poll_interval_ms="4000")
     first.begin()
-    second = bench.query(kafka_max_poll_interval_ms="1000")
+    second = bench.query(kafka_max_poll_interval_ms="4000")
     with caplog.at_level(logging.WARNING):
         second.start()
         moved = eventually(lambda: len(second.owns()) == 2 and second.owns(), "half to move although the batch runs")

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 
 import pytest
 
 from spark_group_source import driver as driver_module
-from spark_group_source import share as share_module
 from spark_group_source.errors import BrokerUnavailable, CommitFailed, GroupError, GroupSourceError, TopicError
 from spark_group_source.group.commits import MARK, Committed
 from spark_group_source.group.state import Refused
 from spark_group_source.group.verdicts import VERDICTS, Verdict, describe
 from spark_group_source.testing.fake import FakeKafka, Fault
-from tests.contract.conftest import BASE, Bench, Query, eventually
+from tests.contract.conftest import BASE, PATIENCE, Bench, Query, eventually
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tried again is tried at once."""
     monkeypatch.setitem(BASE, "groupCommit.retryIntervalMs", "50")
-    monkeypatch.setitem(BASE, "groupCommit.timeoutMs", "300")
-    monkeypatch.setattr(share_module, "RESOLVE_TIMEOUT", 0.3)
 
 
 def assert_goes_on(bench: Bench, query: Query) -> None:
@@ -291,14 +287,15 @@ def test_connections_that_break_are_opened_again_and_the_membership_kept(on_fake
 
 
 def test_an_outage_of_all_brokers_is_outlived(on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    # One poll looks at the ends, and at the topics whose leaders do not answer.
-    monkeypatch.setattr("spark_group_source.log_ends.LOOK_TIMEOUT", 0.2)
-    monkeypatch.setattr("spark_group_source.topic_ids.LOOK_TIMEOUT", 0.2)
     query = on_fake.start()
     for broker in fake.brokers.values():
         broker.stop()
-    for _ in range(3):
-        assert not query.poll()
+    with monkeypatch.context() as outage:
+        # One poll looks at the ends, and at the topics whose leaders do not answer.
+        outage.setattr("spark_group_source.log_ends.LOOK_TIMEOUT", 0.2)
+        outage.setattr("spark_group_source.topic_ids.LOOK_TIMEOUT", 0.2)
+        for _ in range(3):
+            assert not query.poll()
     for broker in fake.brokers.values():
         broker.start()
     assert_goes_on(on_fake, query)
@@ -310,9 +307,8 @@ def test_a_join_that_waits_at_the_broker_does_not_keep_the_query_from_ending(on_
     fake.next("JoinGroup", Fault(silent=True))
     query.driver.start(query.end)
     eventually(lambda: sum(api == "JoinGroup" for api, _, _ in fake.requests) == 2, "the join")
-    began = time.monotonic()
-    query.close()
-    assert time.monotonic() - began < 3.0
+    query.close()  # the answer never comes: without the interrupt the thread would still wait for it
+    assert not query.driver._member._thread.is_alive()
     assert not fake.group(on_fake.group).members
 
 
@@ -351,20 +347,25 @@ def test_a_hung_leader_does_not_keep_the_others_partitions_from_being_read(
 def test_a_partition_without_a_leader_does_not_kill_the_query(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_group_source.log_ends.LOOK_TIMEOUT", 0.2)
     query = on_fake.start()
-    fake.next("ListOffsets", Fault(error=6), times=100)
-    for _ in range(3):
-        assert not query.poll()
+    fake.next("ListOffsets", Fault(error=6), times=10_000)
+    with monkeypatch.context() as outage:
+        outage.setattr("spark_group_source.log_ends.LOOK_TIMEOUT", 0.2)
+        for _ in range(3):
+            assert not query.poll()
     fake.clear_faults()
     assert_goes_on(on_fake, query)
 
 
-def test_a_new_owner_reads_those_partitions_whose_leaders_answer(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_new_owner_reads_those_partitions_whose_leaders_answer(
+    on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
     leader, fake.logs["topic"][3].leader = fake.logs["topic"][3].leader, None
     on_fake.produce(5, 0, 0, 5)
     query = on_fake.start()
-    assert {each.partition for each in query.begin()} == {0}
+    with monkeypatch.context() as outage:
+        outage.setattr("spark_group_source.share.RESOLVE_TIMEOUT", 0.5)
+        assert {each.partition for each in query.begin()} == {0}
     fake.logs["topic"][3].leader = leader
     query.finish()
     assert {each.partition for each in query.begin()} == {3}
@@ -418,17 +419,17 @@ def test_a_leader_that_cannot_see_the_topics_makes_no_empty_assignment(on_fake: 
 
 def test_await_share_is_bounded(on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
     fake.next("JoinGroup", Fault(error=15), times=10_000)
-    query = on_fake.query(kafka_session_timeout_ms="300")
+    query = on_fake.query(kafka_session_timeout_ms="3000")
     with caplog.at_level(logging.WARNING):
         query.start()
-    assert "no share after 0 s" in caplog.text
+    assert "no share after 3 s" in caplog.text
     fake.clear_faults()
     eventually(lambda: len(query.owns()) == 4, "the share, later")
 
 
 def test_a_look_at_the_topics_that_is_not_answered_does_not_end_the_session(on_fake: Bench, fake: FakeKafka) -> None:
     patient = {"kafka_request_timeout_ms": "600000", "kafka_metadata_max_age_ms": "1"}
-    on_fake.start(None, kafka_session_timeout_ms="600", **patient)
+    on_fake.start(None, kafka_session_timeout_ms="6000", **patient)
     fake.next("Metadata", Fault(silent=True), times=1000)
     asked = sum(api == "Metadata" for api, _, _ in fake.requests)
     eventually(lambda: sum(api == "Metadata" for api, _, _ in fake.requests) > asked, "a look")
@@ -603,5 +604,5 @@ def test_nothing_is_joined_any_more_after_a_fatal_error(on_fake: Bench, fake: Fa
     answered.set()
     with pytest.raises(GroupError):
         eventually(first.poll, "the error")
-    first.driver._member._thread.join(5.0)
+    first.driver._member._thread.join(PATIENCE)
     assert sum(api == "JoinGroup" for api, _, _ in fake.requests) == joins

@@ -16,7 +16,7 @@ from spark_group_source.options import parse_options
 from spark_group_source.testing.fake import FakeKafka
 from spark_group_source.wire.settings import WireOptions
 
-LONG = 10.0
+LONG = 90.0
 Start = Callable[..., Driver]
 
 

@@ -26,7 +26,7 @@ from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.settings import WireOptions
 from tests.unit.records.build import Record, batch, marker
 
-LONG = 10.0
+LONG = 90.0
 
 
 @pytest.fixture
@@ -40,15 +40,15 @@ def fake() -> Iterator[FakeKafka]:
 
 
 def task(fake: FakeKafka, *ranges: tuple[int, int, int], **given: Any) -> FetchTask:
-    """Reads (partition, start, end) of the topic; patient for a second."""
+    """Reads (partition, start, end) of the topic; patient for a slow machine."""
     brokers = tuple(("127.0.0.1", each.port) for each in fake.brokers.values())
     wire = WireOptions(
-        brokers, "test", request_timeout=given.pop("request_timeout", 1.0), retry_backoff=0.01, retry_backoff_max=0.02
+        brokers, "test", request_timeout=given.pop("request_timeout", LONG), retry_backoff=0.01, retry_backoff_max=0.02
     )
     topic_id = given.pop("topic_id") if "topic_id" in given else str(fake.ids["t"])
     wanted = tuple(OffsetRange("t", number, start, end, topic_id) for number, start, end in ranges)
     return FetchTask(
-        wanted, wire, arrow_schema(["value", "partition", "offset"]), **{"max_wait": 0.01, "patience": 1.0} | given
+        wanted, wire, arrow_schema(["value", "partition", "offset"]), **{"max_wait": 0.01, "patience": LONG} | given
     )
 
 
@@ -173,7 +173,7 @@ def test_an_error_that_may_heal_is_tried_again(fake: FakeKafka, errno: int) -> N
 def test_a_connection_that_breaks_in_a_fetch_is_opened_again(fake: FakeKafka, fault: Fault) -> None:
     fill(fake)
     fake.next("Fetch", fault)
-    assert offsets(read(task(fake, (0, 0, 20), request_timeout=0.2))) == of(0, 0, 20)
+    assert offsets(read(task(fake, (0, 0, 20), request_timeout=2.0))) == of(0, 0, 20)
 
 
 def test_a_leader_that_moved_is_followed(fake: FakeKafka) -> None:
@@ -199,7 +199,7 @@ def test_one_partition_in_trouble_does_not_keep_the_others_from_being_read(fake:
     fill(fake)
     fill(fake, partition=1)
     fake.logs["t"][1].leader = None
-    rows = read(task(fake, (0, 0, 20), (1, 0, 20), patience=5.0))
+    rows = read(task(fake, (0, 0, 20), (1, 0, 20), patience=LONG))
     assert offsets([next(rows)])[0] == (0, 0)
     fake.logs["t"][1].leader = 2
     assert set(of(1, 0, 20)) <= set(offsets(rows))
@@ -214,7 +214,7 @@ def test_empty_answers_are_no_error_as_long_as_more_comes_in_time(fake: FakeKafk
         answer.responses[0].partitions[0].records = b""
 
     fake.next("Fetch", Fault(edit=late), times=20)
-    assert offsets(read(task(fake, (0, 0, 5), patience=5.0))) == of(0, 0, 5)
+    assert offsets(read(task(fake, (0, 0, 5), patience=LONG))) == of(0, 0, 5)
     assert len(calls) == 20
 
 

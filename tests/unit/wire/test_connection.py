@@ -21,7 +21,7 @@ from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.interrupt import Interrupt, Interrupted
 from spark_group_source.wire.settings import WireOptions
 
-LONG, SHORT = 10.0, 0.1
+LONG, SHORT = 90.0, 0.1
 OPTIONS = WireOptions((("127.0.0.1", 1),), "test", connect_timeout=2.0)
 
 
