@@ -51,11 +51,12 @@ def log_offsets(
 
     All leaders are asked before the first answer is waited for. Partitions whose leader moved are asked again. Those
     that the brokers still do not know after :data:`ROUNDS` are added to ``missing`` and left out, where it is given;
-    those whose leader does not answer are then left out as well, as long as some are found.
+    those whose leader does not answer are then left out as well, as long as some are found, and not waited for if none
+    are: the caller asks again.
 
     Raises:
         TopicError: a topic may not be described, or is still unknown at the deadline.
-        BrokerUnavailable, DeadlineExceeded: not all leaders answered in time.
+        BrokerUnavailable, DeadlineExceeded: not all leaders answered in time, or none after the rounds.
     """
     found: dict[TopicPartition, LogOffset] = {}
     absent: set[TopicPartition] = set()
@@ -78,11 +79,11 @@ def log_offsets(
             missing |= absent
         if not troubles.keys() - absent:
             continue
-        enough = missing is not None and found
-        if not told or deadline.remaining() <= pause or (enough and rounds >= ROUNDS):
+        enough = missing is not None and rounds >= ROUNDS
+        if not told or deadline.remaining() <= pause or enough:
             # The next call asks for the leaders first: the one that did not answer may have been replaced.
             cluster.forget(tp.topic for tp in troubles)
-            if enough:
+            if missing is not None and found:
                 break
             raise _unanswered(troubles)
         time.sleep(pause)

@@ -262,7 +262,8 @@ class Member:
         except GroupSourceError as error:
             self._refused(Refused(Verdict.RETRY, f"the assignment could not be made: {error}"))
             return
-        deadline = Deadline.after(self._settings.rebalance_timeout + JOIN_SLACK, self._clock)
+        # As in Kafka's own client: the leader has all it needs, and if it dies the broker answers when its session ends.
+        deadline = Deadline.after(self._settings.request_timeout, self._clock)
         answer = self._coordinator.sync(self._round, shares, deadline, self._closing)
         if isinstance(answer, Refused):
             self._refused(answer)

@@ -162,6 +162,17 @@ def test_a_partition_without_a_leader_is_left_out_where_others_are_found(
         ends(patient, within=100.0, clock=hand)
 
 
+def test_partitions_that_all_have_no_leader_are_not_waited_for_where_the_caller_asks_again(
+    fake: FakeKafka, patient: Cluster, hand: Hand
+) -> None:
+    for log in fake.logs["t"].values():
+        log.leader = None
+    with pytest.raises(GroupSourceError, match="t-0 .*no leader") as error:
+        ends(patient, set(), within=1000.0, clock=hand)
+    assert error.value.retriable
+    assert hand.now < 1000.0 / 2
+
+
 def test_a_leader_that_hangs_is_asked_after_the_next_time(
     fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
