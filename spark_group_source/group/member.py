@@ -262,7 +262,7 @@ class Member:
         except GroupSourceError as error:
             self._refused(Refused(Verdict.RETRY, f"the assignment could not be made: {error}"))
             return
-        # As in Kafka's own client: the leader has all it needs, and if it dies the broker answers when its session ends.
+        # As in Kafka's own client: the leader has all it needs, and where it dies the broker answers after its session.
         deadline = Deadline.after(self._settings.request_timeout, self._clock)
         answer = self._coordinator.sync(self._round, shares, deadline, self._closing)
         if isinstance(answer, Refused):
@@ -330,7 +330,9 @@ class Member:
             return
         self._next_heartbeat = self._clock() + self._settings.heartbeat_interval
         refused = self._coordinator.heartbeat(me, self._between_heartbeats())
-        if refused is not None:
+        # That the group rebalances is no news while it waits for this member, and the answer keeps the session alive.
+        awaited = me.phase is Phase.DRAINING and refused is not None and refused.verdict is Verdict.REJOIN
+        if refused is not None and not awaited:
             self._refused(refused)
             return
         self._well()
