@@ -329,7 +329,9 @@ class Member:
             return
         self._next_heartbeat = self._clock() + self._settings.heartbeat_interval
         refused = self._coordinator.heartbeat(me, self._between_heartbeats())
-        if refused is not None:
+        # That the group rebalances is no news while it waits for this member, and the answer keeps the session alive.
+        awaited = me.phase is Phase.DRAINING and refused is not None and refused.verdict is Verdict.REJOIN
+        if refused is not None and not awaited:
             self._refused(refused)
             return
         self._well()

@@ -10,7 +10,7 @@ import pytest
 from spark_group_source import driver as driver_module
 from spark_group_source.errors import BrokerUnavailable, CommitFailed, GroupError, GroupSourceError, TopicError
 from spark_group_source.group.commits import MARK, Committed
-from spark_group_source.group.state import Refused
+from spark_group_source.group.state import Phase, Refused
 from spark_group_source.group.verdicts import VERDICTS, Verdict, describe
 from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.contract.conftest import BASE, PATIENCE, Bench, Query, eventually
@@ -467,6 +467,26 @@ def test_an_instance_id_that_is_not_released_is_warned_of_now_and_then_and_waite
         eventually(lambda: caplog.text.count("111 (UNRELEASED_INSTANCE_ID)") >= 3, "warnings")
     fake.clear_faults()
     eventually(lambda: len(query.owns()) == 4, "the share")
+
+
+def test_while_a_hand_over_waits_for_its_batch_each_heartbeat_is_a_success_and_only_the_first_is_logged(
+    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    def heartbeats() -> int:
+        return sum(api == "Heartbeat" for api, _, _ in fake.requests)
+
+    on_fake.produce(5, 5)
+    first = on_fake.start(kafka_partition_assignment_strategy="range")
+    first.begin()
+    with caplog.at_level(logging.INFO, "spark_group_source.group.member"):
+        second = on_fake.query(kafka_partition_assignment_strategy="range")
+        second.driver.start(second.end)
+        eventually(lambda: first.me.phase is Phase.DRAINING, "the hand-over that waits")
+        before, heard_at = heartbeats(), first.driver._member._heard_at
+        eventually(lambda: heartbeats() > before + 5, "heartbeats while it waits")
+        assert first.me.phase is Phase.DRAINING
+    assert first.driver._member._heard_at > heard_at, "or it warns of a minute without success"
+    assert caplog.text.count("Heartbeat was answered with 27") == 1
 
 
 def test_warnings_of_a_group_that_refuses_are_a_minute_apart(
