@@ -30,10 +30,16 @@ def commits(kafka: EmbeddedKafka, group: str) -> dict[tuple[str, int], list[int]
 
 
 def backward(kafka: EmbeddedKafka, group: str) -> list[tuple[tuple[str, int], int, int]]:
-    """Commits that went back or away: where, and the offsets before and after."""
+    """Commits that went back or away: where, and the offsets before and after.
+
+    None of this source's may: while a partition is owned its commits only go forward, and a new owner, also of a
+    member that was killed, starts at the last commit. Only an operator's rewind goes back.
+    """
+    found = commits(kafka, group)
+    assert any(len(offsets) > 1 for offsets in found.values()), f"no commits of group {group} to compare in {TOPIC}"
     return [
         (where, before, after)
-        for where, offsets in commits(kafka, group).items()
+        for where, offsets in found.items()
         for before, after in pairwise(offsets)
         if after < before
     ]

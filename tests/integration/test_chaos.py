@@ -29,6 +29,8 @@ PARTITIONS = 8
 EVENTS = 20
 DURATION_S = float(os.environ.get("CHAOS_SECONDS", "300"))
 RATE = 20_000
+MOST_UNSENT = 50_000
+"""Records that wait for the broker; librdkafka refuses more than 100,000."""
 MOST_MEMBERS = 3
 STEP_S = 0.05
 CATCH_UP_S = 300.0
@@ -50,7 +52,8 @@ def load(kafka: EmbeddedKafka, topic: str) -> Iterator[list[float]]:
         producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 20, "acks": 1})
         began, sent = time.monotonic(), 0
         while not ended.wait(STEP_S):
-            while sent < RATE * (time.monotonic() - began):
+            producer.poll(0)
+            while sent < RATE * (time.monotonic() - began) and len(producer) < MOST_UNSENT:
                 producer.produce(topic, VALUE, partition=sent % PARTITIONS)
                 sent += 1
                 if sent % 1000 == 0:
