@@ -64,7 +64,9 @@ def main(arguments: list[str] | None = None) -> int:
     spark.stop()
     print(f"batches: {batches}; the query {'failed' if error else 'ran to the end'}")
     good = [_judge("idle", idle, args.warm_up, IDLE_CPU_LIMIT), _judge("busy", busy, args.warm_up, None)]
-    return 0 if all(good) and not error else 1
+    passed = all(good) and not error
+    print("passed" if passed else "FAILED: memory grew, idling took too much CPU, or the query failed")
+    return 0 if passed else 1
 
 
 def _judge(phase: str, samples: list[Sample], warm_up: float, cpu_limit: float | None) -> bool:

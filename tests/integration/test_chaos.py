@@ -96,8 +96,8 @@ class Swarm:
         return f"{query.work.name} stopped"
 
     def kill(self) -> str:
-        """All processes of one are killed."""
-        query = self._take()
+        """All processes of one are killed, whatever it does: it may still be joining."""
+        query = self._take(read=False)
         query.kill()
         self.checkpoints.append(self._checkpoint(query))
         return f"{query.work.name} killed"
@@ -115,11 +115,12 @@ class Swarm:
 
         return Path(json.loads((query.work / "settings.json").read_text())["checkpoint"])
 
-    def _take(self) -> QueryProcess:
-        """One that has read something, to be gone."""
+    def _take(self, read: bool = True) -> QueryProcess:
+        """One to be gone, that has read something if so is asked."""
         query = self.running.pop(self.chance.randrange(len(self.running)))
         self.gone.append(query)
-        query.until(query.batches, CATCH_UP_S, "a first batch")
+        if read:
+            query.until(query.batches, CATCH_UP_S, "a first batch")
         return query
 
     def offsets(self) -> Offsets:
