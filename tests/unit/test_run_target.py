@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,11 +62,16 @@ class World:
         self.now += seconds
 
 
+def pause_with(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], None]) -> None:
+    # For this module alone: a thread that an earlier test left behind may be pausing as well.
+    monkeypatch.setattr(run_target, "time", SimpleNamespace(sleep=sleep))
+
+
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
     monkeypatch.setattr(run_target, "log_offsets", made.log_offsets)
-    monkeypatch.setattr("time.sleep", made.sleep)
+    pause_with(monkeypatch, made.sleep)
     return made
 
 
@@ -99,7 +105,7 @@ def test_trouble_that_heals_while_the_target_is_frozen_is_outlived_and_nothing_l
         world.now += seconds
         world.silent, world.missing, world.topic_error, world.trouble = set(), set(), 0, None
 
-    monkeypatch.setattr("time.sleep", heal)
+    pause_with(monkeypatch, heal)
     target = make(world)
     target.freeze()
     assert target.cap({A: 50, B: 60}) == {A: 10, B: 3}
@@ -222,7 +228,7 @@ def test_pauses_grow_while_nothing_moves_and_begin_anew_when_it_does(
     world: World, target: RunTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("time.sleep", slept.append)
+    pause_with(monkeypatch, slept.append)
     target.reached()
     for _ in range(5):
         target.wait()
