@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from statistics import median
 
 import pyarrow as pa
@@ -73,8 +74,11 @@ def _confluent(kafka: EmbeddedKafka, topic: str, count: int) -> tuple[int, float
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
 
     def rows() -> Rows:
-        while True:
-            for each in consumer.consume(AT_ONCE, TIMEOUT_MS / 1000):
+        left = count
+        # It waits for as many as it is asked for.
+        while found := consumer.consume(min(AT_ONCE, left), TIMEOUT_MS / 1000):
+            left -= len(found)
+            for each in found:
                 kind, stamp = each.timestamp()
                 yield each.key(), each.value(), each.topic(), each.partition(), each.offset(), stamp, kind
 
@@ -92,8 +96,8 @@ def _kafka_python(kafka: EmbeddedKafka, topic: str, count: int) -> tuple[int, fl
     consumer.seek(place, 0)
 
     def rows() -> Rows:
-        while True:
-            for each in consumer.poll(TIMEOUT_MS).get(place, []):
+        while found := consumer.poll(TIMEOUT_MS).get(place):
+            for each in found:
                 yield each.key, each.value, topic, each.partition, each.offset, each.timestamp, each.timestamp_type
 
     try:
@@ -105,7 +109,9 @@ def _kafka_python(kafka: EmbeddedKafka, topic: str, count: int) -> tuple[int, fl
 def _to_arrow(rows: Rows, count: int) -> int:
     done = 0
     while done < count:
-        some = [row for row, _ in zip(rows, range(min(AT_ONCE, count - done)), strict=False)]
+        some = list(islice(rows, min(AT_ONCE, count - done)))
+        if not some:
+            break
         columns = zip(*some, strict=True)
         kinds = [pa.binary(), pa.binary(), pa.string(), pa.int32(), pa.int64(), pa.int64(), pa.int32()]
         batch = pa.RecordBatch.from_arrays([pa.array(c, k) for c, k in zip(columns, kinds, strict=True)], COLUMNS)
