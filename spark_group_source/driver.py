@@ -12,13 +12,13 @@ from collections.abc import Mapping
 
 from spark_group_source.admission import Offsets, admit, backlog
 from spark_group_source.clock import Clock, Deadline, monotonic
+from spark_group_source.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, describe
 from spark_group_source.errors import DataLoss, GroupSourceError, TopicError
 from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.member import Member
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
 from spark_group_source.group.subscription import Subscription
-from spark_group_source.group.verdicts import describe
 from spark_group_source.log_ends import LogEnds
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options import SourceOptions
@@ -35,7 +35,6 @@ START_TIMEOUT = 20.0
 
 TOPIC_PATIENCE = 3.0
 """Seconds in which a topic that is not known may still become known: brokers learn of new ones one by one."""
-
 
 REPORT_INTERVAL = 300.0
 """Seconds between two lines that say what happened to the membership."""
@@ -108,8 +107,6 @@ class Driver:
         if self._planned is not None and start == self._planned_from:
             # Spark has not taken the batch it was given: it is still to be read.
             return self._planned
-        if self._planned is not None and start == self._planned:
-            self._check_pace()
         self._complete(start)
         me = self._member.snapshot()
         self._report(me)
@@ -153,6 +150,7 @@ class Driver:
     def _complete(self, end: BatchOffset) -> None:
         if self._planned is None or end != self._planned:
             return
+        self._check_pace()
         self._share.completed({each.tp: each.end for each in end.reads()})
         self._planned = self._planned_from = None
         self._ends.expire()
@@ -282,17 +280,22 @@ class Driver:
         patience = deadline.at_most(TOPIC_PATIENCE)
         while True:
             topics = self._settings.subscription.find(self._own.cluster, deadline)
-            bad = {name: topics[name].error if name in topics else 3 for name in self._options.topics}
+            bad = {
+                name: topics[name].error if name in topics else UNKNOWN_TOPIC_OR_PARTITION
+                for name in self._options.topics
+            }
             bad = {name: errno for name, errno in bad.items() if errno}
             if not bad:
                 return topics
-            if patience.expired() or 29 in bad.values():
+            if patience.expired() or TOPIC_AUTHORIZATION_FAILED in bad.values():
                 break
             time.sleep(0.2)
         name, errno = next(iter(bad.items()))
         raise TopicError(
             f"Topic '{name}' cannot be read: the brokers answer {describe(errno)}.",
-            "Grant the principal DESCRIBE and READ on it." if errno == 29 else "Create it, or correct 'subscribe'.",
+            "Grant the principal DESCRIBE and READ on it."
+            if errno == TOPIC_AUTHORIZATION_FAILED
+            else "Create it, or correct 'subscribe'.",
             errno=errno,
         )
 

@@ -33,11 +33,13 @@ PATIENCE = 50.0
 
 
 def go_on_without(missing: Set[TopicPartition] | Set[str], fail_on_data_loss: bool) -> None:
-    """Says that topics or partitions were deleted, where ``failOnDataLoss`` is false.
+    """Says that topics or partitions were deleted, if any were, where ``failOnDataLoss`` is false.
 
     Raises:
         DataLoss: it is true.
     """
+    if not missing:
+        return
     names = ", ".join(str(each) for each in sorted(missing)[:20])
     if fail_on_data_loss:
         raise DataLoss(
@@ -109,8 +111,8 @@ class LogEnds:
             log.warning("the ends of %d partition(s) are not known: %s", len(partitions), error)
             self._looked_at = self._clock()
             return
+        go_on_without(missing, self._options.fail_on_data_loss)
         if missing:
-            go_on_without(missing, self._options.fail_on_data_loss)
             self._missing |= missing
             self._missed_at = self._clock()
         self._tell(partitions - found.keys() - self._missing)

@@ -26,6 +26,14 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+def numbers_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Partition numbers of each topic, both sorted: the form in which requests name them."""
+    found: dict[str, list[int]] = {}
+    for tp in sorted(partitions):
+        found.setdefault(tp.topic, []).append(tp.partition)
+    return found
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
     """Offsets ``[start, end)`` of one partition of the topic that has id ``topic_id``."""

@@ -7,8 +7,9 @@ import time
 from collections.abc import Iterable, Mapping
 
 from spark_group_source.clock import Clock, Deadline
+from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION, describe
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, TopicError
-from spark_group_source.fetch.errors import UNKNOWN_TOPIC_OR_PARTITION, Remedy, describe, remedy
+from spark_group_source.fetch.errors import Remedy, remedy
 from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.group.commits import Committed
 from spark_group_source.group.coordinator import Coordinator
@@ -136,19 +137,16 @@ class RunTarget:
         if silent or ((unknown or missing) and not patience.expired()):
             names = ", ".join([*sorted(unknown), *map(str, sorted(silent | missing))][:20])
             raise BrokerUnavailable(f"No broker tells the end of {names}.")
-        if unknown:
-            go_on_without(unknown, self._fail_on_data_loss)
-        if missing:
-            go_on_without(missing, self._fail_on_data_loss)
+        go_on_without(unknown, self._fail_on_data_loss)
+        go_on_without(missing, self._fail_on_data_loss)
         return found
 
     def _note(self, committed: Mapping[TopicPartition, Committed], deadline: Deadline) -> None:
         uncommitted = [tp for tp in self._behind if tp not in committed]
         # An empty partition may have an owner that never commits it: there is nothing to wait for.
         starts, missing = self._offsets(uncommitted, StartAt.EARLIEST, deadline)
-        if missing:
-            go_on_without(missing, self._fail_on_data_loss)
-            self._forget(missing)
+        go_on_without(missing, self._fail_on_data_loss)
+        self._forget(missing)
         at = self._seen | {tp: each.offset for tp, each in committed.items()} | starts
         if at != self._seen:
             self._moved_at, self._pause = self._clock(), POLL[0]

@@ -12,13 +12,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from spark_group_source.clock import Clock, Deadline, monotonic
+from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION, describe
 from spark_group_source.errors import CommitFailed, DeadlineExceeded, GroupSourceError, OptionError
 from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.group.commits import MARK, Ledger, marked, resume_at
 from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.counters import Counters
 from spark_group_source.group.state import Membership, Partitions, Refused
-from spark_group_source.group.verdicts import Verdict, describe, verdict
+from spark_group_source.group.verdicts import Verdict, verdict
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.options import SourceOptions
 from spark_group_source.rebalance_callback import rebalance_callback
@@ -28,14 +29,11 @@ from spark_group_source.wire.cluster import Cluster
 log = logging.getLogger(__name__)
 
 RESOLVE_TIMEOUT = 10.0
-"""Most seconds to find the start positions of newly owned partitions; what is not found is looked for again by the
-query."""
+"""Most seconds to find the start positions of newly owned partitions; what is not found is looked for again."""
 
 SILENT_PART = 0.5
 """Part of a session that finding and committing start positions may take on the member's thread, which does not
 heartbeat meanwhile: the first heartbeat after it still has half a session to arrive."""
-
-_UNKNOWN_TOPIC = 3
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -207,7 +205,7 @@ class Share:
                 )
         except GroupSourceError as error:
             # A topic may be deleted between its assignment and now: the next rebalance takes it away.
-            if not error.retriable and getattr(error, "errno", None) != _UNKNOWN_TOPIC:
+            if not error.retriable and getattr(error, "errno", None) != UNKNOWN_TOPIC_OR_PARTITION:
                 raise
             log.warning("group %s: no start position for %s: %s", self._group_id, _names(mine), error)
         finally:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from kafka.errors import for_code
+from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 
-UNKNOWN_TOPIC_OR_PARTITION = 3
-TOPIC_AUTHORIZATION_FAILED = 29
 UNKNOWN_TOPIC_ID = 100
 
 
@@ -49,8 +47,3 @@ REMEDIES: dict[int, Remedy] = {
 def remedy(errno: int) -> Remedy:
     """What to do about an error code other than 0."""
     return REMEDIES.get(errno, Remedy.FATAL)
-
-
-def describe(errno: int) -> str:
-    """The code with Kafka's name for it, for example ``6 (NOT_LEADER_OR_FOLLOWER)``."""
-    return f"{errno} ({getattr(for_code(errno), 'message', None) or 'unknown to this release'})"

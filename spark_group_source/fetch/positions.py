@@ -12,14 +12,9 @@ from typing import Any
 from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest
 
 from spark_group_source.clock import Deadline
+from spark_group_source.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, describe
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, ProtocolError, TopicError
-from spark_group_source.fetch.errors import (
-    TOPIC_AUTHORIZATION_FAILED,
-    UNKNOWN_TOPIC_OR_PARTITION,
-    Remedy,
-    describe,
-    remedy,
-)
+from spark_group_source.fetch.errors import Remedy, remedy
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster, Topic

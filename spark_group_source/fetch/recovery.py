@@ -6,16 +6,10 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 
 from spark_group_source.clock import Clock, Deadline
+from spark_group_source.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, describe
 from spark_group_source.errors import BrokerUnavailable, CorruptRecords, DataLoss, DeadlineExceeded, TopicError
 from spark_group_source.fetch.cursor import Cursor
-from spark_group_source.fetch.errors import (
-    TOPIC_AUTHORIZATION_FAILED,
-    UNKNOWN_TOPIC_ID,
-    UNKNOWN_TOPIC_OR_PARTITION,
-    Remedy,
-    describe,
-    remedy,
-)
+from spark_group_source.fetch.errors import UNKNOWN_TOPIC_ID, Remedy, remedy
 from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import TopicPartition

@@ -6,7 +6,6 @@ partitions owned and their generation, as Kafka's own client does since 3.5.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, Consume
 
 from spark_group_source.assignors import is_cooperative, make
 from spark_group_source.errors import OptionError
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.offsets import TopicPartition, numbers_by_topic
 
 _SUBSCRIPTION_VERSION = 3
 _ASSIGNMENT_VERSION = 0
@@ -74,10 +73,10 @@ class Assignors:
         if generation < 0:
             # The membership was lost, and with it every claim to what it had: another member has it by now.
             self._made = self._new()
-        by_topic: dict[str, list[int]] = defaultdict(list)
-        for tp in sorted(owned):
-            by_topic[tp.topic].append(tp.partition)
-        held = [ConsumerProtocolSubscription.TopicPartition(topic=t, partitions=p) for t, p in by_topic.items()]
+        held = [
+            ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=numbers)
+            for topic, numbers in numbers_by_topic(owned).items()
+        ]
         return {name: self._subscription(name, topics, held, generation) for name in self._made}
 
     def _subscription(self, name: str, topics: Collection[str], held: list[Any], generation: int) -> bytes:
@@ -123,11 +122,8 @@ class Assignors:
         Raises:
             OptionError: a user's assignor failed.
         """
-        by_topic: dict[str, list[int]] = defaultdict(list)
-        for tp in sorted(share):
-            by_topic[tp.topic].append(tp.partition)
         with _users_code(name):
-            told = ConsumerProtocolAssignment(_ASSIGNMENT_VERSION, list(by_topic.items()), b"")
+            told = ConsumerProtocolAssignment(_ASSIGNMENT_VERSION, list(numbers_by_topic(share).items()), b"")
             self._made[name].on_assignment(told, generation)
 
 

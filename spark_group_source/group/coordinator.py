@@ -21,14 +21,15 @@ from kafka.protocol.consumer import (
 )
 
 from spark_group_source.clock import Deadline
+from spark_group_source.error_codes import describe
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupError, ProtocolError
 from spark_group_source.group import assignment
 from spark_group_source.group.assignment import Member
 from spark_group_source.group.commits import Committed
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Joined, Membership, Refused, Synced
-from spark_group_source.group.verdicts import Verdict, describe, fatal, verdict
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.group.verdicts import Verdict, fatal, verdict
+from spark_group_source.offsets import TopicPartition, numbers_by_topic
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.interrupt import Interrupt, Interrupted
 
@@ -202,13 +203,10 @@ class Coordinator:
 
         Asks for stable offsets: a transaction that is about to commit some makes the answer wait.
         """
-        by_topic: dict[str, list[int]] = defaultdict(list)
-        for tp in sorted(partitions):
-            by_topic[tp.topic].append(tp.partition)
         group_of = OffsetFetchRequest.OffsetFetchRequestGroup
         topics = [
             group_of.OffsetFetchRequestTopics(version=8, name=name, partition_indexes=numbers)
-            for name, numbers in by_topic.items()
+            for name, numbers in numbers_by_topic(partitions).items()
         ]
         request = OffsetFetchRequest(
             version=8,

@@ -50,7 +50,6 @@ LEAVE_TIMEOUT = 3.0
 JOIN_SLACK = 10.0
 """Seconds beyond the rebalance timeout in which the broker must have answered a JoinGroup."""
 
-
 WARN_EVERY = 60.0
 """Seconds between two warnings while the group refuses what this member asks, for example the instance id of a member
 that still holds it."""
@@ -338,9 +337,8 @@ class Member:
         self._well()
         if self._clock() >= self._next_look:
             self._watch()
-        elif (
-            me.phase is Phase.STABLE
-        ):  # not while draining: it may take half a session, and the hand-over has a deadline
+        elif me.phase is Phase.STABLE:
+            # Not while draining: it may take half a session, and the hand-over has a deadline.
             self._listener.heard(me)
 
     def _well(self) -> float:

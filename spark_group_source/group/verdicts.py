@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from kafka.errors import for_code
-
+from spark_group_source.error_codes import describe
 from spark_group_source.errors import GroupError
 
 
@@ -78,11 +77,6 @@ _ACTIONS = {
 def verdict(errno: int) -> Verdict:
     """What to do about an error code other than 0."""
     return VERDICTS.get(errno, Verdict.FATAL)
-
-
-def describe(errno: int) -> str:
-    """The code with Kafka's name for it, for example ``25 (UNKNOWN_MEMBER_ID)``."""
-    return f"{errno} ({getattr(for_code(errno), 'message', None) or 'unknown to this release'})"
 
 
 def fatal(request: str, group: str, errno: int) -> GroupError:

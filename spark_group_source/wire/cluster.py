@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from spark_group_source.clock import Deadline
+from spark_group_source.error_codes import GROUP_AUTHORIZATION_FAILED
 from spark_group_source.errors import (
     BrokerUnavailable,
     DeadlineExceeded,
@@ -28,7 +29,6 @@ LEAST_TURN = 1.0
 
 # UNKNOWN_SERVER_ERROR, REQUEST_TIMED_OUT, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR
 _TRANSIENT_COORDINATOR = {-1, 7, 14, 15, 16}
-_GROUP_AUTHORIZATION_FAILED = 30
 
 Answer = TypeVar("Answer")
 
@@ -241,7 +241,7 @@ def _topic(told: Any) -> Topic:
 def _no_coordinator(group_id: str, errno: int) -> GroupError:
     action = (
         "Grant the principal READ on the group."
-        if errno == _GROUP_AUTHORIZATION_FAILED
+        if errno == GROUP_AUTHORIZATION_FAILED
         else "Check 'kafka.group.id' and the brokers' logs."
     )
     return GroupError(f"The coordinator of group '{group_id}' cannot be had: error {errno}.", action, errno=errno)

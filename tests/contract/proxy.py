@@ -9,34 +9,9 @@ import threading
 from collections.abc import Callable
 from enum import Enum, auto
 
-from kafka.protocol.consumer import (
-    FetchRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    ListOffsetsRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    SyncGroupRequest,
-)
-from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
+from spark_group_source.testing.fake.server import REQUESTS, read_frame
 
-APIS: dict[str, int] = {
-    each.__name__.removesuffix("Request"): each.API_KEY
-    for each in (
-        ApiVersionsRequest,
-        MetadataRequest,
-        FindCoordinatorRequest,
-        JoinGroupRequest,
-        SyncGroupRequest,
-        HeartbeatRequest,
-        OffsetFetchRequest,
-        OffsetCommitRequest,
-        ListOffsetsRequest,
-        FetchRequest,
-        LeaveGroupRequest,
-    )
-}
+APIS: dict[str, int] = {each.__name__.removesuffix("Request"): key for key, each in REQUESTS.items()}
 """Names of requests, and their keys."""
 
 _HEAD = struct.Struct(">hhih")
@@ -105,14 +80,14 @@ class Proxy:
     def _serve(self, client: socket.socket) -> None:
         """A request and its answer at a time, as the brokers answer in order."""
         with client, contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._upstream())) as broker:
-            while (request := _frame(client)) is not None:
+            while (request := read_frame(client)) is not None:
                 harm = self._take(request)
                 if harm is Harm.CUT_BEFORE:
                     return
                 if harm is Harm.SWALLOW:
                     continue
                 broker.sendall(_SIZE.pack(len(request)) + request)
-                answer = _frame(broker)
+                answer = read_frame(broker)
                 if answer is None or harm is Harm.CUT_AFTER:
                     return
                 whole = _SIZE.pack(len(answer)) + answer
@@ -122,18 +97,3 @@ class Proxy:
                 if harm is Harm.DELAY:
                     self._ended.wait(self._delay)
                 client.sendall(whole)
-
-
-def _frame(connection: socket.socket) -> bytes | None:
-    size = _exactly(connection, _SIZE.size)
-    return None if size is None else _exactly(connection, *_SIZE.unpack(size))
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes | None:
-    received = bytearray()
-    while len(received) < size:
-        part = connection.recv(size - len(received))
-        if not part:
-            return None
-        received += part
-    return bytes(received)

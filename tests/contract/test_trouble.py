@@ -8,10 +8,11 @@ import threading
 import pytest
 
 from spark_group_source import driver as driver_module
+from spark_group_source.error_codes import describe
 from spark_group_source.errors import BrokerUnavailable, CommitFailed, GroupError, GroupSourceError, TopicError
 from spark_group_source.group.commits import MARK, Committed
 from spark_group_source.group.state import Phase, Refused
-from spark_group_source.group.verdicts import VERDICTS, Verdict, describe
+from spark_group_source.group.verdicts import VERDICTS, Verdict
 from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.contract.conftest import BASE, PATIENCE, Bench, Query, eventually
 

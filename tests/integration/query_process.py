@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -226,34 +224,3 @@ class QueryProcess:
             # Who is killed cannot clean up.
             "SPARK_LOCAL_DIRS": str(self.work / "local"),
         }
-
-
-class CommitWatch:
-    """Polls what a group has committed for a topic while a ``with`` block runs."""
-
-    def __init__(self, kafka: EmbeddedKafka, group: str, topic: str) -> None:
-        self._kafka, self._group, self._topic = kafka, group, topic
-        self._seen: list[dict[tuple[str, int], int]] = []
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> CommitWatch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._ended.wait(POLL_S):
-            self._seen.append(self._kafka.committed(self._group, self._topic))
-
-    def backward(self) -> list[tuple[tuple[str, int], int, int]]:
-        """Partitions whose commit went back or away, with the offsets before and after; -1 is no commit."""
-        return [
-            (tp, offset, after.get(tp, -1))
-            for before, after in itertools.pairwise(self._seen)
-            for tp, offset in before.items()
-            if after.get(tp, -1) < offset
-        ]

@@ -15,6 +15,7 @@ from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 from tests.integration.query_process import Place, eventually, source_options
+from tests.integration.standing import places_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,10 +64,6 @@ class Producing:
                     producer.send(self._topic, value=b"value", partition=partition)
 
 
-def everything(kafka: EmbeddedKafka, topic: str) -> set[Place]:
-    return {(partition, offset) for partition, end in kafka.end_offsets(topic).items() for offset in range(end)}
-
-
 def test_commits_resume_soon_after_the_death_of_the_coordinator_and_nothing_is_lost(
     spark: SparkSession, kafka: EmbeddedKafka, cluster: Cluster, topic: Callable[..., str], group: str
 ) -> None:
@@ -91,12 +88,12 @@ def test_commits_resume_soon_after_the_death_of_the_coordinator_and_nothing_is_l
             took = time.monotonic() - killed_at
             print(f"every partition committed again {took:.1f} s after the coordinator's death")
             assert took < RESUME_S
-        eventually(lambda: set(read) >= everything(kafka, name), what="reading all")
-        eventually(lambda: sum(kafka.committed(group, name).values()) == len(everything(kafka, name)))
+        eventually(lambda: set(read) >= places_in(kafka, name), what="reading all")
+        eventually(lambda: sum(kafka.committed(group, name).values()) == len(places_in(kafka, name)))
         assert query.exception() is None
     finally:
         query.stop()
-    assert sorted(read) == sorted(everything(kafka, name)), "every record is there, once"
+    assert sorted(read) == sorted(places_in(kafka, name)), "every record is there, once"
 
 
 def test_a_task_goes_on_with_the_new_leader_when_that_of_its_partition_dies_in_the_middle(

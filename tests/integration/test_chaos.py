@@ -21,6 +21,7 @@ import pytest
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration.commit_log import backward
 from tests.integration.query_process import QueryProcess, eventually, source_options
+from tests.integration.standing import caught_up
 from tests.integration.test_mixed_group import Consumer, Java, KafkaPython, Librdkafka
 
 pytestmark = pytest.mark.slow
@@ -155,17 +156,12 @@ def swarm(tmp_path: Path, kafka: EmbeddedKafka, topic: Callable[..., str], group
         each.kill()
 
 
-def caught_up(kafka: EmbeddedKafka, options: dict[str, str]) -> bool:
-    topic = options["subscribe"]
-    committed = kafka.committed(options["kafka.group.id"], topic)
-    return committed == {(topic, partition): end for partition, end in kafka.end_offsets(topic).items()}
-
-
 def finish(kafka: EmbeddedKafka, swarm: Swarm) -> None:
     """Lets the members read what is left, and stops them."""
     if not swarm.running:
         swarm.join()
-    took = eventually(lambda: caught_up(kafka, swarm.options), CATCH_UP_S, "reading all that is left")
+    topic, group = swarm.options["subscribe"], swarm.options["kafka.group.id"]
+    took = eventually(lambda: caught_up(kafka, topic, group), CATCH_UP_S, "reading all that is left")
     print(f"all is committed {took:.0f} s after the last record")
     # Who joined last may have found nothing left to read.
     for query in swarm.running:

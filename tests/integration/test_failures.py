@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from spark_group_source.testing import EmbeddedKafka
-from tests.integration.query_process import CommitWatch, Place, QueryProcess, eventually, source_options
+from tests.integration.commit_log import backward
+from tests.integration.query_process import Place, QueryProcess, eventually, source_options
+from tests.integration.standing import caught_up, fill
 
 SESSION_S = 6.0
 START_S = 90.0
@@ -37,18 +39,6 @@ def query(kafka: EmbeddedKafka, group: str, tmp_path: Path) -> Iterator[Query]:
         each.kill()
 
 
-def fill(kafka: EmbeddedKafka, topic: str, count: int) -> set[Place]:
-    """Writes that many records to each partition; returns where these are."""
-    places = set[Place]()
-    for partition in kafka.end_offsets(topic):
-        places.update(kafka.produce(topic, [f"value-{number}" for number in range(count)], partition=partition))
-    return places
-
-
-def caught_up(kafka: EmbeddedKafka, topic: str, group: str) -> bool:
-    return kafka.committed(group, topic) == {(topic, tp): end for tp, end in kafka.end_offsets(topic).items()}
-
-
 def places_of(query: QueryProcess, *batches: int) -> list[Place]:
     rows = [query.attempts(batch)[-1] for batch in batches]
     return [
@@ -61,28 +51,27 @@ def test_a_batch_cut_short_by_kill_9_is_read_again_to_the_byte_though_another_me
 ) -> None:
     name = topic(partitions=4)
     everything = fill(kafka, name, 50)
-    with CommitWatch(kafka, group, name) as commits:
-        killed = query(name, checkpoint="kept", maxOffsetsPerTrigger="60").hold(2).start()
-        killed.await_held(2)
-        killed.kill()
-        other = query(name).start()
-        other.until(lambda: caught_up(kafka, name, group), what="the other member reading all")
-        everything |= fill(kafka, name, 20)
-        again = query(name, checkpoint="kept").hold(2).start()
-        again.await_held(2)
-        assert again.batches() == [2]
-        assert again.attempts(2)[0].equals(killed.attempts(2)[0])
-        assert again.attempts(2)[0].num_rows == 60
-        again.release()
-        again.until(lambda: len(kafka.members(group)) == 2)
-        everything |= fill(kafka, name, 20)
-        eventually(lambda: caught_up(kafka, name, group))
-        again.stop()
-        other.stop()
+    killed = query(name, checkpoint="kept", maxOffsetsPerTrigger="60").hold(2).start()
+    killed.await_held(2)
+    killed.kill()
+    other = query(name).start()
+    other.until(lambda: caught_up(kafka, name, group), what="the other member reading all")
+    everything |= fill(kafka, name, 20)
+    again = query(name, checkpoint="kept").hold(2).start()
+    again.await_held(2)
+    assert again.batches() == [2]
+    assert again.attempts(2)[0].equals(killed.attempts(2)[0])
+    assert again.attempts(2)[0].num_rows == 60
+    again.release()
+    again.until(lambda: len(kafka.members(group)) == 2)
+    everything |= fill(kafka, name, 20)
+    eventually(lambda: caught_up(kafka, name, group))
+    again.stop()
+    other.stop()
     once = places_of(killed, 0, 1)
     assert set(once + again.places() + other.places()) == everything
     assert not set(once) & set(other.places()), "what was committed is not read again"
-    assert commits.backward() == []
+    assert backward(kafka, group) == []
 
 
 @pytest.mark.parametrize("static", [False, True])
@@ -144,31 +133,30 @@ def test_a_reader_that_stood_still_beyond_its_session_overwrites_nothing_and_goe
 ) -> None:
     name = topic(partitions=4)
     everything = fill(kafka, name, 50)
-    with CommitWatch(kafka, group, name) as commits:
-        still = query(name, checkpoint="kept").hold(0).start()
-        still.await_held(0)
-        before = {each.consumer_id for each in kafka.members(group)}
-        reader = still.reader()
-        os.kill(reader, signal.SIGSTOP)
-        try:
-            other = query(name).start()
-            everything |= fill(kafka, name, 10)
-            other.until(lambda: caught_up(kafka, name, group), what="the other member taking over")
-            ends = kafka.committed(group, name)
-            still.release()
-        finally:
-            os.kill(reader, signal.SIGCONT)
-        eventually(lambda: sorted(each.partitions for each in kafka.members(group)) == [2, 2])
-        assert not before & {each.consumer_id for each in kafka.members(group)}
-        assert all(offset >= ends[tp] for tp, offset in kafka.committed(group, name).items())
-        had = len(still.places())
+    still = query(name, checkpoint="kept").hold(0).start()
+    still.await_held(0)
+    before = {each.consumer_id for each in kafka.members(group)}
+    reader = still.reader()
+    os.kill(reader, signal.SIGSTOP)
+    try:
+        other = query(name).start()
         everything |= fill(kafka, name, 10)
-        eventually(lambda: caught_up(kafka, name, group))
-        still.until(lambda: len(still.places()) == had + 20, what="the query going on")
-        still.stop()
-        other.stop()
+        other.until(lambda: caught_up(kafka, name, group), what="the other member taking over")
+        ends = kafka.committed(group, name)
+        still.release()
+    finally:
+        os.kill(reader, signal.SIGCONT)
+    eventually(lambda: sorted(each.partitions for each in kafka.members(group)) == [2, 2])
+    assert not before & {each.consumer_id for each in kafka.members(group)}
+    assert all(offset >= ends[tp] for tp, offset in kafka.committed(group, name).items())
+    had = len(still.places())
+    everything |= fill(kafka, name, 10)
+    eventually(lambda: caught_up(kafka, name, group))
+    still.until(lambda: len(still.places()) == had + 20, what="the query going on")
+    still.stop()
+    other.stop()
     assert set(still.places() + other.places()) == everything
-    assert commits.backward() == []
+    assert backward(kafka, group) == []
 
 
 def spark_submit() -> str:

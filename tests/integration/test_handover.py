@@ -11,6 +11,7 @@ import pytest
 
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration.query_process import POLL_S, Place, eventually, source_options
+from tests.integration.standing import caught_up, fill, places_in, shares
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,23 +74,6 @@ def start(spark: SparkSession, kafka: EmbeddedKafka, group: str) -> Iterator[Sta
         each.stop()
 
 
-def shares(kafka: EmbeddedKafka, group: str) -> list[int]:
-    """How many partitions each member owns, sorted; nothing while the group rebalances."""
-    stable = kafka.group_state(group) == "Stable"
-    return sorted(each.partitions for each in kafka.members(group)) if stable else []
-
-
-def fill(kafka: EmbeddedKafka, topic: str, count: int) -> set[Place]:
-    """Writes that many records to each partition; returns where all records of the topic are."""
-    for partition in kafka.end_offsets(topic):
-        kafka.produce(topic, [f"value-{number}" for number in range(count)], partition=partition)
-    return {(partition, offset) for partition, end in kafka.end_offsets(topic).items() for offset in range(end)}
-
-
-def caught_up(kafka: EmbeddedKafka, topic: str, group: str) -> bool:
-    return kafka.committed(group, topic) == {(topic, tp): end for tp, end in kafka.end_offsets(topic).items()}
-
-
 @pytest.mark.parametrize("held_s", [10.0, pytest.param(30.0, marks=pytest.mark.slow)])
 def test_a_batch_in_flight_is_finished_and_committed_before_its_partitions_move_at_once(
     kafka: EmbeddedKafka, topic: Callable[..., str], group: str, start: Start, held_s: float
@@ -144,7 +128,8 @@ def test_partitions_that_stay_are_read_while_another_member_finishes_its_batch(
     third = start(name)
     eventually(lambda: len(kafka.members(group)) == 3)
     # Nothing moves before the held batch ends, and the other member reads on what it keeps.
-    everything = fill(kafka, name, 10)
+    fill(kafka, name, 10)
+    everything = places_in(kafka, name)
     eventually(lambda: len(set(other.places)) >= 80, what="reading on")
     assert third.places == []
     held.may_end.set()
@@ -172,7 +157,8 @@ def test_members_that_come_and_go_in_order_read_every_record_once(
             gone[-1].stop()
         fill(kafka, name, 50)
         eventually(lambda: len(shares(kafka, group)) == len(running))
-    everything = fill(kafka, name, 50)
+    fill(kafka, name, 50)
+    everything = places_in(kafka, name)
     eventually(lambda: caught_up(kafka, name, group))
     for each in running:
         each.stop()

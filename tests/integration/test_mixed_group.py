@@ -7,6 +7,7 @@ import re
 import subprocess
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ import pytest
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.broker import java_command
 from tests.integration.query_process import Place, eventually, source_options
+from tests.integration.standing import fill, shares
 
 if TYPE_CHECKING:
     from kafka import KafkaConsumer
@@ -27,7 +29,7 @@ STABLE_S = 8.0
 """For which a group is watched: longer than its members' sessions."""
 
 
-class Consumer:
+class Consumer(ABC):
     """A consumer of another client on a thread of its own, from entering to leaving."""
 
     def __init__(self) -> None:
@@ -43,8 +45,9 @@ class Consumer:
         self._ended.set()
         self._thread.join()
 
+    @abstractmethod
     def _run(self) -> None:
-        raise NotImplementedError
+        """Consumes until it is to end."""
 
 
 class KafkaPython(Consumer):
@@ -154,13 +157,6 @@ def others(kafka: EmbeddedKafka, topic: Callable[..., str], group: str) -> Itera
         yield name, [running.enter_context(kind(kafka, name, group)) for kind in (KafkaPython, Librdkafka, Java)]
 
 
-def fill(kafka: EmbeddedKafka, topic: str, count: int) -> set[Place]:
-    places = set[Place]()
-    for partition in range(PARTITIONS):
-        places.update(kafka.produce(topic, [f"value-{number}" for number in range(count)], partition=partition))
-    return places
-
-
 def test_a_query_shares_a_group_with_every_other_client_and_nothing_is_left_out(
     spark: SparkSession, kafka: EmbeddedKafka, group: str, others: tuple[str, list[Consumer]]
 ) -> None:
@@ -173,9 +169,6 @@ def test_a_query_shares_a_group_with_every_other_client_and_nothing_is_left_out(
     def read() -> set[Place]:
         return {place for each in consumers for place in list(each.places)} | set(mine)
 
-    def shares() -> list[int]:
-        return sorted(each.partitions for each in kafka.members(group)) if kafka.group_state(group) == "Stable" else []
-
     def stays_even() -> bool:
         """Whether the group is split evenly, and none of its members changes for longer than a session."""
         members, watched_until = kafka.members(group), time.monotonic() + STABLE_S
@@ -185,7 +178,7 @@ def test_a_query_shares_a_group_with_every_other_client_and_nothing_is_left_out(
             everything.update(fill(kafka, name, 5))
         return False
 
-    eventually(lambda: sum(shares()) == PARTITIONS and len(shares()) == 3)
+    eventually(lambda: sum(shares(kafka, group)) == PARTITIONS and len(shares(kafka, group)) == 3)
     everything = fill(kafka, name, 20)
     options = source_options(kafka, name, group, **{"kafka.partition.assignment.strategy": "range"})
     frame = spark.readStream.format("kafka-group").options(**options).load()
@@ -198,7 +191,7 @@ def test_a_query_shares_a_group_with_every_other_client_and_nothing_is_left_out(
         assert query.exception() is None
     finally:
         query.stop()
-    eventually(lambda: len(shares()) == 3, what="the others taking over")
+    eventually(lambda: len(shares(kafka, group)) == 3, what="the others taking over")
     everything |= fill(kafka, name, 20)
     eventually(lambda: read() == everything, what="the others reading all")
     assert len(mine) == len(set(mine)), "the query read nothing twice"

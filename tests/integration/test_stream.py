@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,26 +15,20 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 
 from spark_group_source.group.commits import MARK
 from spark_group_source.testing.kafka import EmbeddedKafka
+from tests.integration import query_process
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 DEADLINE = 120
+eventually = partial(query_process.eventually, deadline=DEADLINE)
 
 
 @pytest.fixture
 def topic(kafka: EmbeddedKafka, unique: Callable[[str], str]) -> str:
     """A topic of four partitions."""
     return kafka.create_topic(unique("topic"), partitions=4)
-
-
-def eventually(condition: Callable[[], bool], deadline: float = DEADLINE) -> None:
-    """Waits for a condition; fails when it does not come true in time."""
-    end = time.monotonic() + deadline
-    while not condition():
-        assert time.monotonic() < end, f"not within {deadline} s"
-        time.sleep(0.05)
 
 
 def stream(spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, **options: str) -> DataFrame:

@@ -88,7 +88,7 @@ class FakeBroker:
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            while (frame := _frame(connection)) is not None:
+            while (frame := read_frame(connection)) is not None:
                 if not self.hung and not self._answer(connection, frame):
                     break
         except OSError:
@@ -142,19 +142,20 @@ def _encoded(answer: Any, correlation_id: int, fault: Fault) -> bytes:
     return _SIZE.pack(len(encoded)) + encoded
 
 
-def _frame(connection: socket.socket) -> bytes | None:
+def read_frame(connection: socket.socket) -> bytes | None:
+    """The next message on a connection, without its length; None where the peer has closed it."""
     size = _exactly(connection, _SIZE.size)
     return None if size is None else _exactly(connection, *_SIZE.unpack(size))
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes | None:
-    found = b""
+    found = bytearray()
     while len(found) < size:
         part = connection.recv(size - len(found))
         if not part:
             return None
         found += part
-    return found
+    return bytes(found)
 
 
 def _close(sock: socket.socket) -> None:

@@ -1,0 +1,14 @@
+"""Kafka's numeric error codes that more than one layer looks at, and how one is called in a message."""
+
+from __future__ import annotations
+
+from kafka.errors import for_code
+
+UNKNOWN_TOPIC_OR_PARTITION = 3
+TOPIC_AUTHORIZATION_FAILED = 29
+GROUP_AUTHORIZATION_FAILED = 30
+
+
+def describe(errno: int) -> str:
+    """The code with Kafka's name for it, for example ``25 (UNKNOWN_MEMBER_ID)``."""
+    return f"{errno} ({getattr(for_code(errno), 'message', None) or 'unknown to this release'})"

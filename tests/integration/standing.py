@@ -1,0 +1,30 @@
+"""Where a topic's records are, and how far a group has come with them."""
+
+from __future__ import annotations
+
+from spark_group_source.testing import EmbeddedKafka
+from tests.integration.query_process import Place
+
+
+def fill(kafka: EmbeddedKafka, topic: str, count: int) -> set[Place]:
+    """Writes that many records to each partition; returns where these are."""
+    places = set[Place]()
+    for partition in kafka.end_offsets(topic):
+        places.update(kafka.produce(topic, [f"value-{number}" for number in range(count)], partition=partition))
+    return places
+
+
+def places_in(kafka: EmbeddedKafka, topic: str) -> set[Place]:
+    """Where all records of a topic are that nothing was deleted from."""
+    return {(partition, offset) for partition, end in kafka.end_offsets(topic).items() for offset in range(end)}
+
+
+def caught_up(kafka: EmbeddedKafka, topic: str, group: str) -> bool:
+    """Whether the group has committed the end of every partition."""
+    return kafka.committed(group, topic) == {(topic, tp): end for tp, end in kafka.end_offsets(topic).items()}
+
+
+def shares(kafka: EmbeddedKafka, group: str) -> list[int]:
+    """How many partitions each member owns, sorted; nothing while the group rebalances."""
+    stable = kafka.group_state(group) == "Stable"
+    return sorted(each.partitions for each in kafka.members(group)) if stable else []
