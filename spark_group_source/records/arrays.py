@@ -38,7 +38,9 @@ class Pairs:
     every fourth element copies only the bytes that are wanted. A length of -1 means null.
     """
 
-    def __init__(self, memory: bytes, first: Longs, first_length: Longs, second: Longs, second_length: Longs) -> None:
+    def __init__(
+        self, memory: bytes | bytearray, first: Longs, first_length: Longs, second: Longs, second_length: Longs
+    ) -> None:
         self._nulls = first_length < 0, second_length < 0
         count = len(first)
         bounds = np.empty((count, 4), np.int32)

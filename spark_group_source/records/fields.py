@@ -42,11 +42,10 @@ def fields(chunk: Chunk) -> Fields:
         CorruptRecords: lengths or counts do not add up, or an offset is beyond its batch.
     """
     counts = chunk.headers["count"].astype(np.int64)
-    starts = _starts(chunk, counts)
-    ends = starts[1:]
+    starts, ends = _bounds(chunk, counts)
     memory = np.frombuffer(chunk.memory, np.uint8)
     batch = np.repeat(np.arange(len(counts)), counts)
-    length, at = varints(memory, starts[:-1])
+    length, at = varints(memory, starts)
     bad = length < 0
     timestamp_delta, at = varints(memory, at + 1)
     offset_delta, at = varints(memory, at)
@@ -66,16 +65,17 @@ def fields(chunk: Chunk) -> Fields:
     return Fields(batch, offset, timestamp_delta, key, key_length, value, value_length, header_count, headers, ends)
 
 
-def _starts(chunk: Chunk, counts: Longs) -> Longs:
-    """Where each record begins, and the end of the last; checked at every border of batches."""
-    starts = record_starts(chunk.memory, chunk.begins, counts)
-    borders = np.concatenate(([0], np.cumsum(counts)))
-    wrong = np.flatnonzero(starts[borders] != chunk.begins)
-    if wrong.size:
-        batch = int(wrong[0]) - 1
-        size = chunk.begins[batch + 1] - chunk.begins[batch]
+def _bounds(chunk: Chunk, counts: Longs) -> tuple[Longs, Longs]:
+    """Where each record begins and ends; each batch has at least one."""
+    starts, filled = record_starts(chunk.memory, chunk.begins, chunk.ends, counts)
+    if not filled.all():
+        batch = int(filled.argmin())
+        size = chunk.ends[batch] - chunk.begins[batch]
         raise chunk.place(batch).corrupt(f"its {counts[batch]} records do not fill its {size} bytes")
-    return starts
+    ends = np.empty_like(starts)
+    ends[:-1] = starts[1:]
+    ends[np.cumsum(counts) - 1] = chunk.ends
+    return starts, ends
 
 
 def _impossible(length: Longs, record: Longs) -> npt.NDArray[np.bool_]:

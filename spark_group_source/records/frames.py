@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from spark_group_source.errors import RecordsError
 from spark_group_source.offsets import TopicPartition
@@ -94,12 +93,6 @@ class Frames:
             return None
         length, _ = _LENGTH_AND_MAGIC.unpack_from(self.records, _LENGTH_AT)
         return int(length) + _UP_TO_LENGTH
-
-    def headers(self) -> npt.NDArray[np.void]:
-        """The headers, as an array of :data:`HEADER`."""
-        # A view of the headers that would begin at every byte: picking out of that is forty times faster than slices.
-        anywhere = np.ndarray(max(len(self.records) - SIZE + 1, 0), f"V{SIZE}", self.records, strides=(1,))
-        return anywhere[self.positions[:-1]].view(HEADER)
 
     def place(self, position: int) -> Place:
         """What to call the batch at ``position`` in an error."""

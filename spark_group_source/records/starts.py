@@ -7,6 +7,7 @@ otherwise one record after the other in a plain loop, which is the only work in 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from spark_group_source.records.varints import Longs, varint
 
@@ -27,26 +28,26 @@ _STEPS = np.where(
 _STEPS_OF_FIRST: list[int] = np.where(_FIRST < _MORE, _STEPS, 2 + ((_FIRST & 0x7F) >> 1))[:256].tolist()
 
 
-def record_starts(memory: bytes, begins: Longs, counts: Longs) -> Longs:
-    """Where each record begins, and the end of the last, for batches that lie in ``memory`` one behind the other.
+def record_starts(
+    memory: bytes | bytearray, begins: Longs, ends: Longs, counts: Longs
+) -> tuple[Longs, npt.NDArray[np.bool_]]:
+    """Where each record of several batches begins, and of each batch whether its records fill it.
+
+    Where they do not, the positions of its records mean nothing.
 
     Args:
-        memory: the records of all batches.
-        begins: where each batch begins, and the end of the last.
+        memory: holds the records of all batches, from ``begins`` to ``ends``.
         counts: records of each batch.
-
-    Where lengths lead out of ``memory`` or batches do not end where the next begins, positions are wrong: callers
-    compare those at the borders of batches.
     """
     steps, total = int(counts.max(initial=0)), int(counts.sum())
     if total >= _LEAST_ABREAST * max(steps, 1) and steps * len(counts) <= _MOST_EMPTY * total:
-        found = _abreast(memory, begins, counts)
+        found = _abreast(memory, begins, ends, counts)
         if found is not None:
-            return found
-    return np.array(_one_by_one(memory, total), np.int64)
+            return found, np.ones(len(counts), np.bool_)
+    return _one_by_one(memory, begins, ends, counts)
 
 
-def _abreast(memory: bytes, begins: Longs, counts: Longs) -> Longs | None:
+def _abreast(memory: bytes | bytearray, begins: Longs, ends: Longs, counts: Longs) -> Longs | None:
     """None where a length takes more than two bytes, or a batch does not end where it should."""
     # Those with most records first, so that the ones that still have some stay together.
     order = np.argsort(-counts, kind="stable")
@@ -55,32 +56,41 @@ def _abreast(memory: bytes, begins: Longs, counts: Longs) -> Longs | None:
     abreast = np.searchsorted(-many, -steps[:, 0], side="left").tolist()
     first_two = np.ndarray(len(memory) - 1, "<u2", memory, strides=(1,))
     found = np.empty((len(steps), len(many)), np.int64)
-    at = begins[:-1][order]
-    ends = at.copy()
+    behind = begins[order]
     try:
         for step, width in enumerate(abreast):
-            at = ends[:width]
+            at = behind[:width]
             found[step, :width] = at
-            ends[:width] = at + _STEPS[first_two[at]]
+            at += _STEPS[first_two[at]]
     except IndexError:
         return None
-    if (ends != begins[1:][order]).any():
+    if (behind != ends[order]).any():
         return None
-    starts = np.empty(int(many.sum()) + 1, np.int64)
+    starts = np.empty(int(many.sum()), np.int64)
     firsts = np.concatenate(([0], np.cumsum(counts[:-1])))[order]
     there = steps < many
     starts[(firsts + steps)[there]] = found[there]
-    starts[-1] = begins[-1]
     return starts
 
 
-def _one_by_one(memory: bytes, count: int) -> list[int]:
-    """Where the lengths lead out of ``memory``, the rest are zeros."""
-    starts = [0] * (count + 1)
-    position = 0
+def _one_by_one(
+    memory: bytes | bytearray, begins: Longs, ends: Longs, counts: Longs
+) -> tuple[Longs, npt.NDArray[np.bool_]]:
+    starts = [0] * int(counts.sum())
+    filled = np.empty(len(counts), np.bool_)
+    first = 0
+    for batch, (begin, end, count) in enumerate(zip(begins.tolist(), ends.tolist(), counts.tolist(), strict=True)):
+        filled[batch] = _walk(memory, begin, range(first, first + count), starts) == end
+        first += count
+    return np.array(starts, np.int64), filled
+
+
+def _walk(memory: bytes | bytearray, position: int, records: range, starts: list[int]) -> int:
+    """Fills in the starts of one batch's records. The end of the last; -1 where a length leads out of memory."""
     steps = _STEPS_OF_FIRST
     try:
-        for index in range(1, count + 1):
+        for index in records:
+            starts[index] = position
             first = memory[position]
             if first < 128:
                 position += steps[first]
@@ -89,7 +99,6 @@ def _one_by_one(memory: bytes, count: int) -> list[int]:
             else:
                 length, body = varint(memory, position)
                 position = body + max(length, 0)
-            starts[index] = position
     except IndexError:
-        pass
-    return starts
+        return -1
+    return position

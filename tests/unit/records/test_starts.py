@@ -12,6 +12,7 @@ from kafka.record.util import encode_varint
 
 from spark_group_source.records import starts
 from spark_group_source.records.starts import record_starts
+from spark_group_source.records.varints import Longs
 
 SIZES = st.sampled_from([1, 2, 62, 63, 64, 65, 300, 8190, 8191])
 BATCHES = st.lists(st.lists(SIZES, min_size=1, max_size=6), min_size=1, max_size=6)
@@ -23,12 +24,31 @@ def record(size: int) -> bytes:
     return bytes(length) + bytes(size)
 
 
-def walked(memory: bytes, begins: list[int], counts: list[int]) -> list[int]:
-    return list(record_starts(memory, np.array(begins, np.int64), np.array(counts, np.int64)))
+def longs(numbers: list[int]) -> Longs:
+    return np.array(numbers, np.int64)
+
+
+def walked(memory: bytes, begins: list[int], ends: list[int], counts: list[int]) -> tuple[list[int], list[bool]]:
+    found, filled = record_starts(memory, longs(begins), longs(ends), longs(counts))
+    return found.tolist(), filled.tolist()
 
 
 def borders(parts: list[bytes]) -> list[int]:
     return [0, *itertools.accumulate(len(each) for each in parts)]
+
+
+def with_gaps(sizes: list[list[int]], gap: int) -> tuple[bytes, list[int], list[int], list[int]]:
+    """Memory with batches of records of these sizes, ``gap`` bytes between them: it, their begins and ends, and where
+    records begin."""
+    memory, begins, ends, starts = b"", [], [], []
+    for batch in sizes:
+        memory += b"\xff" * gap
+        begins.append(len(memory))
+        for size in batch:
+            starts.append(len(memory))
+            memory += record(size)
+        ends.append(len(memory))
+    return memory, begins, ends, starts
 
 
 @pytest.fixture
@@ -48,44 +68,46 @@ def abreast(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return ended
 
 
-@given(BATCHES)
-def test_batches_side_by_side_begin_where_they_do_one_after_the_other(sizes: list[list[int]]) -> None:
-    records = [record(size) for each in sizes for size in each]
-    expected = borders(records)
-    memory = b"".join(records)
-    begins = borders([b"".join(map(record, each)) for each in sizes])
-    counts = [len(each) for each in sizes]
-    found = starts._abreast(memory, np.array(begins, np.int64), np.array(counts, np.int64))
-    assert found is not None
-    assert found.tolist() == starts._one_by_one(memory, sum(counts)) == expected
+@given(BATCHES, st.sampled_from([0, 1, 61]))
+def test_batches_side_by_side_begin_where_they_do_one_after_the_other(sizes: list[list[int]], gap: int) -> None:
+    memory, begins, ends, expected = with_gaps(sizes, gap)
+    bounds = longs(begins), longs(ends), longs([len(each) for each in sizes])
+    abreast = starts._abreast(memory, *bounds)
+    assert abreast is not None
+    found, filled = starts._one_by_one(memory, *bounds)
+    assert abreast.tolist() == found.tolist() == expected
+    assert filled.all()
 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 8191, 8192, 2**20 - 1, 2**20])
 def test_records_of_every_length_are_walked(abreast: list[bool], size: int) -> None:
-    step = len(record(size))
-    assert walked(record(size) * 6, [0, 2 * step, 6 * step], [2, 4]) == [step * number for number in range(7)]
+    memory, begins, ends, expected = with_gaps([[size] * 2, [size] * 4], gap=3)
+    assert walked(memory, begins, ends, [2, 4]) == (expected, [True, True])
     assert abreast == [size < 8192], "longer ones are walked one by one"
 
 
 @given(st.binary(min_size=1, max_size=60), st.lists(st.integers(0, 3), min_size=1, max_size=4), st.data())
 def test_damage_leads_the_walk_side_by_side_nowhere_else(raw: bytes, counts: list[int], data: st.DataObject) -> None:
     cuts = st.lists(st.integers(0, len(raw)), min_size=len(counts) - 1, max_size=len(counts) - 1)
-    begins = [0, *sorted(data.draw(cuts)), len(raw)]
-    found = starts._abreast(raw, np.array(begins, np.int64), np.array(counts, np.int64))
-    assert found is None or found.tolist() == starts._one_by_one(raw, sum(counts))
+    inner = sorted(data.draw(cuts))
+    bounds = longs([0, *inner]), longs([*inner, len(raw)]), longs(counts)
+    abreast = starts._abreast(raw, *bounds)
+    found, filled = starts._one_by_one(raw, *bounds)
+    assert abreast is None or (filled.all() and abreast.tolist() == found.tolist())
 
 
-def test_a_walk_out_of_memory_leaves_zeros(abreast: list[bool]) -> None:
-    assert walked(b"\x02a\x08b", [0, 4], [4]) == [0, 2, 7, 0, 0]
+def test_batches_that_their_records_do_not_fill_are_told(abreast: list[bool]) -> None:
+    memory = b"\x02a" + b"\x02b" + b"\x08c" + b"\x02d"
+    _, filled = walked(memory, [0, 2, 4, 6], [2, 4, 6, 8], [1, 2, 1, 1])
+    assert filled == [True, False, False, True], "one has more records than fit, the other a length that is too long"
     assert abreast == [False]
 
 
 def test_one_batch_of_many_records_among_small_ones_takes_no_room_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(starts, "_abreast", lambda *_: pytest.fail("walked side by side"))
-    sizes = [[1] * 10_000, *[[1]] * 1000]
-    begins = borders([b"".join(map(record, each)) for each in sizes])
-    assert len(walked(bytes(begins[-1]), begins, [len(each) for each in sizes])) == 11_001
+    memory, begins, ends, expected = with_gaps([[1] * 10_000, *[[1]] * 1000], gap=0)
+    assert walked(memory, begins, ends, [10_000, *[1] * 1000])[0] == expected
 
 
 def test_nothing_begins_nowhere() -> None:
-    assert walked(b"", [0], []) == [0]
+    assert walked(b"", [], [], []) == ([], [])
