@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options import SourceOptions
@@ -126,6 +125,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task, as Arrow record batches. Runs on an executor."""
+        from spark_group_source.fetch.reader import read  # the driver decodes nothing
+
         assert isinstance(partition, TaskPartition), partition
         yield from read(partition.task)
         ready_for_the_next_task()
