@@ -27,6 +27,8 @@ class Reading:
         options = {"startingOffsets": "earliest", **options}
         options |= {"kafka.bootstrap.servers": self.servers, "subscribe": self.topic}
         options["includeHeaders"] = str(self.case.topic.headers).lower()
+        if self.case.topic.transactional:
+            options["kafka.isolation.level"] = "read_committed"
         if limit:
             options["maxOffsetsPerTrigger"] = str(limit)
         if self.source == GROUP:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import random
 import subprocess
+import time
 from pathlib import Path
 
 from benchmark.cases import Topic
 from benchmark.errors import BenchError
+from spark_group_source.clock import Deadline
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.broker import java_command
 
@@ -17,6 +20,14 @@ TOOLS = "org.apache.kafka.tools"
 HEAP = "512m"
 PRODUCE_TIMEOUT_S = 300.0
 ERROR_TAIL = 2000
+TRANSACTION_MS = "200"
+COMPACTION = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(2**23),
+    "min.cleanable.dirty.ratio": "0.01",
+}
+COMPACTED_PART, COMPACTION_TIMEOUT_S, SETTLED_S, POLL_S = 0.8, 180.0, 5.0, 0.5
+"""Compaction has been there when the topic has at most this part of its size, and that does not change for a while."""
 LINES, MOST_BYTES = 10_000, 20_000_000
 """Different values of a topic: so many, or so many bytes of them."""
 WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "haven", "inlet", "jetty", "knoll", "ledge")
@@ -29,15 +40,46 @@ def write(kafka: EmbeddedKafka, name: str, topic: Topic, work: Path) -> None:
     Raises:
         BenchError: Kafka's producer failed, or the topic does not hold what was written.
     """
-    kafka.create_topic(name, topic.partitions)
-    properties = {"bootstrap.servers": kafka.bootstrap_servers, "compression.type": topic.codec, "acks": "1"}
+    kafka.create_topic(name, topic.partitions, COMPACTION if topic.compacted else None)
+    properties = {"bootstrap.servers": kafka.bootstrap_servers, "compression.type": topic.codec}
+    properties["acks"] = "all" if topic.transactional else "1"
     if not topic.batched:
         properties |= {"linger.ms": "0", "batch.size": "1"}
-    produce = _produce_with_headers if topic.headers else _produce
-    produce(kafka, name, topic, [f"{key}={value}" for key, value in properties.items()], work)
+    given = [f"{key}={value}" for key, value in properties.items()]
+    if topic.headers or topic.compacted:
+        _produce_lines(kafka, name, topic, given)
+    else:
+        _produce(kafka, name, topic, given, work)
     held = sum(kafka.end_offsets(name).values())
-    if held != topic.records:
+    if held != topic.records and not topic.transactional:
         raise BenchError(f"{held:,} of {topic.records:,} records are in topic {name}.")
+    if topic.compacted:
+        _wait_until_compacted(kafka, name)
+
+
+def _wait_until_compacted(kafka: EmbeddedKafka, name: str) -> None:
+    deadline = Deadline.after(COMPACTION_TIMEOUT_S)
+    written = size = _size(kafka, name)
+    settled = Deadline.after(SETTLED_S)
+    while size > written * COMPACTED_PART or not settled.expired():
+        if deadline.expired():
+            raise BenchError(f"Topic {name} has {size:,} of {written:,} bytes after {COMPACTION_TIMEOUT_S:.0f} s.")
+        time.sleep(POLL_S)
+        before, size = size, _size(kafka, name)
+        if size != before:
+            settled = Deadline.after(SETTLED_S)
+
+
+def _size(kafka: EmbeddedKafka, name: str) -> int:
+    with kafka.admin() as admin:
+        answers = admin.describe_log_dirs([name])
+    return sum(
+        partition["partition_size"]
+        for answer in answers
+        for directory in answer["log_dirs"]
+        for topic in directory["topics"]
+        for partition in topic["partitions"]
+    )
 
 
 def values(topic: Topic) -> list[str]:
@@ -58,6 +100,8 @@ def _produce(kafka: EmbeddedKafka, name: str, topic: Topic, properties: list[str
     lines.write_text("\n".join(values(topic)), encoding="ascii")
     arguments = ["--topic", name, "--num-records", str(topic.records), "--throughput", "-1"]
     arguments += ["--payload-file", str(lines), "--producer-props", *properties]
+    if topic.transactional:
+        arguments += ["--transactional-id", name, "--transaction-duration-ms", TRANSACTION_MS]
     with subprocess.Popen(
         java_command(kafka.libs, HEAP, f"{TOOLS}.ProducerPerformance", arguments),
         stdout=subprocess.DEVNULL,
@@ -66,14 +110,18 @@ def _produce(kafka: EmbeddedKafka, name: str, topic: Topic, properties: list[str
         _finish(process)
 
 
-def _produce_with_headers(kafka: EmbeddedKafka, name: str, topic: Topic, properties: list[str], work: Path) -> None:
-    """Through the console producer: the one for performance writes no headers."""
-    lines = [
-        f"{HEADERS.format(trace=number * 2_654_435_761 % 2**32, origin=number % 50)}\t{value}"
-        for number, value in enumerate(values(topic))
-    ]
+def _produce_lines(kafka: EmbeddedKafka, name: str, topic: Topic, properties: list[str]) -> None:
+    """Through the console producer: the one for performance writes no headers and no keys."""
+    chance = random.Random(name)
+    parsed = "parse.headers" if topic.headers else "parse.key"
+
+    def line(number: int, value: str) -> str:
+        if topic.headers:
+            return f"{HEADERS.format(trace=number * 2_654_435_761 % 2**32, origin=number % 50)}\t{value}\n"
+        return f"{chance.randrange(topic.records):08x}\t{value}\n"
+
     arguments = ["--topic", name, "--bootstrap-server", kafka.bootstrap_servers]
-    arguments += ["--reader-property", "parse.headers=true", "--compression-codec", topic.codec]
+    arguments += ["--property", f"{parsed}=true", "--compression-codec", topic.codec]
     arguments += itertools.chain.from_iterable(("--producer-property", each) for each in properties)
     with subprocess.Popen(
         java_command(kafka.libs, HEAP, f"{TOOLS}.ConsoleProducer", arguments),
@@ -82,8 +130,11 @@ def _produce_with_headers(kafka: EmbeddedKafka, name: str, topic: Topic, propert
         stderr=subprocess.PIPE,
     ) as process:
         assert process.stdin is not None
-        for start in range(0, topic.records, len(lines)):
-            process.stdin.write("".join(f"{line}\n" for line in lines[: topic.records - start]).encode("ascii"))
+        texts = values(topic)
+        with contextlib.suppress(BrokenPipeError):  # it has failed, and says why
+            for start in range(0, topic.records, len(texts)):
+                some = itertools.islice(enumerate(texts), topic.records - start)
+                process.stdin.write("".join(line(*each) for each in some).encode("ascii"))
         _finish(process)
 
 
