@@ -22,19 +22,24 @@ def after_a_task() -> Iterator[None]:
     gc.unfreeze()
 
 
-@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux delays acknowledgements in this way")
+LINUX = pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux has the option")
+
+
+@pytest.mark.parametrize("option", ["TCP_NODELAY", pytest.param("TCP_QUICKACK", marks=LINUX)])
 @pytest.mark.usefixtures("after_a_task")
-def test_the_first_bytes_of_the_next_task_are_acknowledged_at_once() -> None:
+def test_no_packet_of_the_next_task_waits_for_an_acknowledgement(option: str) -> None:
+    number = getattr(socket, option)
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as worker,
         server.accept()[0],
     ):
-        worker.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+        worker.setsockopt(socket.IPPROTO_TCP, number, 0)
         gc.collect(0)
-        assert not worker.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK)
+        assert not worker.getsockopt(socket.IPPROTO_TCP, number)
         gc.collect()
-        assert worker.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK)
+        assert worker.getsockopt(socket.IPPROTO_TCP, number)
+        worker.sendall(b"still open")
 
 
 @pytest.mark.usefixtures("after_a_task")
