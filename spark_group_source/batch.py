@@ -1,7 +1,8 @@
 """Spark's door for bounded reads: ``spark.read.format("kafka-group")``.
 
 Spark makes the reader, asks it for its partitions and pickles it to the executors, all in a process that ends then. It
-does so for each action and for each time a frame stands in a plan: each of these has the ends of its own moment.
+does so once for each frame that is loaded, when the first action on it is planned: from then on that frame reads the
+same records, and one that is loaded anew those of its own moment.
 """
 
 from __future__ import annotations

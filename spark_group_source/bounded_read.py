@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import closing
 
 from spark_group_source.bounds import Committed, EndAt, Place, StartAt
 from spark_group_source.clock import Clock, Deadline, monotonic
@@ -42,11 +43,8 @@ def plan(options: SourceOptions, wire: WireOptions, clock: Clock = monotonic) ->
             behind the end; or the group has no offset, and ``startingOffsetsFallback`` is ``fail``.
         DataLoss: an offset to start or end at is not in its log, and ``failOnDataLoss`` is true.
     """
-    cluster = Cluster(wire)
-    try:
+    with closing(Cluster(wire)) as cluster:
         return _Plan(options, cluster, clock).ranges()
-    finally:
-        cluster.close()
 
 
 class _Plan:

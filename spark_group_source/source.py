@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_group_source.batch import GroupBoundedReader
-from spark_group_source.modes import check_stream, ignored
+from spark_group_source.modes import ignored
 from spark_group_source.options import parse_options
 from spark_group_source.schema import source_schema
 from spark_group_source.stream import Application, GroupStreamReader
@@ -39,12 +39,7 @@ class GroupSource(DataSource):
         return source_schema(self._parsed.include_headers)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """The reader of one streaming query.
-
-        Raises:
-            OptionError: an option that streams need is missing, or one is given that they cannot have.
-        """
-        check_stream(self._parsed)
+        """The reader of one streaming query."""
         return GroupStreamReader(self._parsed, schema, self.application)
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.task import FetchTask
+from spark_group_source.modes import check_stream
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options import SourceOptions
 from spark_group_source.planning import tasks
@@ -88,6 +89,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The empty offset: where partitions start is known once they are owned, and never from here.
 
         Raises:
+            OptionError: an option that streams need is missing, or one is given that they cannot have.
             GroupSourceError: the topics or the group cannot be had.
         """
         self._started(BatchOffset())
@@ -142,6 +144,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._driver is None:
             from spark_group_source.driver import Driver  # executors need nothing of the group
 
+            # Not in streamReader(): what is raised there Spark buries under an error of its own.
+            check_stream(self._options)
             columns_of(self._schema)
             log_to_stderr()
             _leave_on_sigterm()
