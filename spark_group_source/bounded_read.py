@@ -18,7 +18,6 @@ from spark_group_source.existing_topics import existing_topics
 from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.state import Refused
-from spark_group_source.group.subscription import Subscription
 from spark_group_source.modes import bounded_end, bounded_start
 from spark_group_source.offsets import NAMED, OffsetRange, TopicPartition, names
 from spark_group_source.options import SourceOptions
@@ -58,7 +57,7 @@ class _Plan:
 
     def ranges(self) -> list[OffsetRange]:
         given = self._options
-        subscription = Subscription(given.topics, given.topic_pattern, given.include_internal_topics)
+        subscription = group_settings(given).subscription
         topics = existing_topics(subscription, self._cluster, self._clock)
         partitions = {TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions}
         if not partitions:
