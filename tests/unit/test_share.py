@@ -137,6 +137,22 @@ def test_offsets_and_times_are_for_partitions_without_a_committed_offset(
     assert share.positions(OWNER) == starts
 
 
+@pytest.mark.parametrize(
+    ("fallback", "starts"),
+    [
+        ({}, {A: 10, B: 5}),
+        ({"startingOffsetsFallback": "latest"}, {A: 10, B: 5}),
+        ({"startingOffsetsFallback": "earliest"}, {A: 2, B: 0}),
+    ],
+)
+def test_committed_starts_at_its_fallback_where_there_is_no_commit(
+    access: Access, logs: dict[TopicPartition, tuple[int, int]], fallback: dict[str, str], starts: Any
+) -> None:
+    share = make(access, startingOffsets="committed", **fallback)
+    share.gained(BOTH, OWNER)
+    assert share.positions(OWNER) == starts
+
+
 def test_a_partition_added_while_the_query_runs_starts_at_its_beginning_whatever_offsets_are_given(
     access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
