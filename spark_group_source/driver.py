@@ -7,34 +7,28 @@ the one thread that Spark's calls come on.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Mapping
 
 from spark_group_source.admission import Offsets, admit, backlog
 from spark_group_source.clock import Clock, Deadline, monotonic
-from spark_group_source.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, describe
-from spark_group_source.errors import DataLoss, GroupSourceError, TopicError
+from spark_group_source.errors import DataLoss, GroupSourceError
+from spark_group_source.existing_topics import existing_topics
 from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.member import Member
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.log_ends import LogEnds
+from spark_group_source.modes import stream_start
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options import SourceOptions
+from spark_group_source.resolution import check_names
 from spark_group_source.run_target import RunTarget
 from spark_group_source.share import Access, Share
 from spark_group_source.topic_ids import TopicIds
-from spark_group_source.wire.cluster import Cluster, Topic
+from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 
 log = logging.getLogger(__name__)
-
-START_TIMEOUT = 20.0
-"""Seconds in which brokers and topics must have been seen before the query fails."""
-
-TOPIC_PATIENCE = 3.0
-"""Seconds in which a topic that is not known may still become known: brokers learn of new ones one by one."""
 
 REPORT_INTERVAL = 300.0
 """Seconds between two lines that say what happened to the membership."""
@@ -72,12 +66,15 @@ class Driver:
         Raises:
             BrokerUnavailable: no broker answered in time.
             TopicError: a topic does not exist or may not be described.
+            OptionError: the checkpoint is new, and an option names other partitions than there are to start at.
         """
-        topics = self._check_topics()
+        topics = existing_topics(self._settings.subscription, self._own.cluster, self._clock)
         self._ids.restore(logged)
         existing = frozenset(
             TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions
         )
+        if not logged.ranges:
+            check_names(stream_start(self._options), existing)
         self._share.restore(logged.ends(), existing)
         self._member.start(topics)
 
@@ -273,31 +270,6 @@ class Driver:
                     "The topic was made anew or its log was cut. Start with a new checkpoint and reset the group's"
                     " offsets, or set failOnDataLoss to false to go on at the end of the log.",
                 )
-
-    def _check_topics(self) -> Mapping[str, Topic]:
-        """The topics subscribed to; raises the error of one that is not there, once brokers had time to learn of it."""
-        deadline = Deadline.after(START_TIMEOUT, self._clock)
-        patience = deadline.at_most(TOPIC_PATIENCE)
-        while True:
-            topics = self._settings.subscription.find(self._own.cluster, deadline)
-            bad = {
-                name: topics[name].error if name in topics else UNKNOWN_TOPIC_OR_PARTITION
-                for name in self._options.topics
-            }
-            bad = {name: errno for name, errno in bad.items() if errno}
-            if not bad:
-                return topics
-            if patience.expired() or TOPIC_AUTHORIZATION_FAILED in bad.values():
-                break
-            time.sleep(0.2)
-        name, errno = next(iter(bad.items()))
-        raise TopicError(
-            f"Topic '{name}' cannot be read: the brokers answer {describe(errno)}.",
-            "Grant the principal DESCRIBE and READ on it."
-            if errno == TOPIC_AUTHORIZATION_FAILED
-            else "Create it, or correct 'subscribe'.",
-            errno=errno,
-        )
 
 
 def group_settings(options: SourceOptions) -> GroupSettings:

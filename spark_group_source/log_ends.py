@@ -9,9 +9,8 @@ from collections.abc import Mapping, Set
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DataLoss, GroupSourceError
 from spark_group_source.fetch.positions import log_offsets
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.offsets import LATEST, TopicPartition
 from spark_group_source.options import SourceOptions
-from spark_group_source.starting_offsets import StartAt
 from spark_group_source.wire.cluster import Cluster
 
 log = logging.getLogger(__name__)
@@ -100,7 +99,7 @@ class LogEnds:
         try:
             found = log_offsets(
                 self._cluster,
-                dict.fromkeys(partitions - self._missing, StartAt.LATEST.value),
+                dict.fromkeys(partitions - self._missing, LATEST),
                 read_committed=self._options.read_committed,
                 deadline=Deadline.after(LOOK_TIMEOUT, self._clock),
                 missing=missing,

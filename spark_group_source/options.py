@@ -12,6 +12,19 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from spark_group_source.assignors import parse_assignors
+from spark_group_source.bounds import (
+    AtTime,
+    Committed,
+    EndAt,
+    StartAt,
+    check_start,
+    parse_end,
+    parse_fallback,
+    parse_or_latest,
+    parse_start,
+    time_of,
+    times_of,
+)
 from spark_group_source.errors import OptionError
 from spark_group_source.option_values import (
     addresses,
@@ -29,7 +42,6 @@ from spark_group_source.option_values import (
     warn_or_fail,
 )
 from spark_group_source.refused_options import refusal
-from spark_group_source.starting_offsets import StartAt, parse_fallback, parse_start, start_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +49,18 @@ class SourceOptions:
     """All options, checked. Times are in seconds, sizes in bytes."""
 
     bootstrap_servers: tuple[tuple[str, int], ...]
-    group_id: str
+    group_id: str = ""
     topics: tuple[str, ...] = ()
     topic_pattern: str | None = None
     include_internal_topics: bool = False
-    starting_offsets: StartAt = StartAt.LATEST
-    starting_offsets_fallback: StartAt | None = None
+    starting_offsets: StartAt | None = None
+    starting_offsets_fallback: Committed | None = None
+    starting_offsets_by_timestamp: AtTime | None = None
+    starting_timestamp: AtTime | None = None
+    starting_time_or_latest: bool = False
+    ending_offsets: EndAt | None = None
+    ending_offsets_by_timestamp: AtTime | None = None
+    ending_timestamp: AtTime | None = None
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay: float = 900.0
@@ -88,16 +106,47 @@ class Option:
 
 OPTIONS: tuple[Option, ...] = (
     Option("kafka.bootstrap.servers", "bootstrap_servers", addresses, "Brokers to start from.", required=True),
-    Option("kafka.group.id", "group_id", name_of, "The consumer group to be a member of.", required=True),
+    Option("kafka.group.id", "group_id", name_of, "The consumer group to be a member of."),
     Option("subscribe", "topics", topics, "Topics to read, separated by commas; or subscribePattern."),
     Option("subscribePattern", "topic_pattern", pattern, "Regular expression found in the names of topics to read."),
     Option("includeInternalTopics", "include_internal_topics", flag, "subscribePattern finds Kafka's own topics too."),
-    Option("startingOffsets", "starting_offsets", parse_start, "Start of partitions without a committed offset."),
+    Option("startingOffsets", "starting_offsets", parse_start, "earliest, latest, committed or JSON: see Positions."),
     Option(
         "startingOffsetsFallback",
         "starting_offsets_fallback",
         parse_fallback,
         "With startingOffsets=committed: latest, earliest or fail.",
+    ),
+    Option(
+        "startingOffsetsByTimestamp",
+        "starting_offsets_by_timestamp",
+        times_of("startingOffsetsByTimestamp"),
+        "JSON with a time for each partition; goes before startingOffsets.",
+    ),
+    Option(
+        "startingTimestamp",
+        "starting_timestamp",
+        time_of("startingTimestamp"),
+        "Start of all partitions, in ms since 1970; goes before both of these.",
+    ),
+    Option(
+        "startingOffsetsByTimestampStrategy",
+        "starting_time_or_latest",
+        parse_or_latest,
+        "Where no record is as late: error, or latest, the end of the log.",
+    ),
+    Option("endingOffsets", "ending_offsets", parse_end, "End of a bounded read: latest or JSON."),
+    Option(
+        "endingOffsetsByTimestamp",
+        "ending_offsets_by_timestamp",
+        times_of("endingOffsetsByTimestamp", or_latest=True),
+        "JSON with a time for each partition; goes before endingOffsets.",
+    ),
+    Option(
+        "endingTimestamp",
+        "ending_timestamp",
+        time_of("endingTimestamp", or_latest=True),
+        "End of all partitions, in ms since 1970; goes before both of these.",
     ),
     Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", count, "Most offsets that a micro-batch covers."),
     Option("minOffsetsPerTrigger", "min_offsets_per_trigger", count, "Fewest new offsets that make a micro-batch."),
@@ -197,14 +246,14 @@ def _checked(options: SourceOptions) -> SourceOptions:
             f"Option 'minOffsetsPerTrigger' is {least}, more than 'maxOffsetsPerTrigger' ({most}).",
             "No batch could ever be large enough and small enough: lower the first or raise the second.",
         )
-    return replace(
-        options,
-        starting_offsets=start_at(
-            options.starting_offsets, options.starting_offsets_fallback, options.reset_offsets_on_start
-        ),
-        # A first pause beyond the longest is the longest, as in Kafka's own client.
-        retry_backoff=min(options.retry_backoff, options.retry_backoff_max),
+    check_start(
+        options.starting_offsets,
+        options.starting_offsets_fallback,
+        options.starting_timestamp or options.starting_offsets_by_timestamp,
+        options.reset_offsets_on_start,
     )
+    # A first pause beyond the longest is the longest, as in Kafka's own client.
+    return replace(options, retry_backoff=min(options.retry_backoff, options.retry_backoff_max))
 
 
 def defaults() -> dict[str, Any]:

@@ -61,7 +61,8 @@ def _parts(ranges: Sequence[OffsetRange], count: int) -> list[tuple[OffsetRange,
     """
 
     def share(each: OffsetRange, total: int, of: int) -> int:
-        return min(max(round(each.size / total * of), 1), each.size)
+        # Halves go up, as in Java: Python's round() would give two ranges four tasks where five are the least.
+        return min(max(int(each.size / total * of + 0.5), 1), each.size)
 
     total = sum(each.size for each in ranges)
     kept = {each for each in ranges if share(each, total, count) == 1}

@@ -16,8 +16,7 @@ from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Refused
 from spark_group_source.log_ends import go_on_without
-from spark_group_source.offsets import TopicPartition
-from spark_group_source.starting_offsets import StartAt
+from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition
 from spark_group_source.wire.cluster import Cluster, Topic
 
 log = logging.getLogger(__name__)
@@ -132,7 +131,7 @@ class RunTarget:
             if topic.error and topic.name not in unknown:
                 raise _trouble(topic)
         wanted = {TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions}
-        found, missing = self._offsets(wanted, StartAt.LATEST, deadline)
+        found, missing = self._offsets(wanted, LATEST, deadline)
         silent = wanted - found.keys() - missing
         if silent or ((unknown or missing) and not patience.expired()):
             names = ", ".join([*sorted(unknown), *map(str, sorted(silent | missing))][:20])
@@ -144,7 +143,7 @@ class RunTarget:
     def _note(self, committed: Mapping[TopicPartition, Committed], deadline: Deadline) -> None:
         uncommitted = [tp for tp in self._behind if tp not in committed]
         # An empty partition may have an owner that never commits it: there is nothing to wait for.
-        starts, missing = self._offsets(uncommitted, StartAt.EARLIEST, deadline)
+        starts, missing = self._offsets(uncommitted, EARLIEST, deadline)
         go_on_without(missing, self._fail_on_data_loss)
         self._forget(missing)
         at = self._seen | {tp: each.offset for tp, each in committed.items()} | starts
@@ -163,11 +162,11 @@ class RunTarget:
                 book.pop(tp, None)
 
     def _offsets(
-        self, partitions: Iterable[TopicPartition], at: StartAt, deadline: Deadline
+        self, partitions: Iterable[TopicPartition], at: int, deadline: Deadline
     ) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
         """The offsets that leaders told, and the partitions that do not exist."""
         missing: set[TopicPartition] = set()
-        specs = dict.fromkeys(partitions, at.value)
+        specs = dict.fromkeys(partitions, at)
         found = log_offsets(
             self._cluster, specs, read_committed=self._read_committed, deadline=deadline, missing=missing
         )

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from spark_group_source.bounds import Committed, Earliest, Place
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION, describe
 from spark_group_source.errors import CommitFailed, DeadlineExceeded, GroupSourceError, OptionError
@@ -20,10 +21,11 @@ from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.counters import Counters
 from spark_group_source.group.state import Membership, Partitions, Refused
 from spark_group_source.group.verdicts import Verdict, verdict
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.modes import stream_start
+from spark_group_source.offsets import TopicPartition, names
 from spark_group_source.options import SourceOptions
 from spark_group_source.rebalance_callback import rebalance_callback
-from spark_group_source.starting_offsets import StartAt
+from spark_group_source.resolution import resolve
 from spark_group_source.wire.cluster import Cluster
 
 log = logging.getLogger(__name__)
@@ -103,7 +105,7 @@ class Share:
 
     def revoked(self, partitions: Partitions, late: Partitions) -> None:
         """Forgets partitions given up. Caller: the member's thread."""
-        log.info("group %s: gave up %s", self._group_id, _names(partitions))
+        log.info("group %s: gave up %s", self._group_id, names(partitions))
         self.counters.handed_over += len(partitions)
         self.counters.handed_over_late += len(late)
         if late:
@@ -111,13 +113,13 @@ class Share:
                 "group %s: the batch that reads %s did not end within the hand-over time; its next owner repeats it."
                 " Raise kafka.max.poll.interval.ms or make batches smaller with maxOffsetsPerTrigger.",
                 self._group_id,
-                _names(late),
+                names(late),
             )
         self._dropped(partitions)
 
     def lost(self, partitions: Partitions, why: str) -> None:
         """Forgets partitions that were taken away. Caller: the member's thread."""
-        log.warning("group %s: lost %s: %s", self._group_id, _names(partitions), why)
+        log.warning("group %s: lost %s: %s", self._group_id, names(partitions), why)
         self.counters.lost += len(partitions)
         self._dropped(partitions)
 
@@ -207,7 +209,7 @@ class Share:
             # A topic may be deleted between its assignment and now: the next rebalance takes it away.
             if not error.retriable and getattr(error, "errno", None) != UNKNOWN_TOPIC_OR_PARTITION:
                 raise
-            log.warning("group %s: no start position for %s: %s", self._group_id, _names(mine), error)
+            log.warning("group %s: no start position for %s: %s", self._group_id, names(mine), error)
         finally:
             with self._lock:
                 self._resolving -= mine
@@ -218,7 +220,7 @@ class Share:
         if isinstance(committed, Refused):
             raise committed.error or DeadlineExceeded(f"The committed offsets cannot be read: {committed.why}.")
         if self._resetting:
-            log.info("group %s: resetOffsetsOnStart moves %s", self._group_id, _names(partitions))
+            log.info("group %s: resetOffsetsOnStart moves %s", self._group_id, names(partitions))
             committed = {}
         with self._lock:
             logged = {tp: self._ledger.logged.get(tp) for tp in partitions}
@@ -228,10 +230,10 @@ class Share:
         unknown = frozenset(tp for tp in partitions if tp not in committed and logged[tp] is None)
         existing = self._existing - anew
         starts = self._starts_without_commit(unknown & existing, access, deadline)
-        starts |= self._starts(unknown - existing, access, deadline, StartAt.EARLIEST)
+        starts |= self._starts(unknown - existing, access, deadline, Earliest())
         silent = unknown - starts.keys()
         if silent:
-            log.warning("group %s: no start position for %s: no leader tells it", self._group_id, _names(silent))
+            log.warning("group %s: no start position for %s: no leader tells it", self._group_id, names(silent))
         positions = {tp: resume_at(committed.get(tp), logged[tp], starts.get(tp)) for tp in partitions - silent}
         moved = self._callback(logged, positions)
         with self._lock:
@@ -250,13 +252,15 @@ class Share:
     ) -> dict[TopicPartition, int]:
         if not partitions:
             return {}
-        at = self._options.starting_offsets
-        if at is StartAt.COMMITTED:
-            raise OptionError(
-                f"The group '{self._group_id}' has no committed offset of {_names(partitions)}, and"
-                " 'startingOffsetsFallback' is fail.",
-                "Commit some (kafka-consumer-groups --reset-offsets), or set the option to earliest or latest.",
-            )
+        at = stream_start(self._options)
+        if isinstance(at, Committed):
+            if at.otherwise is None:
+                raise OptionError(
+                    f"The group '{self._group_id}' has no committed offset of {names(partitions)}, and"
+                    " 'startingOffsetsFallback' is fail.",
+                    "Commit some (kafka-consumer-groups --reset-offsets), or set the option to earliest or latest.",
+                )
+            at = at.otherwise
         return self._starts(partitions, access, deadline, at)
 
     def start_over(self, topics: Collection[str], me: Membership, access: Access) -> None:
@@ -267,11 +271,11 @@ class Share:
         """
         partitions = frozenset(tp for tp in me.readable if tp.topic in topics)
         try:
-            starts = self._starts(partitions, access, Deadline.after(RESOLVE_TIMEOUT), StartAt.EARLIEST)
+            starts = self._starts(partitions, access, Deadline.after(RESOLVE_TIMEOUT), Earliest())
         except GroupSourceError as error:
             if not error.retriable:
                 raise
-            log.warning("group %s: no start position for %s: %s", self._group_id, _names(partitions), error)
+            log.warning("group %s: no start position for %s: %s", self._group_id, names(partitions), error)
             starts = {}
         with self._lock:
             self._takings += 1  # what the other thread is about to find is a position in the old topic
@@ -283,17 +287,19 @@ class Share:
         self.commit(me, access)
 
     def _starts(
-        self, partitions: Collection[TopicPartition], access: Access, deadline: Deadline, at: StartAt
+        self, partitions: Collection[TopicPartition], access: Access, deadline: Deadline, at: Place
     ) -> dict[TopicPartition, int]:
-        assert at.value is not None, "there is no such place in a log"
-        found = log_offsets(
-            access.cluster,
-            dict.fromkeys(partitions, at.value),
-            read_committed=self._options.read_committed,
-            deadline=deadline,
-            missing=set(),  # those are left out, and stay unresolved
-        )
-        return {tp: each.offset for tp, each in found.items()}
+        def ask(wanted: Offsets) -> Offsets:
+            found = log_offsets(
+                access.cluster,
+                wanted,
+                read_committed=self._options.read_committed,
+                deadline=deadline,
+                missing=set(),  # those are left out, and stay unresolved
+            )
+            return {tp: each.offset for tp, each in found.items()}
+
+        return resolve(at, partitions, ask, self._options.fail_on_data_loss)
 
     def uncommitted(self) -> Partitions:
         """Partitions with completed work that the group has not been told of. Caller: the query."""
@@ -359,12 +365,7 @@ class Share:
             log.warning("group %s: a commit failed and is tried again: %s", self._group_id, why)
             return
         raise CommitFailed(
-            f"The offsets of {_names(frozenset(pending))} could not be committed to group '{self._group_id}' in"
+            f"The offsets of {names(frozenset(pending))} could not be committed to group '{self._group_id}' in"
             f" {self._failed_in_a_row} tries: {why}.",
             "Look at the group's coordinator, raise groupCommit.numRetries, or set onCommitFailure to warn.",
         )
-
-
-def _names(partitions: Partitions) -> str:
-    listed = [str(tp) for tp in sorted(partitions)]
-    return ", ".join(listed[:20]) + (f" and {len(listed) - 20} more" if len(listed) > 20 else "")

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from spark_group_source.batch import GroupBoundedReader
+from spark_group_source.modes import ignored
 from spark_group_source.options import parse_options
 from spark_group_source.schema import source_schema
 from spark_group_source.stream import Application, GroupStreamReader
@@ -39,6 +41,14 @@ class GroupSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader of one streaming query."""
         return GroupStreamReader(self._parsed, schema, self.application)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The reader of one bounded read.
+
+        Raises:
+            OptionError: an option that bounded reads need is missing, or one has a value they cannot have.
+        """
+        return GroupBoundedReader(self._parsed, schema, self.application, ignored(self.options))
 
 
 def register(spark: SparkSession) -> None:

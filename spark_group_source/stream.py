@@ -13,13 +13,14 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_group_source.fetch.task import FetchTask
+from spark_group_source.modes import check_stream
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options import SourceOptions
 from spark_group_source.planning import tasks
@@ -63,6 +64,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._application = application
+        self._tasks = Tasks(options, schema, application)
         self._driver: Driver | None = None
         self._available_now = False
         self._last_json: dict[str, Any] | None = None
@@ -85,6 +87,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The empty offset: where partitions start is known once they are owned, and never from here.
 
         Raises:
+            OptionError: an option that streams need is missing, or one is given that they cannot have.
             GroupSourceError: the topics or the group cannot be had.
         """
         self._started(BatchOffset())
@@ -117,19 +120,12 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         batch = self._last = self._parse(end)
         if self._driver is not None:
             self._driver.replay(batch)
-        schema = columns_of(self._schema)
-        wire = wire_options(self._options, self._client_id())
-        own = self._options
-        planned = tasks(batch.reads(), own.min_records_per_task, own.max_records_per_partition, own.min_partitions)
-        return [TaskPartition(self._task(ranges, schema, wire)) for ranges in planned]
+        return self._tasks.of(batch.reads())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task, as Arrow record batches. Runs on an executor."""
-        from spark_group_source.fetch.reader import read  # the driver decodes nothing
-
         assert isinstance(partition, TaskPartition), partition
-        yield from read(partition.task)
-        ready_for_the_next_task()
+        yield from read_task(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark has completed everything up to ``end``."""
@@ -146,11 +142,12 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._driver is None:
             from spark_group_source.driver import Driver  # executors need nothing of the group
 
+            # Not in streamReader(): what is raised there Spark buries under an error of its own.
+            check_stream(self._options)
             columns_of(self._schema)
-            _log_to_stderr()
+            log_to_stderr()
             _leave_on_sigterm()
-            wire = wire_options(self._options, self._client_id())
-            driver = Driver(self._options, wire, application_id=self._application.id)
+            driver = Driver(self._options, self._tasks.wire(), application_id=self._application.id)
             driver.start(logged)
             self._driver = driver
             if self._available_now:
@@ -172,6 +169,27 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if limit is None:
             return self._options.max_offsets_per_trigger
         return limit.max_rows if isinstance(limit, ReadMaxRows) else None
+
+
+class Tasks:
+    """Makes tasks of the ranges that a query or a bounded read is to read."""
+
+    def __init__(self, options: SourceOptions, schema: StructType, application: Application) -> None:
+        self._options = options
+        self._schema = schema
+        self._application = application
+
+    def of(self, ranges: Iterable[OffsetRange]) -> list[InputPartition]:
+        """The tasks, one for each partition of Spark's."""
+        schema = columns_of(self._schema)
+        own = self._options
+        planned = tasks(ranges, own.min_records_per_task, own.max_records_per_partition, own.min_partitions)
+        wire = self.wire()
+        return [TaskPartition(self._task(each, schema, wire)) for each in planned]
+
+    def wire(self) -> WireOptions:
+        """How brokers are reached."""
+        return wire_options(self._options, self._client_id())
 
     def _client_id(self) -> str:
         """Names the query in Kafka's tools: the option, or application, topics and process."""
@@ -206,6 +224,14 @@ def wire_options(options: SourceOptions, client_id: str) -> WireOptions:
     )
 
 
+def read_task(partition: TaskPartition) -> Iterator[pa.RecordBatch]:
+    """The rows of one task, as Arrow record batches."""
+    from spark_group_source.fetch.reader import read  # the driver decodes nothing
+
+    yield from read(partition.task)
+    ready_for_the_next_task()
+
+
 def _leave_on_sigterm() -> None:
     """Spark ends the runner with SIGTERM, twice: the first ends it in order, so that stop() is called."""
     if threading.current_thread() is not threading.main_thread():
@@ -218,7 +244,7 @@ def _leave_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, end)
 
 
-def _log_to_stderr() -> None:
+def log_to_stderr() -> None:
     """The runner's logging is not set up, and its stderr is the driver's: rebalances must be seen there."""
     package = logging.getLogger("spark_group_source")
     if package.handlers or logging.getLogger().handlers:

@@ -12,7 +12,7 @@ from spark_group_source.fetch.cursor import Cursor
 from spark_group_source.fetch.errors import UNKNOWN_TOPIC_ID, Remedy, remedy
 from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.fetch.task import FetchTask
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition
 from spark_group_source.wire.cluster import Cluster, Topic
 
 log = logging.getLogger(__name__)
@@ -20,8 +20,6 @@ log = logging.getLogger(__name__)
 TRIES = 5
 """Times in a row that brokers may answer that a topic is gone or a log is damaged, before it is believed: a leader just
 elected may not know yet."""
-
-EARLIEST, LATEST = -2, -1
 
 
 class Recovery:

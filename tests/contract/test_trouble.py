@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from spark_group_source import driver as driver_module
+from spark_group_source import existing_topics as topics_module
 from spark_group_source.error_codes import describe
 from spark_group_source.errors import BrokerUnavailable, CommitFailed, GroupError, GroupSourceError, TopicError
 from spark_group_source.group.commits import MARK, Committed
@@ -514,13 +514,13 @@ def test_a_member_that_shares_no_assignor_is_refused_with_the_option_to_change(o
 
 
 def test_a_topic_that_does_not_exist_is_said_at_once(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_module, "TOPIC_PATIENCE", 0.3)
+    monkeypatch.setattr(topics_module, "TOPIC_PATIENCE", 0.3)
     with pytest.raises(TopicError, match="'nowhere' cannot be read.*Create it, or correct 'subscribe'"):
         on_fake.start(subscribe="nowhere")
 
 
 def test_brokers_that_cannot_be_reached_are_named(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_module, "START_TIMEOUT", 0.3)
+    monkeypatch.setattr(topics_module, "START_TIMEOUT", 0.3)
     with pytest.raises(BrokerUnavailable, match="127.0.0.1:1 .*kafka.bootstrap.servers"):
         on_fake.start(kafka_bootstrap_servers="127.0.0.1:1")
 

@@ -89,6 +89,27 @@ def test_reset_offsets_on_start_leaves_a_query_with_a_checkpoint_alone(start: St
     assert query.latest(end, None) is end
 
 
+def test_offsets_and_times_given_are_the_start_where_the_group_has_no_commit(
+    kafka: EmbeddedKafka, topic: str, group: str, start: Start
+) -> None:
+    query = start(startingOffsets=f'{{"{topic}":{{"0":3,"1":-1}}}}')
+    assert kafka.committed(group, topic) == {(topic, 0): 3, (topic, 1): 5}
+    assert ranges(query.latest(BatchOffset(), None)) == {0: (3, 5), 1: (5, 5)}
+
+
+@pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
+def test_a_time_given_is_the_start_where_the_group_has_no_commit(
+    kafka: EmbeddedKafka, topic: str, start: Start, option: str
+) -> None:
+    later = round(time.time() * 1000) + 60_000
+    with kafka.producer() as producer:
+        producer.send(topic, value=b"later", timestamp_ms=later, partition=0)
+        producer.flush()
+    value = str(later) if option == "startingTimestamp" else f'{{"{topic}":{{"0":{later},"1":{later}}}}}'
+    query = start(startingOffsetsByTimestampStrategy="latest", **{option: value})
+    assert ranges(query.latest(BatchOffset(), None)) == {0: (5, 6), 1: (5, 5)}
+
+
 def go_back_two(old: dict[str, dict[int, int]], new: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
     return {topic: {0: partitions[0] - 2} for topic, partitions in new.items()}
 

@@ -186,6 +186,28 @@ def test_a_topic_that_does_not_exist_is_an_error_and_nothing_is_created(
     assert group not in kafka.consumer_groups("--list").split()
 
 
+@pytest.mark.core
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"endingTimestamp": "1"}, "'endingTimestamp' is given, and a stream has no end"),
+        ({"startingOffsets": '{"no-such-topic":{"0":1}}'}, "too much, as they do not exist"),
+    ],
+)
+def test_an_end_and_offsets_of_other_partitions_are_refused_when_a_stream_starts(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, options: dict[str, str], says: str
+) -> None:
+    assert says in failure_of(stream(spark, kafka, topic, group, **options))
+    assert kafka.group_state(group) == "Dead"
+
+
+def test_a_stream_without_a_group_is_refused_when_it_starts(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: str
+) -> None:
+    frame = spark.readStream.format("kafka-group").option("kafka.bootstrap.servers", kafka.bootstrap_servers)
+    assert "'kafka.group.id' is missing" in failure_of(frame.option("subscribe", topic).load())
+
+
 def test_brokers_that_are_not_there_are_an_error_that_names_them(spark: SparkSession, group: str) -> None:
     nowhere = "127.0.0.1:1"
     frame = spark.readStream.format("kafka-group").option("kafka.bootstrap.servers", nowhere)

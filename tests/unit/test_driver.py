@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spark_group_source.driver import REPORT_INTERVAL, Driver
+from spark_group_source.errors import DataLoss, OptionError
 from spark_group_source.group.commits import MARK
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options import parse_options
@@ -76,6 +77,29 @@ def test_a_partition_that_was_lost_and_came_back_while_a_batch_was_planned_is_le
     assert driver.latest(BatchOffset(), None) == BatchOffset()
     reads = driver.latest(BatchOffset(), None).reads()
     assert [(each.start, each.end) for each in reads] == [(8, 10)]
+
+
+def test_offsets_must_name_exactly_the_partitions_there_are_when_a_new_checkpoint_begins(
+    fake: FakeKafka, start: Start
+) -> None:
+    with pytest.raises(OptionError, match=r'missing: t-1.*{"t":{"0":4,"1":-2}}'):
+        start(startingOffsets='{"t":{"0":4}}')
+    assert not any(api == "JoinGroup" for api, _, _ in fake.requests)
+    logged = BatchOffset.of([OffsetRange("t", 0, 0, 6, str(fake.ids["t"]))])
+    reads = start(logged, startingOffsets='{"t":{"0":4}}').latest(logged, None).reads()
+    assert [(each.start, each.end) for each in reads] == [(6, 10)]
+
+
+def test_a_start_that_is_not_in_the_log_fails_the_query_before_any_batch(fake: FakeKafka, start: Start) -> None:
+    with pytest.raises(DataLoss, match=r"offset 11 for t-0, whose log holds \[0, 10\)"):
+        start(startingOffsets='{"t":{"0":11,"1":0}}')
+
+
+def test_a_time_is_the_start_of_partitions_without_a_commit(fake: FakeKafka, start: Start) -> None:
+    fake.produce("t", ["late"], partition=0, timestamp=1_800_000_000_000)
+    query = start(startingTimestamp="1750000000000", startingOffsetsByTimestampStrategy="latest")
+    assert query.latest(BatchOffset(), None).ends() == {TopicPartition("t", 0): 11, TopicPartition("t", 1): 0}
+    assert fake.commits[0].offsets == {("t", 0): 10, ("t", 1): 0}
 
 
 def test_a_batch_that_an_earlier_process_logged_is_in_flight_until_it_is_completed(

@@ -16,14 +16,16 @@ PURE = {
     "offsets",
     "options",
     "refused_options",
-    "starting_offsets",
+    "bounds",
+    "modes",
+    "resolution",
     "admission",
     "planning",
     "group.state",
     "group.commits",
     "group.verdicts",
 }
-SPARK_DOORS = {"schema", "stream", "source", "__init__"}
+SPARK_DOORS = {"schema", "stream", "batch", "source", "__init__"}
 FORBIDDEN = {
     "group": {"fetch", "records", "testing"},
     "fetch": {"group", "testing"},

@@ -71,6 +71,7 @@ def test_ranges_larger_than_the_most_are_split_evenly(sizes: list[int], most: in
         ([1, 1, 100], 4, [[1], [1], [50], [50]]),
         ([5, 5], 2, [[5], [5]]),
         ([2], 9, [[1], [1]]),
+        ([10, 10], 5, [[3], [3], [4], [3], [3], [4]]),  # 2.5 for each, and Java rounds halves up
     ],
 )
 def test_the_largest_ranges_are_split_for_the_least_number_of_tasks(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,16 @@ def default_of(field: str) -> str:
         return "application, topics and process"
     if field == "read_committed":
         return "`read_uncommitted`"
+    if field == "group_id":
+        return "required in streams"
+    if field == "starting_offsets":
+        return "`latest`; `earliest` in bounded reads"
+    if field == "starting_time_or_latest":
+        return "`error`"
+    if field == "ending_offsets":
+        return "`latest`"
     if default in (None, ()):
         return ""
-    if isinstance(default, Enum):
-        return f"`{default.name.lower()}`"
     if isinstance(default, int):
         return f"`{str(default).lower()}`"
     if isinstance(default, float):

@@ -69,11 +69,16 @@ class Group:
 
 @pytest.fixture
 def logs(monkeypatch: pytest.MonkeyPatch) -> dict[TopicPartition, tuple[int, int]]:
-    """(Beginning, end) of each log; one that is taken out has no leader."""
+    """(Beginning, end) of each log, whose offset n has the time 100 * n; one that is taken out has no leader."""
     found = {A: (2, 10), B: (0, 5)}
 
+    def offset(begin: int, end: int, at: int) -> int:
+        if at < 0:
+            return begin if at == -2 else end
+        return max(begin, at // 100) if at // 100 < end else -1
+
     def offsets(cluster: Any, wanted: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, LogOffset]:
-        return {tp: LogOffset(found[tp][2 + at if at == -2 else 1]) for tp, at in wanted.items() if tp in found}
+        return {tp: LogOffset(offset(*found[tp], at)) for tp, at in wanted.items() if tp in found}
 
     monkeypatch.setattr(share_module, "log_offsets", offsets)
     return found
@@ -89,7 +94,7 @@ def access(group: Group) -> Access:
     return Access(None, group)  # type: ignore[arg-type]
 
 
-def make(access: Access, logged: Mapping[TopicPartition, int] | None = None, **options: str) -> Share:
+def make(access: Access, logged: Mapping[TopicPartition, int] | None = None, /, **options: str) -> Share:
     given = {"kafka.bootstrap.servers": "h:1", "kafka.group.id": "g", "subscribe": "t", "startingOffsets": "earliest"}
     share = Share(parse_options(given | options), access)
     share.restore(logged or {}, BOTH)
@@ -104,6 +109,90 @@ def test_what_is_gained_is_committed_at_once_where_it_starts(
     share.gained(BOTH, OWNER)
     assert share.positions(OWNER) == {A: 2, B: 4}
     assert group.commits == [{A: 2}]
+
+
+@pytest.mark.parametrize(
+    ("given", "starts"),
+    [
+        ({"startingOffsets": '{"t":{"0":5,"1":-1}}'}, {A: 5, B: 5}),
+        ({"startingOffsets": '{"t":{"0":-2,"1":3}}'}, {A: 2, B: 3}),
+        ({"startingOffsetsByTimestamp": '{"t":{"0":0,"1":400}}', "startingOffsets": "latest"}, {A: 2, B: 4}),
+        ({"startingTimestamp": "300", "startingOffsets": "latest"}, {A: 3, B: 3}),
+        ({"startingTimestamp": "700", "startingOffsetsByTimestampStrategy": "latest"}, {A: 7, B: 5}),
+    ],
+)
+def test_offsets_and_times_are_for_partitions_without_a_committed_offset(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]], given: dict[str, str], starts: Any
+) -> None:
+    share = make(access, **given)
+    share.gained(BOTH, OWNER)
+    assert share.positions(OWNER) == starts
+    assert group.commits == [starts]
+    group.offsets = {A: Committed(9, MARK)}
+    share = make(access, **given)
+    share.gained(BOTH, OWNER)
+    assert share.positions(OWNER) == {A: 9, B: starts[B]}
+    share = make(access, **given, resetOffsetsOnStart="true")
+    share.gained(BOTH, OWNER)
+    assert share.positions(OWNER) == starts
+
+
+@pytest.mark.parametrize(
+    ("fallback", "starts"),
+    [
+        ({}, {A: 10, B: 5}),
+        ({"startingOffsetsFallback": "latest"}, {A: 10, B: 5}),
+        ({"startingOffsetsFallback": "earliest"}, {A: 2, B: 0}),
+    ],
+)
+def test_committed_starts_at_its_fallback_where_there_is_no_commit(
+    access: Access, logs: dict[TopicPartition, tuple[int, int]], fallback: dict[str, str], starts: Any
+) -> None:
+    share = make(access, startingOffsets="committed", **fallback)
+    share.gained(BOTH, OWNER)
+    assert share.positions(OWNER) == starts
+
+
+def test_a_partition_added_while_the_query_runs_starts_at_its_beginning_whatever_offsets_are_given(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access, startingOffsets='{"t":{"0":5}}')
+    share.restore({}, frozenset({A}))
+    share.gained(BOTH, OWNER)
+    assert share.positions(OWNER) == {A: 5, B: 0}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"startingOffsets": '{"t":{"0":1,"1":0}}'}, r"offset 1 for t-0, whose log holds \[2, 10\)"),
+        ({"startingOffsets": '{"t":{"0":11,"1":0}}'}, r"offset 11 for t-0, whose log holds \[2, 10\)"),
+        ({"startingTimestamp": "700"}, "No record of t-1 is as late as option 'startingTimestamp' says"),
+    ],
+)
+def test_a_start_that_the_log_does_not_have_ends_the_query_and_commits_nothing(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]], given: dict[str, str], says: str
+) -> None:
+    with pytest.raises(GroupSourceError, match=says):
+        make(access, **given).gained(BOTH, OWNER)
+    assert not group.commits
+
+
+def test_an_offset_that_the_log_does_not_have_is_not_looked_at_where_the_group_has_a_commit(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    group.offsets = {A: Committed(9, MARK)}
+    share = make(access, startingOffsets='{"t":{"0":1,"1":0}}')
+    share.gained(BOTH, OWNER)
+    assert share.positions(OWNER) == {A: 9, B: 0}
+
+
+def test_the_nearest_offset_is_the_start_where_data_loss_is_accepted(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access, startingOffsets='{"t":{"0":1,"1":9}}', failOnDataLoss="false")
+    share.gained(BOTH, OWNER)
+    assert share.positions(OWNER) == {A: 2, B: 5}
 
 
 def test_a_position_found_while_its_partition_was_taken_away_is_not_kept(

@@ -107,12 +107,12 @@ class FakeKafka:
         with self._changed:
             del self.logs[name], self.ids[name]
 
-    def produce(self, topic: str, rows: Iterable[str], partition: int = 0) -> None:
-        """Appends a batch of records."""
+    def produce(self, topic: str, rows: Iterable[str], partition: int = 0, timestamp: int = 1_700_000_000_000) -> None:
+        """Appends a batch of records, all of the time ``timestamp`` in milliseconds."""
         builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, 0, 2**30)
         values = [row.encode() for row in rows]
         for number, value in enumerate(values):
-            builder.append(number, 1_700_000_000_000, None, value, [])
+            builder.append(number, timestamp, None, value, [])
         self.append(topic, partition, bytes(builder.build()), len(values))
 
     def append(self, topic: str, partition: int, batch: bytes, offsets: int) -> None:
@@ -300,6 +300,8 @@ class FakeKafka:
                 else:
                     end = log.end if request.isolation_level != 1 or log.stable is None else log.stable
                     errno, offset = 0, log.start if part.timestamp == -2 else end
+                    if part.timestamp >= 0:
+                        offset = _at_time(log, part.timestamp, end)
                 parts.append(
                     part_of(
                         version=7,
@@ -350,6 +352,15 @@ class FakeKafka:
             size = max(asked.partition_max_bytes, len(found[0]) if found else 0)
             told.records = b"".join(found)[:size]
         return told
+
+
+def _at_time(log: FakeLog, timestamp: int, end: int) -> int:
+    """The first offset of the first batch that has a record as late; -1 where none has."""
+    for first, _, raw in log.batches:
+        latest = int.from_bytes(raw[35:43], "big", signed=True)  # the largest timestamp, in the header of format 2
+        if latest >= timestamp and first < end:
+            return max(first, log.start)
+    return -1
 
 
 def _response_of(request: Any) -> Any:

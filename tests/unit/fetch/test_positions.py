@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -15,36 +13,10 @@ from spark_group_source.offsets import TopicPartition
 from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
+from tests.unit.hand_clock import Hand
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 LONG = 90.0
-
-
-class Hand:
-    """A clock that only a pause of the test's own thread moves on: however slow the machine is, as many tries fit
-    before a deadline."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._thread = threading.get_ident()
-        self._really_sleep = time.sleep
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        # The function is everybody's: a thread that an earlier test left behind may be pausing as well.
-        if threading.get_ident() == self._thread:
-            self.now += seconds
-        else:
-            self._really_sleep(seconds)
-
-
-@pytest.fixture
-def hand(monkeypatch: pytest.MonkeyPatch) -> Hand:
-    made = Hand()
-    monkeypatch.setattr("time.sleep", made.sleep)
-    return made
 
 
 @pytest.fixture

@@ -1,0 +1,215 @@
+"""Where a read starts and where it ends: the choices, and how the texts of their options are read. Pure.
+
+Names and meanings are those of Spark's own Kafka source, which writes -2 for the beginning and -1 for the end of a log.
+Here these stand in the options' JSON alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_group_source.errors import OptionError
+from spark_group_source.offsets import TopicPartition
+
+GOOD_OFFSETS = '{"orders":{"0":23,"1":-2}}'
+GOOD_TIMES = '{"orders":{"0":1735689600000,"1":1735689600000}}'
+
+_LARGEST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest:
+    """The beginning of each log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The end of each log; under read_committed the last stable offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The group's committed offset. Where there is none: ``otherwise``, or it is an error."""
+
+    otherwise: Earliest | Latest | None
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """A place in each partition of the subscription, as ``option`` says in JSON."""
+
+    places: Mapping[TopicPartition, int | Earliest | Latest]
+    option: str
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first record of each partition at or after a time, as ``option`` says: one for all, or one for each.
+
+    Times are in milliseconds since 1970. Where no record is as late: the end of the log if ``or_latest``, otherwise it
+    is an error.
+    """
+
+    times: int | Mapping[TopicPartition, int]
+    option: str
+    or_latest: bool
+
+
+Place = Earliest | Latest | Exact | AtTime
+"""Places in the logs."""
+
+StartAt = Place | Committed
+"""Where partitions start."""
+
+EndAt = Latest | Exact | AtTime
+"""Where the partitions of a bounded read end."""
+
+
+def parse_start(text: str) -> Earliest | Latest | Committed | Exact:
+    """The value of ``startingOffsets``.
+
+    Raises:
+        ValueError: it is none; the message goes on from "It must be".
+    """
+    named: dict[str, Earliest | Latest | Committed] = {
+        "earliest": Earliest(),
+        "latest": Latest(),
+        "committed": Committed(None),
+    }
+    found = named.get(text.strip().lower())
+    return found or Exact(_offsets(text, "earliest, latest, committed or"), "startingOffsets")
+
+
+def parse_fallback(text: str) -> Committed:
+    """The value of ``startingOffsetsFallback``.
+
+    Raises:
+        ValueError: it is none; the message goes on from "It must be".
+    """
+    fallbacks = {"earliest": Committed(Earliest()), "latest": Committed(Latest()), "fail": Committed(None)}
+    try:
+        return fallbacks[text.strip().lower()]
+    except KeyError:
+        raise ValueError("earliest, latest or fail") from None
+
+
+def parse_end(text: str) -> Latest | Exact:
+    """The value of ``endingOffsets``.
+
+    Raises:
+        ValueError: it is none; the message goes on from "It must be".
+    """
+    if text.strip().lower() == "latest":
+        return Latest()
+    return Exact(_offsets(text, "latest or"), "endingOffsets")
+
+
+def parse_or_latest(text: str) -> bool:
+    """The value of ``startingOffsetsByTimestampStrategy``: whether it is ``latest``.
+
+    Raises:
+        ValueError: it is none; the message goes on from "It must be".
+    """
+    if text.strip().lower() not in ("error", "latest"):
+        raise ValueError("error or latest")
+    return text.strip().lower() == "latest"
+
+
+def time_of(option: str, or_latest: bool = False) -> Callable[[str], AtTime]:
+    """Reads the value of an option that is one time for all partitions. It raises as :func:`parse_start`."""
+
+    def parse(text: str) -> AtTime:
+        if not re.fullmatch(r"\+?\d{1,19}", text.strip()) or int(text) > _LARGEST:
+            raise ValueError("a whole number of milliseconds since 1970, for example 1735689600000")
+        return AtTime(int(text), option, or_latest)
+
+    return parse
+
+
+def times_of(option: str, or_latest: bool = False) -> Callable[[str], AtTime]:
+    """Reads the value of an option that has a time for each partition, as JSON. It raises as :func:`parse_start`."""
+    good = f"JSON with milliseconds since 1970 for every partition of the subscription, for example {GOOD_TIMES}"
+    return lambda text: AtTime(_by_partition(text, 0, good), option, or_latest)
+
+
+def check_start(given: StartAt | None, fallback: Committed | None, time: AtTime | None, reset: bool) -> None:
+    """Refuses what contradicts ``startingOffsets`` (``given``).
+
+    Args:
+        fallback: ``startingOffsetsFallback``, if given.
+        time: to start at, if one is given.
+        reset: ``resetOffsetsOnStart``.
+
+    Raises:
+        OptionError: one of them does.
+    """
+    if not isinstance(given, Committed):
+        if fallback is not None:
+            raise OptionError(
+                "Option 'startingOffsetsFallback' is given, and 'startingOffsets' is not committed.",
+                "Leave it out: in a stream 'startingOffsets' is where partitions without a committed offset start; or"
+                " set that to committed.",
+            )
+        return
+    if time is not None:
+        raise OptionError(
+            f"Option '{time.option}' is given, and 'startingOffsets' is committed.",
+            "Leave one of them out. In a stream committed offsets go first whatever is given.",
+        )
+    if reset:
+        raise OptionError(
+            "Option 'resetOffsetsOnStart' is true, and 'startingOffsets' is committed.",
+            "There is nothing to reset to: set 'startingOffsets' to earliest, latest or offsets.",
+        )
+
+
+def as_json(values: Mapping[TopicPartition, int | Earliest | Latest]) -> str:
+    """The JSON that the options take, in one line; partitions sorted by number."""
+    by_topic: dict[str, dict[str, int]] = {}
+    for tp, value in sorted(values.items()):
+        written = value if isinstance(value, int) else -2 if isinstance(value, Earliest) else -1
+        by_topic.setdefault(tp.topic, {})[str(tp.partition)] = written
+    return json.dumps(by_topic, separators=(",", ":"), ensure_ascii=False)
+
+
+def _offsets(text: str, words: str) -> dict[TopicPartition, int | Earliest | Latest]:
+    good = (
+        f"{words} JSON with an offset for every partition of the subscription, -2 for its beginning or -1 for its end,"
+        f" for example {GOOD_OFFSETS}"
+    )
+    sentinels: dict[int, Earliest | Latest] = {-2: Earliest(), -1: Latest()}
+    return {tp: sentinels.get(number, number) for tp, number in _by_partition(text, -2, good).items()}
+
+
+def _by_partition(text: str, least: int, good: str) -> dict[TopicPartition, int]:
+    """``{topic: {partition: number}}``; what is wrong with the text follows on ``good``."""
+    try:
+        found = {
+            TopicPartition(topic, _partition(key)): _number(value, least)
+            for topic, values in json.loads(text).items()
+            for key, value in values.items()
+        }
+        if not found:
+            raise ValueError("it names no partition")
+    except AttributeError:
+        raise ValueError(f"{good} (a topic has no partitions here)") from None
+    except ValueError as error:
+        raise ValueError(f"{good} ({error})") from None
+    return found
+
+
+def _partition(text: str) -> int:
+    if not re.fullmatch(r"\d{1,9}", text):
+        raise ValueError(f"{text!r} is no partition's number")
+    return int(text)
+
+
+def _number(value: Any, least: int) -> int:
+    # JSON's true is an int to Python.
+    if type(value) is not int or not least <= value <= _LARGEST:
+        raise ValueError(f"{json.dumps(value)} is no whole number of at least {least}")
+    return value

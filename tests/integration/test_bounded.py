@@ -1,0 +1,110 @@
+"""Bounded reads from end to end: real Kafka, real Spark, the reader in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from chispa import assert_df_equality
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 -- its customary name
+
+from spark_group_source.testing import EmbeddedKafka
+
+PARTITIONS, EACH = 2, 10
+
+
+@pytest.fixture
+def topic(kafka: EmbeddedKafka, unique: Callable[[str], str]) -> str:
+    """A topic of two partitions with ten records each."""
+    name = kafka.create_topic(unique("topic"), PARTITIONS)
+    for partition in range(PARTITIONS):
+        kafka.produce(name, [f"{partition}-{number}" for number in range(EACH)], partition=partition)
+    return name
+
+
+def bounded(spark: SparkSession, kafka: EmbeddedKafka, topic: str, **options: str) -> DataFrame:
+    given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic}
+    return spark.read.format("kafka-group").options(**given, **options).load()
+
+
+def state_of(kafka: EmbeddedKafka, group: str) -> dict[str, Any]:
+    """All that the brokers tell of a group: its state, members, and offsets with their metadata."""
+    with kafka.admin() as admin:
+        offsets = admin.list_group_offsets(group)[group]
+    return {"state": kafka.group_state(group), "members": kafka.members(group), "offsets": offsets}
+
+
+@pytest.mark.core
+def test_a_frame_reads_the_same_records_however_often_and_one_loaded_anew_those_that_came(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: str
+) -> None:
+    frame = bounded(spark, kafka, topic)
+    assert frame.count() == PARTITIONS * EACH
+    kafka.produce(topic, ["late"], partition=0)
+    assert frame.count() == frame.alias("a").join(frame.alias("b"), ["partition", "offset"]).count() == 20
+    assert bounded(spark, kafka, topic).count() == 21
+
+
+@pytest.mark.core
+def test_committed_is_what_the_group_has_not_processed_and_leaves_the_group_untouched(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str
+) -> None:
+    kafka.consumer_groups("--reset-offsets", "--group", group, "--topic", topic, "--to-latest", "--execute")
+    kafka.produce(topic, ["a", "b"], partition=1)
+    before = state_of(kafka, group)
+    options = {"startingOffsets": "committed", "kafka.group.id": group}
+    found = bounded(spark, kafka, topic, **options).select("partition", "offset", F.col("value").cast("string"))
+    expected = spark.createDataFrame([(1, 10, "a"), (1, 11, "b")], "partition int, offset long, value string")
+    assert_df_equality(found, expected, ignore_row_order=True)
+    assert state_of(kafka, group) == before
+
+
+def test_committed_reads_everything_of_a_group_that_is_not_there_and_does_not_make_it(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str
+) -> None:
+    frame = bounded(spark, kafka, topic, startingOffsets="committed", **{"kafka.group.id": group})
+    assert frame.count() == PARTITIONS * EACH
+    assert group not in kafka.consumer_groups("--list").split()
+
+
+@pytest.mark.parametrize(
+    ("options", "tasks"),
+    [
+        ({}, 1),
+        ({"minRecordsPerTask": "1"}, 2),
+        ({"maxRecordsPerPartition": "4"}, 6),
+        ({"minPartitions": "5"}, 6),
+    ],
+    ids=str,
+)
+def test_a_read_of_everything_is_packed_and_split_into_tasks_as_asked(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: str, options: dict[str, str], tasks: int
+) -> None:
+    frame = bounded(spark, kafka, topic, **options)
+    assert frame.rdd.getNumPartitions() == tasks
+    assert frame.select("partition", "offset").distinct().count() == frame.count() == PARTITIONS * EACH
+
+
+@pytest.mark.core
+def test_a_users_schema_picks_columns_and_an_empty_read_has_no_rows(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: str
+) -> None:
+    given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic}
+    reader = spark.read.format("kafka-group").options(**given).schema("value string, partition int")
+    found = reader.option("startingOffsets", f'{{"{topic}":{{"0":9,"1":10}}}}').load()
+    expected = spark.createDataFrame([("0-9", 0)], "value string, partition int")
+    assert_df_equality(found, expected)
+    nothing = reader.option("startingOffsets", f'{{"{topic}":{{"0":10,"1":10}}}}').load()
+    assert_df_equality(nothing, expected.limit(0))
+
+
+def test_what_a_bounded_read_cannot_have_is_said_by_the_first_action(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: str
+) -> None:
+    with pytest.raises(AnalysisException, match=r"missing: .*-1\..*Write"):
+        bounded(spark, kafka, topic, startingOffsets=f'{{"{topic}":{{"0":9}}}}').count()
+    with pytest.raises(AnalysisException, match="'kafka.group.id' is missing: 'startingOffsets' is committed"):
+        bounded(spark, kafka, topic, startingOffsets="committed").count()
