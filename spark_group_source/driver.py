@@ -7,13 +7,11 @@ the one thread that Spark's calls come on.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Mapping
 
 from spark_group_source.admission import Offsets, admit, backlog
 from spark_group_source.clock import Clock, Deadline, monotonic
-from spark_group_source.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, describe
-from spark_group_source.errors import DataLoss, GroupSourceError, TopicError
+from spark_group_source.errors import DataLoss, GroupSourceError
+from spark_group_source.group.assigned import Assigned
 from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.member import Member
 from spark_group_source.group.settings import GroupSettings
@@ -24,17 +22,12 @@ from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options import SourceOptions
 from spark_group_source.run_target import RunTarget
 from spark_group_source.share import Access, Share
+from spark_group_source.start_check import StartCheck
 from spark_group_source.topic_ids import TopicIds
-from spark_group_source.wire.cluster import Cluster, Topic
+from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 
 log = logging.getLogger(__name__)
-
-START_TIMEOUT = 20.0
-"""Seconds in which brokers and topics must have been seen before the query fails."""
-
-TOPIC_PATIENCE = 3.0
-"""Seconds in which a topic that is not known may still become known: brokers learn of new ones one by one."""
 
 REPORT_INTERVAL = 300.0
 """Seconds between two lines that say what happened to the membership."""
@@ -54,7 +47,8 @@ class Driver:
         members_cluster = Cluster(wire)
         member_side = Access(members_cluster, Coordinator(members_cluster, self._settings))
         self._share = Share(options, member_side, {"application": application_id, "client": wire.client_id}, clock)
-        self._member = Member(members_cluster, self._settings, self._share, clock)
+        kind = Assigned if options.partitions else Member
+        self._member: Assigned | Member = kind(members_cluster, self._settings, self._share, clock)
         self._ends = LogEnds(cluster, options, clock)
         self._ids = TopicIds(cluster, options.metadata_max_age, clock)
         self._target: RunTarget | None = None
@@ -71,9 +65,13 @@ class Driver:
 
         Raises:
             BrokerUnavailable: no broker answered in time.
-            TopicError: a topic does not exist or may not be described.
+            TopicError: a topic or an assigned partition does not exist, or may not be described.
+            DataLoss: one that was read before does not exist any more.
+            GroupError: partitions are assigned, and the group has members.
         """
-        topics = self._check_topics()
+        given = self._options
+        check = StartCheck(self._own.cluster, self._settings.subscription, given.fail_on_data_loss, self._clock)
+        topics = check.topics(logged.ranges)
         self._ids.restore(logged)
         existing = frozenset(
             TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions
@@ -181,12 +179,10 @@ class Driver:
         self._report_at = self._clock() + REPORT_INTERVAL
         if str(self._share.counters) != self._reported:
             self._reported = str(self._share.counters)
+            silence = self._member.silence
+            heard = "" if silence is None else f", last heartbeat {silence:.0f} s ago"
             log.info(
-                "group %s: owns %d partition(s), %s, last heartbeat %.0f s ago",
-                self._settings.group_id,
-                len(me.owned),
-                self._reported,
-                self._member.silence,
+                "group %s: owns %d partition(s), %s%s", self._settings.group_id, len(me.owned), self._reported, heard
             )
 
     def _mend(self, me: Membership) -> None:
@@ -274,37 +270,14 @@ class Driver:
                     " offsets, or set failOnDataLoss to false to go on at the end of the log.",
                 )
 
-    def _check_topics(self) -> Mapping[str, Topic]:
-        """The topics subscribed to; raises the error of one that is not there, once brokers had time to learn of it."""
-        deadline = Deadline.after(START_TIMEOUT, self._clock)
-        patience = deadline.at_most(TOPIC_PATIENCE)
-        while True:
-            topics = self._settings.subscription.find(self._own.cluster, deadline)
-            bad = {
-                name: topics[name].error if name in topics else UNKNOWN_TOPIC_OR_PARTITION
-                for name in self._options.topics
-            }
-            bad = {name: errno for name, errno in bad.items() if errno}
-            if not bad:
-                return topics
-            if patience.expired() or TOPIC_AUTHORIZATION_FAILED in bad.values():
-                break
-            time.sleep(0.2)
-        name, errno = next(iter(bad.items()))
-        raise TopicError(
-            f"Topic '{name}' cannot be read: the brokers answer {describe(errno)}.",
-            "Grant the principal DESCRIBE and READ on it."
-            if errno == TOPIC_AUTHORIZATION_FAILED
-            else "Create it, or correct 'subscribe'.",
-            errno=errno,
-        )
-
 
 def group_settings(options: SourceOptions) -> GroupSettings:
     """The member's settings as the options say."""
     return GroupSettings(
         group_id=options.group_id,
-        subscription=Subscription(options.topics, options.topic_pattern, options.include_internal_topics),
+        subscription=Subscription(
+            options.topics, options.topic_pattern, options.include_internal_topics, options.partitions
+        ),
         assignors=options.assignors,
         instance_id=options.group_instance_id,
         session_timeout=options.session_timeout,

@@ -19,7 +19,7 @@ def default_of(field: str) -> str:
         return "application, topics and process"
     if field == "read_committed":
         return "`read_uncommitted`"
-    if default in (None, ()):
+    if default in (None, (), frozenset()):
         return ""
     if isinstance(default, Enum):
         return f"`{default.name.lower()}`"
