@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.error_codes import TOPIC_AUTHORIZATION_FAILED, describe
@@ -60,6 +60,11 @@ class StartCheck:
             time.sleep(PAUSE)
         self._judge(errors, absent, before)
         return topics
+
+    def gone(self, topics: Mapping[str, Topic], logged: Iterable[TopicPartition]) -> set[str]:
+        """Topics that the query has read and is still to read, and that are not among ``topics`` any more."""
+        wanted = filter(self._subscription.matches, {tp.topic for tp in logged})
+        return {name for name in wanted if name not in topics or topics[name].error}
 
     def _named(self, before: frozenset[TopicPartition]) -> list[str]:
         """Topics that must be there: those named, and those read before that the pattern still asks for."""
