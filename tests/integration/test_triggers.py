@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from spark_group_source.testing.kafka import EmbeddedKafka
 from tests.integration import query_process
@@ -124,6 +125,15 @@ def test_two_reads_of_one_group_in_one_query_share_the_topic_and_their_union_has
     assert sorted(found.rows) == sorted([*values(0, 1), "late-0", "late-1"])
 
 
+def test_one_frame_used_twice_is_one_read(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
+) -> None:
+    frame = stream(spark, kafka, topic, group)
+    found = Reads().run(frame.union(frame), tmp_path, availableNow=True)
+    assert sorted(found.rows) == sorted(values(0, 1) * 2)
+    assert caught_up(kafka, topic, group)
+
+
 @pytest.mark.core
 def test_two_reads_of_two_groups_each_read_everything(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, unique: Callable[[str], str], tmp_path: Path
@@ -141,3 +151,14 @@ def test_a_continuous_trigger_is_refused_by_spark(
     writer = stream(spark, kafka, topic, group).writeStream.format("noop").trigger(continuous="1 second")
     with pytest.raises(Exception, match="kafka-group does not support continuous processing"):
         writer.option("checkpointLocation", str(tmp_path)).start()
+
+
+def test_real_time_mode_is_refused_by_spark(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
+) -> None:
+    writer = stream(spark, kafka, topic, group).writeStream.format("console").outputMode("update")
+    trigger: dict[str, Any] = {"realTime": "5 seconds"}  # from PySpark 4.2 on
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(**trigger).start()
+    with pytest.raises(StreamingQueryException, match="REAL_TIME_MODE.INPUT_STREAM_NOT_SUPPORTED"):
+        query.awaitTermination(DEADLINE)
+    assert not kafka.members(group)
