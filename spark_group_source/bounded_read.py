@@ -14,7 +14,6 @@ from spark_group_source.bounds import Committed, EndAt, Place, StartAt
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.driver import group_settings
 from spark_group_source.errors import DeadlineExceeded, OptionError
-from spark_group_source.existing_topics import existing_topics
 from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.state import Refused
@@ -22,6 +21,7 @@ from spark_group_source.modes import bounded_end, bounded_start
 from spark_group_source.offsets import NAMED, OffsetRange, TopicPartition, names
 from spark_group_source.options import SourceOptions
 from spark_group_source.resolution import Offsets, check_names, resolve, within_logs
+from spark_group_source.start_check import StartCheck
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 
@@ -58,7 +58,7 @@ class _Plan:
     def ranges(self) -> list[OffsetRange]:
         given = self._options
         subscription = group_settings(given).subscription
-        topics = existing_topics(subscription, self._cluster, self._clock)
+        topics = StartCheck(self._cluster, subscription, given.fail_on_data_loss, self._clock).topics(logged=())
         partitions = {TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions}
         if not partitions:
             log.warning("no topic is found by %s: there is nothing to read", subscription)

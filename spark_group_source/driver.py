@@ -11,19 +11,20 @@ import logging
 from spark_group_source.admission import Offsets, admit, backlog
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DataLoss, GroupSourceError
-from spark_group_source.existing_topics import existing_topics
+from spark_group_source.group.assigned import Assigned
 from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.member import Member
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
 from spark_group_source.group.subscription import Subscription
-from spark_group_source.log_ends import LogEnds
+from spark_group_source.log_ends import LogEnds, go_on_without
 from spark_group_source.modes import stream_start
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options import SourceOptions
 from spark_group_source.resolution import check_names
 from spark_group_source.run_target import RunTarget
 from spark_group_source.share import Access, Share
+from spark_group_source.start_check import StartCheck
 from spark_group_source.topic_ids import TopicIds
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
@@ -48,9 +49,11 @@ class Driver:
         members_cluster = Cluster(wire)
         member_side = Access(members_cluster, Coordinator(members_cluster, self._settings))
         self._share = Share(options, member_side, {"application": application_id, "client": wire.client_id}, clock)
-        self._member = Member(members_cluster, self._settings, self._share, clock)
+        kind = Assigned if options.partitions else Member
+        self._member: Assigned | Member = kind(members_cluster, self._settings, self._share, clock)
         self._ends = LogEnds(cluster, options, clock)
         self._ids = TopicIds(cluster, options.metadata_max_age, clock)
+        self._gone: set[str] = set()
         self._target: RunTarget | None = None
         self._planned_from: BatchOffset | None = None
         self._planned: BatchOffset | None = None
@@ -65,10 +68,15 @@ class Driver:
 
         Raises:
             BrokerUnavailable: no broker answered in time.
-            TopicError: a topic does not exist or may not be described.
+            TopicError: a topic or an assigned partition does not exist, or may not be described.
+            DataLoss: one that was read before does not exist any more.
             OptionError: the checkpoint is new, and an option names other partitions than there are to start at.
+            GroupError: partitions are assigned, and the group has members.
         """
-        topics = existing_topics(self._settings.subscription, self._own.cluster, self._clock)
+        given = self._options
+        check = StartCheck(self._own.cluster, self._settings.subscription, given.fail_on_data_loss, self._clock)
+        topics = check.topics(logged.ranges)
+        self._gone = check.gone(topics, logged.ranges)
         self._ids.restore(logged)
         existing = frozenset(
             TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions
@@ -178,12 +186,10 @@ class Driver:
         self._report_at = self._clock() + REPORT_INTERVAL
         if str(self._share.counters) != self._reported:
             self._reported = str(self._share.counters)
+            silence = self._member.silence
+            heard = "" if silence is None else f", last heartbeat {silence:.0f} s ago"
             log.info(
-                "group %s: owns %d partition(s), %s, last heartbeat %.0f s ago",
-                self._settings.group_id,
-                len(me.owned),
-                self._reported,
-                self._member.silence,
+                "group %s: owns %d partition(s), %s%s", self._settings.group_id, len(me.owned), self._reported, heard
             )
 
     def _mend(self, me: Membership) -> None:
@@ -196,14 +202,16 @@ class Driver:
     def _plan(self, start: BatchOffset, limit: int | None, me: Membership) -> BatchOffset:
         positions = self._share.positions(me)
         topics = {tp.topic for tp in positions}
-        anew = self._ids.made_anew(topics)
-        if anew:
-            self._start_over(anew, me)
+        if self._start_over(topics, me):
             return start
+        self._go_on_without(start, topics)
         ends = self._ends.of(positions)
+        cut = self._ends.cut(positions, ends)
+        # Those looks at the logs may have brought news of the topics.
+        if self._start_over(topics, me) or self._go_back(cut, positions, me):
+            return start
         if self._target is not None:
             ends = self._target.cap(ends)
-        self._check_ends(positions, ends)
         if self._held_back(positions, ends):
             return start
         ids = self._ids.of(topics)
@@ -219,7 +227,7 @@ class Driver:
         known = {
             tp: OffsetRange(*tp, each.end, each.end, each.topic_id)
             for tp, each in start.ranges.items()
-            if each.topic_id == ids.get(tp.topic, each.topic_id)
+            if each.topic_id == ids.get(tp.topic, each.topic_id) and tp.topic not in self._gone - topics
         }
         for tp, position in positions.items():
             end = admitted[tp] if tp in moving else position
@@ -241,9 +249,12 @@ class Driver:
                 return planned
             self._target.wait()
 
-    def _start_over(self, topics: set[str], me: Membership) -> None:
-        """Offsets in a topic that is no more mean nothing in the one that has its name now."""
-        names = ", ".join(sorted(topics))
+    def _start_over(self, topics: set[str], me: Membership) -> bool:
+        """Offsets in a topic that is no more mean nothing in the one that has its name now. Whether there is one."""
+        anew = self._ids.made_anew(topics)
+        if not anew:
+            return False
+        names = ", ".join(sorted(anew))
         if self._options.fail_on_data_loss:
             raise DataLoss(
                 f"Topic {names} was deleted and made anew since this query read it.",
@@ -251,8 +262,32 @@ class Driver:
                 " new one from its beginning.",
             )
         log.warning("topic %s was made anew; it is read from its beginning, as failOnDataLoss is false", names)
-        self._share.start_over(topics, me, self._own)
-        self._ids.accept(topics)
+        self._share.start_over(anew, me, self._own)
+        self._ids.accept(anew)
+        return True
+
+    def _go_on_without(self, start: BatchOffset, topics: set[str]) -> None:
+        """Looks for topics that this query has read and that the group gives nobody any more: they may be deleted."""
+        read = {tp.topic for tp in start.ranges}
+        elsewhere = {name for name in read - topics - self._gone if self._settings.subscription.matches(name)}
+        gone = self._ids.gone(elsewhere) if elsewhere else set()
+        go_on_without(gone, self._options.fail_on_data_loss)
+        self._gone |= gone
+
+    def _go_back(self, cut: Offsets, positions: Offsets, me: Membership) -> bool:
+        """Where a log ends before the position, reading goes on at its end. Whether there is one."""
+        for tp, end in sorted(cut.items()):
+            happened = f"{tp} ends at offset {end}, before offset {positions[tp]} where this query goes on"
+            if self._options.fail_on_data_loss:
+                raise DataLoss(
+                    f"{happened}.",
+                    "The log was cut, or the position set behind it. Start with a new checkpoint and reset the group's"
+                    " offsets, or set failOnDataLoss to false to go on at the end of the log.",
+                )
+            log.warning("%s: it goes on at the end of the log, as failOnDataLoss is false", happened)
+        if cut:
+            self._share.go_back(cut, me, self._own)
+        return bool(cut)
 
     def _held_back(self, positions: Offsets, ends: Offsets) -> bool:
         """Whether there is too little for a batch. The first one after a start, and a run to a target, never wait."""
@@ -262,21 +297,14 @@ class Driver:
         waited = self._clock() - self._last_batch_at
         return waited < self._options.max_trigger_delay and backlog(positions, ends) < least
 
-    def _check_ends(self, positions: Offsets, ends: Offsets) -> None:
-        for tp, end in ends.items():
-            if self._target is None and end < positions[tp] and self._options.fail_on_data_loss:
-                raise DataLoss(
-                    f"{tp} ends at offset {end}, before offset {positions[tp]} where this query goes on.",
-                    "The topic was made anew or its log was cut. Start with a new checkpoint and reset the group's"
-                    " offsets, or set failOnDataLoss to false to go on at the end of the log.",
-                )
-
 
 def group_settings(options: SourceOptions) -> GroupSettings:
     """The member's settings as the options say."""
     return GroupSettings(
         group_id=options.group_id,
-        subscription=Subscription(options.topics, options.topic_pattern, options.include_internal_topics),
+        subscription=Subscription(
+            options.topics, options.topic_pattern, options.include_internal_topics, options.partitions
+        ),
         assignors=options.assignors,
         instance_id=options.group_instance_id,
         session_timeout=options.session_timeout,

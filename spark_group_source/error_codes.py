@@ -5,6 +5,7 @@ from __future__ import annotations
 from kafka.errors import for_code
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
+UNKNOWN_MEMBER_ID = 25
 TOPIC_AUTHORIZATION_FAILED = 29
 GROUP_AUTHORIZATION_FAILED = 30
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DataLoss, GroupSourceError
@@ -26,6 +26,15 @@ STALEST = 0.1
 
 MISSING_INTERVAL = 30.0
 """Seconds until partitions that were deleted are looked for again."""
+
+CUT_LOOKS = 3
+"""Looks that must agree that a log ends before a position: a leader just replaced may still answer."""
+
+CUT_PAUSE = 0.3
+"""Seconds between two of them."""
+
+CUT_INTERVAL = 10.0
+"""Seconds until a log that was found not to be cut is looked at again: a transaction that stays open is no loss."""
 
 PATIENCE = 50.0
 """The time between looks is this fraction of the time since something last came."""
@@ -59,7 +68,7 @@ class LogEnds:
         self._silent: Set[TopicPartition] = frozenset()
         self._missed_at = clock()
         self._clock = clock
-        self._looked_at = float("-inf")
+        self._looked_at = self._uncut_at = float("-inf")
         self._moved_at = clock()
 
     def of(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
@@ -81,6 +90,42 @@ class LogEnds:
             time.sleep(wait)
         self._look(positions.keys())
         return {tp: self.known[tp] for tp in positions if tp in self.known}
+
+    def cut(
+        self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """The ends of those logs that end before the position, as several looks at the leaders agree.
+
+        What is compared is where the log ends, not where its stable part does: under read_committed that lies before
+        what others have read uncommitted. While the leaders cannot be asked, nothing counts as cut.
+        """
+        found = {tp: end for tp, end in ends.items() if end < positions[tp]}
+        if self._clock() - self._uncut_at < CUT_INTERVAL:
+            return {}
+        for look in range(CUT_LOOKS if found else 0):
+            if look:
+                time.sleep(CUT_PAUSE)
+            self._cluster.forget(tp.topic for tp in found)
+            found = {tp: end for tp, end in self._true_ends(found).items() if end < positions[tp]}
+            if not found:
+                self._uncut_at = self._clock()
+                break
+        return found
+
+    def _true_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        try:
+            found = log_offsets(
+                self._cluster,
+                dict.fromkeys(partitions, LATEST),
+                read_committed=False,
+                deadline=Deadline.after(LOOK_TIMEOUT, self._clock),
+                missing=set(),
+            )
+        except GroupSourceError as error:
+            if not error.retriable:
+                raise
+            return {}
+        return {tp: each.offset for tp, each in found.items()}
 
     def _tell(self, silent: Set[TopicPartition]) -> None:
         if silent != self._silent and silent:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 
+from spark_group_source.offsets import TopicPartition
 from spark_group_source.user_code import load
 
 
@@ -33,10 +35,35 @@ def topics(text: str) -> tuple[str, ...]:
     if not names:
         raise ValueError("one or more topic names separated by commas")
     for name in names:
-        # Kafka's own rule for topic names, org.apache.kafka.common.internals.Topic.
-        if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name) or name in (".", ".."):
-            raise ValueError(f"topic names of letters, digits, '.', '_' and '-' (this one is not: {name!r})")
+        _check_topic(name)
     return names
+
+
+def _check_topic(name: str) -> None:
+    # Kafka's own rule for topic names, org.apache.kafka.common.internals.Topic.
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name) or name in (".", ".."):
+        raise ValueError(f"topic names of letters, digits, '.', '_' and '-' (this one is not: {name!r})")
+
+
+def partitions(text: str) -> frozenset[TopicPartition]:
+    """Partition numbers by topic, as JSON."""
+    good = ValueError('JSON of topics and their partitions, for example {"orders": [0, 1]}')
+    try:
+        # As pairs: of a name that is there twice, a dictionary would drop the first in silence.
+        topics = json.loads(text, object_pairs_hook=tuple)
+    except ValueError:
+        raise good from None
+    if not isinstance(topics, tuple) or not topics:
+        raise good
+    found = set[TopicPartition]()
+    for name, numbers in topics:
+        _check_topic(name)
+        if not isinstance(numbers, list) or not numbers or not all(type(each) is int for each in numbers):
+            raise good
+        if not all(0 <= each < 2**31 for each in numbers):
+            raise ValueError(f"partition numbers from 0 on (of {name!r} one is not: {min(numbers)})")
+        found |= {TopicPartition(name, each) for each in numbers}
+    return frozenset(found)
 
 
 def pattern(text: str) -> str:

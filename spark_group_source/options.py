@@ -7,7 +7,7 @@ those of Kafka's Java client. Names are case-insensitive, as Spark makes all opt
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from spark_group_source.bounds import (
     times_of,
 )
 from spark_group_source.errors import OptionError
+from spark_group_source.offsets import TopicPartition, numbers_by_topic
 from spark_group_source.option_values import (
     addresses,
     count,
@@ -35,6 +36,7 @@ from spark_group_source.option_values import (
     isolation,
     milliseconds,
     name_of,
+    partitions,
     pattern,
     retries,
     size,
@@ -52,6 +54,7 @@ class SourceOptions:
     group_id: str = ""
     topics: tuple[str, ...] = ()
     topic_pattern: str | None = None
+    partitions: frozenset[TopicPartition] = frozenset()
     include_internal_topics: bool = False
     starting_offsets: StartAt | None = None
     starting_offsets_fallback: Committed | None = None
@@ -107,8 +110,9 @@ class Option:
 OPTIONS: tuple[Option, ...] = (
     Option("kafka.bootstrap.servers", "bootstrap_servers", addresses, "Brokers to start from.", required=True),
     Option("kafka.group.id", "group_id", name_of, "The consumer group to be a member of."),
-    Option("subscribe", "topics", topics, "Topics to read, separated by commas; or subscribePattern."),
+    Option("subscribe", "topics", topics, "Topics to read, separated by commas; or one of the next two."),
     Option("subscribePattern", "topic_pattern", pattern, "Regular expression found in the names of topics to read."),
+    Option("assign", "partitions", partitions, 'Just these partitions, without membership: `{"orders": [0, 1]}`.'),
     Option("includeInternalTopics", "include_internal_topics", flag, "subscribePattern finds Kafka's own topics too."),
     Option("startingOffsets", "starting_offsets", parse_start, "earliest, latest, committed or JSON: see Positions."),
     Option(
@@ -218,6 +222,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
             raise OptionError(
                 f"Option '{option.name}' is missing.", f"Give it with .option('{option.name}', ...): {option.doc}"
             )
+    _check_topics(values)
     return _checked(SourceOptions(**values))
 
 
@@ -228,17 +233,35 @@ def _unknown(key: str) -> OptionError:
     return OptionError(f"Option '{key}' is not known.", action)
 
 
+_WAYS = ("topics", "topic_pattern", "partitions")
+_OF_MEMBERS = ("group_instance_id", "assignors", "session_timeout", "heartbeat_interval", "max_poll_interval")
+
+
+def _check_topics(given: Collection[str]) -> None:
+    """``given`` are the fields that options were given for."""
+    names = {option.field: f"'{option.name}'" for option in OPTIONS}
+    ways = [names[field] for field in _WAYS if field in given]
+    if len(ways) != 1:
+        raise OptionError(
+            f"Options {' and '.join(ways)} are given." if ways else "No topic is named.",
+            "Give exactly one of 'subscribe' (topic names), 'subscribePattern' (an expression) and 'assign' (partitions"
+            " to read without being a member of the group).",
+        )
+    without_effect = [names[field] for field in _OF_MEMBERS if field in given and "partitions" in given]
+    if without_effect:
+        raise OptionError(
+            f"Options 'assign' and {', '.join(without_effect)} are given.",
+            "What is assigned is read without being a member, so there is no session and nothing to hand over: leave"
+            " the others out, or name topics with 'subscribe'.",
+        )
+
+
 def _checked(options: SourceOptions) -> SourceOptions:
     if options.heartbeat_interval * 3 > options.session_timeout:
         raise OptionError(
             f"Option 'kafka.heartbeat.interval.ms' is {options.heartbeat_interval * 1000:.0f}, more than a third of"
             f" 'kafka.session.timeout.ms' ({options.session_timeout * 1000:.0f}).",
             "A late heartbeat would end the session: lower the interval or raise the timeout.",
-        )
-    if bool(options.topics) == (options.topic_pattern is not None):
-        given = "Both options 'subscribe' and 'subscribePattern' are given." if options.topics else "No topic is named."
-        raise OptionError(
-            given, "Give exactly one of 'subscribe' (topic names) and 'subscribePattern' (an expression)."
         )
     least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
     if least is not None and most is not None and least > most:
@@ -253,7 +276,11 @@ def _checked(options: SourceOptions) -> SourceOptions:
         options.reset_offsets_on_start,
     )
     # A first pause beyond the longest is the longest, as in Kafka's own client.
-    return replace(options, retry_backoff=min(options.retry_backoff, options.retry_backoff_max))
+    return replace(
+        options,
+        topics=options.topics or tuple(numbers_by_topic(options.partitions)),
+        retry_backoff=min(options.retry_backoff, options.retry_backoff_max),
+    )
 
 
 def defaults() -> dict[str, Any]:

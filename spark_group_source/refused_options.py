@@ -62,10 +62,6 @@ REFUSED: dict[str, tuple[str, str]] = {
         "Set 'kafka.request.timeout.ms' or 'groupCommit.timeoutMs'.",
     ),
     "groupidprefix": ("the query is a member of the group that is named", "Set 'kafka.group.id'."),
-    "assign": (
-        "which partitions a member reads is the group's decision",
-        "Set 'subscribe', or use format('kafka') to read fixed partitions without a group.",
-    ),
     "grouprebalance.numretries": _REBALANCE,
     "grouprebalance.retryintervalms": _REBALANCE,
     "rebalancedraintimeoutms": (

@@ -178,7 +178,9 @@ class RunTarget:
             raise DeadlineExceeded(
                 f"The group '{self._settings.group_id}' did not reach the end of this run for {patience:.0f} s:"
                 f" {self._standing()}.",
-                "Another member owns these partitions and does not commit: look at it, or stop it and run again.",
+                "Another member owns these partitions and does not commit: look at it, or stop it and run again. If one"
+                " query reads twice with this group id, as in a union or a join, give each read one of its own: Spark"
+                " asks the second read only when the first is at its end, and that waits for the second.",
             )
 
     def _standing(self) -> str:

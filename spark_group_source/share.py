@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from spark_group_source.bounds import Committed, Earliest, Place
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION, describe
-from spark_group_source.errors import CommitFailed, DeadlineExceeded, GroupSourceError, OptionError
+from spark_group_source.errors import CommitFailed, DataLoss, DeadlineExceeded, GroupSourceError, OptionError
 from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.group.commits import MARK, Ledger, marked, resume_at
 from spark_group_source.group.coordinator import Coordinator
@@ -230,7 +230,8 @@ class Share:
         unknown = frozenset(tp for tp in partitions if tp not in committed and logged[tp] is None)
         existing = self._existing - anew
         starts = self._starts_without_commit(unknown & existing, access, deadline)
-        starts |= self._starts(unknown - existing, access, deadline, Earliest())
+        starts |= self._beginnings(unknown - existing - anew, access, deadline)
+        starts |= self._starts(unknown & anew, access, deadline, Earliest())
         silent = unknown - starts.keys()
         if silent:
             log.warning("group %s: no start position for %s: no leader tells it", self._group_id, names(silent))
@@ -263,6 +264,31 @@ class Share:
             at = at.otherwise
         return self._starts(partitions, access, deadline, at)
 
+    def _beginnings(self, partitions: Partitions, access: Access, deadline: Deadline) -> dict[TopicPartition, int]:
+        """Where partitions begin that came into being while nobody read them.
+
+        Raises:
+            DataLoss: that is not offset 0: what came before was deleted unread, and ``failOnDataLoss`` is true.
+        """
+        starts = self._starts(partitions, access, deadline, Earliest())
+        late = {tp: at for tp, at in starts.items() if at > 0}
+        if not late:
+            return starts
+        gaps = ", ".join(f"{tp} at offset {at}" for tp, at in sorted(late.items())[:20])
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"Partitions that are new to the group '{self._group_id}' do not begin at offset 0: {gaps}.",
+                "What came before was deleted unread. To go on without it set failOnDataLoss to false, or commit where"
+                " to start (kafka-consumer-groups --reset-offsets).",
+            )
+        log.warning(
+            "group %s: new partitions do not begin at offset 0: %s; they are read from there, as failOnDataLoss is"
+            " false",
+            self._group_id,
+            gaps,
+        )
+        return starts
+
     def start_over(self, topics: Collection[str], me: Membership, access: Access) -> None:
         """Reads topics made anew from the beginning of their logs, whatever was read or committed. Caller: the query.
 
@@ -284,6 +310,16 @@ class Share:
             self._anew |= mine - starts.keys()
             for tp in mine & starts.keys():
                 self._ledger.gained(tp, None, starts[tp])
+        self.commit(me, access)
+
+    def go_back(self, ends: Offsets, me: Membership, access: Access) -> None:
+        """Goes on at these offsets, which lie before what was read and committed. Caller: the query."""
+        with self._lock:
+            mine = ends.keys() & self._owned
+            self._ledger.dropped(mine)
+            for tp in mine:
+                self._ledger.logged[tp] = ends[tp]
+                self._ledger.gained(tp, None, ends[tp])
         self.commit(me, access)
 
     def _starts(

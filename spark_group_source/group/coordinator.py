@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -21,7 +22,7 @@ from kafka.protocol.consumer import (
 )
 
 from spark_group_source.clock import Deadline
-from spark_group_source.error_codes import describe
+from spark_group_source.error_codes import UNKNOWN_MEMBER_ID, describe
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupError, ProtocolError
 from spark_group_source.group import assignment
 from spark_group_source.group.assignment import Member
@@ -36,6 +37,10 @@ from spark_group_source.wire.interrupt import Interrupt, Interrupted
 PROTOCOL_TYPE = "consumer"
 MEMBERSHIP = "membership"
 OFFSETS = "offsets"
+NO_MEMBERS = (
+    "What is read with 'assign' can be committed only to a group without members: give this query a"
+    " 'kafka.group.id' of its own, or stop the members"
+)
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -161,8 +166,27 @@ class Coordinator:
         errno = answer.error_code or next((each.error_code for each in answer.members if each.error_code), 0)
         return self._refused("LeaveGroup", errno) if errno else None
 
+    def clients(self, deadline: Deadline) -> list[str] | Refused:
+        """Client id and host of each member of the group.
+
+        Of a group of Kafka 4's own protocol (KIP-848) this request tells none.
+        """
+        request = DescribeGroupsRequest(
+            version=5, groups=[self._settings.group_id], include_authorized_operations=False
+        )
+        answer = self._call(request, OFFSETS, deadline)
+        if isinstance(answer, Refused):
+            return answer
+        group = answer.groups[0]
+        if group.error_code:
+            return self._refused("DescribeGroups", group.error_code)
+        return sorted(f"{each.client_id} at {each.client_host.lstrip('/')}" for each in group.members)
+
     def commit(self, me: Membership, offsets: Offsets, metadata: str, deadline: Deadline) -> CommitAnswer:
-        """Commits offsets as member ``me``; the broker refuses them if its generation is over."""
+        """Commits offsets as member ``me``; the broker refuses them if its generation is over.
+
+        Without a member id, they are refused if the group has members.
+        """
         by_topic: dict[str, list[Any]] = defaultdict(list)
         topic_of = OffsetCommitRequest.OffsetCommitRequestTopic
         for tp, offset in sorted(offsets.items()):
@@ -187,7 +211,11 @@ class Coordinator:
         if isinstance(answer, Refused):
             return CommitAnswer({}, {}, answer)
         codes = {TopicPartition(t.name, p.partition_index): p.error_code for t in answer.topics for p in t.partitions}
-        return self._interpret_commit(offsets, codes)
+        found = self._interpret_commit(offsets, codes)
+        if found.refused is not None and not me.member_id and UNKNOWN_MEMBER_ID in codes.values():
+            why = f"{found.refused.why}: the group has members. {NO_MEMBERS}"
+            return replace(found, refused=replace(found.refused, why=why))
+        return found
 
     def _interpret_commit(self, offsets: Offsets, codes: Mapping[TopicPartition, int]) -> CommitAnswer:
         confirmed = {tp: offset for tp, offset in offsets.items() if codes.get(tp) == 0}

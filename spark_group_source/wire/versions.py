@@ -6,6 +6,7 @@ checks that the broker speaks them all. Fetch 13 is the first with topic ids.
 
 from __future__ import annotations
 
+from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer import (
     FetchRequest,
     HeartbeatRequest,
@@ -29,6 +30,7 @@ JOIN_GROUP = 9
 HEARTBEAT = 4
 LEAVE_GROUP = 5
 SYNC_GROUP = 5
+DESCRIBE_GROUPS = 5
 
 PINNED = {
     FetchRequest: FETCH,
@@ -41,5 +43,6 @@ PINNED = {
     HeartbeatRequest: HEARTBEAT,
     LeaveGroupRequest: LEAVE_GROUP,
     SyncGroupRequest: SYNC_GROUP,
+    DescribeGroupsRequest: DESCRIBE_GROUPS,
 }
 """Request class to the version sent."""

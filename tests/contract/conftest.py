@@ -12,6 +12,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.driver import Driver, group_settings
 from spark_group_source.group.commits import Committed
 from spark_group_source.group.coordinator import Coordinator
+from spark_group_source.group.member import Member
 from spark_group_source.group.state import Membership, Refused
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options import SourceOptions, parse_options
@@ -99,6 +100,11 @@ class Query:
     @property
     def me(self) -> Membership:
         return self.driver._member.snapshot()
+
+    @property
+    def member(self) -> Member:
+        assert isinstance(self.driver._member, Member)
+        return self.driver._member
 
     def owns(self) -> set[int]:
         """Numbers of the partitions that the next batch may read."""

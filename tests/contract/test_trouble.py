@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from spark_group_source import existing_topics as topics_module
+from spark_group_source import start_check
 from spark_group_source.error_codes import describe
 from spark_group_source.errors import BrokerUnavailable, CommitFailed, GroupError, GroupSourceError, TopicError
 from spark_group_source.group.commits import MARK, Committed
@@ -309,7 +309,7 @@ def test_a_join_that_waits_at_the_broker_does_not_keep_the_query_from_ending(on_
     query.driver.start(query.end)
     eventually(lambda: sum(api == "JoinGroup" for api, _, _ in fake.requests) == 2, "the join")
     query.close()  # the answer never comes: without the interrupt the thread would still wait for it
-    assert not query.driver._member._thread.is_alive()
+    assert not query.member._thread.is_alive()
     assert not fake.group(on_fake.group).members
 
 
@@ -397,9 +397,9 @@ def test_pauses_between_tries_double_up_to_the_longest_and_begin_anew_after_a_su
 ) -> None:
     query = on_fake.start(kafka_retry_backoff_ms="5", kafka_retry_backoff_max_ms="15")
     fake.next("Heartbeat", Fault(error=14), times=10_000)
-    eventually(lambda: query.driver._member._backoff == 0.015, "the longest pause")
+    eventually(lambda: query.member._backoff == 0.015, "the longest pause")
     fake.clear_faults()
-    eventually(lambda: query.driver._member._backoff == 0.005, "the first pause")
+    eventually(lambda: query.member._backoff == 0.005, "the first pause")
 
 
 def test_the_group_is_joined_again_after_the_session_was_ended(on_fake: Bench, fake: FakeKafka) -> None:
@@ -483,10 +483,10 @@ def test_while_a_hand_over_waits_for_its_batch_each_heartbeat_is_a_success_and_o
         second = on_fake.query(kafka_partition_assignment_strategy="range")
         second.driver.start(second.end)
         eventually(lambda: first.me.phase is Phase.DRAINING, "the hand-over that waits")
-        before, heard_at = heartbeats(), first.driver._member._heard_at
+        before, heard_at = heartbeats(), first.member._heard_at
         eventually(lambda: heartbeats() > before + 5, "heartbeats while it waits")
         assert first.me.phase is Phase.DRAINING
-    assert first.driver._member._heard_at > heard_at, "or it warns of a minute without success"
+    assert first.member._heard_at > heard_at, "or it warns of a minute without success"
     assert caplog.text.count("Heartbeat was answered with 27") == 1
 
 
@@ -496,11 +496,11 @@ def test_warnings_of_a_group_that_refuses_are_a_minute_apart(
     query = on_fake.query(kafka_retry_backoff_ms="1", kafka_retry_backoff_max_ms="1")
     times = [0.0]
     query.driver._member._clock = lambda: times[-1]
-    query.driver._member._heard_at, query.driver._member._warn_at = 0.0, 60.0
+    query.member._heard_at, query.member._warn_at = 0.0, 60.0
     with caplog.at_level(logging.WARNING, "spark_group_source.group.member"):
         for at, told in ((59.0, 0), (61.0, 1), (62.0, 1), (120.0, 1), (121.0, 2)):
             times.append(at)
-            query.driver._member._refused(Refused(Verdict.RETRY, "why"))
+            query.member._refused(Refused(Verdict.RETRY, "why"))
             assert caplog.text.count("tried on: why") == told
 
 
@@ -514,13 +514,13 @@ def test_a_member_that_shares_no_assignor_is_refused_with_the_option_to_change(o
 
 
 def test_a_topic_that_does_not_exist_is_said_at_once(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics_module, "TOPIC_PATIENCE", 0.3)
+    monkeypatch.setattr(start_check, "TOPIC_PATIENCE", 0.3)
     with pytest.raises(TopicError, match="'nowhere' cannot be read.*Create it, or correct 'subscribe'"):
         on_fake.start(subscribe="nowhere")
 
 
 def test_brokers_that_cannot_be_reached_are_named(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics_module, "START_TIMEOUT", 0.3)
+    monkeypatch.setattr(start_check, "START_TIMEOUT", 0.3)
     with pytest.raises(BrokerUnavailable, match="127.0.0.1:1 .*kafka.bootstrap.servers"):
         on_fake.start(kafka_bootstrap_servers="127.0.0.1:1")
 
@@ -625,5 +625,5 @@ def test_nothing_is_joined_any_more_after_a_fatal_error(on_fake: Bench, fake: Fa
     answered.set()
     with pytest.raises(GroupError):
         eventually(first.poll, "the error")
-    first.driver._member._thread.join(PATIENCE)
+    first.member._thread.join(PATIENCE)
     assert sum(api == "JoinGroup" for api, _, _ in fake.requests) == joins

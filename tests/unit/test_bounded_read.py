@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_group_source import bounded_read, existing_topics
+from spark_group_source import bounded_read, start_check
 from spark_group_source.bounded_read import plan
 from spark_group_source.clock import Clock, monotonic
 from spark_group_source.errors import DataLoss, DeadlineExceeded, GroupError, GroupSourceError, OptionError, TopicError
@@ -190,7 +190,7 @@ def test_offsets_that_are_not_in_the_log_become_the_nearest_where_data_loss_is_a
 
 
 def test_a_topic_that_does_not_exist_is_an_error(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(existing_topics, "TOPIC_PATIENCE", 0.3)
+    monkeypatch.setattr(start_check, "TOPIC_PATIENCE", 0.3)
     with pytest.raises(TopicError, match="'nowhere' cannot be read"):
         planned(fake, subscribe="t,nowhere")
 

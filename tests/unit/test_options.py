@@ -37,9 +37,37 @@ def test_exactly_one_way_to_name_topics_is_asked_for() -> None:
     neither = {key: value for key, value in GOOD.items() if key != "subscribe"}
     with pytest.raises(OptionError, match="No topic is named.*subscribePattern"):
         parse_options(neither)
-    with pytest.raises(OptionError, match=r"Both options.*exactly one"):
-        parse_options(GOOD | {"subscribePattern": "t.*"})
+    ways = {"subscribePattern": "t.*", "assign": '{"t": [0]}'}
+    for name, value in ways.items():
+        with pytest.raises(OptionError, match=f"Options 'subscribe' and '{name}' are given.*exactly one"):
+            parse_options(GOOD | {name: value})
+    with pytest.raises(OptionError, match="Options 'subscribePattern' and 'assign' are given"):
+        parse_options(neither | ways)
     assert parse_options(neither | {"subscribePattern": "t.*"}).topic_pattern == "t.*"
+
+
+ASSIGNED = {key: value for key, value in GOOD.items() if key != "subscribe"} | {"assign": '{"b": [1], "a": [2, 0]}'}
+
+
+def test_assigned_partitions_are_read_from_json_also_of_a_topic_that_is_there_twice() -> None:
+    parsed = parse_options(ASSIGNED | {"assign": '{"b": [1], "a": [2, 0], "b": [3]}'})
+    assert parsed.partitions == {("a", 0), ("a", 2), ("b", 1), ("b", 3)}
+    assert parsed.topics == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kafka.group.instance.id", "one"),
+        ("kafka.partition.assignment.strategy", "range"),
+        ("kafka.session.timeout.ms", "45000"),
+        ("kafka.heartbeat.interval.ms", "3000"),
+        ("kafka.max.poll.interval.ms", "300000"),
+    ],
+)
+def test_options_of_a_member_are_refused_where_there_is_none(name: str, value: str) -> None:
+    with pytest.raises(OptionError, match=f"'assign' and '{name}' are given.*leave the others out"):
+        parse_options(ASSIGNED | {name: value})
 
 
 @pytest.mark.parametrize(
@@ -75,6 +103,17 @@ def test_the_value_of_an_unknown_option_is_not_shown_as_it_may_be_a_secret() -> 
         ("subscribe", "..", "'..'"),
         ("subscribePattern", "orders-[", "unterminated"),
         ("subscribePattern", "", "not empty"),
+        ("assign", "", '{"orders": [0, 1]}'),
+        ("assign", "t", '{"orders": [0, 1]}'),
+        ("assign", "{}", '{"orders": [0, 1]}'),
+        ("assign", "[0]", '{"orders": [0, 1]}'),
+        ("assign", '{"t": 0}', '{"orders": [0, 1]}'),
+        ("assign", '{"t": []}', '{"orders": [0, 1]}'),
+        ("assign", '{"t": ["0"]}', '{"orders": [0, 1]}'),
+        ("assign", '{"t": [true]}', '{"orders": [0, 1]}'),
+        ("assign", '{"t": {"0": 1}}', '{"orders": [0, 1]}'),
+        ("assign", '{"t": [0, -1]}', "of 't' one is not: -1"),
+        ("assign", '{"a b": [0]}', "'a b'"),
         ("startingOffsets", "newest", "earliest, latest, committed or JSON"),
         ("startingOffsets", '{"t":{"0":-3}}', "-3 is no whole number of at least -2"),
         ("startingOffsetsFallback", "committed", "earliest, latest or fail"),
@@ -89,6 +128,9 @@ def test_the_value_of_an_unknown_option_is_not_shown_as_it_may_be_a_secret() -> 
         ("maxOffsetsPerTrigger", "1e3", "at least 1"),
         ("maxOffsetsPerTrigger", "abc", "at least 1"),
         ("minOffsetsPerTrigger", "0", "at least 1"),
+        ("minPartitions", "0", "at least 1"),
+        ("maxRecordsPerPartition", "-1", "at least 1"),
+        ("minRecordsPerTask", "0", "at least 1"),
         ("maxTriggerDelay", "15 parsecs", "15m"),
         ("rebalanceCallback", "no_such_module:f", "No module named"),
         ("rebalanceCallback", "json:no_such_function", "no function 'no_such_function'"),

@@ -26,7 +26,7 @@ def default_of(field: str) -> str:
         return "`error`"
     if field == "ending_offsets":
         return "`latest`"
-    if default in (None, ()):
+    if default in (None, (), frozenset()):
         return ""
     if isinstance(default, int):
         return f"`{str(default).lower()}`"

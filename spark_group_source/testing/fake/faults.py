@@ -11,6 +11,7 @@ from typing import Any
 ERROR_AT = {
     "FindCoordinator": "coordinators",
     "Metadata": "topics",
+    "DescribeGroups": "groups",
     "OffsetCommit": "topics.partitions",
     "OffsetFetch": "groups",
     "ListOffsets": "topics.partitions",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from kafka.protocol import consumer, metadata
+from kafka.protocol import admin, consumer, metadata
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from spark_group_source.testing.fake.faults import Fault, Faults
@@ -225,6 +225,18 @@ class FakeKafka:
                 left(version=5, member_id=each.member_id, error_code=group.remove(each.member_id))
                 for each in request.members
             ]
+
+    def _DescribeGroups(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
+        group_of = admin.DescribeGroupsResponse.DescribedGroup
+        group = self.group(request.groups[0])
+        members = [
+            group_of.DescribedGroupMember(version=5, member_id=each.id, client_id="client", client_host="/127.0.0.1")
+            for each in group.members.values()
+        ]
+        errno = error or (0 if node == self.coordinator else NOT_COORDINATOR)
+        answer.groups = [
+            group_of(version=5, error_code=errno, group_id=request.groups[0], members=[] if errno else members)
+        ]
 
     def _OffsetCommit(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
         group = self.group(request.group_id)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kafka.protocol import consumer, metadata
+from kafka.protocol import admin, consumer, metadata
 
 from spark_group_source.testing.fake.faults import Fault, Faults, put_error
 
@@ -28,6 +28,7 @@ REQUESTS = {
         consumer.OffsetFetchRequest,
         consumer.ListOffsetsRequest,
         consumer.FetchRequest,
+        admin.DescribeGroupsRequest,
     )
 }
 _HEAD = struct.Struct(">hh")
