@@ -89,6 +89,8 @@ def _one_by_one(memory: bytes, count: int) -> list[int]:
             else:
                 length, body = varint(memory, position)
                 position = body + max(length, 0)
+                if position > len(memory):
+                    break  # it may not even fit in 64 bits
             starts[index] = position
     except IndexError:
         pass
