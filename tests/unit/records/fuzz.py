@@ -32,7 +32,7 @@ from spark_group_source.records.columns import ALL, arrow_schema
 from spark_group_source.records.decode import Decoder
 from spark_group_source.wire import versions
 from tests.unit.records.build import FOREVER, Record, batch, marker, part
-from tests.unit.records.mutations import mutated, repaired
+from tests.unit.records.mutations import mutated, odd_records, repaired
 
 TIME_S = 20.0
 """Thousands of times what the slowest input takes."""
@@ -95,9 +95,10 @@ class Fuzz:
             Exception: any that is not of the decoder or interpreter themselves: what is looked for.
         """
         rng = random.Random(f"{self.seed}/{number}")
-        if rng.randrange(5) == 0:
+        kind = rng.randrange(6)
+        if kind == 0:
             return self._answer(rng)
-        return self._log(rng)
+        return self._log(rng, odd_records(rng) if kind == 1 else self._damaged(rng))
 
     def _answer(self, rng: random.Random) -> str:
         raw = mutated(rng, rng.choice(self._answers), self._answers)
@@ -107,11 +108,11 @@ class Fuzz:
             return type(error).__name__
         return "answer"
 
-    def _log(self, rng: random.Random) -> str:
+    def _damaged(self, rng: random.Random) -> bytes:
         raw = mutated(rng, rng.choice(self._logs), self._logs)
-        mended = rng.randrange(10) > 0
-        if mended:
-            raw = repaired(raw)
+        return repaired(raw) if rng.randrange(10) else raw
+
+    def _log(self, rng: random.Random, raw: bytes) -> str:
         # Behind a checksum that is right, and behind one that nobody looks at.
         check_crcs = rng.randrange(2) == 0
         schema = rng.choice(SCHEMAS)

@@ -6,11 +6,13 @@ import itertools
 import random
 import struct
 
-from tests.unit.records.build import resealed
+from kafka.record.util import encode_varint
+
+from tests.unit.records.build import Record, batch, resealed
 
 HEADER = 61
 LENGTH_AT, UP_TO_LENGTH = 8, 12
-NUMBERS = (0, 1, -1, 2, 7, 127, 128, 255, 2**15 - 1, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63))
+NUMBERS = (0, 1, -1, 2, 7, 127, 128, 255, 2**15 - 1, 2**31 - 1, -(2**31), 2**40, 2**63 - 1, -(2**63))
 FIELDS = ((0, 8), (8, 4), (12, 4), (16, 1), (21, 2), (23, 4), (27, 8), (35, 8), (43, 8), (51, 2), (53, 4), (57, 4))
 """Where the fields of a batch's header but the checksum lie, and their sizes."""
 
@@ -73,3 +75,29 @@ def repaired(raw: bytes) -> bytes:
         return found + bytes(rest)
     rest[LENGTH_AT : LENGTH_AT + 4] = (len(rest) - UP_TO_LENGTH).to_bytes(4, "big")
     return found + resealed(rest)
+
+
+def odd_records(rng: random.Random) -> bytes:
+    """A batch whose records have the lengths that they say, while some of their fields say what cannot be."""
+    odd = rng.choice((0.0, 0.01, 0.05))
+    count = rng.choice((1, 3, 20, 40))
+    records = b"".join(_record(rng, number, odd) for number in range(count))
+    header = bytearray(batch([Record(b"")] * count, 5)[:HEADER])
+    header[LENGTH_AT : LENGTH_AT + 4] = (len(records) + HEADER - UP_TO_LENGTH).to_bytes(4, "big")
+    return resealed(header + records)
+
+
+def _record(rng: random.Random, number: int, odd: float) -> bytes:
+    def varint(right: int) -> bytes:
+        found = bytearray()
+        encode_varint(rng.choice(NUMBERS) if rng.random() < odd else right, found.append)
+        return bytes(found)
+
+    def text(null: bool) -> bytes:
+        size = rng.randrange(-1 if null else 0, 4)
+        return varint(size) + b"t" * max(size, 0)
+
+    headers = rng.choice((0, 0, 1, 3))
+    fields = [b"\0", varint(number), varint(number), text(True), text(True), varint(headers)]
+    body = b"".join(fields) + b"".join(text(False) + text(True) for _ in range(headers))
+    return varint(len(body)) + body
