@@ -68,6 +68,21 @@ def test_arrow_batches_have_no_more_rows_than_the_limit() -> None:
     assert [each.num_rows for each in found] == [4, 4, 4, 2]
 
 
+def test_bytes_that_are_decoded_together_have_positions_of_32_bits() -> None:
+    """Arrow's binary arrays have no larger ones. A batch that is not compressed has a length of 32 bits itself."""
+    limits = Limits()
+    assert max(limits.chunk, limits.batch) < 2**31
+
+
+def test_rows_of_one_response_that_come_to_more_than_a_chunk_keep_their_values() -> None:
+    """No array holds more than a chunk, so that what a response sums up to does not matter."""
+    values = [bytes([number]) * 700 for number in range(100)]
+    raw = b"".join(batch([Record(each)], offset, codec=offset % 5) for offset, each in enumerate(values))
+    found = list(Decoder(ALL, read_committed=False, limits=Limits(chunk=1500)).decode([part(raw)]))
+    assert max(each["value"].buffers()[2].size for each in found) <= 1500
+    assert [value for each in found for value in each["value"].to_pylist()] == values
+
+
 def test_record_larger_than_a_chunk_comes_alone() -> None:
     raw = batch([Record(b"a"), Record(b"b" * 5000), Record(b"c")])
     table = decoded(part(raw), limits=Limits(chunk=100))
