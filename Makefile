@@ -8,9 +8,11 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 SOAK_ARGS ?=
 BENCH_ARGS ?=
+FUZZ_ARGS ?=
+BROKERS ?= 3.3.2 3.9.1 4.4.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit contract integration chaos soak test-oldest lint format bench clean java
+.PHONY: help demo test unit contract integration chaos soak fuzz test-brokers test-oldest lint format bench clean java
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +37,13 @@ chaos: $(VENV)/test.stamp | java ## what takes minutes: long batches, members th
 
 soak: $(VENV)/demo.stamp | java ## half an hour idle and half an hour busy: memory and idle CPU of the reader
 	@$(BIN)/python jobs/soak.py $(SOAK_ARGS)
+
+fuzz: $(VENV)/test.stamp ## ten minutes of damaged bytes for the decoder
+	$(BIN)/python -m tests.unit.records.fuzz $(FUZZ_ARGS)
+
+test-brokers: $(VENV)/test.stamp | java ## the core of the tests on brokers from the oldest to the newest
+	for version in $(BROKERS); do \
+	  KAFKA_VERSION=$$version $(BIN)/pytest -m 'core and not slow' $(PYTEST_ARGS) || exit 1; done
 
 test-oldest: $(OLDEST)/test.stamp | java ## the core of the tests on the oldest PySpark that is supported
 	$(OLDEST)/bin/pytest -m '(core or not integration) and not slow' $(PYTEST_ARGS)

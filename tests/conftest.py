@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_group_source.testing import EmbeddedKafka
+from spark_group_source.testing.ivy import KAFKA_VERSION
 
 TESTS = Path(__file__).parent
 BROKER_FIXTURES = {"kafka", "topic", "spark"}
@@ -29,8 +31,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[EmbeddedKafka]:
-    """A Kafka for all tests of the session. One that stops or pauses Kafka takes one of its own."""
-    with EmbeddedKafka() as running:
+    """A Kafka for all tests of the session, of version KAFKA_VERSION where the environment has that.
+
+    A test that stops or pauses Kafka takes one of its own.
+    """
+    with EmbeddedKafka(version=os.environ.get("KAFKA_VERSION", KAFKA_VERSION)) as running:
         yield running
 
 

@@ -99,6 +99,8 @@ def _walk(memory: bytes | bytearray, position: int, records: range, starts: list
             else:
                 length, body = varint(memory, position)
                 position = body + max(length, 0)
+                if position > len(memory):
+                    return -1  # it may not even fit in 64 bits
     except IndexError:
         return -1
     return position

@@ -14,6 +14,7 @@ from importlib import resources
 from pathlib import Path
 
 from spark_group_source.clock import Deadline
+from spark_group_source.errors import GroupSourceError
 from spark_group_source.testing.broker import STOP_TIMEOUT_S, Broker, PortTaken
 from spark_group_source.testing.errors import EmbeddedKafkaError
 from spark_group_source.testing.ivy import KAFKA_VERSION, kafka_libs
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 60.0
 POLL_S = 0.05
+ANSWER_TIMEOUT_S = 10.0
 START_ATTEMPTS = 3
 MAX_REPLICATION = 3
 
@@ -73,7 +75,12 @@ class Cluster:
         self._brokers.clear()
         self._closing.close()
 
-    # Where it is
+    # What and where it is
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Of Kafka, as numbers: (4, 1, 1)."""
+        return tuple(int(each) for each in self._version.split("."))
 
     @property
     def bootstrap_servers(self) -> str:
@@ -203,22 +210,26 @@ class Cluster:
                 return
 
     def _registered(self, node: int) -> set[int]:
-        """The ids of the brokers in the metadata of that node; none while something else answers on its port."""
-        from kafka.admin import KafkaAdminClient
-        from kafka.errors import KafkaError
+        """The ids of the brokers in the metadata of that node; none while something else answers on its port.
 
+        Asked by hand: kafka-python's describe_cluster fails at brokers before Kafka 3.7 (KeyError: endpoint_type).
+        """
+        from kafka.protocol.metadata import MetadataRequest
+
+        from spark_group_source.wire import versions
+        from spark_group_source.wire.connection import Connection
+        from spark_group_source.wire.settings import WireOptions
+
+        port = self._ports[node, "PLAINTEXT"]
+        deadline = Deadline.after(ANSWER_TIMEOUT_S)
+        options = WireOptions(((HOST, port),), "embedded-kafka")
+        request = MetadataRequest(version=versions.METADATA, topics=[], allow_auto_topic_creation=False)
         try:
-            client = KafkaAdminClient(bootstrap_servers=[f"{HOST}:{self._ports[node, 'PLAINTEXT']}"])
-        except KafkaError:
+            with contextlib.closing(Connection.open(HOST, port, options, deadline)) as connection:
+                told = connection.call(request, deadline)
+        except GroupSourceError:
             return set()
-        try:
-            cluster = client.describe_cluster()
-            ours = cluster["cluster_id"] == self._cluster_id
-            return {each["broker_id"] for each in cluster["brokers"]} if ours else set()
-        except KafkaError:
-            return set()
-        finally:
-            client.close()
+        return {each.node_id for each in told.brokers} if told.cluster_id == self._cluster_id else set()
 
     def _pause_before_retry(self, node: int, deadline: Deadline) -> None:
         broker = self._brokers[node]

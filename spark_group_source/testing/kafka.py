@@ -24,6 +24,8 @@ COORDINATOR_TIMEOUT_S = 20.0
 POLL_S = 0.1
 PRODUCE_TIMEOUT_S = 60.0
 GROUP_COMMAND = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+OLD_GROUP_COMMAND = "kafka.admin.ConsumerGroupCommand"
+"""Its name before Kafka 3.8."""
 
 Value = str | bytes | None
 Row = Value | tuple[Value, Value]
@@ -118,7 +120,8 @@ class EmbeddedKafka(Cluster):
             EmbeddedKafkaError: it ended with an error, with its output.
         """
         arguments = ("--bootstrap-server", self.bootstrap_servers, *arguments)
-        command = java_command(self.libs, "256m", GROUP_COMMAND, arguments)
+        main = OLD_GROUP_COMMAND if self.version < (3, 8) else GROUP_COMMAND
+        command = java_command(self.libs, "256m", main, arguments)
         command.insert(1, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
         done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
         said = done.stdout.strip()

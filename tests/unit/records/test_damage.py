@@ -129,6 +129,8 @@ def alone(*bodies: bytes) -> bytes:
         record(headers=1, rest=b"\x00" + b"\x80" * 20),
         b"\xff" * 20,
         b"\x01" + record(),
+        b"\xfe" + b"\xff" * 8 + b"\x01" + record(),
+        b"\xfe" + b"\xff" * 8 + b"\x7f" + record(),
         record()[:-1],
         record() + b"\x00",
     ],

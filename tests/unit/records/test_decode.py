@@ -14,25 +14,7 @@ from spark_group_source.records.columns import ALL, arrow_schema
 from spark_group_source.records.decode import Decoder
 from spark_group_source.records.frames import Slice, frames
 from tests.unit.records.build import Record, batch, decoded, marker, part, resealed, rows, rows_of_kafka_python
-
-CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-# Sizes on both sides of where a length takes one more byte.
-NULLABLE = st.none() | st.binary(max_size=6) | st.sampled_from([*range(40, 70), *range(8150, 8200)]).map(bytes)
-HEADERS = st.lists(st.tuples(st.text(max_size=3), NULLABLE), max_size=3)
-RECORDS = st.builds(Record, NULLABLE, NULLABLE, st.integers(-1, 2**52), HEADERS)
-
-
-@st.composite
-def logs(draw: st.DrawFn) -> bytes:
-    """Batches of a log, with gaps in the batches and between them."""
-    raw, offset = b"", draw(st.integers(0, 2**40))
-    for records in draw(st.lists(st.lists(RECORDS, min_size=1, max_size=8), min_size=1, max_size=4)):
-        steps = draw(st.lists(st.sampled_from([1, 1, 1, 2, 100, 10_000]), min_size=len(records), max_size=len(records)))
-        deltas = [sum(steps[:index]) - 1 for index in range(1, len(steps) + 1)]
-        placed = [each._replace(delta=delta) for each, delta in zip(records, deltas, strict=True)]
-        raw += batch(placed, offset, codec=draw(st.sampled_from(sorted(CODECS.values()))))
-        offset += deltas[-1] + 1 + draw(st.integers(0, 3))
-    return raw
+from tests.unit.records.logs import CODECS, logs
 
 
 @settings(max_examples=60, deadline=None)
@@ -84,6 +66,21 @@ def test_arrow_batches_have_no_more_rows_than_the_limit() -> None:
     raw = batch([Record(b"v")] * 10) + batch([Record(b"v")] * 4, 10)
     found = list(Decoder(ALL, read_committed=False, limits=Limits(rows=4)).decode([part(raw)]))
     assert [each.num_rows for each in found] == [4, 4, 4, 2]
+
+
+def test_bytes_that_are_decoded_together_have_positions_of_32_bits() -> None:
+    """Arrow's binary arrays have no larger ones. A batch that is not compressed has a length of 32 bits itself."""
+    limits = Limits()
+    assert max(limits.chunk, limits.batch) < 2**31
+
+
+def test_rows_of_one_response_that_come_to_more_than_a_chunk_keep_their_values() -> None:
+    """No array holds more than a chunk, so that what a response sums up to does not matter."""
+    values = [bytes([number]) * 700 for number in range(100)]
+    raw = b"".join(batch([Record(each)], offset, codec=offset % 5) for offset, each in enumerate(values))
+    found = list(Decoder(ALL, read_committed=False, limits=Limits(chunk=1500)).decode([part(raw)]))
+    assert max(each["value"].buffers()[2].size for each in found) <= 1500
+    assert [value for each in found for value in each["value"].to_pylist()] == values
 
 
 def test_record_larger_than_a_chunk_comes_alone() -> None:
