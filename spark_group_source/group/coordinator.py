@@ -22,7 +22,13 @@ from kafka.protocol.consumer import (
 
 from spark_group_source.clock import Deadline
 from spark_group_source.error_codes import describe
-from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupError, ProtocolError
+from spark_group_source.errors import (
+    AuthenticationFailed,
+    BrokerUnavailable,
+    DeadlineExceeded,
+    GroupError,
+    ProtocolError,
+)
 from spark_group_source.group import assignment
 from spark_group_source.group.assignment import Member
 from spark_group_source.group.commits import Committed
@@ -243,7 +249,7 @@ class Coordinator:
         except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
             self.rediscover()
             return Refused(Verdict.REDISCOVER, str(error))
-        except GroupError as error:
+        except (GroupError, AuthenticationFailed) as error:
             return Refused(Verdict.FATAL, str(error), error=error)
 
     def _refused(self, request: str, errno: int, member_id: str = "") -> Refused:

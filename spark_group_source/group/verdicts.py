@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from spark_group_source.error_codes import describe
-from spark_group_source.errors import GroupError
+from spark_group_source.error_codes import GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, describe
+from spark_group_source.errors import AuthenticationFailed, GroupError, GroupSourceError
 
 
 class Verdict(Enum):
@@ -60,6 +60,8 @@ VERDICTS: dict[int, Verdict] = {
 }
 """Error code to verdict; a code that is not here is :attr:`Verdict.FATAL`, so that nothing is passed over."""
 
+_DENIED = {TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED}
+
 _ACTIONS = {
     23: "Its members share no assignor with this query, or are no consumers: set"
     " 'kafka.partition.assignment.strategy' to one they have (range for librdkafka and most Java consumers),"
@@ -77,6 +79,11 @@ _ACTIONS = {
 def verdict(errno: int) -> Verdict:
     """What to do about an error code other than 0."""
     return VERDICTS.get(errno, Verdict.FATAL)
+
+
+def denied(error: GroupSourceError) -> bool:
+    """Whether a right is missing or the credentials are refused: asking again changes nothing."""
+    return isinstance(error, AuthenticationFailed) or getattr(error, "errno", None) in _DENIED
 
 
 def fatal(request: str, group: str, errno: int) -> GroupError:

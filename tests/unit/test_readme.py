@@ -19,6 +19,8 @@ def default_of(field: str) -> str:
         return "application, topics and process"
     if field == "read_committed":
         return "`read_uncommitted`"
+    if field == "ssl_check_host_name":
+        return "`https`"
     if default in (None, ()):
         return ""
     if isinstance(default, Enum):
