@@ -11,7 +11,7 @@ import pytest
 from spark_group_source.testing import EmbeddedKafka
 
 TESTS = Path(__file__).parent
-BROKER_FIXTURES = {"kafka", "topic", "spark"}
+BROKER_FIXTURES = {"kafka", "topic", "spark", "secured"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
