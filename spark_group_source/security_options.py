@@ -92,7 +92,9 @@ SECURITY_OPTIONS: tuple[Option, ...] = (
         "The client's certificate chain as text.",
         secret=True,
     ),
-    Option("kafka.ssl.keystore.key", "ssl_keystore_key", private_key, "Its private key as text.", secret=True),
+    Option(
+        "kafka.ssl.keystore.key", "ssl_keystore_key", private_key, "Its encrypted private key as text.", secret=True
+    ),
     Option("kafka.ssl.keystore.type", "ssl_keystore_type", keystore_type, "PEM is what can be read."),
     Option("kafka.ssl.key.password", "ssl_key_password", secret, "Password of the private key.", secret=True),
     Option(

@@ -61,8 +61,14 @@ def pem(text: str) -> str:
 
 
 def private_key(text: str) -> Secret:
-    """A private key in PEM."""
-    return Secret(pem(text))
+    """A private key in PEM, encrypted: plans show this option, as Spark redacts only what speaks of passwords."""
+    key = pem(text)
+    if "ENCRYPTED" not in key:
+        raise ValueError(
+            "an encrypted key with 'kafka.ssl.key.password', since Spark shows this option in plans. Encrypt it with"
+            " openssl pkcs8 -topk8 -in client.key, or name its file in 'kafka.ssl.keystore.location'"
+        )
+    return Secret(key)
 
 
 def _store_type(store: str, text: str) -> str:

@@ -7,7 +7,7 @@ another: a JoinGroup that waits at the broker would hold up everything behind it
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -200,7 +200,10 @@ class Coordinator:
         errors = {tp: errno for tp, errno in codes.items() if errno}
         # Errors of the group come with every partition; those of single partitions leave the others committed.
         whole = [errno for errno in errors.values() if verdict(errno) not in (Verdict.SKIP, Verdict.SHORTEN)]
-        return CommitAnswer(confirmed, errors, self._refused("OffsetCommit", whole[0]) if whole else None)
+        if not whole:
+            return CommitAnswer(confirmed, errors)
+        topics = {tp.topic for tp, errno in errors.items() if errno == whole[0]}
+        return CommitAnswer(confirmed, errors, self._refused("OffsetCommit", whole[0], topics=topics))
 
     def committed(
         self, partitions: Iterable[TopicPartition], deadline: Deadline
@@ -227,7 +230,7 @@ class Coordinator:
         for topic in group.topics:
             for part in topic.partitions:
                 if part.error_code and verdict(part.error_code) is not Verdict.SKIP:
-                    return self._refused("OffsetFetch", part.error_code)
+                    return self._refused("OffsetFetch", part.error_code, topics=[topic.name])
                 if part.committed_offset >= 0:
                     tp = TopicPartition(topic.name, part.partition_index)
                     found[tp] = Committed(part.committed_offset, part.metadata or "")
@@ -252,9 +255,9 @@ class Coordinator:
         except (GroupError, AuthenticationFailed) as error:
             return Refused(Verdict.FATAL, str(error), error=error)
 
-    def _refused(self, request: str, errno: int, member_id: str = "") -> Refused:
+    def _refused(self, request: str, errno: int, member_id: str = "", topics: Collection[str] = ()) -> Refused:
         ruling = verdict(errno)
         if ruling is Verdict.REDISCOVER:
             self.rediscover()
-        error = fatal(request, self._settings.group_id, errno) if ruling is Verdict.FATAL else None
+        error = fatal(request, self._settings.group_id, errno, topics) if ruling is Verdict.FATAL else None
         return Refused(ruling, f"{request} was answered with {describe(errno)}", member_id, error)

@@ -6,6 +6,7 @@ ConsumerCoordinator); the codes are listed in Kafka's protocol guide.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import Enum, auto
 
 from spark_group_source.error_codes import GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, describe
@@ -86,8 +87,9 @@ def denied(error: GroupSourceError) -> bool:
     return isinstance(error, AuthenticationFailed) or getattr(error, "errno", None) in _DENIED
 
 
-def fatal(request: str, group: str, errno: int) -> GroupError:
-    """The error a query fails with when the group refuses it for good."""
+def fatal(request: str, group: str, errno: int, topics: Collection[str] = ()) -> GroupError:
+    """The error a query fails with when the group refuses it for good, where it does because of some topics."""
+    about = f" for {', '.join(sorted(set(topics))[:20])}" if topics else ""
     return GroupError(
-        f"The group '{group}' answered {request} with {describe(errno)}.", _ACTIONS.get(errno, ""), errno=errno
+        f"The group '{group}' answered {request} with {describe(errno)}{about}.", _ACTIONS.get(errno, ""), errno=errno
     )

@@ -26,6 +26,7 @@ from tests.certificates import Authority
 ALICE, BOB = "alice", "bob, of =sales"
 """One may do everything, the other what he is granted. The second has a name that SCRAM must write otherwise."""
 PASSWORD = "p4ss\"w\\ord, it's =long;"
+KEY_PASSWORD = "k3y-p4ss"
 SESSION_MS = 2000
 """How long a session on SASL_PLAINTEXT lasts by password."""
 _PACKAGE = "org.apache.kafka.common.security."
@@ -33,11 +34,12 @@ _PACKAGE = "org.apache.kafka.common.security."
 
 @dataclass(frozen=True)
 class Secured:
-    """The running Kafka, the authority that signed its certificate, and the file of a client's certificate."""
+    """The running Kafka, the authority that signed its certificate, and files of a client's key and certificate."""
 
     kafka: EmbeddedKafka
     authority: Authority
     client: Path
+    encrypted_client: Path
 
     def options(self, listener: str, **more: str) -> dict[str, str]:
         """Options to reach a listener with; names may have ``_`` for points, and stand without ``kafka.``."""
@@ -72,6 +74,7 @@ def running(directory: Path) -> Iterator[Secured]:
     # Not "localhost": what a certificate is not for can be tried out.
     server = authority.issue("127.0.0.1", file="server.pem")
     client = authority.issue("client", file="client.pem")
+    encrypted = authority.issue("client", file="encrypted-client.pem", password=KEY_PASSWORD)
     logins = f'user_{ALICE}="{_quoted(PASSWORD)}"'
     plain = f"{_PACKAGE}plain.PlainLoginModule required {logins};"
     config = {
@@ -102,7 +105,7 @@ def running(directory: Path) -> Iterator[Secured]:
                     for user in (ALICE, BOB)
                 ]
                 assert set((refused := admin.alter_user_scram_credentials(users)).values()) == {None}, refused
-        yield Secured(kafka, authority, client)
+        yield Secured(kafka, authority, client, encrypted)
 
 
 def unsigned_token(lifetime: float = 3600.0, subject: str = ALICE) -> str:

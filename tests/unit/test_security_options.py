@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -38,6 +37,12 @@ def client(authority: Authority) -> Path:
     return authority.issue("client", file="client.pem")
 
 
+@pytest.fixture(scope="module")
+def encrypted(authority: Authority) -> Path:
+    """A client's key and certificate, with the password that is nowhere to be seen."""
+    return authority.issue("client", file="encrypted.pem", password="s3cret")
+
+
 def wire(given: dict[str, str]) -> tuple[Tls | None, Sasl | None]:
     made = wire_options(parse_options(given), "me")
     return made.tls, made.sasl
@@ -55,17 +60,18 @@ def test_credentials_are_taken_in_javas_form_and_as_two_options() -> None:
     assert wire(in_java) == (None, sasl)
 
 
-def test_tls_is_taken_from_files_and_from_texts(authority: Authority, client: Path) -> None:
+def test_tls_is_taken_from_files_and_from_texts(authority: Authority, client: Path, encrypted: Path) -> None:
     ca = str(authority.file)
     files = {"kafka.ssl.truststore.location": ca, "kafka.ssl.keystore.location": str(client)}
     files |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.keystore.type": "pem"}
     assert wire(SSL | files) == (Tls(ca_file=ca, key_file=str(client)), None)
-    key, chain = parts(client)
+    key, chain = parts(encrypted)
     authorities = authority.file.read_text().strip()
     texts = {
         "kafka.ssl.truststore.certificates": authorities.replace("\n", "\\n"),
         "kafka.ssl.keystore.key": key,
         "kafka.ssl.keystore.certificate.chain": chain,
+        "kafka.ssl.key.password": "s3cret",
         "kafka.ssl.endpoint.identification.algorithm": "",
         "kafka.ssl.enabled.protocols": "TLSv1.3",
     }
@@ -73,6 +79,7 @@ def test_tls_is_taken_from_files_and_from_texts(authority: Authority, client: Pa
         ca_text=authorities,
         key_text=Secret(key.strip()),
         chain_text=chain.strip(),
+        key_password=Secret("s3cret"),
         check_host_name=False,
         versions=("TLSv1.3",),
     )
@@ -80,8 +87,7 @@ def test_tls_is_taken_from_files_and_from_texts(authority: Authority, client: Pa
 
 
 @pytest.mark.parametrize("kind", ["keystore.key", "keystore.location"])
-def test_a_key_that_is_encrypted_needs_its_password(authority: Authority, kind: str) -> None:
-    encrypted = authority.issue("client", file="encrypted.pem", password="s3cret")
+def test_a_key_that_is_encrypted_needs_its_password(encrypted: Path, kind: str) -> None:
     key, chain = parts(encrypted)
     given = SSL | {"kafka.ssl.keystore.location": str(encrypted)}
     if kind == "keystore.key":
@@ -136,20 +142,23 @@ def test_gssapi_without_its_library_says_what_to_install(monkeypatch: pytest.Mon
     assert wire(given) == (None, Sasl("GSSAPI", kerberos_service="kafka"))
 
 
-def test_a_key_needs_its_chain_and_must_belong_to_it(authority: Authority, client: Path) -> None:
-    key, chain = parts(client)
+def test_a_key_needs_its_chain_and_must_belong_to_it(authority: Authority, encrypted: Path) -> None:
+    key, chain = parts(encrypted)
     _, other = parts(authority.issue("other", file="other.pem"))
-    with pytest.raises(OptionError, match="without 'kafka.ssl.keystore.certificate.chain'"):
-        parse_options(SSL | {"kafka.ssl.keystore.key": key})
-    given = SSL | {"kafka.ssl.keystore.key": key, "kafka.ssl.keystore.certificate.chain": other}
-    with pytest.raises(OptionError, match="does not belong to the certificate"):
+    given = SSL | {"kafka.ssl.keystore.key": key, "kafka.ssl.key.password": "s3cret"}
+    with pytest.raises(OptionError, match=r"without 'kafka\.ssl\.keystore\.certificate\.chain'"):
         parse_options(given)
-    with pytest.raises(OptionError, match=r"location' and 'kafka.ssl.keystore.key' are given"):
-        parse_options(
-            SSL
-            | {"kafka.ssl.keystore.location": str(client)}
-            | {"kafka.ssl.keystore.key": key, "kafka.ssl.keystore.certificate.chain": chain}
-        )
+    with pytest.raises(OptionError, match="does not belong to the certificate"):
+        parse_options(given | {"kafka.ssl.keystore.certificate.chain": other})
+    given |= {"kafka.ssl.keystore.location": str(encrypted), "kafka.ssl.keystore.certificate.chain": chain}
+    with pytest.raises(OptionError, match=r"location' and 'kafka\.ssl\.keystore\.key' are given"):
+        parse_options(given)
+
+
+def test_a_key_that_spark_would_show_in_plans_is_refused(client: Path) -> None:
+    key, chain = parts(client)
+    with pytest.raises(OptionError, match="an encrypted key.*openssl pkcs8 -topk8"):
+        parse_options(SSL | {"kafka.ssl.keystore.key": key, "kafka.ssl.keystore.certificate.chain": chain})
 
 
 def test_a_private_key_in_the_wrong_option_is_not_shown(client: Path) -> None:
@@ -197,18 +206,18 @@ def test_cipher_suites_go_by_javas_names(java: str, openssl: str) -> None:
     assert tls.ciphers == (openssl,)
 
 
-def test_no_form_of_the_options_or_of_a_task_shows_a_secret_and_both_survive_pickling(client: Path) -> None:
-    key, chain = parts(client)
+def test_no_form_of_the_options_or_of_a_task_shows_a_secret_and_both_survive_pickling(encrypted: Path) -> None:
+    key, chain = parts(encrypted)
     given = {"kafka.ssl.keystore.key": key, "kafka.ssl.keystore.certificate.chain": chain}
+    given["kafka.ssl.key.password"] = "s3cret"
     parsed = parse_options(ALICE | given | {"kafka.security.protocol": "SASL_SSL"})
     task = FetchTask((), wire_options(parsed, "me"), columns_of(source_schema(False)))
     in_java = parse_options(SASL | {"kafka.sasl.mechanism": "PLAIN", "kafka.sasl.jaas.config": JAAS})
     for each in (parsed, task, in_java):
-        shown = f"{each} {each!r} {[each]} {vars(type(each))}"
+        shown = f"{each} {each!r} {[each]}"
         assert "s3cret" not in shown
         assert key.splitlines()[1] not in shown
         assert pickle.loads(pickle.dumps(each)) == each
     assert task.wire.sasl is not None
     assert task.wire.sasl.password is not None
     assert task.wire.sasl.password.text == "s3cret"
-    assert "s3cret" not in "".join(sys.modules["spark_group_source.secret"].__doc__ or "")
