@@ -4,6 +4,7 @@
     ├── OptionError            a source option is missing, unknown or has a bad value
     ├── BrokerUnavailable      no broker could be reached, or a connection broke (retriable)
     ├── DeadlineExceeded       a bounded wait ran out (retriable)
+    ├── AuthenticationFailed   a broker does not take this client for whom it says it is, or the reverse
     ├── BrokerError            a broker answered with an error code
     │   ├── TopicError         the topic does not exist or may not be read
     │   └── GroupError         the group refuses this member for good
@@ -75,6 +76,12 @@ class ProtocolError(GroupSourceError):
     """A broker's answer does not follow the Kafka protocol; the connection is not to be used again."""
 
     code = "PROTOCOL_ERROR"
+
+
+class AuthenticationFailed(GroupSourceError):
+    """A broker refused this client's credentials, or its own certificate was refused; the options must change."""
+
+    code = "AUTHENTICATION_FAILED"
 
 
 class BrokerError(GroupSourceError):

@@ -7,7 +7,7 @@ those of Kafka's Java client. Names are case-insensitive, as Spark makes all opt
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from spark_group_source.bounds import (
 )
 from spark_group_source.errors import OptionError
 from spark_group_source.offsets import TopicPartition, numbers_by_topic
+from spark_group_source.option_row import Option
 from spark_group_source.option_values import (
     addresses,
     count,
@@ -44,10 +45,11 @@ from spark_group_source.option_values import (
     warn_or_fail,
 )
 from spark_group_source.refused_options import refusal
+from spark_group_source.security_options import SECURITY_OPTIONS, SecurityOptions, check_security
 
 
 @dataclass(frozen=True, slots=True)
-class SourceOptions:
+class SourceOptions(SecurityOptions):
     """All options, checked. Times are in seconds, sizes in bytes."""
 
     bootstrap_servers: tuple[tuple[str, int], ...]
@@ -94,17 +96,6 @@ class SourceOptions:
     fetch_max_bytes: int = 4 * 2**20
     fetch_max_wait: float = 0.5
     poll_timeout: float = 120.0
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One row of the table: the public name, the field it fills, how its text is read, and what it is for."""
-
-    name: str
-    field: str
-    parse: Callable[[str], Any]
-    doc: str
-    required: bool = False
 
 
 OPTIONS: tuple[Option, ...] = (
@@ -196,9 +187,11 @@ OPTIONS: tuple[Option, ...] = (
     Option("kafka.fetch.max.bytes", "fetch_max_bytes", size, "Size of a fetch: bounds the memory of a task."),
     Option("kafka.fetch.max.wait.ms", "fetch_max_wait", milliseconds, "Longest that a broker holds a fetch back."),
     Option("kafkaConsumer.pollTimeoutMs", "poll_timeout", milliseconds, "Longest that a task goes without progress."),
+    *SECURITY_OPTIONS,
 )
 """The option table. Defaults stand in :class:`SourceOptions`."""
 
+_PEM = "It belongs into 'kafka.ssl.truststore.certificates', 'kafka.ssl.keystore.key' or '...certificate.chain'."
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 
 
@@ -213,10 +206,13 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         option = _BY_KEY.get(key.lower())
         if option is None:
             raise refusal(key) or _unknown(key)
+        if "-----BEGIN " in text and not option.secret:
+            raise OptionError(f"Option '{option.name}' holds PEM text, which is not shown.", _PEM)
         try:
             values[option.field] = option.parse(text)
         except ValueError as error:
-            raise OptionError(f"Option '{option.name}' is {text!r}.", f"It must be {error}.") from None
+            shown = "not what is needed" if option.secret else repr(text)
+            raise OptionError(f"Option '{option.name}' is {shown}.", f"It must be {error}.") from None
     for option in OPTIONS:
         if option.required and option.field not in values:
             raise OptionError(
@@ -269,6 +265,7 @@ def _checked(options: SourceOptions) -> SourceOptions:
             f"Option 'minOffsetsPerTrigger' is {least}, more than 'maxOffsetsPerTrigger' ({most}).",
             "No batch could ever be large enough and small enough: lower the first or raise the second.",
         )
+    check_security(options)
     check_start(
         options.starting_offsets,
         options.starting_offsets_fallback,

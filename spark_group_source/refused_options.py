@@ -10,6 +10,16 @@ from spark_group_source.errors import OptionError
 
 _COMMITS = "offsets are committed as each batch completes, and never by a clock"
 _LEAVE_OUT = "Leave it out."
+_TOKENS = (
+    "tokens come from a function in Python",
+    "Set 'kafka.sasl.oauthbearer.token.provider' to one that returns them.",
+)
+_JVM = ("there is no JVM here: encryption is OpenSSL's, authentication is kafka-python's", _LEAVE_OUT)
+_STORE_PASSWORD = ("stores are in PEM, of which only private keys have a password", "Set 'kafka.ssl.key.password'.")
+_KERBEROS = (
+    "with GSSAPI the ticket of the process is used",
+    "Keep one with kinit, or name a keytab in the environment: KRB5_CLIENT_KTNAME.",
+)
 _DESERIALIZER = (
     "records are read as they are",
     "Convert the columns key and value in Spark: cast('string'), from_json, from_avro.",
@@ -62,6 +72,39 @@ REFUSED: dict[str, tuple[str, str]] = {
         "Set 'kafka.request.timeout.ms' or 'groupCommit.timeoutMs'.",
     ),
     "groupidprefix": ("the query is a member of the group that is named", "Set 'kafka.group.id'."),
+    "ssl.protocol": ("it names Java's class", "Set 'kafka.ssl.enabled.protocols', for example to TLSv1.2."),
+    "ssl.truststore.password": _STORE_PASSWORD,
+    "ssl.keystore.password": _STORE_PASSWORD,
+    "ssl.ca.location": ("it has another name here", "Set 'kafka.ssl.truststore.location'."),
+    "ssl.ca.pem": ("it has another name here", "Set 'kafka.ssl.truststore.certificates'."),
+    "ssl.certificate.location": (
+        "the certificate chain and the private key are in one file",
+        "Set 'kafka.ssl.keystore.location'.",
+    ),
+    "ssl.key.location": (
+        "the certificate chain and the private key are in one file",
+        "Set 'kafka.ssl.keystore.location'.",
+    ),
+    "ssl.certificate.pem": ("it has another name here", "Set 'kafka.ssl.keystore.certificate.chain'."),
+    "ssl.key.pem": ("it has another name here", "Set 'kafka.ssl.keystore.key'."),
+    "enable.ssl.certificate.verification": (
+        "a certificate that nobody checks protects nothing",
+        "Name its authority in 'kafka.ssl.truststore.location'.",
+    ),
+    "ssl.provider": _JVM,
+    "ssl.engine.factory.class": _JVM,
+    "ssl.keymanager.algorithm": _JVM,
+    "ssl.trustmanager.algorithm": _JVM,
+    "ssl.secure.random.implementation": _JVM,
+    "security.providers": _JVM,
+    "sasl.login.class": _JVM,
+    "sasl.client.callback.handler.class": _JVM,
+    "sasl.mechanisms": ("it has another name here", "Set 'kafka.sasl.mechanism'."),
+    "sasl.login.callback.handler.class": _TOKENS,
+    "sasl.oauthbearer.token.endpoint.url": _TOKENS,
+    "sasl.kerberos.kinit.cmd": _KERBEROS,
+    "sasl.kerberos.keytab": _KERBEROS,
+    "sasl.kerberos.principal": _KERBEROS,
     "grouprebalance.numretries": _REBALANCE,
     "grouprebalance.retryintervalms": _REBALANCE,
     "rebalancedraintimeoutms": (

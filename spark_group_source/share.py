@@ -20,7 +20,7 @@ from spark_group_source.group.commits import MARK, Ledger, marked, resume_at
 from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.counters import Counters
 from spark_group_source.group.state import Membership, Partitions, Refused
-from spark_group_source.group.verdicts import Verdict, verdict
+from spark_group_source.group.verdicts import Verdict, denied, verdict
 from spark_group_source.modes import stream_start
 from spark_group_source.offsets import TopicPartition, names
 from spark_group_source.options import SourceOptions
@@ -350,6 +350,7 @@ class Share:
 
         Raises:
             CommitFailed: it has failed too often in a row, and ``onCommitFailure`` is ``fail``.
+            AuthenticationFailed, GroupError: this client may not commit, or is not let in any more.
         """
         most = self._options.commit_timeout
         deadline = deadline.at_most(most) if deadline else Deadline.after(most)
@@ -367,6 +368,8 @@ class Share:
         with self._lock:
             self._ledger.confirmed(answer.confirmed)
         if answer.refused is not None:
+            if answer.refused.error is not None and denied(answer.refused.error):
+                raise answer.refused.error
             self._failed(pending, answer.refused.why)
             return False
         self._failed_in_a_row = 0

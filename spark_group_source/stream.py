@@ -26,6 +26,7 @@ from spark_group_source.options import SourceOptions
 from spark_group_source.planning import tasks
 from spark_group_source.python_worker import ready_for_the_next_task
 from spark_group_source.schema import columns_of
+from spark_group_source.security_options import sasl_settings, tls_settings
 from spark_group_source.wire.settings import WireOptions
 
 if TYPE_CHECKING:
@@ -221,6 +222,8 @@ def wire_options(options: SourceOptions, client_id: str) -> WireOptions:
         request_timeout=options.request_timeout,
         retry_backoff=options.retry_backoff,
         retry_backoff_max=options.retry_backoff_max,
+        tls=tls_settings(options),
+        sasl=sasl_settings(options),
     )
 
 

@@ -13,7 +13,7 @@ from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.ivy import KAFKA_VERSION
 
 TESTS = Path(__file__).parent
-BROKER_FIXTURES = {"kafka", "topic", "spark"}
+BROKER_FIXTURES = {"kafka", "topic", "spark", "secured"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

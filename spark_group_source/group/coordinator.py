@@ -7,7 +7,7 @@ another: a JoinGroup that waits at the broker would hold up everything behind it
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,13 @@ from kafka.protocol.consumer import (
 
 from spark_group_source.clock import Deadline
 from spark_group_source.error_codes import UNKNOWN_MEMBER_ID, describe
-from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupError, ProtocolError
+from spark_group_source.errors import (
+    AuthenticationFailed,
+    BrokerUnavailable,
+    DeadlineExceeded,
+    GroupError,
+    ProtocolError,
+)
 from spark_group_source.group import assignment
 from spark_group_source.group.assignment import Member
 from spark_group_source.group.commits import Committed
@@ -222,7 +228,10 @@ class Coordinator:
         errors = {tp: errno for tp, errno in codes.items() if errno}
         # Errors of the group come with every partition; those of single partitions leave the others committed.
         whole = [errno for errno in errors.values() if verdict(errno) not in (Verdict.SKIP, Verdict.SHORTEN)]
-        return CommitAnswer(confirmed, errors, self._refused("OffsetCommit", whole[0]) if whole else None)
+        if not whole:
+            return CommitAnswer(confirmed, errors)
+        topics = {tp.topic for tp, errno in errors.items() if errno == whole[0]}
+        return CommitAnswer(confirmed, errors, self._refused("OffsetCommit", whole[0], topics=topics))
 
     def committed(
         self, partitions: Iterable[TopicPartition], deadline: Deadline
@@ -249,7 +258,7 @@ class Coordinator:
         for topic in group.topics:
             for part in topic.partitions:
                 if part.error_code and verdict(part.error_code) is not Verdict.SKIP:
-                    return self._refused("OffsetFetch", part.error_code)
+                    return self._refused("OffsetFetch", part.error_code, topics=[topic.name])
                 if part.committed_offset >= 0:
                     tp = TopicPartition(topic.name, part.partition_index)
                     found[tp] = Committed(part.committed_offset, part.metadata or "")
@@ -271,12 +280,12 @@ class Coordinator:
         except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
             self.rediscover()
             return Refused(Verdict.REDISCOVER, str(error))
-        except GroupError as error:
+        except (GroupError, AuthenticationFailed) as error:
             return Refused(Verdict.FATAL, str(error), error=error)
 
-    def _refused(self, request: str, errno: int, member_id: str = "") -> Refused:
+    def _refused(self, request: str, errno: int, member_id: str = "", topics: Collection[str] = ()) -> Refused:
         ruling = verdict(errno)
         if ruling is Verdict.REDISCOVER:
             self.rediscover()
-        error = fatal(request, self._settings.group_id, errno) if ruling is Verdict.FATAL else None
+        error = fatal(request, self._settings.group_id, errno, topics) if ruling is Verdict.FATAL else None
         return Refused(ruling, f"{request} was answered with {describe(errno)}", member_id, error)

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from spark_group_source.clock import Clock, Deadline, monotonic
-from spark_group_source.errors import GroupSourceError, OptionError
+from spark_group_source.errors import AuthenticationFailed, GroupSourceError, OptionError
 from spark_group_source.group import assignment
 from spark_group_source.group.coordinator import Coordinator, Round
 from spark_group_source.group.settings import GroupSettings
@@ -256,8 +256,8 @@ class Member:
         assert self._round is not None, "a sync follows a join"
         try:
             shares = self._shares(self._round)
-        except OptionError:
-            raise  # a user's assignor
+        except (OptionError, AuthenticationFailed):
+            raise  # a user's assignor, or a broker that does not let this client in
         except GroupSourceError as error:
             self._refused(Refused(Verdict.RETRY, f"the assignment could not be made: {error}"))
             return

@@ -6,10 +6,11 @@ ConsumerCoordinator); the codes are listed in Kafka's protocol guide.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import Enum, auto
 
-from spark_group_source.error_codes import describe
-from spark_group_source.errors import GroupError
+from spark_group_source.error_codes import GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, describe
+from spark_group_source.errors import AuthenticationFailed, GroupError, GroupSourceError
 
 
 class Verdict(Enum):
@@ -60,6 +61,8 @@ VERDICTS: dict[int, Verdict] = {
 }
 """Error code to verdict; a code that is not here is :attr:`Verdict.FATAL`, so that nothing is passed over."""
 
+_DENIED = {TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED}
+
 _ACTIONS = {
     23: "Its members share no assignor with this query, or are no consumers: set"
     " 'kafka.partition.assignment.strategy' to one they have (range for librdkafka and most Java consumers),"
@@ -79,8 +82,14 @@ def verdict(errno: int) -> Verdict:
     return VERDICTS.get(errno, Verdict.FATAL)
 
 
-def fatal(request: str, group: str, errno: int) -> GroupError:
-    """The error a query fails with when the group refuses it for good."""
+def denied(error: GroupSourceError) -> bool:
+    """Whether a right is missing or the credentials are refused: asking again changes nothing."""
+    return isinstance(error, AuthenticationFailed) or getattr(error, "errno", None) in _DENIED
+
+
+def fatal(request: str, group: str, errno: int, topics: Collection[str] = ()) -> GroupError:
+    """The error a query fails with when the group refuses it for good, where it does because of some topics."""
+    about = f" for {', '.join(sorted(set(topics))[:20])}" if topics else ""
     return GroupError(
-        f"The group '{group}' answered {request} with {describe(errno)}.", _ACTIONS.get(errno, ""), errno=errno
+        f"The group '{group}' answered {request} with {describe(errno)}{about}.", _ACTIONS.get(errno, ""), errno=errno
     )

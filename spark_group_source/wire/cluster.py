@@ -30,6 +30,8 @@ LEAST_TURN = 1.0
 # UNKNOWN_SERVER_ERROR, REQUEST_TIMED_OUT, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR
 _TRANSIENT_COORDINATOR = {-1, 7, 14, 15, 16}
 
+_UNREACHABLE = "Check 'kafka.bootstrap.servers', and that the addresses brokers advertise can be reached."
+
 Answer = TypeVar("Answer")
 
 
@@ -139,7 +141,7 @@ class Cluster:
 
         Raises:
             BrokerUnavailable: the broker is unknown or cannot be reached.
-            DeadlineExceeded, ProtocolError: as :meth:`Connection.open`.
+            AuthenticationFailed, DeadlineExceeded, ProtocolError: as :meth:`Connection.open`.
         """
         kept = self._connections.get((broker_id, purpose))
         broker = self._brokers.get(broker_id)
@@ -169,6 +171,7 @@ class Cluster:
         Each has a fair part of the time that is left, so that one that is silent leaves time for the others.
 
         Raises:
+            AuthenticationFailed: a broker did not let this client in; the others are not asked then.
             BrokerUnavailable: no broker answered until the deadline.
             ProtocolError: all of them are too old, or are no Kafka brokers.
         """
@@ -190,7 +193,7 @@ class Cluster:
             if deadline.remaining() <= rest:
                 raise BrokerUnavailable(
                     f"No Kafka broker answered {request.name}: {' '.join(each.happened for each in trouble)}",
-                    "Check 'kafka.bootstrap.servers', and that the addresses brokers advertise can be reached.",
+                    next((each.action for each in trouble if each.action), _UNREACHABLE),
                 ) from trouble[0]
             time.sleep(rest)
 

@@ -8,6 +8,7 @@ closed: an answer that comes late must never be taken for that of the next reque
 from __future__ import annotations
 
 import contextlib
+import ssl
 import struct
 from collections import deque
 from collections.abc import Iterator
@@ -18,15 +19,18 @@ from kafka.protocol.metadata import ApiVersionsRequest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, ProtocolError
-from spark_group_source.wire import sockets, versions
+from spark_group_source.wire import sasl, sockets, tls, versions
 from spark_group_source.wire.interrupt import Interrupt, Interrupted
 from spark_group_source.wire.receiver import MAX_FRAME, Receiver
-from spark_group_source.wire.settings import WireOptions
-from spark_group_source.wire.waiting import readable
+from spark_group_source.wire.settings import Sasl, WireOptions
 
 if TYPE_CHECKING:
     from socket import socket
 
+_NO_SASL = (
+    "A listener with SASL ends connections without it like this: check the port in 'kafka.bootstrap.servers', or set"
+    " 'kafka.security.protocol' to SASL_SSL or SASL_PLAINTEXT."
+)
 _SIZE = struct.Struct(">i")
 
 
@@ -62,30 +66,38 @@ class Connection:
         self._correlation_id = 0
         self._in_flight: deque[_Sent] = deque()
         self._receiver = Receiver(str(self))
+        self._session: Deadline | None = None
+        self._speaks_sasl = options.sasl is not None
+        self._answered = False
 
     @classmethod
     def open(
         cls, host: str, port: int, options: WireOptions, deadline: Deadline, broker_id: int | None = None
     ) -> Connection:
-        """Connects and checks that the broker speaks the pinned versions.
+        """Connects, with TLS and SASL as the options say, and checks that the broker speaks the pinned versions.
 
         Raises:
+            AuthenticationFailed: one side refused the other's certificate or credentials.
             BrokerUnavailable: no address of the host accepts connections.
             DeadlineExceeded: it took too long.
             ProtocolError: the broker is too old, or no Kafka broker at all.
         """
         deadline = deadline.at_most(options.connect_timeout)
-        connection = cls(sockets.connect(host, port, options, deadline), host, port, options, broker_id)
+        sock = sockets.connect(host, port, options, deadline)
+        if options.tls is not None:
+            sock = tls.handshake(sock, host, _named(host, port, broker_id), options.tls, deadline)
+        connection = cls(sock, host, port, options, broker_id)
         try:
             connection._check_versions(deadline)
+            if options.sasl is not None:
+                connection._authenticate(options.sasl, deadline)
         except BaseException:
             connection.close()
             raise
         return connection
 
     def __str__(self) -> str:
-        where = sockets.address(self.host, self.port)
-        return where if self.broker_id is None else f"{self.broker_id} ({where})"
+        return _named(self.host, self.port, self.broker_id)
 
     @property
     def closed(self) -> bool:
@@ -150,6 +162,7 @@ class Connection:
             if header is None:
                 raise self._no_response(sent.request)
             self._in_flight.popleft()
+            self._answered |= sent.request.API_KEY != ApiVersionsRequest.API_KEY
             return Payload(sent.request, frame[header:], buffer)
 
     def reuse(self, payload: Payload) -> None:
@@ -159,13 +172,13 @@ class Connection:
     def usable(self) -> bool:
         """Whether a request may be sent and its answer will be the next to come.
 
-        Not so where the broker has closed an idle connection, or an answer was never fetched: that would be taken for
-        the answer to the next request.
+        Not so where the broker has closed an idle connection or is about to end its session, or an answer was never
+        fetched: that would be taken for the answer to the next request.
         """
-        if self._socket is None or self._in_flight:
+        if self._socket is None or self._in_flight or (self._session is not None and self._session.expired()):
             return False
-        # With nothing asked, readable means the end of the stream, or bytes that belong to nothing.
-        return not readable([self.fileno()], 0)
+        # With nothing asked, what comes is the end of the stream, or bytes that belong to nothing.
+        return sockets.quiet(self._socket)
 
     def close(self) -> None:
         """Closes the socket; repeating it does no harm."""
@@ -189,6 +202,14 @@ class Connection:
                 )
         self._receiver.max_frame = MAX_FRAME
 
+    def _authenticate(self, settings: Sasl, deadline: Deadline) -> None:
+        began = deadline.clock()
+        seconds = sasl.authenticate(
+            settings, self.host, str(self), lambda request: self.call(request, deadline), deadline
+        )
+        if seconds is not None:
+            self._session = Deadline(began + seconds, deadline.clock)
+
     def _open_socket(self) -> socket:
         if self._socket is None:
             raise ConnectionResetError("the connection was closed")
@@ -205,9 +226,14 @@ class Connection:
             self.close()
             waited = deadline.clock() - sent.at
             raise DeadlineExceeded(f"Broker {self} did not answer {name} within {waited:.1f} s.") from error
+        except ssl.SSLError as error:
+            # With TLS 1.3 a broker refuses a client's certificate only after the handshake.
+            self.close()
+            raise tls.trouble(str(self), error) from error
         except OSError as error:
             self.close()
-            raise BrokerUnavailable(f"Broker {self} could not be asked {name}: {error}.") from error
+            action = "" if self._answered or self._speaks_sasl else _NO_SASL
+            raise BrokerUnavailable(f"Broker {self} could not be asked {name}: {error}.", action) from error
         except BaseException:
             self.close()
             raise
@@ -215,6 +241,11 @@ class Connection:
     def _no_response(self, request: Any) -> ProtocolError:
         self.close()
         return ProtocolError(f"Broker {self} answered {request.name} with bytes that are no response to it.")
+
+
+def _named(host: str, port: int, broker_id: int | None) -> str:
+    where = sockets.address(host, port)
+    return where if broker_id is None else f"{broker_id} ({where})"
 
 
 def _response_class(request: Any) -> Any:

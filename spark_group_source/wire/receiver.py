@@ -68,7 +68,7 @@ class Receiver:
         if not _SIZE.size <= size <= self.max_frame:
             raise ProtocolError(
                 f"Broker {self._peer} announces a response of {size} bytes.",
-                "Is it a Kafka broker, and is this the port of a listener without TLS?",
+                "Is it a Kafka broker? For a listener with TLS set 'kafka.security.protocol' to SSL or SASL_SSL.",
             )
         self._buffer, self._spare = self._spare, bytearray()
         if len(self._buffer) < size:
@@ -77,7 +77,7 @@ class Receiver:
 
 
 def _receive_into(sock: socket, into: memoryview, deadline: Deadline, interrupt: Interrupt | None) -> int:
-    if interrupt is not None:
+    if interrupt is not None and not sockets.buffered(sock):
         both = [sock.fileno(), interrupt.fileno()]
         if interrupt.fileno() in readable(both, deadline.remaining()):
             raise Interrupted

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
-import threading
+import ssl
 from typing import Any
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded
 from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.waiting import bounded, readable
 
 SHORTEST = 0.001
 """Seconds that an operation on a socket gets at least: a timeout of 0 would mean not to wait at all."""
@@ -22,6 +23,30 @@ def address(host: str, port: int) -> str:
 def limit(sock: socket.socket, deadline: Deadline) -> None:
     """Lets the next operation on the socket wait until the deadline."""
     sock.settimeout(max(deadline.remaining(), SHORTEST))
+
+
+def buffered(sock: socket.socket) -> bool:
+    """Whether bytes that were decrypted already wait to be read: no wait on the descriptor tells of them."""
+    return isinstance(sock, ssl.SSLSocket) and sock.pending() > 0
+
+
+def quiet(sock: socket.socket) -> bool:
+    """Whether the peer has neither sent anything nor ended the connection. To be asked while nothing is due."""
+    if buffered(sock):
+        return False
+    if not readable([sock.fileno()], 0):
+        return True
+    if not isinstance(sock, ssl.SSLSocket):
+        return False
+    # What came may be TLS's own, a session ticket for example.
+    sock.settimeout(0)
+    try:
+        sock.recv(1)
+    except ssl.SSLWantReadError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def connect(host: str, port: int, options: WireOptions, deadline: Deadline) -> socket.socket:
@@ -64,20 +89,10 @@ def _part(deadline: Deadline, left: int) -> Deadline:
 
 
 def _resolve(host: str, port: int, deadline: Deadline) -> list[Any]:
-    """All addresses of a host. The system's resolver knows no deadline: it is waited for in a thread."""
-    answer: list[Any] = []
-
-    def look_up() -> None:
-        try:
-            answer.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        except (OSError, UnicodeError) as error:  # UnicodeError: an empty label, or one of more than 63 characters
-            answer.append(error)
-
-    resolver = threading.Thread(target=look_up, name="resolver", daemon=True)
-    resolver.start()
-    resolver.join(deadline.remaining())
-    if not answer:
-        raise DeadlineExceeded(f"Host '{host}' was not resolved in time.")
-    if isinstance(answer[0], Exception):
-        raise BrokerUnavailable(f"Host '{host}' cannot be resolved: {answer[0]}.") from answer[0]
-    return list(answer[0])
+    """All addresses of a host. The system's resolver knows no deadline."""
+    try:
+        return bounded(lambda: list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)), deadline)
+    except TimeoutError as error:
+        raise DeadlineExceeded(f"Host '{host}' was not resolved in time.") from error
+    except (OSError, UnicodeError) as error:  # UnicodeError: an empty label, or one of more than 63 characters
+        raise BrokerUnavailable(f"Host '{host}' cannot be resolved: {error}.") from error

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_group_source import register
+from tests.integration import secured as secured_kafka
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -41,3 +42,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # What it leaves unclosed is not to be found in later tests.
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[secured_kafka.Secured]:
+    """A Kafka with TLS, SASL and an authorizer, for all tests of the session."""
+    with secured_kafka.running(tmp_path_factory.mktemp("certificates")) as running:
+        yield running

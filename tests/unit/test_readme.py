@@ -26,6 +26,8 @@ def default_of(field: str) -> str:
         return "`error`"
     if field == "ending_offsets":
         return "`latest`"
+    if field == "ssl_check_host_name":
+        return "`https`"
     if default in (None, (), frozenset()):
         return ""
     if isinstance(default, int):

@@ -11,7 +11,7 @@ import pytest
 
 from spark_group_source import share as share_module
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import BrokerUnavailable, GroupError, GroupSourceError
+from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, GroupError, GroupSourceError
 from spark_group_source.fetch.positions import LogOffset
 from spark_group_source.group.commits import MARK, Committed
 from spark_group_source.group.coordinator import CommitAnswer
@@ -328,6 +328,19 @@ def test_a_group_that_may_not_be_read_is_fatal(access: Access, group: Group) -> 
     group.refused = Refused(Verdict.FATAL, "why", error=GroupError("no", errno=30))
     with pytest.raises(GroupSourceError, match="no"):
         make(access).gained(BOTH, OWNER)
+
+
+@pytest.mark.parametrize("error", [GroupError("no", errno=29), GroupError("no", errno=30), AuthenticationFailed("no")])
+def test_a_commit_that_will_never_be_allowed_is_fatal(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]], error: GroupSourceError
+) -> None:
+    share = make(access)
+    share.gained(BOTH, OWNER)
+    share.planned({A: 6})
+    share.completed({A: 6})
+    group.refused = Refused(Verdict.FATAL, "why", error=error)
+    with pytest.raises(type(error), match="no"):
+        share.commit(OWNER, access)
 
 
 def test_only_what_is_owned_in_the_snapshot_is_committed(

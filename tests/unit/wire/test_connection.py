@@ -125,7 +125,7 @@ def test_a_length_that_cannot_be_is_refused_before_memory_is_taken_for_it(
 @pytest.mark.parametrize("alert", [b"\x15\x03\x03\x00\x02\x02\x28", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
 def test_a_listener_with_tls_or_of_another_protocol_is_said_to_be_one(fake: FakeKafka, alert: bytes) -> None:
     fake.next("ApiVersions", Fault(raw=alert))
-    with pytest.raises(ProtocolError, match="without TLS"):
+    with pytest.raises(ProtocolError, match="listener with TLS set 'kafka.security.protocol'"):
         opening(fake)
 
 

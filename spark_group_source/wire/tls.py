@@ -1,0 +1,221 @@
+"""TLS over a connected socket: contexts made of PEM, the handshake, and what its errors mean.
+
+Files are read where they are used, on the driver and on the executors, and read again when they change: connections
+made from then on have the new certificate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import socket
+import ssl
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from spark_group_source import ssl_stores
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import (
+    AuthenticationFailed,
+    BrokerUnavailable,
+    DeadlineExceeded,
+    GroupSourceError,
+    OptionError,
+)
+from spark_group_source.wire import sockets
+from spark_group_source.wire.settings import Tls
+
+PROTOCOLS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+"""Versions of TLS by Java's names, which are those that brokers from 3.3 on speak by default."""
+
+_SERVER_NAME = {62, 64}  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
+_PERIOD = {9, 10}  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
+_OURS = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "DECRYPT_ERROR")
+"""Parts of the names of alerts by which a broker refuses the client's certificate, or the lack of one."""
+
+_NO_TLS = (
+    "A listener without TLS answers like this: check the port in 'kafka.bootstrap.servers', or set"
+    " 'kafka.security.protocol' to what the listener speaks (PLAINTEXT, SASL_PLAINTEXT)."
+)
+_PEM = (
+    "PEM is needed: certificates between '-----BEGIN CERTIFICATE-----' and '-----END CERTIFICATE-----', a private key"
+    " likewise, and 'kafka.ssl.key.password' where the key is encrypted."
+)
+_CLIENT_CERTIFICATE = (
+    "Give a certificate that the broker trusts, with its key, in 'kafka.ssl.keystore.location', or in"
+    " 'kafka.ssl.keystore.certificate.chain' and 'kafka.ssl.keystore.key'."
+)
+
+
+def context(tls: Tls) -> ssl.SSLContext:
+    """What connections are made with; kept for as long as the settings and the files they name stay as they are.
+
+    Raises:
+        OptionError: a file cannot be read here, or is not what it should be.
+    """
+    return _context(tls, _stamp(tls.ca_file, "truststore"), _stamp(tls.key_file, "keystore"))
+
+
+def handshake(sock: socket.socket, host: str, broker: str, settings: Tls, deadline: Deadline) -> ssl.SSLSocket:
+    """The socket with TLS over it; ``sock`` belongs to it from then on, and is closed where that fails.
+
+    Args:
+        host: whose certificate it must be.
+        broker: what errors call the peer.
+
+    Raises:
+        AuthenticationFailed: one side does not accept the other's certificate, or they share no version or cipher.
+        BrokerUnavailable: the connection broke.
+        DeadlineExceeded: it took too long.
+        OptionError: as :func:`context`.
+    """
+    secured = sock
+    try:
+        made = context(settings).wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+        secured = made
+        sockets.limit(made, deadline)
+        made.do_handshake()
+    except TimeoutError as error:
+        secured.close()
+        raise DeadlineExceeded(f"Broker {broker} did not end the TLS handshake in time. {_NO_TLS}") from error
+    except OSError as error:
+        secured.close()
+        raise trouble(broker, error) from error
+    except BaseException:
+        secured.close()
+        raise
+    return made
+
+
+def trouble(broker: str, error: OSError) -> GroupSourceError:
+    """What an error of a TLS connection means, as an error that says what to do about it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _refused_here(broker, error)
+    reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
+    if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"):
+        return AuthenticationFailed(f"Broker {broker} does not speak TLS ({reason}).", _NO_TLS)
+    if "ALERT" in reason and any(each in reason for each in _OURS):
+        return AuthenticationFailed(
+            f"Broker {broker} refused this client's certificate ({reason}).", _CLIENT_CERTIFICATE
+        )
+    if "ALERT" in reason or "PROTOCOL" in reason or "CIPHER" in reason:
+        return AuthenticationFailed(
+            f"Broker {broker} and this client could not agree on how to encrypt ({reason}).",
+            "Check 'kafka.ssl.enabled.protocols' and 'kafka.ssl.cipher.suites' against the broker's.",
+        )
+    return BrokerUnavailable(f"Broker {broker} ended the TLS handshake or connection: {error}.", _NO_TLS)
+
+
+def _refused_here(broker: str, error: ssl.SSLCertVerificationError) -> AuthenticationFailed:
+    why = error.verify_message.rstrip(".")
+    if error.verify_code in _SERVER_NAME:
+        action = (
+            "Reach the broker by a name in its certificate ('kafka.bootstrap.servers', and the brokers'"
+            " advertised.listeners), or add the name there (subjectAltName). To do without this check set"
+            " 'kafka.ssl.endpoint.identification.algorithm' to an empty text."
+        )
+    elif error.verify_code in _PERIOD:
+        action = "Renew the broker's certificate, or set the clock of this machine."
+    else:
+        action = (
+            "Name the authority that signed it in 'kafka.ssl.truststore.location' or"
+            " 'kafka.ssl.truststore.certificates' (PEM)."
+        )
+    return AuthenticationFailed(f"The certificate of broker {broker} is refused: {why}.", action)
+
+
+def _stamp(path: str | None, store: str) -> tuple[int, int, int]:
+    """Changes when the file does."""
+    if path is None:
+        return 0, 0, 0
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise _unreadable(path, store, error) from error
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _unreadable(path: str, store: str, error: OSError) -> OptionError:
+    text = {"truststore": "'kafka.ssl.truststore.certificates'"}.get(store, "'kafka.ssl.keystore.key'")
+    return OptionError(
+        f"The file '{path}' of 'kafka.ssl.{store}.location' cannot be read on {socket.gethostname()}:"
+        f" {error.strerror}.",
+        f"It must be there on the driver and on every executor; or give its text in {text}, which Spark takes there.",
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _context(tls: Tls, *stamps: tuple[int, int, int]) -> ssl.SSLContext:
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    made.check_hostname = tls.check_host_name
+    spoken = [PROTOCOLS[each] for each in tls.versions]
+    made.minimum_version, made.maximum_version = min(spoken), max(spoken)
+    # Java trusts what stands in a truststore, also where it is no root.
+    made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if tls.ciphers:
+        _choose(made, tls.ciphers)
+    _trust(made, tls)
+    if tls.key_file is not None:
+        with _explained(f"The file '{tls.key_file}' of 'kafka.ssl.keystore.location'", tls.key_file, "keystore"):
+            made.load_cert_chain(tls.key_file, password=_password(tls))
+    elif tls.key_text is not None:
+        what = "'kafka.ssl.keystore.key' with 'kafka.ssl.keystore.certificate.chain'"
+        # OpenSSL reads them from a file only.
+        with _explained(what, "", "keystore"), _file(f"{tls.key_text.text}\n{tls.chain_text}\n") as path:
+            made.load_cert_chain(path, password=_password(tls))
+    return made
+
+
+def _trust(made: ssl.SSLContext, tls: Tls) -> None:
+    if tls.ca_file is not None:
+        with _explained(f"The file '{tls.ca_file}' of 'kafka.ssl.truststore.location'", tls.ca_file, "truststore"):
+            made.load_verify_locations(cafile=tls.ca_file)
+    elif tls.ca_text is not None:
+        with _explained("'kafka.ssl.truststore.certificates'", "", "truststore"):
+            made.load_verify_locations(cadata=tls.ca_text)
+    else:
+        made.load_default_certs()
+
+
+def _choose(made: ssl.SSLContext, ciphers: tuple[str, ...]) -> None:
+    try:
+        made.set_ciphers(":".join(ciphers))
+    except ssl.SSLError as error:
+        raise OptionError(
+            f"None of the suites in 'kafka.ssl.cipher.suites' is known to {ssl.OPENSSL_VERSION}.",
+            "Write names such as TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, or leave it out.",
+        ) from error
+
+
+def _password(tls: Tls) -> str:
+    # An empty one where there is none: without any OpenSSL would ask for it on the terminal.
+    return "" if tls.key_password is None else tls.key_password.text
+
+
+@contextlib.contextmanager
+def _explained(what: str, path: str, store: str) -> Iterator[None]:
+    try:
+        yield
+    except ssl.SSLError as error:
+        mismatch = error.reason == "KEY_VALUES_MISMATCH"
+        reason = "the key does not belong to the certificate" if mismatch else (error.reason or str(error))
+        foreign = ssl_stores.kind(Path(path).read_bytes()[:4]) if path else None
+        if foreign is not None:
+            raise OptionError(f"{what} is a {foreign} store.", ssl_stores.conversion(store, foreign)) from error
+        raise OptionError(f"{what} cannot be used: {reason}.", _PEM) from error
+    except OSError as error:
+        raise _unreadable(path, store, error) from error
+
+
+@contextlib.contextmanager
+def _file(text: str) -> Iterator[str]:
+    """A file that only this user may read, gone as soon as it was read."""
+    descriptor, path = tempfile.mkstemp(suffix=".pem")
+    try:
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(text)
+        yield path
+    finally:
+        os.unlink(path)

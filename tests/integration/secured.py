@@ -1,0 +1,136 @@
+"""A Kafka that lets in who says who he is, by TLS and SASL, and only to what he may."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kafka.admin import (
+    ACL,
+    ACLOperation,
+    ACLPermissionType,
+    ResourcePattern,
+    ResourceType,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from spark_group_source.testing import EmbeddedKafka
+from tests.certificates import Authority
+
+ALICE, BOB = "alice", "bob, of =sales"
+"""One may do everything, the other what he is granted. The second has a name that SCRAM must write otherwise."""
+PASSWORD = "p4ss\"w\\ord, it's =long;"
+KEY_PASSWORD = "k3y-p4ss"
+SESSION_MS = 2000
+"""How long a session on SASL_PLAINTEXT lasts by password."""
+_PACKAGE = "org.apache.kafka.common.security."
+
+
+@dataclass(frozen=True)
+class Secured:
+    """The running Kafka, the authority that signed its certificate, and files of a client's key and certificate."""
+
+    kafka: EmbeddedKafka
+    authority: Authority
+    client: Path
+    encrypted_client: Path
+
+    def options(self, listener: str, **more: str) -> dict[str, str]:
+        """Options to reach a listener with; names may have ``_`` for points, and stand without ``kafka.``."""
+        found = {"bootstrap.servers": self.kafka.address(listener), "security.protocol": listener}
+        if listener.endswith("SSL"):
+            found["ssl.truststore.location"] = str(self.authority.file)
+        found |= {name.replace("_", "."): value for name, value in more.items()}
+        return {f"kafka.{name}": value for name, value in found.items()}
+
+    def scram(self, user: str = ALICE, password: str = PASSWORD, **more: str) -> dict[str, str]:
+        """Options of a user of SASL_SSL."""
+        login = {"sasl_mechanism": "SCRAM-SHA-512", "sasl_username": user, "sasl_password": password}
+        return self.options("SASL_SSL", **{**login, **more})
+
+    def grant(self, operation: str, kind: str, name: str) -> None:
+        """Lets Bob do this, for example ``READ`` of the ``GROUP`` of that name."""
+        rule = ACL(
+            f"User:{BOB}",
+            "*",
+            ACLOperation[operation],
+            ACLPermissionType.ALLOW,
+            ResourcePattern(ResourceType[kind], name),
+        )
+        with self.kafka.admin() as admin:
+            assert not admin.create_acls([rule])["failed"]
+
+
+@contextlib.contextmanager
+def running(directory: Path) -> Iterator[Secured]:
+    """Starts it; its certificates are in ``directory``. ``PLAINTEXT`` is for its own tools, and may do everything."""
+    authority = Authority(directory)
+    # Not "localhost": what a certificate is not for can be tried out.
+    server = authority.issue("127.0.0.1", file="server.pem")
+    client = authority.issue("client", file="client.pem")
+    encrypted = authority.issue("client", file="encrypted-client.pem", password=KEY_PASSWORD)
+    logins = f'user_{ALICE}="{_quoted(PASSWORD)}"'
+    plain = f"{_PACKAGE}plain.PlainLoginModule required {logins};"
+    config = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(server),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(authority.file),
+        "listener.name.ssl.ssl.client.auth": "required",
+        "listener.name.sasl_ssl.sasl.enabled.mechanisms": "SCRAM-SHA-512,SCRAM-SHA-256,PLAIN",
+        "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": f"{_PACKAGE}scram.ScramLoginModule required;",
+        "listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config": f"{_PACKAGE}scram.ScramLoginModule required;",
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": plain,
+        "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": plain,
+        "listener.name.sasl_plaintext.plain.connections.max.reauth.ms": str(SESSION_MS),
+        # Tokens without a signature are taken: for tests only.
+        "listener.name.sasl_plaintext.oauthbearer.sasl.jaas.config": f"{_PACKAGE}oauthbearer.OAuthBearerLoginModule"
+        ' required unsecuredLoginStringClaim_sub="broker";',
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:ANONYMOUS;User:{ALICE}",
+    }
+    with EmbeddedKafka(config=config, listeners=("SSL", "SASL_SSL", "SASL_PLAINTEXT")) as kafka:
+        with kafka.admin() as admin:
+            # One request takes a user once.
+            for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+                users = [
+                    UserScramCredentialUpsertion(user, mechanism, password=PASSWORD, iterations=4096)
+                    for user in (ALICE, BOB)
+                ]
+                assert set((refused := admin.alter_user_scram_credentials(users)).values()) == {None}, refused
+        yield Secured(kafka, authority, client, encrypted)
+
+
+def unsigned_token(lifetime: float = 3600.0, subject: str = ALICE) -> str:
+    """A token that says it is ``subject``'s, for ``lifetime`` seconds."""
+    now = time.time()
+    claims = {"sub": subject, "iat": now, "exp": now + lifetime}
+    parts = [json.dumps(each).encode() for each in ({"alg": "none"}, claims)]
+    return ".".join(base64.urlsafe_b64encode(each).decode().rstrip("=") for each in parts) + "."
+
+
+def unsigned_token_with_extensions() -> tuple[str, dict[str, str]]:
+    """The same with what some brokers want beside it."""
+    return unsigned_token(), {"logicalCluster": "lkc-1"}
+
+
+def short_token() -> str:
+    """One that ends soon."""
+    return unsigned_token(SESSION_MS / 1000)
+
+
+def spoiled_token() -> str:
+    """One that has ended."""
+    return unsigned_token(-3600.0)
+
+
+def _quoted(text: str) -> str:
+    """As it stands between double quotes in a login line in a properties file, where a backslash is written twice."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\\", "\\\\")

@@ -1,0 +1,78 @@
+"""A whole query over TLS and SASL, and what can be seen of its secrets: nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.certificates import parts
+from tests.integration.conftest import REPOSITORY
+from tests.integration.secured import ALICE, KEY_PASSWORD, PASSWORD, Secured
+
+SCRIPT = Path(__file__).parent / "run_secured_query.py"
+TIMEOUT_S = 400
+LOGIN = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+WRONG = "wr0ng-s3cret"
+
+
+def run(work: Path) -> str:
+    """Runs the script; everything that it and Spark's processes wrote to the console."""
+    environment = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
+    environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(work)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout + done.stderr
+
+
+@pytest.mark.core
+def test_a_query_over_sasl_ssl_reads_and_commits_and_no_secret_is_seen_anywhere(
+    secured: Secured, unique: Callable[[str], str], group: str, tmp_path: Path
+) -> None:
+    topic = secured.kafka.create_topic(unique("topic"), partitions=2)
+    secured.kafka.produce(topic, [f"v{number}" for number in range(1000)])
+    key, chain = parts(secured.encrypted_client)
+    plain_key, _ = parts(secured.client)
+    escaped = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
+    common = {"subscribe": topic, "kafka.group.id": group, "startingOffsets": "earliest"}
+    tls = {"ssl.keystore.key": key, "ssl.keystore.certificate.chain": chain, "ssl.key.password": KEY_PASSWORD}
+    in_java = tls | {
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": f'{LOGIN} username="{ALICE}" password="{escaped}";',
+    }
+    good = common | secured.options("SASL_SSL", **in_java)
+    bad = common | secured.scram(password=WRONG)
+    wrong = [
+        good | {"kafka.sasl.jaas.config": f"{LOGIN} username={ALICE} password={WRONG}"},
+        good | {"kafka.sasl.pasword": WRONG},
+        bad | {"kafka.ssl.keystore.key": plain_key},
+    ]
+    (tmp_path / "settings.json").write_text(json.dumps({"good": good, "bad": bad, "wrong": wrong}))
+    told = run(tmp_path)
+    (tmp_path / "settings.json").unlink()
+
+    rows = [line for file in tmp_path.glob("good/*.json") for line in file.read_text().splitlines()]
+    assert len(rows) == 1000
+    assert sum(secured.kafka.committed(group, topic).values()) == 1000
+    assert "bad failed:" in told
+    assert "invalid credentials" in told
+    assert told.count("refused:") == 3
+    written = [each for each in tmp_path.rglob("*") if each.is_file()]
+    assert any("events" in each.parts for each in written)
+    everything = told + "".join(each.read_text(errors="replace") for each in written)
+    assert "SCRAM-SHA-512" in everything
+    for secret in (PASSWORD, escaped, json.dumps(PASSWORD)[1:-1], "p4ss", WRONG, plain_key.splitlines()[1]):
+        assert secret not in everything

@@ -1,0 +1,308 @@
+"""TLS, SASL and rights against a real Kafka: who is let in, who is not, and what he is told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kafka.protocol.metadata import MetadataRequest
+
+from spark_group_source.clock import Deadline
+from spark_group_source.driver import Driver
+from spark_group_source.errors import (
+    AuthenticationFailed,
+    BrokerError,
+    BrokerUnavailable,
+    GroupError,
+    GroupSourceError,
+    ProtocolError,
+    TopicError,
+)
+from spark_group_source.fetch.reader import read
+from spark_group_source.fetch.task import FetchTask
+from spark_group_source.offsets import BatchOffset, OffsetRange
+from spark_group_source.options import parse_options
+from spark_group_source.schema import columns_of, source_schema
+from spark_group_source.stream import wire_options
+from spark_group_source.wire import versions
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.connection import Connection
+from tests.certificates import Authority, parts
+from tests.integration.query_process import eventually
+from tests.integration.secured import ALICE, BOB, KEY_PASSWORD, PASSWORD, SESSION_MS, Secured
+
+LONG = 90.0
+SHORT = 3.0
+"""For what is tried again until the deadline."""
+LOGIN = f"org.apache.kafka.common.security.plain.PlainLoginModule required username={ALICE} password="
+TOKENS = "tests.integration.secured:"
+
+
+def connected(options: dict[str, str], deadline: float = LONG) -> Cluster:
+    """A cluster that a broker has answered."""
+    parsed = parse_options({"kafka.group.id": "g", "subscribe": "t", **options})
+    cluster = Cluster(wire_options(parsed, "test"))
+    try:
+        cluster.metadata([], Deadline.after(deadline))
+    except BaseException:
+        cluster.close()
+        raise
+    return cluster
+
+
+def ask(connection: Connection) -> Any:
+    request = MetadataRequest(
+        version=versions.METADATA,
+        topics=[],
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )
+    return connection.call(request, Deadline.after(LONG))
+
+
+def in_text(secured: Secured) -> dict[str, str]:
+    """Options of mutual TLS without files."""
+    key, chain = parts(secured.encrypted_client)
+    given = {"ssl.truststore.certificates": secured.authority.file.read_text(), "ssl.keystore.key": key}
+    given |= {"ssl.keystore.certificate.chain": chain, "ssl.key.password": KEY_PASSWORD}
+    found = secured.options("SSL", **given)
+    del found["kafka.ssl.truststore.location"]
+    return found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        lambda on: on.options("SSL", ssl_keystore_location=str(on.client)),
+        in_text,
+        lambda on: on.options("SSL", ssl_keystore_location=str(on.client), ssl_enabled_protocols="TLSv1.2"),
+        lambda on: on.scram(),
+        lambda on: on.scram(BOB),
+        lambda on: on.scram(sasl_mechanism="SCRAM-SHA-256", ssl_enabled_protocols="TLSv1.3"),
+        lambda on: on.scram(sasl_mechanism="PLAIN"),
+        lambda on: on.options("SASL_PLAINTEXT", sasl_mechanism="PLAIN", sasl_jaas_config=LOGIN + quoted(PASSWORD)),
+        lambda on: on.options("SASL_PLAINTEXT", **bearer("unsigned_token")),
+        lambda on: on.options("SASL_PLAINTEXT", **bearer("unsigned_token_with_extensions")),
+        lambda on: on.scram(ssl_cipher_suites="TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"),
+    ],
+    ids=[
+        *("mutual TLS", "mutual TLS from texts", "mutual TLS 1.2", "SCRAM-SHA-512", "a name that SCRAM escapes"),
+        *("SCRAM-SHA-256", "PLAIN", "a login line", "a token", "a token with extensions", "a cipher suite"),
+    ],
+)
+def test_who_proves_who_he_is_is_let_in(secured: Secured, options: Callable[[Secured], dict[str, str]]) -> None:
+    cluster = connected(options(secured))
+    assert cluster.connection(1, Deadline.after(LONG)).usable()
+    cluster.close()
+
+
+def quoted(text: str) -> str:
+    inside = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{inside}";'
+
+
+def bearer(function: str) -> dict[str, str]:
+    return {"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_provider": TOKENS + function}
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "says"),
+    [
+        (lambda on: on.scram(password="s3cret"), AuthenticationFailed, "invalid credentials.*kafka.sasl.password"),
+        (lambda on: on.scram("nobody"), AuthenticationFailed, "refused to authenticate.*that the user exists"),
+        (lambda on: on.scram(sasl_mechanism="PLAIN", password="s3cret"), AuthenticationFailed, "Invalid username"),
+        (
+            lambda on: on.options("SASL_PLAINTEXT", **bearer("spoiled_token")),
+            AuthenticationFailed,
+            "invalid_token|OAUTHBEARER.*token.provider",
+        ),
+        (
+            lambda on: on.options(
+                "SASL_PLAINTEXT", sasl_mechanism="SCRAM-SHA-512", sasl_username=ALICE, sasl_password=PASSWORD
+            ),
+            AuthenticationFailed,
+            "does not take 'SCRAM-SHA-512' on this listener, but .*PLAIN.*'kafka.sasl.mechanism'",
+        ),
+        (
+            lambda on: on.options("SSL"),
+            AuthenticationFailed,
+            "refused this client's certificate.*ssl.keystore.location",
+        ),
+        (
+            lambda on: on.scram(bootstrap_servers=on.kafka.address("PLAINTEXT")),
+            BrokerUnavailable,
+            "EOF.*A listener without TLS answers like this.*kafka.security.protocol",
+        ),
+        (
+            lambda on: on.options("PLAINTEXT", bootstrap_servers=on.kafka.address("SASL_SSL")),
+            ProtocolError,
+            "For a listener with TLS set 'kafka.security.protocol'",
+        ),
+        (
+            lambda on: on.options("PLAINTEXT", bootstrap_servers=on.kafka.address("SASL_PLAINTEXT")),
+            BrokerUnavailable,
+            "closed.*A listener with SASL ends connections.*kafka.security.protocol",
+        ),
+        (
+            lambda on: on.options(
+                "SASL_PLAINTEXT",
+                bootstrap_servers=on.kafka.address("PLAINTEXT"),
+                sasl_mechanism="PLAIN",
+                sasl_username=ALICE,
+                sasl_password=PASSWORD,
+            ),
+            AuthenticationFailed,
+            "takes no SASL on this listener",
+        ),
+    ],
+    ids=[
+        *("password", "user", "PLAIN password", "token", "mechanism", "no client certificate", "no TLS there"),
+        *("TLS there", "SASL there", "no SASL there"),
+    ],
+)
+def test_who_is_not_let_in_is_told_which_option_to_change(
+    secured: Secured, options: Callable[[Secured], dict[str, str]], kind: type[GroupSourceError], says: str
+) -> None:
+    with pytest.raises(kind, match=says) as refused:
+        connected(options(secured), SHORT)
+    assert "s3cret" not in str(refused.value)
+    assert PASSWORD not in str(refused.value)
+
+
+def test_a_broker_whose_certificate_is_signed_by_another_authority_is_not_talked_to(
+    secured: Secured, tmp_path: Any
+) -> None:
+    other = str(Authority(tmp_path, "other").file)
+    with pytest.raises(AuthenticationFailed, match=r"is refused: .*issuer.*ssl\.truststore"):
+        connected(secured.scram(ssl_truststore_location=other))
+
+
+def test_a_broker_whose_certificate_is_for_another_host_is_talked_to_only_without_the_check(secured: Secured) -> None:
+    port = secured.kafka.address("SASL_SSL").rpartition(":")[2]
+    elsewhere = secured.scram(bootstrap_servers=f"localhost:{port}")
+    with pytest.raises(AuthenticationFailed, match=r"localhost.*ssl\.endpoint\.identification\.algorithm"):
+        connected(elsewhere)
+    connected(elsewhere | {"kafka.ssl.endpoint.identification.algorithm": ""}).close()
+
+
+def test_a_certificate_that_was_renewed_is_used_by_new_connections(secured: Secured, tmp_path: Any) -> None:
+    file = tmp_path / "client.pem"
+    file.write_bytes(Authority(tmp_path, "other").issue("client", file="other-client.pem").read_bytes())
+    options = secured.options("SSL", ssl_keystore_location=str(file))
+    with pytest.raises(AuthenticationFailed, match="refused this client's certificate"):
+        connected(options)
+    file.write_bytes(secured.client.read_bytes())
+    connected(options).close()
+
+
+@pytest.mark.parametrize("how", ["password", "token"])
+def test_a_connection_is_replaced_before_the_broker_ends_its_session(secured: Secured, how: str) -> None:
+    login = {"sasl_mechanism": "PLAIN", "sasl_username": ALICE, "sasl_password": PASSWORD}
+    cluster = connected(secured.options("SASL_PLAINTEXT", **(login if how == "password" else bearer("short_token"))))
+    used = []
+    until = Deadline.after(SESSION_MS / 1000 * 2.5)
+    while not until.expired():
+        used.append(cluster.connection(1, Deadline.after(LONG), "heartbeats"))
+        ask(used[-1])  # the broker would end a connection of an old session here
+        time.sleep(0.05)
+    assert 3 <= len(set(map(id, used))) <= 6
+    cluster.close()
+
+
+@pytest.fixture
+def topic(secured: Secured, unique: Callable[[str], str]) -> str:
+    """A topic of two partitions with a record in each."""
+    name = secured.kafka.create_topic(unique("topic"), partitions=2)
+    for number in range(2):
+        secured.kafka.produce(name, ["v"], partition=number)
+    return name
+
+
+Start = Callable[..., Driver]
+
+
+@pytest.fixture
+def start(topic: str, group: str) -> Iterator[Start]:
+    """Starts a query with the security options that are given."""
+    begun = []
+
+    def begin(security: dict[str, str], **more: str) -> Driver:
+        given = {"kafka.group.id": group, "subscribe": topic, "startingOffsets": "earliest"}
+        parsed = parse_options({**given, "kafka.heartbeat.interval.ms": "200", **security, **more})
+        begun.append(Driver(parsed, wire_options(parsed, "test")))
+        begun[-1].start(BatchOffset())
+        begun[-1].await_share()
+        return begun[-1]
+
+    yield begin
+    for each in begun:
+        each.close()
+
+
+def test_a_member_stays_in_its_group_over_the_end_of_sessions(
+    secured: Secured, topic: str, group: str, start: Start
+) -> None:
+    login = {"sasl_mechanism": "PLAIN", "sasl_username": ALICE, "sasl_password": PASSWORD}
+    query = start(secured.options("SASL_PLAINTEXT", **login))
+    generation = query._member.snapshot().generation
+    batch = query.latest(BatchOffset(), None)
+    time.sleep(SESSION_MS / 1000 * 2)
+    query.complete(batch)
+    eventually(lambda: secured.kafka.committed(group, topic) == {(topic, 0): 1, (topic, 1): 1}, LONG)
+    assert query._member.snapshot().generation == generation
+    assert (query._share.counters.rebalances, query._share.counters.lost) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("granted", "says"),
+    [
+        ([("READ", "TOPIC")], "group '{group}'.*30.*Grant the principal READ on the group"),
+        ([("READ", "TOPIC"), ("DESCRIBE", "GROUP")], "group '{group}'.*30 .*Grant the principal READ on the group"),
+        ([("READ", "GROUP")], "Topic '{topic}'.*29 .*Grant the principal DESCRIBE and READ"),
+        ([("READ", "GROUP"), ("DESCRIBE", "TOPIC")], "29 .*for {topic}.*Grant the principal READ"),
+    ],
+    ids=["nothing of the group", "DESCRIBE of the group", "nothing of the topic", "DESCRIBE of the topic"],
+)
+def test_a_right_that_is_missing_is_named_at_once(
+    secured: Secured,
+    topic: str,
+    group: str,
+    start: Start,
+    granted: list[tuple[str, str]],
+    says: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for operation, kind in granted:
+        secured.grant(operation, kind, {"TOPIC": topic, "GROUP": group}[kind])
+    began = time.monotonic()
+    with pytest.raises(BrokerError, match=says.format(topic=topic, group=group)) as refused:  # noqa: PT012
+        query = start(secured.scram(BOB))
+        while time.monotonic() - began < LONG:
+            query.latest(BatchOffset(), None)
+            time.sleep(0.01)
+    assert isinstance(refused.value, GroupError | TopicError)
+    assert "tried again" not in caplog.text
+    assert "no success" not in caplog.text
+
+
+def test_who_may_read_topic_and_group_reads_commits_and_leaves(
+    secured: Secured, topic: str, group: str, start: Start
+) -> None:
+    secured.grant("READ", "TOPIC", topic)
+    secured.grant("READ", "GROUP", group)
+    query = start(secured.scram(BOB))
+    query.complete(query.latest(BatchOffset(), None))
+    assert secured.kafka.committed(group, topic) == {(topic, 0): 1, (topic, 1): 1}
+    query.close()
+    assert secured.kafka.group_state(group) == "Empty"
+
+
+def test_a_task_that_may_not_read_a_topic_says_so_and_does_not_try_again(secured: Secured, topic: str) -> None:
+    secured.grant("DESCRIBE", "TOPIC", topic)
+    parsed = parse_options({"kafka.group.id": "g", "subscribe": topic, **secured.scram(BOB)})
+    ranges = (OffsetRange(topic, 0, 0, 1),)
+    task = FetchTask(ranges, wire_options(parsed, "test"), columns_of(source_schema(False)), patience=LONG)
+    with pytest.raises(TopicError, match=f"Cannot fetch {topic}.*29 .*Grant the principal READ on the topic"):
+        list(read(task))

@@ -1,0 +1,140 @@
+"""SASL without a broker: what a mechanism is given, what its answers mean, and how long a session lasts."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, GroupSourceError
+from spark_group_source.secret import Secret
+from spark_group_source.wire.sasl import SESSION_PART, authenticate, token
+from spark_group_source.wire.settings import Sasl
+
+LONG = 90.0
+RELEASE = threading.Event()
+PLAIN = Sasl("PLAIN", "alice", Secret("s3cret"))
+
+
+class Broker:
+    """Answers as it is told, and remembers what it was sent."""
+
+    def __init__(self, *answers: Any) -> None:
+        self._answers = iter(answers)
+        self.sent: list[bytes] = []
+
+    def __call__(self, request: Any) -> Any:
+        if request.name == "SaslAuthenticateRequest":
+            self.sent.append(request.auth_bytes)
+        return next(self._answers)
+
+
+def welcome(error: int = 0, mechanisms: tuple[str, ...] = ("PLAIN",)) -> Any:
+    return SaslHandshakeResponse(version=1, error_code=error, mechanisms=list(mechanisms))
+
+
+def answer(told: bytes = b"", lifetime: int = 0, error: int = 0, message: str | None = None) -> Any:
+    return SaslAuthenticateResponse(
+        version=2, error_code=error, error_message=message, auth_bytes=told, session_lifetime_ms=lifetime
+    )
+
+
+def authenticated(settings: Sasl, *answers: Any) -> tuple[float | None, list[bytes]]:
+    broker = Broker(*answers)
+    return authenticate(settings, "host", "1 (host:9092)", broker, Deadline.after(LONG)), broker.sent
+
+
+def test_a_session_without_an_end_lasts_for_ever_and_one_with_an_end_a_part_of_its_life() -> None:
+    assert authenticated(PLAIN, welcome(), answer()) == (None, [b"alice\0alice\0s3cret"])
+    assert authenticated(PLAIN, welcome(), answer(lifetime=10_000))[0] == 10 * SESSION_PART
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ([welcome(33, ("GSSAPI", "SCRAM-SHA-512"))], "not take 'PLAIN'.*GSSAPI, SCRAM-SHA-512.*kafka.sasl.mechanism"),
+        ([welcome(34)], "takes no SASL.*kafka.security.protocol"),
+        ([welcome(42)], "42 "),
+        ([welcome(), answer(error=58, message="no such user")], "no such user.*kafka.sasl.password"),
+        ([welcome(), answer(error=58)], "58 "),
+    ],
+)
+def test_what_a_broker_refuses_is_an_error_with_the_option_to_change(answers: list[Any], says: str) -> None:
+    with pytest.raises(AuthenticationFailed, match=says) as refused:
+        authenticated(PLAIN, *answers)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_broker_that_does_not_know_the_password_itself_is_not_believed() -> None:
+    class Impostor(Broker):
+        def __call__(self, request: Any) -> Any:
+            if request.name != "SaslAuthenticateRequest":
+                return welcome()
+            self.sent.append(request.auth_bytes)
+            if len(self.sent) == 2:
+                return answer(b"v=AAAA")
+            nonce = request.auth_bytes.rpartition(b"r=")[2]
+            return answer(b"r=" + nonce + b"x,s=AAAA,i=4096")
+
+    scram = Sasl("SCRAM-SHA-256", "ali,ce=", Secret("s3cret"))
+    broker = Impostor()
+    with pytest.raises(AuthenticationFailed, match="wrong signature") as refused:
+        authenticate(scram, "host", "1 (host:9092)", broker, Deadline.after(LONG))
+    assert broker.sent[0].startswith(b"n,,n=ali=2Cce=3D,r=")
+    assert "s3cret" not in str(refused.value)
+
+
+def the_token() -> str:
+    return "t0ken"
+
+
+def token_and_extensions() -> tuple[str, dict[str, str]]:
+    return "t0ken", {"logicalCluster": "lkc-1"}
+
+
+def no_token() -> None:
+    return None
+
+
+def extensions_that_are_none() -> tuple[str, str]:
+    return "t0ken", "x"
+
+
+def failing() -> str:
+    raise ConnectionError("the provider is down")
+
+
+def hanging() -> str:
+    RELEASE.wait(LONG)
+    return "t0ken"
+
+
+def test_tokens_come_from_the_users_function_with_what_else_it_tells() -> None:
+    bearer = Sasl("OAUTHBEARER", token_provider=f"{__name__}:the_token")
+    assert authenticated(bearer, welcome(), answer(lifetime=1000))[1] == [b"n,,\x01auth=Bearer t0ken\x01\x01"]
+    bearer = Sasl("OAUTHBEARER", token_provider=f"{__name__}:token_and_extensions")
+    sent = b"n,,\x01auth=Bearer t0ken\x01logicalCluster=lkc-1\x01\x01"
+    assert authenticated(bearer, welcome(), answer())[1] == [sent]
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "says"),
+    [
+        ("no_token", AuthenticationFailed, "returned a NoneType.*the token as text"),
+        ("extensions_that_are_none", AuthenticationFailed, "returned a tuple"),
+        ("failing", BrokerUnavailable, "token.provider' failed: ConnectionError.*down"),
+    ],
+)
+def test_a_function_that_tells_no_token_is_named(function: str, kind: type[GroupSourceError], says: str) -> None:
+    with pytest.raises(kind, match=says) as refused:
+        token(f"{__name__}:{function}", Deadline.after(LONG))
+    assert "t0ken" not in str(refused.value)
+
+
+def test_a_function_that_hangs_is_waited_for_until_the_deadline_only() -> None:
+    with pytest.raises(DeadlineExceeded, match=r"token\.provider' did not return in time"):
+        token(f"{__name__}:hanging", Deadline.after(0.2))
+    RELEASE.set()

@@ -1,0 +1,151 @@
+"""TLS and the waits on sockets: what TLS has read ahead, or says of itself, must not be mistaken."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kafka.protocol.consumer import HeartbeatRequest, HeartbeatResponse
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, OptionError
+from spark_group_source.secret import Secret
+from spark_group_source.wire import tls
+from spark_group_source.wire.connection import Connection
+from spark_group_source.wire.interrupt import Interrupt
+from spark_group_source.wire.settings import Tls, WireOptions
+from tests.certificates import Authority
+
+LONG, SHORT = 90.0, 0.2
+OPTIONS = WireOptions((("127.0.0.1", 1),), "test")
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+def serving(file: Path, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> ssl.SSLContext:
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.load_cert_chain(file)
+    made.minimum_version = made.maximum_version = version
+    return made
+
+
+@pytest.fixture
+def pair(authority: Authority) -> Iterator[tuple[Connection, ssl.SSLSocket]]:
+    """A connection with TLS 1.3, and the peer's end of it."""
+    ours, theirs = socket.socketpair()
+    server = serving(authority.issue("broker", file="broker.pem"))
+    accepted: list[ssl.SSLSocket] = []
+    peer = threading.Thread(target=lambda: accepted.append(server.wrap_socket(theirs, server_side=True)))
+    peer.start()
+    secured = tls.handshake(ours, "broker", "b:1", Tls(ca_file=str(authority.file)), Deadline.after(LONG))
+    peer.join()
+    connection = Connection(secured, "broker", 1, OPTIONS)
+    yield connection, accepted[0]
+    connection.close()
+    accepted[0].close()
+
+
+def answer(correlation_id: int) -> bytes:
+    made = HeartbeatResponse(version=4, throttle_time_ms=0, error_code=25)
+    made.with_header(correlation_id=correlation_id)
+    body = bytes(made.encode(header=True))
+    return struct.pack(">i", len(body)) + body
+
+
+def heartbeat() -> HeartbeatRequest:
+    return HeartbeatRequest(version=4, group_id="g", generation_id=1, member_id="m", group_instance_id=None)
+
+
+def test_session_tickets_do_not_make_a_connection_unusable(pair: tuple[Connection, ssl.SSLSocket]) -> None:
+    connection, peer = pair
+    assert connection.usable()
+    assert connection.usable()
+    peer.sendall(b"\0")
+    deadline = Deadline.after(LONG)
+    while connection.usable():
+        assert not deadline.expired()
+
+
+def test_a_connection_that_the_peer_closed_is_not_usable(pair: tuple[Connection, ssl.SSLSocket]) -> None:
+    connection, peer = pair
+    peer.close()
+    assert not connection.usable()
+
+
+def test_an_answer_that_tls_has_read_already_is_not_waited_for(pair: tuple[Connection, ssl.SSLSocket]) -> None:
+    connection, peer = pair
+    interrupt = Interrupt()
+    for number in (1, 2):
+        connection.send(heartbeat(), Deadline.after(LONG))
+        peer.sendall(answer(number))
+        assert connection.receive(Deadline.after(SHORT * 50), interrupt).error_code == 25
+    interrupt.close()
+
+
+def test_a_peer_that_says_nothing_is_given_up_at_the_deadline(authority: Authority) -> None:
+    ours, theirs = socket.socketpair()
+    with pytest.raises(DeadlineExceeded, match="TLS handshake in time"):
+        tls.handshake(ours, "broker", "b:1", Tls(ca_file=str(authority.file)), Deadline.after(SHORT))
+    assert ours.fileno() == -1
+    theirs.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "says"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", AuthenticationFailed, "does not speak TLS.*kafka.security.protocol"),
+        (b"\x15\x03\x03\x00\x02\x02\x28", AuthenticationFailed, "could not agree.*kafka.ssl.cipher.suites"),
+        (b"\x15\x03\x03\x00\x02\x02\x74", AuthenticationFailed, "CERTIFICATE_REQUIRED.*kafka.ssl.keystore.location"),
+        (b"", BrokerUnavailable, "A listener without TLS answers like this"),
+    ],
+    ids=["HTTP", "no cipher in common", "no certificate", "the end"],
+)
+def test_each_way_in_which_a_handshake_fails_says_what_to_change(
+    authority: Authority, said: bytes, kind: type[Exception], says: str
+) -> None:
+    ours, theirs = socket.socketpair()
+    theirs.sendall(said)
+    theirs.shutdown(socket.SHUT_WR)
+    with pytest.raises(kind, match=says):
+        tls.handshake(ours, "broker", "b:1", Tls(ca_file=str(authority.file)), Deadline.after(LONG))
+    theirs.close()
+
+
+def test_a_context_is_kept_until_its_files_change_and_a_file_that_is_gone_is_named(
+    authority: Authority, tmp_path: Path
+) -> None:
+    file = tmp_path / "client.pem"
+    file.write_bytes(authority.issue("client", file="first.pem").read_bytes())
+    settings = Tls(ca_file=str(authority.file), key_file=str(file))
+    first = tls.context(settings)
+    assert tls.context(Tls(ca_file=str(authority.file), key_file=str(file))) is first
+    (tmp_path / "new").write_bytes(authority.issue("client", file="second.pem").read_bytes())
+    (tmp_path / "new").rename(file)
+    assert tls.context(settings) is not first
+    file.unlink()
+    with pytest.raises(OptionError, match=r"client.pem' of 'kafka.ssl.keystore.location'.*every executor"):
+        tls.context(settings)
+
+
+def test_texts_of_keys_are_in_a_file_of_this_user_only_and_not_for_longer_than_they_are_read(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes = []
+
+    def look(_: ssl.SSLContext, file: str, **__: object) -> None:
+        modes.append(Path(file).stat().st_mode & 0o777)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", look)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    tls.context(Tls(ca_file=str(authority.file), key_text=Secret("key"), chain_text="chain"))
+    assert modes == [0o600]
+    assert not list(tmp_path.iterdir())
