@@ -190,6 +190,10 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             check_crcs=self._options.check_crcs,
             fail_on_data_loss=self._options.fail_on_data_loss,
             max_bytes=self._options.fetch_max_bytes,
+            max_partition_bytes=self._options.max_partition_fetch_bytes,
+            min_bytes=self._options.fetch_min_bytes,
+            rack=self._options.rack,
+            replica_max_age=self._options.metadata_max_age,
             max_wait=self._options.fetch_max_wait,
             patience=self._options.poll_timeout,
         )
@@ -203,6 +207,16 @@ def wire_options(options: SourceOptions, client_id: str) -> WireOptions:
         request_timeout=options.request_timeout,
         retry_backoff=options.retry_backoff,
         retry_backoff_max=options.retry_backoff_max,
+        reconnect_backoff=options.reconnect_backoff,
+        reconnect_backoff_max=options.reconnect_backoff_max,
+        connect_timeout=options.connect_timeout,
+        connect_timeout_max=options.connect_timeout_max,
+        max_idle=options.connections_max_idle,
+        canonical_bootstrap=options.canonical_bootstrap,
+        receive_buffer=options.receive_buffer,
+        send_buffer=options.send_buffer,
+        source_host=options.source_host,
+        source_ports=options.source_ports,
     )
 
 
