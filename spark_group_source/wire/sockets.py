@@ -5,21 +5,19 @@ from __future__ import annotations
 import errno
 import random
 import socket
-import threading
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded
 from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.waiting import Result, bounded
 
 SHORTEST, LONGEST = 0.001, 1e6
 """Seconds that an operation on a socket gets at least, since a timeout of 0 would mean not to wait at all, and at most,
 since the system counts milliseconds in 31 bits."""
 
 _TAKEN = {errno.EADDRINUSE, errno.EADDRNOTAVAIL}
-
-Found = TypeVar("Found")
 
 
 def address(host: str, port: int) -> str:
@@ -125,21 +123,11 @@ def _resolve(host: str, port: int, deadline: Deadline) -> list[Any]:
     return _in_time(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), host, deadline)
 
 
-def _in_time(ask: Callable[[], Found], host: str, deadline: Deadline) -> Found:
-    """What the system's resolver answers. It knows no deadline: it is waited for in a thread."""
-    answer: list[Found | Exception] = []
-
-    def look_up() -> None:
-        try:
-            answer.append(ask())
-        except (OSError, UnicodeError) as error:  # UnicodeError: an empty label, or one of more than 63 characters
-            answer.append(error)
-
-    resolver = threading.Thread(target=look_up, name="resolver", daemon=True)
-    resolver.start()
-    resolver.join(deadline.remaining())
-    if not answer:
-        raise DeadlineExceeded(f"Host '{host}' was not resolved in time.")
-    if isinstance(answer[0], Exception):
-        raise BrokerUnavailable(f"Host '{host}' cannot be resolved: {answer[0]}.") from answer[0]
-    return answer[0]
+def _in_time(ask: Callable[[], Result], host: str, deadline: Deadline) -> Result:
+    """What the system's resolver answers, which knows no deadline."""
+    try:
+        return bounded(ask, deadline)
+    except TimeoutError as error:
+        raise DeadlineExceeded(f"Host '{host}' was not resolved in time.") from error
+    except (OSError, UnicodeError) as error:  # UnicodeError: an empty label, or one of more than 63 characters
+        raise BrokerUnavailable(f"Host '{host}' cannot be resolved: {error}.") from error
