@@ -312,6 +312,8 @@ def group_settings(options: SourceOptions) -> GroupSettings:
         rebalance_timeout=options.max_poll_interval,
         request_timeout=options.request_timeout,
         metadata_max_age=options.metadata_max_age,
+        offset_fetch_timeout=options.offset_fetch_timeout,
+        rack=options.rack,
         retry_backoff=options.retry_backoff,
         retry_backoff_max=options.retry_backoff_max,
     )

@@ -98,6 +98,45 @@ def size(text: str) -> int:
     return int(text)
 
 
+def buffer(text: str) -> int:
+    """Size of a socket's buffer in bytes; -1 leaves it to the operating system."""
+    if text.strip() != "-1" and not _whole(text, 1):
+        raise ValueError("-1 for what the operating system finds right, or a whole number of bytes, at least 1")
+    return int(text)
+
+
+def bytes_wanted(text: str) -> int:
+    """A number of bytes to wait for."""
+    if not _whole(text, 0):
+        raise ValueError("a whole number of bytes, from 0 to 2147483647")
+    return int(text)
+
+
+def _whole(text: str, least: int) -> bool:
+    """Whether it is a number as large as one in a Kafka request may be."""
+    return bool(re.fullmatch(r"\+?\d{1,10}", text.strip())) and least <= int(text) < 2**31
+
+
+def ports(text: str) -> tuple[int, int]:
+    """The first and last of a range of ports."""
+    match = re.fullmatch(r"(\d{1,5})\s*-\s*(\d{1,5})", text.strip())
+    if not match or not 0 < int(match[1]) < int(match[2]) < 65536:
+        raise ValueError(
+            "a range of ports from 1 to 65535, for example 40000-40099: a query has several connections to a broker,"
+            " and each task some more"
+        )
+    return int(match[1]), int(match[2])
+
+
+def dns_lookup(text: str) -> bool:
+    """Whether bootstrap servers are replaced by the names of their addresses."""
+    known = {"use_all_dns_ips": False, "resolve_canonical_bootstrap_servers_only": True}
+    try:
+        return known[text.strip().lower()]
+    except KeyError:
+        raise ValueError("use_all_dns_ips or resolve_canonical_bootstrap_servers_only") from None
+
+
 def retries(text: str) -> int:
     """A whole number of at least 0."""
     if not re.fullmatch(r"\+?\d{1,9}", text.strip()):
@@ -132,8 +171,8 @@ def function(text: str) -> str:
 
 def milliseconds(text: str) -> float:
     """Milliseconds, in seconds."""
-    if not re.fullmatch(r"\+?\d{1,9}", text.strip()) or int(text) == 0:
-        raise ValueError("a whole number of milliseconds, at least 1")
+    if not _whole(text, 1):
+        raise ValueError("a whole number of milliseconds, from 1 to 2147483647")
     return int(text) / 1000
 
 

@@ -30,7 +30,10 @@ from spark_group_source.offsets import TopicPartition, numbers_by_topic
 from spark_group_source.option_row import Option
 from spark_group_source.option_values import (
     addresses,
+    buffer,
+    bytes_wanted,
     count,
+    dns_lookup,
     duration,
     flag,
     function,
@@ -39,6 +42,7 @@ from spark_group_source.option_values import (
     name_of,
     partitions,
     pattern,
+    ports,
     retries,
     size,
     topics,
@@ -74,6 +78,7 @@ class SourceOptions(SecurityOptions):
     commit_timeout: float = 5.0
     commit_retries: int = 5
     commit_retry_interval: float = 1.0
+    offset_fetch_timeout: float = 5.0
     on_commit_failure: str = "warn"
     commit_metadata: bool = False
     include_headers: bool = False
@@ -87,6 +92,17 @@ class SourceOptions(SecurityOptions):
     request_timeout: float = 30.0
     retry_backoff: float = 0.1
     retry_backoff_max: float = 1.0
+    reconnect_backoff: float = 0.05
+    reconnect_backoff_max: float = 1.0
+    connect_timeout: float = 10.0
+    connect_timeout_max: float = 30.0
+    connections_max_idle: float = 540.0
+    canonical_bootstrap: bool = False
+    receive_buffer: int = -1
+    send_buffer: int = -1
+    source_host: str | None = None
+    source_ports: tuple[int, int] | None = None
+    rack: str | None = None
     metadata_max_age: float = 300.0
     read_committed: bool = False
     check_crcs: bool = True
@@ -94,6 +110,8 @@ class SourceOptions(SecurityOptions):
     max_records_per_partition: int | None = None
     min_records_per_task: int = 20_000
     fetch_max_bytes: int = 4 * 2**20
+    fetch_min_bytes: int = 1
+    max_partition_fetch_bytes: int | None = None
     fetch_max_wait: float = 0.5
     poll_timeout: float = 120.0
 
@@ -158,6 +176,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "groupCommit.retryIntervalMs", "commit_retry_interval", milliseconds, "Time until a failed try is repeated."
     ),
+    Option("groupOffsetFetch.timeoutMs", "offset_fetch_timeout", milliseconds, "Longest wait for the group's offsets."),
     Option(
         "onCommitFailure", "on_commit_failure", warn_or_fail, "warn: tries go on; fail: the query fails after them."
     ),
@@ -178,6 +197,44 @@ OPTIONS: tuple[Option, ...] = (
     Option("kafka.request.timeout.ms", "request_timeout", milliseconds, "Longest wait for one answer."),
     Option("kafka.retry.backoff.ms", "retry_backoff", milliseconds, "First pause before another try; it doubles."),
     Option("kafka.retry.backoff.max.ms", "retry_backoff_max", milliseconds, "Longest pause before another try."),
+    Option(
+        "kafka.reconnect.backoff.ms",
+        "reconnect_backoff",
+        milliseconds,
+        "Pause before a broker that cannot be reached is tried again; it doubles.",
+    ),
+    Option("kafka.reconnect.backoff.max.ms", "reconnect_backoff_max", milliseconds, "Longest such pause."),
+    Option(
+        "kafka.socket.connection.setup.timeout.ms",
+        "connect_timeout",
+        milliseconds,
+        "Longest wait for a connection; it doubles with each failure.",
+    ),
+    Option("kafka.socket.connection.setup.timeout.max.ms", "connect_timeout_max", milliseconds, "Longest such wait."),
+    Option(
+        "kafka.connections.max.idle.ms",
+        "connections_max_idle",
+        milliseconds,
+        "Connections unused for longer are not used again.",
+    ),
+    Option(
+        "kafka.client.dns.lookup",
+        "canonical_bootstrap",
+        dns_lookup,
+        "resolve_canonical_bootstrap_servers_only: by the names of their addresses.",
+    ),
+    Option(
+        "kafka.receive.buffer.bytes",
+        "receive_buffer",
+        buffer,
+        "Size of a socket's receive buffer; -1: as the system has it.",
+    ),
+    Option(
+        "kafka.send.buffer.bytes", "send_buffer", buffer, "Size of a socket's send buffer; -1: as the system has it."
+    ),
+    Option("kafka.source.host", "source_host", name_of, "Local address of connections, on driver and executors."),
+    Option("kafka.source.port", "source_ports", ports, "Local ports of connections: first-last."),
+    Option("kafka.client.rack", "rack", name_of, "Where this query runs: the replica in the same rack is read."),
     Option("kafka.metadata.max.age.ms", "metadata_max_age", milliseconds, "Age at which metadata is asked anew."),
     Option("kafka.isolation.level", "read_committed", isolation, "read_committed hides aborted transactions."),
     Option("kafka.check.crcs", "check_crcs", flag, "Check the CRC of every record batch."),
@@ -185,6 +242,18 @@ OPTIONS: tuple[Option, ...] = (
     Option("maxRecordsPerPartition", "max_records_per_partition", count, "Most offsets of a task; more are split."),
     Option("minRecordsPerTask", "min_records_per_task", count, "Ranges of fewer offsets share a task; 1: none do."),
     Option("kafka.fetch.max.bytes", "fetch_max_bytes", size, "Size of a fetch: bounds the memory of a task."),
+    Option(
+        "kafka.fetch.min.bytes",
+        "fetch_min_bytes",
+        bytes_wanted,
+        "Bytes that a broker waits for, up to the longest wait.",
+    ),
+    Option(
+        "kafka.max.partition.fetch.bytes",
+        "max_partition_fetch_bytes",
+        size,
+        "Part of a fetch that one partition may take; all of it by default.",
+    ),
     Option("kafka.fetch.max.wait.ms", "fetch_max_wait", milliseconds, "Longest that a broker holds a fetch back."),
     Option("kafkaConsumer.pollTimeoutMs", "poll_timeout", milliseconds, "Longest that a task goes without progress."),
     *SECURITY_OPTIONS,
@@ -193,6 +262,14 @@ OPTIONS: tuple[Option, ...] = (
 
 _PEM = "It belongs into 'kafka.ssl.truststore.certificates', 'kafka.ssl.keystore.key' or '...certificate.chain'."
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
+
+
+def _spelled(name: str) -> str:
+    """A name without what is often written otherwise: ``group_id`` is near to ``kafka.group.id``."""
+    return name.lower().replace("_", ".").removeprefix("kafka.")
+
+
+_BY_SPELLING = {_spelled(option.name): option for option in OPTIONS}
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
@@ -223,9 +300,10 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
 
 
 def _unknown(key: str) -> OptionError:
-    near = difflib.get_close_matches(key.lower(), _BY_KEY, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(_spelled(key), _BY_SPELLING, n=1, cutoff=0.6)
     # The value is left out: an option that is not known may be a secret.
-    action = f"Did you mean '{_BY_KEY[near[0]].name}'?" if near else f"Known are: {', '.join(o.name for o in OPTIONS)}."
+    known = ", ".join(option.name for option in OPTIONS)
+    action = f"Did you mean '{_BY_SPELLING[near[0]].name}'?" if near else f"Known are: {known}."
     return OptionError(f"Option '{key}' is not known.", action)
 
 
@@ -277,6 +355,8 @@ def _checked(options: SourceOptions) -> SourceOptions:
         options,
         topics=options.topics or tuple(numbers_by_topic(options.partitions)),
         retry_backoff=min(options.retry_backoff, options.retry_backoff_max),
+        reconnect_backoff=min(options.reconnect_backoff, options.reconnect_backoff_max),
+        connect_timeout=min(options.connect_timeout, options.connect_timeout_max),
     )
 
 

@@ -31,6 +31,50 @@ _REBALANCE = (
     "The pauses between tries are 'kafka.retry.backoff.ms' and 'kafka.retry.backoff.max.ms'.",
 )
 
+_METRICS = (
+    "what happens is told in the query's progress and in the driver's log",
+    "Leave it out; lag and commits are in Kafka's own tools as well.",
+)
+_REBOOTSTRAP = (
+    "the bootstrap servers are asked whenever no known broker answers",
+    "Leave it out; the pauses are 'kafka.reconnect.backoff.ms' and 'kafka.reconnect.backoff.max.ms'.",
+)
+_FETCH_OFFSET = (
+    "the driver asks for offsets and topics until it is answered, and an outage does not end a query",
+    "The pauses between tries are 'kafka.retry.backoff.ms' and 'kafka.retry.backoff.max.ms'.",
+)
+_UNBUFFERED = (
+    "rows go to Spark as they come, and there is no buffer of records",
+    "A batch is bounded by 'maxOffsetsPerTrigger', the memory of a task by 'kafka.fetch.max.bytes'.",
+)
+
+_LOGIN = """
+callback.handler.class connect.timeout.ms read.timeout.ms refresh.buffer.seconds refresh.min.period.seconds
+refresh.window.factor refresh.window.jitter retry.backoff.max.ms retry.backoff.ms
+"""
+_OAUTHBEARER = """
+assertion.algorithm assertion.claim.aud assertion.claim.exp.seconds assertion.claim.iss assertion.claim.jti.include
+assertion.claim.nbf.seconds assertion.claim.sub assertion.file assertion.private.key.file
+assertion.private.key.passphrase assertion.template.file client.credentials.client.id client.credentials.client.secret
+clock.skew.seconds expected.audience expected.issuer header.urlencode jwks.endpoint.refresh.ms
+jwks.endpoint.retry.backoff.max.ms jwks.endpoint.retry.backoff.ms jwks.endpoint.url jwt.retriever.class
+jwt.validator.class scope scope.claim.name sub.claim.name token.endpoint.url
+"""
+_OF_TOKENS = [f"sasl.login.{each}" for each in _LOGIN.split()] + [
+    f"sasl.oauthbearer.{each}" for each in _OAUTHBEARER.split()
+]
+_OF_TICKETS = [
+    f"sasl.kerberos.{each}"
+    for each in (
+        "keytab",
+        "kinit.cmd",
+        "min.time.before.relogin",
+        "principal",
+        "ticket.renew.jitter",
+        "ticket.renew.window.factor",
+    )
+]
+
 REFUSED: dict[str, tuple[str, str]] = {
     "enable.auto.commit": (_COMMITS, _LEAVE_OUT),
     "auto.commit.enable": (_COMMITS, _LEAVE_OUT),
@@ -52,6 +96,39 @@ REFUSED: dict[str, tuple[str, str]] = {
     "value.deserializer": _DESERIALIZER,
     "deserializer": _DESERIALIZER,
     "interceptor.classes": ("nothing may come between the log and the rows", "Transform the rows in Spark."),
+    "max.poll.records": _UNBUFFERED,
+    "queued.max.messages": _UNBUFFERED,
+    "consumer.timeout.ms": (
+        "a query waits for records for ever, and a task for some time",
+        "Set 'kafkaConsumer.pollTimeoutMs'.",
+    ),
+    "num.consumer.fetchers": ("tasks are what fetches", "Set 'minPartitions'."),
+    "fetch.message.max.bytes": ("it has another name by now", "Set 'kafka.max.partition.fetch.bytes'."),
+    "fetch.error.backoff.ms": ("it has another name here", "Set 'kafka.retry.backoff.ms'."),
+    "compacted.topic": ("gaps in the offsets of a topic are never an error", _LEAVE_OUT),
+    "default.offset.commit.callback": ("failed commits are logged, counted and tried again", "Set 'onCommitFailure'."),
+    "partition.allocator": ("it has another name here", "Set 'kafka.partition.assignment.strategy'."),
+    "metric.reporters": _METRICS,
+    "metrics.num.samples": _METRICS,
+    "metrics.recording.level": _METRICS,
+    "metrics.sample.window.ms": _METRICS,
+    "metric.group.prefix": _METRICS,
+    "auto.include.jmx.reporter": _METRICS,
+    "enable.metrics.push": _METRICS,
+    "metadata.recovery.strategy": _REBOOTSTRAP,
+    "metadata.recovery.rebootstrap.trigger.ms": _REBOOTSTRAP,
+    "internal.leave.group.on.close": (
+        "a query that ends leaves its group, unless its member is static",
+        "Set 'kafka.group.instance.id' to keep the partitions over a restart.",
+    ),
+    "internal.throw.on.fetch.stable.offset.unsupported": ("all brokers from 3.3 on tell stable offsets", _LEAVE_OUT),
+    "share.acknowledgement.mode": (
+        "share groups hand out records one by one, and have no offsets to commit",
+        _LEAVE_OUT,
+    ),
+    "fetchoffset.numretries": _FETCH_OFFSET,
+    "fetchoffset.retryintervalms": _FETCH_OFFSET,
+    "topic": ("it names the topic to write to", "Set 'subscribe'; to write use format('kafka')."),
     "api.version": ("each request has one version, which all brokers from 3.3 on know", _LEAVE_OUT),
     "api.version.request": ("each connection is checked for the versions it needs", _LEAVE_OUT),
     "zk.hosts": _ZOOKEEPER,
@@ -99,12 +176,9 @@ REFUSED: dict[str, tuple[str, str]] = {
     "security.providers": _JVM,
     "sasl.login.class": _JVM,
     "sasl.client.callback.handler.class": _JVM,
+    **dict.fromkeys(_OF_TOKENS, _TOKENS),
+    **dict.fromkeys(_OF_TICKETS, _KERBEROS),
     "sasl.mechanisms": ("it has another name here", "Set 'kafka.sasl.mechanism'."),
-    "sasl.login.callback.handler.class": _TOKENS,
-    "sasl.oauthbearer.token.endpoint.url": _TOKENS,
-    "sasl.kerberos.kinit.cmd": _KERBEROS,
-    "sasl.kerberos.keytab": _KERBEROS,
-    "sasl.kerberos.principal": _KERBEROS,
     "grouprebalance.numretries": _REBALANCE,
     "grouprebalance.retryintervalms": _REBALANCE,
     "rebalancedraintimeoutms": (

@@ -100,7 +100,7 @@ class RunTarget:
         Raises:
             DeadlineExceeded: nothing moved for as long as a dead member and a hand-over may take.
         """
-        deadline = Deadline.after(LOOK_TIMEOUT, self._clock)
+        deadline = Deadline.after(LOOK_TIMEOUT + self._settings.offset_fetch_timeout, self._clock)
         committed = self._coordinator.committed(self._behind, deadline) if self._behind else {}
         try:
             if not isinstance(committed, Refused):

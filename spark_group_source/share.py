@@ -31,7 +31,8 @@ from spark_group_source.wire.cluster import Cluster
 log = logging.getLogger(__name__)
 
 RESOLVE_TIMEOUT = 10.0
-"""Most seconds to find the start positions of newly owned partitions; what is not found is looked for again."""
+"""Most seconds that leaders have to tell start positions, after the group has told its offsets; what is not found is
+looked for again."""
 
 SILENT_PART = 0.5
 """Part of a session that finding and committing start positions may take on the member's thread, which does not
@@ -193,7 +194,7 @@ class Share:
         What cannot be found now is logged, and is :meth:`unresolved` for another try. With a ``deadline`` all of it is
         over by then.
         """
-        deadline = deadline or Deadline.after(RESOLVE_TIMEOUT + self._options.commit_timeout)
+        deadline = deadline or Deadline.after(self._resolve_timeout + self._options.commit_timeout)
         with self._lock:
             # What was taken away since the caller's snapshot would keep a position that is old when it comes back.
             mine = (partitions & self._owned) - self._ledger.positions.keys() - self._resolving
@@ -203,7 +204,7 @@ class Share:
             if mine:
                 # The last third is the commit's: what was found by then is not to wait for the query's next try.
                 self._resolve(
-                    mine, takings, access, deadline.at_most(min(RESOLVE_TIMEOUT, deadline.remaining() * 2 / 3))
+                    mine, takings, access, deadline.at_most(min(self._resolve_timeout, deadline.remaining() * 2 / 3))
                 )
         except GroupSourceError as error:
             # A topic may be deleted between its assignment and now: the next rebalance takes it away.
@@ -214,6 +215,10 @@ class Share:
             with self._lock:
                 self._resolving -= mine
         self.commit(me, access, deadline)
+
+    @property
+    def _resolve_timeout(self) -> float:
+        return RESOLVE_TIMEOUT + self._options.offset_fetch_timeout
 
     def _resolve(self, partitions: Partitions, takings: int, access: Access, deadline: Deadline) -> None:
         committed = access.coordinator.committed(partitions, deadline)

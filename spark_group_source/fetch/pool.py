@@ -10,9 +10,6 @@ from spark_group_source.clock import monotonic
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 
-IDLE = 60.0
-"""Seconds after which a cluster nobody used is closed, when the next task begins."""
-
 _Kept = dict[tuple[int, WireOptions], tuple[float, Cluster]]
 _kept: _Kept = {}
 
@@ -42,6 +39,6 @@ def cluster(options: WireOptions) -> Iterator[Cluster]:
 
 def _close_idle() -> None:
     for key, (used, idle) in list(_kept.items()):
-        if key[0] != os.getpid() or monotonic() - used > IDLE:
+        if key[0] != os.getpid() or monotonic() - used > key[1].max_idle:
             del _kept[key]
             idle.close()

@@ -60,7 +60,7 @@ class Reading:
         self._cluster = cluster
         self._clock = clock
         self._decoder = Decoder(task.schema, read_committed=task.read_committed, check_crcs=task.check_crcs)
-        self._cursors = [Cursor.at_start(each, task.max_bytes) for each in task.ranges]
+        self._cursors = [Cursor.at_start(each, task.most_bytes) for each in task.ranges]
         self._recovery = Recovery(task, cluster, clock)
         self._asked: dict[int, _Asked] = {}
         self._moved_at = clock()
@@ -69,8 +69,8 @@ class Reading:
         """The rows, in the order of the offsets within each partition. To be called once."""
         while not all(cursor.done for cursor in self._cursors):
             self._ask()
-            for leader in self._answered():
-                asked = self._asked.pop(leader)
+            for broker in self._answered():
+                asked = self._asked.pop(broker)
                 payload = self._receive(asked)
                 slices = self._take(payload, asked.cursors) if payload else []
                 # The next answer is on its way while this one is decoded.
@@ -84,35 +84,37 @@ class Reading:
             self._check_patience()
 
     def _ask(self) -> None:
-        """Sends a fetch to every leader that has something to read and was not asked yet."""
+        """Sends a fetch to every broker that has something to read and was not asked yet."""
         now = self._clock()
         in_flight = {id(cursor) for asked in self._asked.values() for cursor in asked.cursors}
         due = [each for each in self._cursors if not each.done and each.due <= now and id(each) not in in_flight]
-        by_leader: dict[int, list[Cursor]] = defaultdict(list)
-        for cursor, leader in self._recovery.leaders(due):
-            by_leader[leader].append(cursor)
-        for leader, cursors in by_leader.items():
-            if leader not in self._asked:
-                self._send(leader, cursors)
+        by_broker: dict[int, list[Cursor]] = defaultdict(list)
+        for cursor, broker in self._recovery.brokers(due):
+            by_broker[broker].append(cursor)
+        for broker, cursors in by_broker.items():
+            if broker not in self._asked:
+                self._send(broker, cursors)
 
-    def _send(self, leader: int, cursors: list[Cursor]) -> None:
+    def _send(self, broker: int, cursors: list[Cursor]) -> None:
         deadline = Deadline.after(self._cluster.options.request_timeout, self._clock)
         request = requests.build(
             [Wanted(each.topic_id, each.tp.partition, each.position, each.max_bytes) for each in cursors],
             max_wait=self._task.max_wait,
             max_bytes=max(self._task.max_bytes, *(each.max_bytes for each in cursors)),
             read_committed=self._task.read_committed,
+            min_bytes=self._task.min_bytes,
+            rack=self._recovery.replicas.rack({each.tp for each in cursors}),
         )
         try:
-            connection = self._cluster.connection(leader, deadline, PURPOSE)
+            connection = self._cluster.connection(broker, deadline, PURPOSE)
             connection.send(request, deadline)
         except (BrokerUnavailable, DeadlineExceeded) as error:
             self._recovery.hold(cursors, error.happened)
             return
-        self._asked[leader] = _Asked(connection, cursors, deadline)
+        self._asked[broker] = _Asked(connection, cursors, deadline)
 
     def _answered(self) -> list[int]:
-        """Leaders whose answer has begun to arrive, waiting for the first; overdue ones are given up.
+        """Brokers whose answer has begun to arrive, waiting for the first; overdue ones are given up.
 
         The wait ends as well when a range that was held back after an error is due.
         """
@@ -123,11 +125,11 @@ class Reading:
             return []
         overdue_in = [asked.deadline.remaining() for asked in self._asked.values()]
         wait = min(*held, *overdue_in, self._moved_at + self._task.patience - now)
-        leader_of = {asked.connection.fileno(): leader for leader, asked in self._asked.items()}
-        ready = [leader_of[each] for each in readable(leader_of, wait)]
+        broker_of = {asked.connection.fileno(): broker for broker, asked in self._asked.items()}
+        ready = [broker_of[each] for each in readable(broker_of, wait)]
         overdue = {each: self._asked[each] for each in self._asked if self._asked[each].deadline.expired()}
-        for leader in overdue.keys() - set(ready):
-            asked = self._asked.pop(leader)
+        for broker in overdue.keys() - set(ready):
+            asked = self._asked.pop(broker)
             asked.connection.close()
             patience = self._cluster.options.request_timeout
             self._recovery.hold(asked.cursors, f"broker {asked.connection} did not answer within {patience:.1f} s")
@@ -157,6 +159,8 @@ class Reading:
                 raise ProtocolError(f"A fetch was answered with partition {each.partition} of topic {each.topic_id}.")
             if each.error:
                 self._recovery.answer(found, each.error)
+            elif each.preferred_replica >= 0:
+                self._recovery.replicas.follow(found.tp, each.preferred_replica)
             else:
                 slices += self._advance(found, each)
         return slices
@@ -169,7 +173,7 @@ class Reading:
             self._explain(cursor, fetched, framed.wanted_bytes or 0)
             return []
         found = Slice(framed, cursor.position, cursor.range.end, fetched.aborted)
-        cursor.advance(after, self._task.max_bytes)
+        cursor.advance(after, self._task.most_bytes)
         return [found]
 
     def _explain(self, cursor: Cursor, fetched: Fetched, wanted_bytes: int) -> None:

@@ -11,6 +11,7 @@ from spark_group_source.errors import BrokerUnavailable, CorruptRecords, DataLos
 from spark_group_source.fetch.cursor import Cursor
 from spark_group_source.fetch.errors import UNKNOWN_TOPIC_ID, Remedy, remedy
 from spark_group_source.fetch.positions import log_offsets
+from spark_group_source.fetch.replicas import Replicas
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition
 from spark_group_source.wire.cluster import Cluster, Topic
@@ -29,11 +30,12 @@ class Recovery:
         self._task = task
         self._cluster = cluster
         self._clock = clock
+        self.replicas = Replicas(task.rack, task.replica_max_age, clock)
 
-    def leaders(self, cursors: Sequence[Cursor]) -> Iterator[tuple[Cursor, int]]:
-        """Each cursor with its leader now. After an error of any the cluster is asked anew.
+    def brokers(self, cursors: Sequence[Cursor]) -> Iterator[tuple[Cursor, int]]:
+        """Each cursor with the broker to fetch from now: its leader, or a follower.
 
-        Those that have no leader are held back.
+        After an error of any the cluster is asked anew. Those that have no leader are held back.
 
         Raises:
             DataLoss, TopicError: as :meth:`answer`.
@@ -55,7 +57,7 @@ class Recovery:
                 if leader is None:
                     self.hold([cursor], "it has no leader, or does not exist")
                 else:
-                    yield cursor, leader
+                    yield cursor, self.replicas.broker(cursor.tp, leader)
 
     def answer(self, cursor: Cursor, errno: int) -> None:
         """A broker answered for this partition with an error code.
@@ -65,6 +67,8 @@ class Recovery:
             TopicError: another try cannot help.
             CorruptRecords: the broker says again and again that its log is damaged.
         """
+        if self.replicas.leave(cursor.tp, describe(errno)):
+            return
         what = f"{cursor.tp} at offset {cursor.position}: {describe(errno)}"
         kind = remedy(errno)
         tries = cursor.count(kind)
@@ -85,6 +89,7 @@ class Recovery:
         """These are tried again after a pause, with leaders asked for anew."""
         wire = self._cluster.options
         for cursor in cursors:
+            self.replicas.leave(cursor.tp, why)
             cursor.hold(why, self._clock(), wire.retry_backoff, wire.retry_backoff_max)
             log.info("fetch: %s at %d: %s; trying again in %.1f s", cursor.tp, cursor.position, why, cursor.pause)
 
@@ -115,7 +120,7 @@ class Recovery:
                 " failOnDataLoss to false.",
             )
         log.warning("%s They are skipped, as failOnDataLoss is false.", what)
-        cursor.advance(until, self._task.max_bytes)
+        cursor.advance(until, self._task.most_bytes)
 
     def _deadline(self) -> Deadline:
         return Deadline.after(self._cluster.options.request_timeout, self._clock)

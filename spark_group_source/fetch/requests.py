@@ -24,6 +24,7 @@ NO_SESSION = (0, -1)
 _PARTITION = struct.Struct(">ihqqq")
 _HEAD = struct.Struct(">ihi")
 _ABORTED = struct.Struct(">qq")
+_REPLICA = struct.Struct(">i")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Fetched:
     """One partition of an answer. ``aborted`` holds (producer id, first offset) of aborted transactions.
 
     ``last_stable`` is where open transactions begin, or else ``high_watermark``, which is the end of the log.
+    ``preferred_replica`` is the broker to fetch from instead, -1 where there is none; then there are no records.
     """
 
     topic_id: str
@@ -50,10 +52,19 @@ class Fetched:
     last_stable: int
     aborted: Sequence[tuple[int, int]]
     records: memoryview
+    preferred_replica: int = -1
 
 
-def build(wanted: Iterable[Wanted], *, max_wait: float, max_bytes: int, read_committed: bool) -> Any:
-    """A Fetch request for these partitions of one leader."""
+def build(
+    wanted: Iterable[Wanted],
+    *,
+    max_wait: float,
+    max_bytes: int,
+    read_committed: bool,
+    min_bytes: int = 1,
+    rack: str | None = None,
+) -> Any:
+    """A Fetch request for these partitions of one broker."""
     topic_of = FetchRequest.FetchTopic
     by_topic: dict[str, list[Any]] = defaultdict(list)
     for each in wanted:
@@ -73,7 +84,7 @@ def build(wanted: Iterable[Wanted], *, max_wait: float, max_bytes: int, read_com
         version=versions.FETCH,
         replica_id=-1,
         max_wait_ms=round(max_wait * 1000),
-        min_bytes=1,
+        min_bytes=min_bytes,
         max_bytes=max_bytes,
         isolation_level=IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED,
         session_id=session_id,
@@ -83,7 +94,7 @@ def build(wanted: Iterable[Wanted], *, max_wait: float, max_bytes: int, read_com
             for topic_id, partitions in by_topic.items()
         ],
         forgotten_topics_data=[],
-        rack_id="",
+        rack_id=rack or "",
     )
 
 
@@ -115,10 +126,10 @@ def _topics(reader: _Reader) -> Iterator[Fetched]:
             for _ in range(reader.count()):
                 aborted.append(reader.take(_ABORTED))
                 reader.skip_tags()
-            reader.view(4)  # the preferred read replica: none is asked for without a rack
+            (preferred,) = reader.take(_REPLICA)
             records = reader.view(reader.count())
             reader.skip_tags()
-            yield Fetched(topic_id, number, error, high_watermark, last_stable, aborted, records)
+            yield Fetched(topic_id, number, error, high_watermark, last_stable, aborted, records, preferred)
         reader.skip_tags()
 
 

@@ -16,8 +16,10 @@ class FetchTask:
 
     ``schema`` has the columns that are built, of :mod:`spark_group_source.records.columns`.
     ``max_bytes`` is the size of a fetch response, which bounds the memory of a task: the broker exceeds it only for a
-    single record batch that is larger. ``patience`` is how long a task goes without progress before it fails. There is
-    one range of a partition at most.
+    single record batch that is larger. ``max_partition_bytes`` is the part of it that one partition may take, all of
+    it where it is ``None``. ``min_bytes`` is what a broker waits for, up to ``max_wait``. With a ``rack`` the replica
+    is read that the leader finds nearest to it, for ``replica_max_age`` before the leader is asked again. ``patience``
+    is how long a task goes without progress before it fails. There is one range of a partition at most.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -27,8 +29,17 @@ class FetchTask:
     check_crcs: bool = True
     fail_on_data_loss: bool = True
     max_bytes: int = 4 * 2**20
+    max_partition_bytes: int | None = None
+    min_bytes: int = 1
     max_wait: float = 0.5
+    rack: str | None = None
+    replica_max_age: float = 300.0
     patience: float = 120.0
+
+    @property
+    def most_bytes(self) -> int:
+        """Most bytes that a fetch asks of one partition."""
+        return min(self.max_bytes, self.max_partition_bytes or self.max_bytes)
 
     def __post_init__(self) -> None:
         # A fetch names each partition once, and its answer tells ranges apart by partition alone.

@@ -54,8 +54,9 @@ class Assignors:
     own may remember what it likes. Caller: the member's thread.
     """
 
-    def __init__(self, names: Collection[str]) -> None:
+    def __init__(self, names: Collection[str], rack: str | None = None) -> None:
         self._names = tuple(names)
+        self._rack = rack
         self._made = self._new()
         self.cooperative = is_cooperative(self._made.values())
 
@@ -87,7 +88,7 @@ class Assignors:
                 user_data=self._made[name].metadata(set(topics)).user_data or b"",
                 owned_partitions=held,
                 generation_id=generation,
-                rack_id=None,
+                rack_id=self._rack,
             ).encode()
             return encoded
 

@@ -250,7 +250,7 @@ class Coordinator:
             groups=[group_of(version=8, group_id=self._settings.group_id, topics=topics)],
             require_stable=True,
         )
-        answer = self._call(request, OFFSETS, deadline)
+        answer = self._call(request, OFFSETS, deadline.at_most(self._settings.offset_fetch_timeout))
         if isinstance(answer, Refused):
             return answer
         group = answer.groups[0]

@@ -86,7 +86,7 @@ class Member:
         self._listener = listener
         self._clock = clock
         self._coordinator = Coordinator(cluster, settings)
-        self._assignors = assignment.Assignors(settings.assignors)
+        self._assignors = assignment.Assignors(settings.assignors, settings.rack)
         self._state = Membership(cooperative=self._assignors.cooperative)
         self._todo: deque[Action] = deque([Join()])
         self._changed = threading.Condition()

@@ -12,6 +12,7 @@ class GroupSettings:
     """Settings of one member. Times are in seconds.
 
     ``rebalance_timeout`` is how long the broker waits for members to give partitions up (``max.poll.interval.ms``).
+    ``rack`` is what a leader is told that assigns partitions by where their replicas are.
     """
 
     group_id: str
@@ -23,6 +24,8 @@ class GroupSettings:
     rebalance_timeout: float = 300.0
     request_timeout: float = 30.0
     metadata_max_age: float = 300.0
+    offset_fetch_timeout: float = 5.0
+    rack: str | None = None
     retry_backoff: float = 0.1
     retry_backoff_max: float = 1.0
 

@@ -184,7 +184,7 @@ class Cluster:
             "offsets.topic.replication.factor": replication,
             "transaction.state.log.replication.factor": replication,
             "transaction.state.log.min.isr": "1",
-            **self._config,
+            **{name: value.replace("{node}", str(node)) for name, value in self._config.items()},
         }
 
     def _await_ready(self, deadline: Deadline) -> None:

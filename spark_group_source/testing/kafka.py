@@ -40,7 +40,7 @@ class EmbeddedKafka(Cluster):
 
     Args:
         brokers: nodes; each is broker and controller, so the cluster survives the loss of less than half of them.
-        config: broker properties over those of ``broker.properties``.
+        config: broker properties over those of ``broker.properties``; ``{node}`` in a value is the node's number.
         listeners: further listeners by security protocol (``SASL_PLAINTEXT``, ``SSL``, ``SASL_SSL``), each on a port
             of its own; what they need otherwise goes into ``config``.
         version: of Kafka.

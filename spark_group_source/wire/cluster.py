@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
-from spark_group_source.clock import Deadline
+from spark_group_source.clock import Deadline, monotonic
 from spark_group_source.error_codes import GROUP_AUTHORIZATION_FAILED
 from spark_group_source.errors import (
     BrokerUnavailable,
@@ -19,7 +19,8 @@ from spark_group_source.errors import (
     GroupSourceError,
     ProtocolError,
 )
-from spark_group_source.wire import versions
+from spark_group_source.wire import sockets, versions
+from spark_group_source.wire.attempts import Attempts
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.settings import WireOptions
 
@@ -75,6 +76,7 @@ class Cluster:
         self._brokers: dict[int, Broker] = {}
         self._connections: dict[tuple[int, str], Connection] = {}
         self._bootstrap: Connection | None = None
+        self._attempts = Attempts(options)
         self._topics: dict[str, Topic] = {}
 
     def metadata(self, topics: Collection[str] | None, deadline: Deadline) -> Metadata:
@@ -147,12 +149,12 @@ class Cluster:
         broker = self._brokers.get(broker_id)
         if kept is not None:
             moved = broker is not None and (broker.host, broker.port) != (kept.host, kept.port)
-            if kept.usable() and not moved:
+            if not moved and self._fit(kept):
                 return kept
             kept.close()
         if broker is None:
             raise BrokerUnavailable(f"Broker {broker_id} is not known to the cluster.")
-        opened = Connection.open(broker.host, broker.port, self.options, deadline, broker_id)
+        opened = self._open(broker.host, broker.port, deadline, broker_id)
         self._connections[broker_id, purpose] = opened
         return opened
 
@@ -212,13 +214,31 @@ class Cluster:
         return [to_known(each) for each in known] + [to_bootstrap(*where) for where in rest]
 
     def _connect_bootstrap(self, host: str, port: int, deadline: Deadline) -> Connection:
+        names = sockets.canonical_names(host, port, deadline) if self.options.canonical_bootstrap else [host]
         kept = self._bootstrap
-        if kept is not None and kept.usable() and (kept.host, kept.port) == (host, port):
+        if kept is not None and kept.host in names and kept.port == port and self._fit(kept):
             return kept
         if kept is not None:
             kept.close()
-        self._bootstrap = Connection.open(host, port, self.options, deadline)
+        # Rounds are repeated until one answers, so each name has its turn.
+        self._bootstrap = self._open(random.choice(names), port, deadline)
         return self._bootstrap
+
+    def _open(self, host: str, port: int, deadline: Deadline, broker_id: int | None = None) -> Connection:
+        """A new connection, unless this address failed a moment ago."""
+        where = host, port
+        self._attempts.check(where)
+        try:
+            within = deadline.at_most(self._attempts.timeout(where))
+            opened = Connection.open(host, port, self.options, within, broker_id)
+        except (BrokerUnavailable, DeadlineExceeded) as error:
+            self._attempts.failed(where, error)
+            raise
+        self._attempts.succeeded(where)
+        return opened
+
+    def _fit(self, kept: Connection) -> bool:
+        return kept.usable() and monotonic() - kept.used_at <= self.options.max_idle
 
     def _pauses(self) -> Callable[[], float]:
         pause = self.options.retry_backoff

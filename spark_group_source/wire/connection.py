@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.protocol.metadata import ApiVersionsRequest
 
-from spark_group_source.clock import Deadline
+from spark_group_source.clock import Deadline, monotonic
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, ProtocolError
 from spark_group_source.wire import sasl, sockets, tls, versions
 from spark_group_source.wire.interrupt import Interrupt, Interrupted
@@ -53,6 +53,8 @@ class _Sent:
 class Connection:
     """A connection to one broker. Use :meth:`open`.
 
+    ``used_at`` is when something was last sent, in monotonic seconds.
+
     It belongs to one thread and one process: requests and answers are matched by their order alone, so neither another
     thread nor a forked child may use it.
     """
@@ -61,6 +63,7 @@ class Connection:
         self.host = host
         self.port = port
         self.broker_id = broker_id
+        self.used_at = monotonic()
         self._socket: socket | None = sock
         self._client_id = options.client_id
         self._correlation_id = 0
@@ -82,7 +85,6 @@ class Connection:
             DeadlineExceeded: it took too long.
             ProtocolError: the broker is too old, or no Kafka broker at all.
         """
-        deadline = deadline.at_most(options.connect_timeout)
         sock = sockets.connect(host, port, options, deadline)
         if options.tls is not None:
             sock = tls.handshake(sock, host, _named(host, port, broker_id), options.tls, deadline)
@@ -129,6 +131,7 @@ class Connection:
         request.with_header(correlation_id=self._correlation_id, client_id=self._client_id)
         frame = request.encode(framed=True, header=True)
         sent = _Sent(self._correlation_id, request, deadline.clock())
+        self.used_at = monotonic()
         with self._closing_on_failure(sent, deadline):
             sock = self._open_socket()
             sockets.limit(sock, deadline)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import random
 import socket
 import ssl
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded
 from spark_group_source.wire.settings import WireOptions
-from spark_group_source.wire.waiting import bounded, readable
+from spark_group_source.wire.waiting import Result, bounded, readable
 
-SHORTEST = 0.001
-"""Seconds that an operation on a socket gets at least: a timeout of 0 would mean not to wait at all."""
+SHORTEST, LONGEST = 0.001, 1e6
+"""Seconds that an operation on a socket gets at least, since a timeout of 0 would mean not to wait at all, and at most,
+since the system counts milliseconds in 31 bits."""
+
+_TAKEN = {errno.EADDRINUSE, errno.EADDRNOTAVAIL}
 
 
 def address(host: str, port: int) -> str:
@@ -22,7 +28,7 @@ def address(host: str, port: int) -> str:
 
 def limit(sock: socket.socket, deadline: Deadline) -> None:
     """Lets the next operation on the socket wait until the deadline."""
-    sock.settimeout(max(deadline.remaining(), SHORTEST))
+    sock.settimeout(min(max(deadline.remaining(), SHORTEST), LONGEST))
 
 
 def buffered(sock: socket.socket) -> bool:
@@ -59,15 +65,53 @@ def connect(host: str, port: int, options: WireOptions, deadline: Deadline) -> s
     """
     trouble: list[str] = []
     addresses = _resolve(host, port, deadline)
-    for left, (family, kind, protocol, _, where) in zip(range(len(addresses), 0, -1), addresses, strict=True):
+    sources = _sources(options, deadline)
+    for left, (family, _, _, _, where) in zip(range(len(addresses), 0, -1), addresses, strict=True):
         try:
-            return _connect(socket.socket(family, kind, protocol), where, options, _part(deadline, left))
+            return _connect(family, where, sources, options, _part(deadline, left))
         except OSError as error:
             trouble.append(f"{where[0]}: {error}")
     raise BrokerUnavailable(f"Broker {address(host, port)} cannot be reached ({'; '.join(trouble)}).")
 
 
-def _connect(sock: socket.socket, where: Any, options: WireOptions, deadline: Deadline) -> socket.socket:
+def canonical_names(host: str, port: int, deadline: Deadline) -> list[str]:
+    """The names of a host's addresses, as the system's resolver tells them; an address itself where it has no name.
+
+    Raises:
+        BrokerUnavailable: the host has no address.
+        DeadlineExceeded: it took too long.
+    """
+
+    def look_up() -> list[str]:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(socket.getnameinfo(each[4], socket.NI_NUMERICSERV)[0] for each in found))
+
+    return _in_time(look_up, host, deadline)
+
+
+def _connect(
+    family: int, where: Any, sources: Mapping[int, str], options: WireOptions, deadline: Deadline
+) -> socket.socket:
+    """A socket connected from any of the source ports; a port whose last connection has just ended may be refused."""
+    if options.source_host is None and options.source_ports is None:
+        return _connect_from(None, family, where, options, deadline)
+    if family not in sources:
+        raise OSError(f"'{options.source_host}' has no address of its kind")
+    first, last = options.source_ports or (0, 0)
+    for port in random.sample(range(first, last + 1), last + 1 - first):
+        try:
+            return _connect_from((sources[family], port), family, where, options, deadline)
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                raise
+            trouble = error.strerror
+    raise OSError(f"from {address(sources[family], first)} to {last}: {trouble}")
+
+
+def _connect_from(
+    source: tuple[str, int] | None, family: int, where: Any, options: WireOptions, deadline: Deadline
+) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         # Buffer sizes must be set before the connect: they decide the TCP window scale.
         if options.receive_buffer > 0:
@@ -76,6 +120,10 @@ def _connect(sock: socket.socket, where: Any, options: WireOptions, deadline: De
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if source is not None:
+            # A port may serve several brokers, and another connection while the last one's end is still waited out.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(source)
         limit(sock, deadline)
         sock.connect(where)
     except BaseException:
@@ -84,14 +132,26 @@ def _connect(sock: socket.socket, where: Any, options: WireOptions, deadline: De
     return sock
 
 
+def _sources(options: WireOptions, deadline: Deadline) -> dict[int, str]:
+    """The local address of connections, by the kind of the peer's address; any where no host is given."""
+    if options.source_host is None:
+        return {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
+    return {family: where[0] for family, _, _, _, where in _resolve(options.source_host, 0, deadline)}
+
+
 def _part(deadline: Deadline, left: int) -> Deadline:
     return deadline.at_most(deadline.remaining() / left)
 
 
 def _resolve(host: str, port: int, deadline: Deadline) -> list[Any]:
-    """All addresses of a host. The system's resolver knows no deadline."""
+    """All addresses of a host."""
+    return _in_time(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), host, deadline)
+
+
+def _in_time(ask: Callable[[], Result], host: str, deadline: Deadline) -> Result:
+    """What the system's resolver answers, which knows no deadline."""
     try:
-        return bounded(lambda: list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)), deadline)
+        return bounded(ask, deadline)
     except TimeoutError as error:
         raise DeadlineExceeded(f"Host '{host}' was not resolved in time.") from error
     except (OSError, UnicodeError) as error:  # UnicodeError: an empty label, or one of more than 63 characters

@@ -12,6 +12,9 @@ from spark_group_source.clock import Deadline
 
 Result = TypeVar("Result")
 
+LONGEST_MS = 10**9
+"""Milliseconds of one wait at most, eleven days: the system counts them in 31 bits."""
+
 
 def readable(descriptors: Iterable[int], seconds: float) -> set[int]:
     """Those descriptors that have bytes to read or have ended, after waiting at most ``seconds`` for the first one.
@@ -22,7 +25,7 @@ def readable(descriptors: Iterable[int], seconds: float) -> set[int]:
     for each in descriptors:
         poll.register(each, select.POLLIN)
     # Rounded up: a wait of less than a millisecond must not become a loop that waits for nothing.
-    return {each for each, _ in poll.poll(math.ceil(max(seconds, 0.0) * 1000))}
+    return {each for each, _ in poll.poll(min(math.ceil(max(seconds, 0.0) * 1000), LONGEST_MS))}
 
 
 def bounded(call: Callable[[], Result], deadline: Deadline) -> Result:

@@ -181,3 +181,14 @@ def test_limits_hold_in_a_run_as_well(on_fake: Bench) -> None:
         sizes.append(sum(each.size for each in reads))
         run.finish()
     assert sizes == [4, 4, 2]
+
+
+def test_a_run_reads_everything_also_where_the_rest_is_less_than_the_least_of_a_batch(on_fake: Bench) -> None:
+    on_fake.produce(33)
+    run = on_fake.query(minOffsetsPerTrigger="15", maxOffsetsPerTrigger="20").start(available_now=True)
+    sizes = []
+    while reads := run.poll(limit=20):
+        sizes.append(sum(each.size for each in reads))
+        run.finish()
+    assert sizes == [20, 13]
+    assert on_fake.committed() == {0: 33, 1: 0, 2: 0, 3: 0}

@@ -627,3 +627,31 @@ def test_nothing_is_joined_any_more_after_a_fatal_error(on_fake: Bench, fake: Fa
         eventually(first.poll, "the error")
     first.member._thread.join(PATIENCE)
     assert sum(api == "JoinGroup" for api, _, _ in fake.requests) == joins
+
+
+def test_a_completed_batch_whose_commit_failed_is_committed_when_the_query_ends(
+    on_fake: Bench, fake: FakeKafka
+) -> None:
+    query = on_fake.start(groupCommit_retryIntervalMs="600000")
+    on_fake.produce(5)
+    query.begin()
+    fake.next("OffsetCommit", Fault(error=14))
+    query.finish()
+    query.poll()
+    assert on_fake.committed()[0] == 0
+    query.close()
+    assert on_fake.committed()[0] == 5
+
+
+def test_what_nobody_expected_on_the_members_thread_fails_the_query_with_it_as_the_reason(
+    on_fake: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = on_fake.start()
+
+    def stumble(*_: object) -> None:
+        raise LookupError("a bug")
+
+    monkeypatch.setattr(query.driver._member._coordinator, "heartbeat", stumble)
+
+    with pytest.raises(GroupSourceError, match=r"The membership in group .* failed: LookupError\('a bug'\)"):
+        eventually(query.poll, "the failure")

@@ -151,7 +151,9 @@ def test_a_bad_value_is_shown_with_what_to_write_instead(name: str, value: str, 
     assert says in str(refused.value)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("15m", 900), ("90s", 90), ("1500", 1.5), ("2 h", 7200), ("1D", 86400)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("15m", 900), ("90s", 90), ("1500", 1.5), (" 2h ", 7200), ("1D", 86400), ("3min", 180)]
+)
 def test_durations_are_read_as_spark_reads_them(text: str, seconds: float) -> None:
     assert parse_options(GOOD | {"maxTriggerDelay": text}).max_trigger_delay == seconds
 

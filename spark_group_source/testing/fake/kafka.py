@@ -25,13 +25,17 @@ Partition = tuple[str, int]
 
 @dataclass
 class FakeLog:
-    """One partition: its leader, and its record batches as (first offset, next offset, bytes)."""
+    """One partition: its leader, and its record batches as (first offset, next offset, bytes).
+
+    ``nearest`` maps a rack to the follower that the leader names to readers there.
+    """
 
     leader: int | None
     batches: list[tuple[int, int, bytes]] = field(default_factory=list)
     start: int = 0
     end: int = 0
     stable: int | None = None
+    nearest: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +338,8 @@ class FakeKafka:
         while not error and not self._has_some(request, by_id) and time.monotonic() < deadline:
             self._changed.wait(max(0.0, deadline - time.monotonic()))
         for topic in request.topics:
-            parts = [self._fetched(by_id.get(str(topic.topic_id)), each, node) for each in topic.partitions]
+            name = by_id.get(str(topic.topic_id))
+            parts = [self._fetched(name, each, node, request.rack_id) for each in topic.partitions]
             answer.responses.append(topic_of(version=13, topic_id=topic.topic_id, partitions=parts))
 
     def _has_some(self, request: Any, by_id: dict[str, str]) -> bool:
@@ -346,15 +351,17 @@ class FakeKafka:
                     return True
         return False
 
-    def _fetched(self, name: str | None, asked: Any, node: int) -> Any:
+    def _fetched(self, name: str | None, asked: Any, node: int, rack: str) -> Any:
         part_of = consumer.FetchResponse.FetchableTopicResponse.PartitionData
         log = self.logs.get(name or "", {}).get(asked.partition)
         told = part_of(version=13, partition_index=asked.partition, error_code=0, high_watermark=-1, records=b"")
         told.aborted_transactions = []
         if name is None or log is None:
             told.error_code = UNKNOWN_TOPIC_ID if name is None else UNKNOWN_TOPIC
-        elif log.leader != node:
+        elif log.leader != node and node not in log.nearest.values():
             told.error_code = NOT_LEADER
+        elif log.leader == node and rack in log.nearest:
+            told.preferred_read_replica = log.nearest[rack]
         elif not log.start <= asked.fetch_offset <= log.end:
             told.error_code = OUT_OF_RANGE
         else:

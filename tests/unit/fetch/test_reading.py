@@ -358,3 +358,22 @@ def test_rows_that_nobody_takes_leave_no_answer_for_the_next_task(fake: FakeKafk
     next(rows)
     rows.close()
     assert offsets(read(task(fake, (0, 0, 20)))) == of(0, 0, 20)
+
+
+# How much is asked for
+
+
+def test_one_partition_takes_no_more_of_a_fetch_than_it_may(fake: FakeKafka) -> None:
+    fill(fake, batches=30, rows=20, size=500)
+    fill(fake, partition=1)
+    found = offsets(read(task(fake, (0, 0, 600), (1, 0, 20), max_bytes=400_000, max_partition_bytes=20_000)))
+    assert sorted(found) == of(0, 0, 600) + of(1, 0, 20)
+    asked = [each.topics[0].partitions[0].partition_max_bytes for each in fetches(fake)]
+    assert max(asked) == 20_000
+    assert max(each.max_bytes for each in fetches(fake)) == 400_000
+
+
+def test_a_broker_is_told_for_how_many_bytes_to_wait(fake: FakeKafka) -> None:
+    fill(fake)
+    assert offsets(read(task(fake, (0, 0, 20), min_bytes=5000))) == of(0, 0, 20)
+    assert {each.min_bytes for each in fetches(fake)} == {5000}

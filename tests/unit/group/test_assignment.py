@@ -43,6 +43,12 @@ def test_subscription_tells_what_is_owned_and_since_which_generation() -> None:
     assert [(each.topic, each.partitions) for each in decoded.owned_partitions] == [("t", [0, 1])]
 
 
+def test_subscription_tells_the_rack_where_one_is_given() -> None:
+    for rack in ("eu-1a", None):
+        told = Assignors(["range"], rack).subscriptions(["t"], [], -1)["range"]
+        assert ConsumerProtocolSubscription.decode(told).rack_id == rack
+
+
 def test_cooperative_sticky_hands_nothing_over_before_its_owner_gave_it_up() -> None:
     old, new = Member("a", subscription(["t"], EIGHT, 3)), Member("b", subscription(["t"], [], -1))
     first = shares("cooperative-sticky", [old, new])

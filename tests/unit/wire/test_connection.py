@@ -91,6 +91,14 @@ def test_bytes_that_keep_dripping_do_not_stretch_the_deadline(fake: FakeKafka, c
     assert connection.closed
 
 
+def test_an_error_names_the_broker_with_its_id_host_and_port(fake: FakeKafka) -> None:
+    port = fake.brokers[1].port
+    connection = Connection.open("127.0.0.1", port, OPTIONS, Deadline.after(LONG), broker_id=1)
+    fake.next("Heartbeat", Fault(drop="before"))
+    with pytest.raises(BrokerUnavailable, match=rf"Broker 1 \(127\.0\.0\.1:{port}\) could not be asked Heartbeat"):
+        connection.call(heartbeat(), Deadline.after(LONG))
+
+
 @pytest.mark.parametrize("sent", [0, 2, 4, 6, 11])
 def test_the_end_of_the_stream_in_mid_frame_is_a_broken_connection(
     fake: FakeKafka, connection: Connection, sent: int

@@ -1,0 +1,97 @@
+"""A broker that cannot be reached is left alone for a while, and has more time with each failure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import BrokerUnavailable
+from spark_group_source.testing.fake import FakeKafka
+from spark_group_source.wire.attempts import Attempts
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.settings import WireOptions
+
+LONG = 90.0
+HERE = ("broker", 9092)
+OPTIONS = WireOptions(
+    (HERE,), "test", connect_timeout=10.0, connect_timeout_max=30.0, reconnect_backoff=0.05, reconnect_backoff_max=0.15
+)
+
+
+class Hand:
+    """A clock that is turned by hand."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeKafka]:
+    with FakeKafka(brokers=2) as running:
+        running.create_topic("t", partitions=2)
+        yield running
+
+
+def test_pauses_double_up_to_the_longest_and_begin_anew_after_a_success() -> None:
+    clock = Hand()
+    attempts = Attempts(OPTIONS, clock)
+    for pause in (0.05, 0.1, 0.15, 0.15):
+        attempts.check(HERE)
+        attempts.failed(HERE, BrokerUnavailable("It refused.", "Start it."))
+        clock.now += pause * 0.99
+        with pytest.raises(BrokerUnavailable, match=r"It refused\. Start it\."):
+            attempts.check(HERE)
+        clock.now += pause * 0.02
+    attempts.succeeded(HERE)
+    attempts.failed(HERE, BrokerUnavailable("again"))
+    clock.now += 0.051
+    attempts.check(HERE)
+
+
+def test_connections_may_take_twice_as_long_after_each_failure_up_to_the_longest() -> None:
+    attempts = Attempts(OPTIONS, Hand())
+    found = []
+    for _ in range(3):
+        found.append(attempts.timeout(HERE))
+        attempts.failed(HERE, BrokerUnavailable("silence"))
+    assert found == [10.0, 20.0, 30.0]
+    assert attempts.timeout(("other", 9092)) == 10.0
+    for _ in range(2000):
+        attempts.failed(HERE, BrokerUnavailable("silence"))
+    assert attempts.timeout(HERE) == 30.0
+
+
+def test_a_broker_that_refused_a_moment_ago_is_not_asked_again_and_the_others_are(fake: FakeKafka) -> None:
+    brokers = tuple(("127.0.0.1", each.port) for each in fake.brokers.values())
+    cluster = Cluster(WireOptions(brokers, "test", reconnect_backoff=LONG, reconnect_backoff_max=LONG))
+    try:
+        cluster.metadata(None, Deadline.after(LONG))
+        cluster.close()
+        fake.brokers[1].stop()
+        with pytest.raises(BrokerUnavailable, match="refused"):
+            cluster.connection(1, Deadline.after(LONG))
+        fake.brokers[1].start()
+        with pytest.raises(BrokerUnavailable, match="refused"):
+            cluster.connection(1, Deadline.after(LONG))
+        for _ in range(4):
+            assert cluster.metadata(["t"], Deadline.after(LONG)).topics["t"].partitions
+    finally:
+        cluster.close()
+
+
+def test_a_connection_that_was_idle_for_too_long_is_not_used_again(fake: FakeKafka) -> None:
+    cluster = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test", max_idle=100.0))
+    try:
+        cluster.metadata(None, Deadline.after(LONG))
+        first = cluster.connection(2, Deadline.after(LONG))
+        assert cluster.connection(2, Deadline.after(LONG)) is first
+        first.used_at -= 99.0 + 1.1
+        second = cluster.connection(2, Deadline.after(LONG))
+        assert second is not first
+        assert first.closed
+    finally:
+        cluster.close()

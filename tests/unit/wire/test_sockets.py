@@ -1,0 +1,116 @@
+"""Where connections come from, whom they ask for names, and what their sockets are like."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded
+from spark_group_source.testing.fake import FakeKafka
+from spark_group_source.testing.ports import free_ports
+from spark_group_source.wire import sockets
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.waiting import readable
+
+LONG = 90.0
+LOOPBACK = "127.0.0.1"
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    with socket.create_server((LOOPBACK, 0)) as listening:
+        yield listening
+
+
+def connect(server: socket.socket, **given: object) -> socket.socket:
+    port = server.getsockname()[1]
+    options = WireOptions(((LOOPBACK, port),), "test", **given)  # type: ignore[arg-type]
+    return sockets.connect(LOOPBACK, port, options, Deadline.after(LONG))
+
+
+def free_range() -> tuple[int, int]:
+    """Two ports in a row that are free now."""
+    while True:
+        first = free_ports(1)[0]
+        with socket.socket() as probe:
+            if probe.connect_ex((LOOPBACK, first + 1)):
+                return first, first + 1
+
+
+def test_buffers_are_as_large_as_asked_for_and_otherwise_left_to_the_system(server: socket.socket) -> None:
+    with connect(server) as plain, connect(server, receive_buffer=20_000, send_buffer=30_000) as sized:
+        # Linux doubles what is asked for, for its own bookkeeping; other systems do not.
+        for option, asked in ((socket.SO_RCVBUF, 20_000), (socket.SO_SNDBUF, 30_000)):
+            assert sized.getsockopt(socket.SOL_SOCKET, option) in (asked, 2 * asked)
+            assert plain.getsockopt(socket.SOL_SOCKET, option) not in (asked, 2 * asked)
+
+
+def test_connections_come_from_the_source_host(server: socket.socket) -> None:
+    with connect(server, source_host="localhost") as sock:
+        assert sock.getsockname()[0] == LOOPBACK
+
+
+def test_connections_come_from_the_source_ports_and_none_is_used_twice_for_one_broker(server: socket.socket) -> None:
+    first, last = free_range()
+    with connect(server, source_ports=(first, last)) as one, connect(server, source_ports=(first, last)) as other:
+        assert {one.getsockname()[1], other.getsockname()[1]} == {first, last}
+        with pytest.raises(BrokerUnavailable, match=rf"from 0\.0\.0\.0:{first} to {last}: .*address"):
+            connect(server, source_ports=(first, last))
+
+
+def test_a_port_whose_connection_has_ended_serves_again(server: socket.socket) -> None:
+    first, last = free_range()
+    for _ in range(4):
+        with connect(server, source_ports=(first, last)):
+            server.accept()[0].close()
+
+
+def test_a_source_host_that_is_no_address_of_this_machine_is_told(server: socket.socket) -> None:
+    with pytest.raises(BrokerUnavailable, match="192.0.2.1:0"):
+        connect(server, source_host="192.0.2.1")
+    with pytest.raises(BrokerUnavailable, match="'::1' has no address of its kind"):
+        connect(server, source_host="::1")
+
+
+def test_bootstrap_servers_are_reached_by_the_names_of_their_addresses_where_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket, "getnameinfo", lambda where, flags: ("localhost", str(where[1])))
+    with FakeKafka() as fake:
+        port = fake.brokers[1].port
+        for canonical, host in ((True, "localhost"), (False, LOOPBACK)):
+            cluster = Cluster(WireOptions(((LOOPBACK, port),), "test", canonical_bootstrap=canonical))
+            try:
+                cluster.metadata(None, Deadline.after(LONG))
+                assert cluster._bootstrap is not None
+                kept = cluster._bootstrap
+                assert kept.host == host
+                assert cluster._connect_bootstrap(LOOPBACK, port, Deadline.after(LONG)) is kept
+            finally:
+                cluster.close()
+
+
+def test_a_name_that_is_not_told_in_time_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = threading.Event()
+
+    def silent(*_: object, **__: object) -> list[object]:
+        told.wait(LONG)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    with pytest.raises(DeadlineExceeded, match="'broker' was not resolved"):
+        sockets.canonical_names("broker", 9092, Deadline.after(0.05))
+    told.set()
+
+
+def test_the_longest_times_that_options_take_are_no_error_of_the_system(server: socket.socket) -> None:
+    longest = Deadline.after((2**31 - 1) / 1000 * 2)
+    with connect(server) as sock:
+        sockets.limit(sock, longest)
+        server.accept()[0].close()
+        assert readable([sock.fileno()], longest.remaining())
