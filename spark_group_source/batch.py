@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from spark_group_source.input_partitions import Application, TaskPartition, Tasks, read_task
 from spark_group_source.modes import check_bounded
-from spark_group_source.options import SourceOptions
-from spark_group_source.stream import Application, TaskPartition, Tasks, log_to_stderr, read_task
+from spark_group_source.option_table import SourceOptions
+from spark_group_source.runner import log_to_stderr
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,7 +19,7 @@ from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.state import Refused
 from spark_group_source.modes import bounded_end, bounded_start
 from spark_group_source.offsets import NAMED, OffsetRange, TopicPartition, names
-from spark_group_source.options import SourceOptions
+from spark_group_source.option_table import SourceOptions
 from spark_group_source.resolution import Offsets, check_names, resolve, within_logs
 from spark_group_source.start_check import StartCheck
 from spark_group_source.wire.cluster import Cluster

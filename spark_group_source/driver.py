@@ -20,7 +20,7 @@ from spark_group_source.group.subscription import Subscription
 from spark_group_source.log_ends import LogEnds, go_on_without
 from spark_group_source.modes import stream_start
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
-from spark_group_source.options import SourceOptions
+from spark_group_source.option_table import SourceOptions
 from spark_group_source.resolution import check_names
 from spark_group_source.run_target import RunTarget
 from spark_group_source.share import Access, Share

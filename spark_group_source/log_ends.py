@@ -10,7 +10,7 @@ from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DataLoss, GroupSourceError
 from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.offsets import LATEST, TopicPartition
-from spark_group_source.options import SourceOptions
+from spark_group_source.option_table import SourceOptions
 from spark_group_source.wire.cluster import Cluster
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from spark_group_source.bounds import AtTime, Committed, Earliest, EndAt, Exact, Latest, StartAt
 from spark_group_source.errors import OptionError
-from spark_group_source.options import SourceOptions
+from spark_group_source.option_table import SourceOptions
 
 STREAM_ONLY = (
     "maxOffsetsPerTrigger",

@@ -23,7 +23,7 @@ from spark_group_source.group.state import Membership, Partitions, Refused
 from spark_group_source.group.verdicts import Verdict, denied, verdict
 from spark_group_source.modes import stream_start
 from spark_group_source.offsets import TopicPartition, names
-from spark_group_source.options import SourceOptions
+from spark_group_source.option_table import SourceOptions
 from spark_group_source.rebalance_callback import rebalance_callback
 from spark_group_source.resolution import resolve
 from spark_group_source.wire.cluster import Cluster

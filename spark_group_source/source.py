@@ -9,10 +9,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_group_source.batch import GroupBoundedReader
+from spark_group_source.input_partitions import Application
 from spark_group_source.modes import ignored
 from spark_group_source.options import parse_options
 from spark_group_source.schema import source_schema
-from spark_group_source.stream import Application, GroupStreamReader
+from spark_group_source.stream import GroupStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,7 +15,8 @@ from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.member import Member
 from spark_group_source.group.state import Membership, Refused
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
-from spark_group_source.options import SourceOptions, parse_options
+from spark_group_source.option_table import SourceOptions
+from spark_group_source.options import parse_options
 from spark_group_source.testing.fake import FakeKafka
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions

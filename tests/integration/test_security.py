@@ -22,10 +22,10 @@ from spark_group_source.errors import (
 )
 from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.task import FetchTask
+from spark_group_source.input_partitions import wire_options
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options import parse_options
 from spark_group_source.schema import columns_of, source_schema
-from spark_group_source.stream import wire_options
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection

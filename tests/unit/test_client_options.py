@@ -6,11 +6,13 @@ import pytest
 
 from spark_group_source.driver import group_settings
 from spark_group_source.errors import OptionError
+from spark_group_source.input_partitions import Application, TaskPartition, wire_options
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
-from spark_group_source.options import OPTIONS, parse_options
+from spark_group_source.option_table import OPTIONS
+from spark_group_source.options import parse_options
 from spark_group_source.refused_options import REFUSED
 from spark_group_source.schema import source_schema
-from spark_group_source.stream import Application, GroupStreamReader, TaskPartition, wire_options
+from spark_group_source.stream import GroupStreamReader
 from tests.unit.test_options import GOOD
 
 OPTION_KEYS = {option.name.removeprefix("kafka.") for option in OPTIONS if option.name.startswith("kafka.")}

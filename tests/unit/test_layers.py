@@ -25,7 +25,7 @@ PURE = {
     "group.commits",
     "group.verdicts",
 }
-SPARK_DOORS = {"schema", "stream", "batch", "source", "__init__"}
+SPARK_DOORS = {"schema", "stream", "batch", "source", "input_partitions", "__init__"}
 FORBIDDEN = {
     "group": {"fetch", "records", "testing"},
     "fetch": {"group", "testing"},

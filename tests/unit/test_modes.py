@@ -8,7 +8,8 @@ from spark_group_source import modes
 from spark_group_source.bounds import AtTime, Committed, Earliest, Exact, Latest
 from spark_group_source.errors import OptionError
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.options import OPTIONS, SourceOptions, parse_options
+from spark_group_source.option_table import OPTIONS, SourceOptions
+from spark_group_source.options import parse_options
 
 A = TopicPartition("t", 0)
 JSON = '{"t":{"0":7}}'

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_group_source.options import OPTIONS
+from spark_group_source.option_table import OPTIONS
 from tests.unit.test_client_options import CONSUMER, SECURITY
 
 TESTS = Path(__file__).resolve().parents[1]

@@ -12,7 +12,8 @@ from spark_group_source.assignors import parse_assignors
 from spark_group_source.bounds import parse_end, parse_fallback, parse_or_latest, parse_start
 from spark_group_source.errors import OptionError
 from spark_group_source.option_row import Option
-from spark_group_source.options import OPTIONS, parse_options
+from spark_group_source.option_table import OPTIONS
+from spark_group_source.options import parse_options
 from spark_group_source.refused_options import REFUSED
 from spark_group_source.security_options import SECURITY_OPTIONS
 from tests.unit.test_options import GOOD

@@ -7,8 +7,9 @@ import pytest
 from spark_group_source.bounds import Earliest
 from spark_group_source.driver import group_settings
 from spark_group_source.errors import OptionError
-from spark_group_source.options import OPTIONS, SourceOptions, defaults, parse_options
-from spark_group_source.stream import wire_options
+from spark_group_source.input_partitions import wire_options
+from spark_group_source.option_table import OPTIONS, SourceOptions, defaults
+from spark_group_source.options import parse_options
 
 GOOD = {"kafka.bootstrap.servers": "b1:9092", "kafka.group.id": "g", "subscribe": "t"}
 

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from spark_group_source.errors import OptionError
-from spark_group_source.options import OPTIONS, parse_options
+from spark_group_source.option_table import OPTIONS
+from spark_group_source.options import parse_options
 from spark_group_source.refused_options import REFUSED
 
 GOOD = {"kafka.bootstrap.servers": "b1:9092", "kafka.group.id": "g", "subscribe": "t"}

@@ -12,10 +12,11 @@ import pytest
 
 from spark_group_source.errors import OptionError
 from spark_group_source.fetch.task import FetchTask
-from spark_group_source.options import OPTIONS, parse_options
+from spark_group_source.input_partitions import wire_options
+from spark_group_source.option_table import OPTIONS
+from spark_group_source.options import parse_options
 from spark_group_source.schema import columns_of, source_schema
 from spark_group_source.secret import Secret
-from spark_group_source.stream import wire_options
 from spark_group_source.wire.settings import Sasl, Tls
 from tests.certificates import Authority, parts
 
