@@ -12,7 +12,7 @@ from spark_group_source.error_codes import describe
 from spark_group_source.errors import BrokerUnavailable, CommitFailed, GroupError, GroupSourceError, TopicError
 from spark_group_source.group.commits import MARK, Committed
 from spark_group_source.group.state import Phase, Refused
-from spark_group_source.group.verdicts import VERDICTS, Verdict
+from spark_group_source.group.verdicts import VERDICTS, Verdict, denied
 from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.contract.conftest import BASE, PATIENCE, Bench, Query, eventually
 
@@ -66,7 +66,6 @@ def test_commit_metadata_that_is_too_large_is_left_out_with_one_warning_and_the_
         Fault(error=15),
         Fault(error=27),
         Fault(error=22),
-        Fault(error=30),
         Fault(error=-1),
         Fault(drop="before"),
         Fault(truncate=9),
@@ -141,8 +140,8 @@ def test_a_commit_that_succeeds_within_the_retries_does_not_fail_the_query(on_fa
 def test_start_positions_that_cannot_be_committed_fail_the_query_where_that_is_asked_for(
     on_fake: Bench, fake: FakeKafka
 ) -> None:
-    fake.next("OffsetCommit", Fault(error=30), times=10_000)
-    with pytest.raises(CommitFailed, match=r"topic-0, topic-1, topic-2, topic-3 .* 1 tries: .*30 \(GROUP_AUTH"):
+    fake.next("OffsetCommit", Fault(error=14), times=10_000)
+    with pytest.raises(CommitFailed, match=r"topic-0, topic-1, topic-2, topic-3 .* 1 tries: .*14 \(COORDINATOR_LOAD"):
         on_fake.start(onCommitFailure="fail", groupCommit_numRetries="0")
     eventually(lambda: not fake.group(on_fake.group).members, "the failed member to leave the group")
     fake.clear_faults()
@@ -575,10 +574,15 @@ def test_an_error_is_healed_or_fatal_as_the_table_says(on_fake: Bench, fake: Fak
     if api in ("Heartbeat", "OffsetCommit"):
         query.start()
     fake.next(api, Fault(error=errno), times=1 if VERDICTS[errno] in (Verdict.SHORTEN, Verdict.SKIP) else 2)
-    if VERDICTS[errno] is Verdict.FATAL and api != "OffsetCommit":
+    # A commit that fails is tried again whatever it is answered, but for a right that is missing.
+    if VERDICTS[errno] is Verdict.FATAL and (api != "OffsetCommit" or denied(GroupError("", "", errno=errno))):
         with pytest.raises(GroupSourceError) as refused:  # noqa: PT012 - the start may fail, or what comes after it
-            if api != "Heartbeat":
+            if api not in ("Heartbeat", "OffsetCommit"):
                 query.start()
+            if api == "OffsetCommit":
+                query.begin()
+                query.finish()
+                eventually(lambda: query.poll() and False, "the error")
             eventually(lambda: query.me is None, "the error")
         assert str(errno) in str(refused.value)
         assert NAMED_OPTIONS.get(errno, "") in str(refused.value)
