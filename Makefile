@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 SOAK_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_ARGS ?=
-BROKERS ?= 3.3.2 3.9.1 4.4.0
+BROKERS ?= 3.3.2 3.9.1 4.3.1
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test unit contract integration chaos soak fuzz test-brokers test-oldest lint format bench clean java

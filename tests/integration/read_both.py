@@ -1,4 +1,4 @@
-"""Reads with Spark's JVM source and with this one, and compares; run as a process by test_same_rows."""
+"""Reads with this source and with Spark's JVM source, and compares; for test_same_rows."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_group_source import register
 
 TIMEOUT_S = 180
+OURS, THEIRS = "kafka-group", "kafka"
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a case: how many rows both read, how these differ, and the errors of those that read none."""
+    """What became of a case: how many rows were read, how these differ, and the errors of those that read none."""
 
     count: int = 0
     difference: str = ""
@@ -68,10 +69,16 @@ def main(cases: str, outcomes: str, jars: str) -> None:
     Path(outcomes).write_text(json.dumps(found))
 
 
+def read_one(spark: SparkSession, case: Case, work: Path) -> Outcome:
+    """Reads one case with this source alone."""
+    ours, error = read(spark, OURS, case, work)
+    return Outcome(our_error=error) if ours is None else Outcome(ours.count())
+
+
 def read_both(spark: SparkSession, case: Case, work: Path) -> Outcome:
-    """Reads and compares one case."""
-    ours, our_error = read(spark, "kafka-group", case.options | case.ours, work / case.name if case.streaming else None)
-    theirs, their_error = read(spark, "kafka", case.options | case.theirs, work / case.name if case.streaming else None)
+    """Reads one case with both and compares."""
+    ours, our_error = read(spark, OURS, case, work)
+    theirs, their_error = read(spark, THEIRS, case, work)
     if ours is None or theirs is None:
         return Outcome(our_error=our_error, their_error=their_error)
     try:
@@ -81,15 +88,13 @@ def read_both(spark: SparkSession, case: Case, work: Path) -> Outcome:
     return Outcome(ours.count())
 
 
-def read(
-    spark: SparkSession, source: str, options: dict[str, str], stream_to: Path | None
-) -> tuple[DataFrame | None, str]:
+def read(spark: SparkSession, source: str, case: Case, work: Path) -> tuple[DataFrame | None, str]:
     """The rows of one source, read once; or its error."""
+    options = case.options | (case.ours if source == OURS else case.theirs)
     try:
-        reader = (spark.readStream if stream_to else spark.read).format(source)
-        frame = reader.options(**options).load()
-        if stream_to:
-            frame = streamed(frame, f"{stream_to}-{source}")
+        frame = (spark.readStream if case.streaming else spark.read).format(source).options(**options).load()
+        if case.streaming:
+            frame = streamed(frame, str(place(work, case, source)))
         frame = frame.cache()
         frame.count()
     except (PySparkException, Py4JJavaError) as error:
@@ -97,13 +102,18 @@ def read(
     return frame, ""
 
 
-def streamed(frame: DataFrame, place: str) -> DataFrame:
+def place(work: Path, case: Case, source: str) -> Path:
+    """The Parquet of what a stream has read."""
+    return work / f"{case.name}-{source}"
+
+
+def streamed(frame: DataFrame, path: str) -> DataFrame:
     """What a stream reads of what there is."""
-    writer = frame.writeStream.format("parquet").option("path", place)
-    query = writer.option("checkpointLocation", f"{place}.checkpoint").trigger(availableNow=True).start()
+    writer = frame.writeStream.format("parquet").option("path", path)
+    query = writer.option("checkpointLocation", f"{path}.checkpoint").trigger(availableNow=True).start()
     if not query.awaitTermination(TIMEOUT_S):
-        raise TimeoutError(f"the stream to {place} did not end within {TIMEOUT_S} s")
-    return frame.sparkSession.read.schema(frame.schema).parquet(place)
+        raise TimeoutError(f"the stream to {path} did not end within {TIMEOUT_S} s")
+    return frame.sparkSession.read.schema(frame.schema).parquet(path)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The frame equals, in schema and content, what Spark's JVM source reads from the same topic with the same options.
+"""Every record is read as it was written, and as Spark's JVM source reads it with the same options.
 
-A JVM is needed that has the JVM source: SPARK_KAFKA_JARS names a directory of its jars (spark-sql-kafka-0-10, its token
-provider, kafka-clients, commons-pool2). Spark cannot take jars into a running session, so reading and comparing is done
-by a process of its own, one for all tests.
+The latter needs a JVM that has the JVM source: SPARK_KAFKA_JARS names a directory of its jars (spark-sql-kafka-0-10,
+its token provider, kafka-clients, commons-pool2). Spark cannot take jars into a running session, so both then read in
+a process of its own, one for all tests. Otherwise this source alone reads.
 """
 
 from __future__ import annotations
@@ -12,21 +12,24 @@ import os
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
+from spark_group_source.offsets import TopicPartition
+from spark_group_source.records.frames import CODEC, HEADER, frames
 from spark_group_source.testing.kafka import EmbeddedKafka
-from tests.integration.read_both import Case, Outcome, load, save
+from tests.integration.read_both import OURS, Case, Outcome, load, place, read_one, save
+from tests.integration.same_topics import ANY_TIME, CODECS, ISOLATIONS, KINDS, Expected, Topics, by_kind
+from tests.integration.writers import PRODUCERS, Record, writers
 
 JARS = os.environ.get("SPARK_KAFKA_JARS", "")
 REPOSITORY = Path(__file__).resolve().parents[2]
 READ_BOTH = Path(__file__).parent / "read_both.py"
-ANY_TIME = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
-
-pytestmark = pytest.mark.skipif(not JARS, reason="SPARK_KAFKA_JARS names no directory with Spark's JVM Kafka source")
-
 # Of timed_topic(): ten records in partitions 0 and 1, three in partition 2, record n at the time 1000 * n.
 BOUNDED: dict[str, tuple[dict[str, str], int]] = {
     "default": ({}, 23),
@@ -81,43 +84,9 @@ REFUSED: dict[str, dict[str, str]] = {
 }
 
 
-def write_every_kind_of_record(kafka: EmbeddedKafka, topic: str, codec: str | None) -> int:
-    """Null, empty and plain keys and values, headers of all kinds, timestamps at both ends; returns how many."""
-    texts: list[bytes | None] = [None, b"", b"plain", "größer".encode(), bytes(range(256)), b"x" * 9000]
-    headers = [
-        [],
-        [("one", b"1")],
-        [("twice", b"a"), ("twice", b"b"), ("", b""), ("ümlaut", b"\x00\xff")],
-    ]
-    count = 0
-    with kafka.producer(compression_type=codec) as producer:
-        for key in texts:
-            for value in texts:
-                for number, having in enumerate(headers):
-                    if key is None and value is None:
-                        continue
-                    when = (0, 1_700_000_000_123, 253_402_300_799_999)[number]
-                    producer.send(topic, key=key, value=value, headers=having, timestamp_ms=when, partition=count % 3)
-                    count += 1
-        producer.flush()
-    return count
-
-
-def every_kind(kafka: EmbeddedKafka) -> tuple[list[str], int]:
-    """Topics with every kind of record in every codec, and how many records these are."""
-    count, topics = 0, []
-    for codec in (None, "gzip", "snappy", "lz4", "zstd"):
-        topics.append(kafka.create_topic(new(f"same-{codec}"), partitions=3, config=ANY_TIME))
-        count += write_every_kind_of_record(kafka, topics[-1], codec)
-    append_time = ANY_TIME | {"message.timestamp.type": "LogAppendTime"}
-    topics.append(kafka.create_topic(new("same-append-time"), partitions=3, config=append_time))
-    count += write_every_kind_of_record(kafka, topics[-1], None)
-    return topics, count
-
-
 def timed_topic(kafka: EmbeddedKafka) -> str:
     """A topic for the cases of bounded reads."""
-    topic = kafka.create_topic(new("timed"), partitions=3, config=ANY_TIME)
+    topic = kafka.create_topic(f"timed-{uuid.uuid4().hex[:8]}", partitions=3, config=ANY_TIME)
     with kafka.producer() as producer:
         for partition, count in enumerate((10, 10, 3)):
             for number in range(count):
@@ -126,51 +95,60 @@ def timed_topic(kafka: EmbeddedKafka) -> str:
     return topic
 
 
-def transactional_topic(kafka: EmbeddedKafka) -> str:
-    """Two records of a transaction that was committed, two of one that was aborted, two of one that is open."""
-    topic = kafka.create_topic(new("transactional"))
-    for end in ("commit", "abort", None):
-        with kafka.producer(transactional_id=new("producer")) as producer:
-            producer.init_transactions()
-            producer.begin_transaction()
-            for number in range(2):
-                producer.send(topic, value=f"{end}-{number}".encode())
-            producer.flush()
-            if end is not None:
-                getattr(producer, f"{end}_transaction")()
-    return topic
-
-
-def new(prefix: str) -> str:
-    return f"{prefix}-{uuid.uuid4().hex[:8]}"
-
-
-class Both(NamedTuple):
-    """What became of the cases, and how many records of every kind there are."""
-
-    outcomes: dict[str, Outcome]
-    every_kind: int
-
-
-@pytest.fixture(scope="module")
-def both(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Both:
-    """What became of all cases."""
-    work = tmp_path_factory.mktemp("both")
-    topics, count = every_kind(kafka)
-    timed, transactional = timed_topic(kafka), transactional_topic(kafka)
+def cases_of(kafka: EmbeddedKafka, topics: Topics) -> list[Case]:
+    """All reads: streams and bounded ones of all kinds of records, and bounded ones between all kinds of ends."""
     servers = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
-    everything = servers | {"startingOffsets": "earliest", "includeHeaders": "true"}
-    group = {"kafka.group.id": new("readers-of-both")}
-    cases = [
-        Case("stream", everything | {"subscribe": ",".join(topics)}, streaming=True, ours=group),
-        Case("bounded", everything | {"subscribePattern": "^same-(append-time|zstd)-"}),
-    ]
+    cases = []
+    for isolation in ISOLATIONS:
+        level = servers | {"includeHeaders": "true", "kafka.isolation.level": isolation}
+        every = level | {"startingOffsets": "earliest", "subscribePattern": f"{topics.prefix}-.*"}
+        some = level | {"subscribePattern": f"{topics.prefix}-(none|zstd)"}
+        group = {"kafka.group.id": f"{topics.prefix}-{isolation}"}
+        cases.append(Case(isolation, every, streaming=True, ours=group))
+        cases.append(Case(f"bounded-{isolation}", some))
+    timed = timed_topic(kafka)
     for name, options in (*((name, given) for name, (given, _) in BOUNDED.items()), *REFUSED.items()):
         given = {key: value.replace('"T"', json.dumps(timed)) for key, value in options.items()}
         # The JVM source would try again to read what cannot be read, for some seconds.
         cases.append(Case(name, servers | {"subscribe": timed} | given, theirs={"fetchOffset.numRetries": "1"}))
-    for level in ("read_committed", "read_uncommitted"):
-        cases.append(Case(level, servers | {"subscribe": transactional, "kafka.isolation.level": level}))
+    return cases
+
+
+@pytest.fixture(scope="module")
+def topics(kafka: EmbeddedKafka) -> Iterator[Topics]:
+    """The topics, with transactions that stay open as long as they are read."""
+    with writers(kafka) as opened:
+        written = Topics(kafka, opened, f"same-{uuid.uuid4().hex[:8]}")
+        for kind in ("CreateTime", "LogAppendTime"):
+            written.write_timestamps(kind)
+        for codec in CODECS:
+            written.write(codec)
+        yield written
+
+
+class Reads(NamedTuple):
+    """What became of the reads by case, and the records of the streams by isolation level."""
+
+    outcomes: dict[str, Outcome]
+    records: dict[str, Expected]
+
+
+@pytest.fixture(scope="module")
+def reads(
+    kafka: EmbeddedKafka, topics: Topics, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Reads:
+    """All reads."""
+    work = tmp_path_factory.mktemp("reads")
+    cases = cases_of(kafka, topics)
+    if JARS:
+        outcomes = read_in_process(cases, work)
+    else:
+        spark = request.getfixturevalue("spark")
+        outcomes = {case.name: read_one(spark, case, work) for case in cases}
+    return Reads(outcomes, {case.name: records_in(place(work, case, OURS)) for case in cases if case.streaming})
+
+
+def read_in_process(cases: list[Case], work: Path) -> dict[str, Outcome]:
     save(cases, work / "cases.json")
     jars = ",".join(str(each) for each in sorted(Path(JARS).glob("*.jar")))
     subprocess.run(
@@ -179,31 +157,72 @@ def both(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Both
         timeout=240,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable},
     )
-    return Both(load(work / "outcomes.json"), count)
+    return load(work / "outcomes.json")
 
 
-def test_a_stream_has_the_rows_and_schema_of_the_jvm_source_with_every_codec(both: Both) -> None:
-    assert both.outcomes["stream"] == Outcome(both.every_kind)
+def records_in(path: Path) -> Expected:
+    """The records of a stream's Parquet."""
+    found: Expected = {}
+    rows = pq.read_table(path, coerce_int96_timestamp_unit="us")
+    rows = rows.append_column("micros", rows["timestamp"].cast("int64"))
+    for row in rows.sort_by([(each, "ascending") for each in ("topic", "partition", "offset")]).to_pylist():
+        headers = tuple((each["key"], each["value"]) for each in row["headers"] or ())
+        timestamp = None if row["timestampType"] else row["micros"] // 1000
+        record = Record(row["key"], row["value"], headers, timestamp)
+        found.setdefault((row["topic"], row["partition"]), []).append(record)
+    return found
 
 
-def test_a_bounded_read_of_a_pattern_has_the_rows_and_schema_of_the_jvm_source(both: Both) -> None:
-    assert both.outcomes["bounded"] == Outcome(both.every_kind // 3)  # two of six topics
+@pytest.mark.parametrize("kind", [*KINDS, "transactional"])
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("producer", PRODUCERS)
+def test_records_are_those_that_were_produced(
+    topics: Topics, reads: Reads, producer: str, codec: str, kind: str
+) -> None:
+    where = (topics.name(codec), PRODUCERS.index(producer))
+    for isolation in ISOLATIONS:
+        found, expected = by_kind(reads.records[isolation][where]), by_kind(topics.expected[isolation][where])
+        assert found[kind] == expected[kind], isolation
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("producer", PRODUCERS)
+def test_a_producer_wrote_with_the_codec(topics: Topics, kafka: EmbeddedKafka, producer: str, codec: str) -> None:
+    """Otherwise the other tests would not show what they are there for."""
+    used = set()
+    for segment in kafka.directory.rglob(f"{topics.name(codec)}-{PRODUCERS.index(producer)}/*.log"):
+        raw = segment.read_bytes()
+        begins = frames(TopicPartition("t", 0), memoryview(raw)).positions[:-1]
+        used |= {np.frombuffer(raw, HEADER, 1, begin)["attributes"][0] & CODEC for begin in begins}
+    assert CODECS.index(codec) in used
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_a_stream_has_all_records_and_the_rows_and_schema_of_the_jvm_source(
+    topics: Topics, reads: Reads, isolation: str
+) -> None:
+    assert reads.records[isolation] == topics.expected[isolation]
+    assert reads.outcomes[isolation] == Outcome(sum(map(len, topics.expected[isolation].values())))
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_a_bounded_read_of_a_pattern_has_the_rows_and_schema_of_the_jvm_source(
+    topics: Topics, reads: Reads, isolation: str
+) -> None:
+    read = {topics.name("none"), topics.name("zstd")}
+    count = sum(len(each) for (topic, _), each in topics.expected[isolation].items() if topic in read)
+    assert reads.outcomes[f"bounded-{isolation}"] == Outcome(count)
 
 
 @pytest.mark.parametrize("case", BOUNDED)
 def test_a_bounded_read_has_the_rows_of_the_jvm_source_from_the_same_start_to_the_same_end(
-    both: Both, case: str
+    reads: Reads, case: str
 ) -> None:
-    assert both.outcomes[case] == Outcome(BOUNDED[case][1])
-
-
-@pytest.mark.parametrize(("level", "count"), [("read_committed", 2), ("read_uncommitted", 6)])
-def test_a_bounded_read_sees_of_transactions_what_the_jvm_source_does(both: Both, level: str, count: int) -> None:
-    assert both.outcomes[level] == Outcome(count)
+    assert reads.outcomes[case] == Outcome(BOUNDED[case][1])
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_the_jvm_source_refuses_to_read_is_refused_here_with_the_option_to_change(both: Both, case: str) -> None:
-    found = both.outcomes[case]
-    assert found.their_error
+def test_what_the_jvm_source_refuses_to_read_is_refused_here_with_the_option_to_change(reads: Reads, case: str) -> None:
+    found = reads.outcomes[case]
+    assert found.their_error or not JARS
     assert any(f"'{name}'" in found.our_error for name in REFUSED[case]), found.our_error
