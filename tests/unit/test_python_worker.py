@@ -46,5 +46,6 @@ def test_no_packet_of_the_next_task_waits_for_an_acknowledgement(option: str) ->
 def test_what_was_imported_by_the_first_task_is_left_out_of_later_collections() -> None:
     frozen = gc.get_freeze_count()
     assert frozen > 10_000
+    of_a_later_task = [[number] for number in range(10_000)]
     python_worker.ready_for_the_next_task()
-    assert gc.get_freeze_count() == frozen, "what later tasks made would never be freed"
+    assert gc.get_freeze_count() < frozen + len(of_a_later_task), "what later tasks make would never be freed"
