@@ -88,7 +88,7 @@ def test_once_reads_everything_in_one_batch_whatever_the_limit_and_the_next_run_
 def test_assigned_partitions_are_read_and_committed_by_an_available_now_run(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
 ) -> None:
-    frame = stream(spark, kafka, topic, group, assign=f'{{"{topic}": [1]}}', maxOffsetsPerTrigger="2")
+    frame = stream(spark, kafka, topic, group, assign=f'{{"{topic}": [1]}}')
     found = Reads().run(frame, tmp_path, availableNow=True)
     assert sorted(found.rows) == values(1)
     assert kafka.group_state(group) in ("Empty", "Dead")
