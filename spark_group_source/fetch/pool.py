@@ -30,6 +30,8 @@ def cluster(options: WireOptions) -> Iterator[Cluster]:
     except BaseException:
         lent.close()
         raise
+    # Some MB for each connection, which a worker that served many queries would keep for all of them.
+    lent.release_memory()
     _, other = _kept.pop(key, (0.0, None))
     if other is not None:
         # Two tasks at once, as only tests have them.

@@ -158,6 +158,11 @@ class Cluster:
         self._connections[broker_id, purpose] = opened
         return opened
 
+    def release_memory(self) -> None:
+        """Gives back what answers were received into; connections stay."""
+        for connection in self._connections.values():
+            connection.release_memory()
+
     def close(self) -> None:
         """Closes all connections; the cluster may be used again."""
         for connection in self._connections.values():

@@ -172,6 +172,10 @@ class Connection:
         """Receives a later answer into the memory of ``payload``, of which nothing may be in use any more."""
         self._receiver.reuse(payload.buffer)
 
+    def release_memory(self) -> None:
+        """Keeps no memory for later answers."""
+        self._receiver.release_memory()
+
     def usable(self) -> bool:
         """Whether a request may be sent and its answer will be the next to come.
 

@@ -64,6 +64,12 @@ class Receiver:
         if len(buffer) > len(self._spare):
             self._spare = buffer
 
+    def release_memory(self) -> None:
+        """Keeps none for later responses."""
+        self._spare = bytearray()
+        if self._frame is None:
+            self._buffer = bytearray()
+
     def _memory(self, size: int) -> memoryview:
         if not _SIZE.size <= size <= self.max_frame:
             raise ProtocolError(

@@ -352,6 +352,15 @@ def test_connections_are_kept_for_the_next_task_and_not_after_a_failure(fake: Fa
     assert opened() > before
 
 
+def test_connections_that_are_kept_keep_no_memory_for_answers(fake: FakeKafka) -> None:
+    fill(fake, rows=100, size=1000)
+    offsets(read(task(fake, (0, 0, 400))))
+    (kept,) = [each for _, each in pool._kept.values()]
+    receivers = [each._receiver for each in kept._connections.values()]
+    assert receivers
+    assert not any(each._spare or each._buffer for each in receivers)
+
+
 def test_rows_that_nobody_takes_leave_no_answer_for_the_next_task(fake: FakeKafka) -> None:
     fill(fake, batches=30, rows=20, size=500)
     rows = read(task(fake, (0, 0, 600), max_bytes=20_000))
