@@ -103,7 +103,7 @@ class SourceOptions(SecurityOptions):
     check_crcs: bool = True
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
-    min_records_per_task: int = 20_000
+    min_records_per_task: int = 10_000
     fetch_max_bytes: int = 4 * 2**20
     fetch_min_bytes: int = 1
     max_partition_fetch_bytes: int | None = None
