@@ -48,6 +48,7 @@ BROKER = {
     "log.segment.bytes": str(2**30 - 1),
     "log.segment.delete.delay.ms": "100",
     "log.cleaner.dedupe.buffer.size": str(2**26),
+    "log.cleaner.backoff.ms": "1000",
 }
 BROKER_HEAP = "1g"
 

@@ -23,11 +23,12 @@ ERROR_TAIL = 2000
 TRANSACTION_MS = "200"
 COMPACTION = {
     "cleanup.policy": "compact",
-    "segment.bytes": str(2**23),
+    "segment.bytes": str(2**20),  # the last segment is never compacted
     "min.cleanable.dirty.ratio": "0.01",
 }
-COMPACTED_PART, COMPACTION_TIMEOUT_S, SETTLED_S, POLL_S = 0.8, 180.0, 5.0, 0.5
-"""Compaction has been there when the topic has at most this part of its size, and that does not change for a while."""
+COMPACTED_PART, COMPACTION_TIMEOUT_S, SETTLED_S, POLL_S = 0.9, 180.0, 5.0, 0.5
+"""Compaction has been there when the topic has at most this part of the bytes of the values that were written, and that
+does not change for a while. It begins while the topic is written."""
 LINES, MOST_BYTES = 10_000, 20_000_000
 """Different values of a topic: so many, or so many bytes of them."""
 WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "haven", "inlet", "jetty", "knoll", "ledge")
@@ -54,12 +55,12 @@ def write(kafka: EmbeddedKafka, name: str, topic: Topic, work: Path) -> None:
     if held != topic.records and not topic.transactional:
         raise BenchError(f"{held:,} of {topic.records:,} records are in topic {name}.")
     if topic.compacted:
-        _wait_until_compacted(kafka, name)
+        _wait_until_compacted(kafka, name, topic.records * topic.value_bytes)
 
 
-def _wait_until_compacted(kafka: EmbeddedKafka, name: str) -> None:
+def _wait_until_compacted(kafka: EmbeddedKafka, name: str, written: int) -> None:
     deadline = Deadline.after(COMPACTION_TIMEOUT_S)
-    written = size = _size(kafka, name)
+    size = _size(kafka, name)
     settled = Deadline.after(SETTLED_S)
     while size > written * COMPACTED_PART or not settled.expired():
         if deadline.expired():
