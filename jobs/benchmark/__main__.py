@@ -120,8 +120,10 @@ def _bench(args: argparse.Namespace) -> None:
         EmbeddedKafka(heap=BROKER_HEAP, config=BROKER) as kafka,
         spark_session(jars, args.output / "spark.log") as spark,
     ):
-        _measure_all(Measuring(spark, kafka, sources, args.runs, Path(directory)), work, report, end, args.peers)
-    report.finish()
+        try:
+            _measure_all(Measuring(spark, kafka, sources, args.runs, Path(directory)), work, report, end, args.peers)
+        finally:  # also what was measured before a case failed, or somebody had enough
+            report.finish()
 
 
 def _measure_all(measuring: Measuring, work: list[list[Case]], report: Report, end: float, with_peers: bool) -> None:
