@@ -9,14 +9,14 @@ from typing import Any, Protocol
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.driver import Driver, group_settings
 from spark_group_source.group.commits import Committed
 from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.member import Member
 from spark_group_source.group.state import Membership, Refused
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
-from spark_group_source.option_table import SourceOptions
-from spark_group_source.options import parse_options
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.table import SourceOptions
+from spark_group_source.query.driver import Driver, group_settings
 from spark_group_source.testing.fake import FakeKafka
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions

@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from spark_group_source import start_check
 from spark_group_source.error_codes import describe
 from spark_group_source.errors import BrokerUnavailable, CommitFailed, GroupError, GroupSourceError, TopicError
 from spark_group_source.group.commits import MARK, Committed
 from spark_group_source.group.state import Phase, Refused
 from spark_group_source.group.verdicts import VERDICTS, Verdict, denied
+from spark_group_source.query import start_check
 from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.contract.conftest import BASE, PATIENCE, Bench, Query, eventually
 
@@ -292,8 +292,8 @@ def test_an_outage_of_all_brokers_is_outlived(on_fake: Bench, fake: FakeKafka, m
         broker.stop()
     with monkeypatch.context() as outage:
         # One poll looks at the ends, and at the topics whose leaders do not answer.
-        outage.setattr("spark_group_source.log_ends.LOOK_TIMEOUT", 0.2)
-        outage.setattr("spark_group_source.topic_ids.LOOK_TIMEOUT", 0.2)
+        outage.setattr("spark_group_source.query.log_ends.LOOK_TIMEOUT", 0.2)
+        outage.setattr("spark_group_source.query.topic_ids.LOOK_TIMEOUT", 0.2)
         for _ in range(3):
             assert not query.poll()
     for broker in fake.brokers.values():
@@ -316,7 +316,7 @@ def test_a_hung_broker_does_not_keep_commits_from_the_new_coordinator(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A host that is gone without a word: it takes bytes and never answers.
-    monkeypatch.setattr("spark_group_source.log_ends.LOOK_TIMEOUT", 1.0)
+    monkeypatch.setattr("spark_group_source.query.log_ends.LOOK_TIMEOUT", 1.0)
     on_fake.produce(5)
     query = on_fake.start()
     query.begin()
@@ -332,8 +332,8 @@ def test_a_hung_broker_does_not_keep_commits_from_the_new_coordinator(
 def test_a_hung_leader_does_not_keep_the_others_partitions_from_being_read(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_group_source.log_ends.LOOK_TIMEOUT", 0.5)
-    monkeypatch.setattr("spark_group_source.topic_ids.LOOK_TIMEOUT", 0.5)
+    monkeypatch.setattr("spark_group_source.query.log_ends.LOOK_TIMEOUT", 0.5)
+    monkeypatch.setattr("spark_group_source.query.topic_ids.LOOK_TIMEOUT", 0.5)
     query = on_fake.start()
     assert not query.poll()
     fake.brokers[2].hung = True
@@ -350,7 +350,7 @@ def test_a_partition_without_a_leader_does_not_kill_the_query(
     query = on_fake.start()
     fake.next("ListOffsets", Fault(error=6), times=10_000)
     with monkeypatch.context() as outage:
-        outage.setattr("spark_group_source.log_ends.LOOK_TIMEOUT", 0.2)
+        outage.setattr("spark_group_source.query.log_ends.LOOK_TIMEOUT", 0.2)
         for _ in range(3):
             assert not query.poll()
     fake.clear_faults()
@@ -364,7 +364,7 @@ def test_a_new_owner_reads_those_partitions_whose_leaders_answer(
     on_fake.produce(5, 0, 0, 5)
     query = on_fake.start()
     with monkeypatch.context() as outage:
-        outage.setattr("spark_group_source.share.RESOLVE_TIMEOUT", 0.5)
+        outage.setattr("spark_group_source.query.share.RESOLVE_TIMEOUT", 0.5)
         assert {each.partition for each in query.begin()} == {0}
     fake.logs["topic"][3].leader = leader
     query.finish()

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_group_source.driver import Driver
 from spark_group_source.errors import GroupError
 from spark_group_source.offsets import BatchOffset
-from spark_group_source.options import parse_options
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.query.driver import Driver
 from spark_group_source.testing.kafka import EmbeddedKafka
 from spark_group_source.wire.settings import WireOptions
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from spark_group_source.driver import Driver
 from spark_group_source.errors import DataLoss
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
-from spark_group_source.options import parse_options
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.query.driver import Driver
 from spark_group_source.testing.kafka import EmbeddedKafka
 from spark_group_source.wire.settings import WireOptions
 

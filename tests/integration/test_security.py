@@ -10,7 +10,6 @@ import pytest
 from kafka.protocol.metadata import MetadataRequest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.driver import Driver
 from spark_group_source.errors import (
     AuthenticationFailed,
     BrokerError,
@@ -22,10 +21,11 @@ from spark_group_source.errors import (
 )
 from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.task import FetchTask
-from spark_group_source.input_partitions import wire_options
 from spark_group_source.offsets import BatchOffset, OffsetRange
-from spark_group_source.options import parse_options
-from spark_group_source.schema import columns_of, source_schema
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.query.driver import Driver
+from spark_group_source.spark.input_partitions import wire_options
+from spark_group_source.spark.schema import columns_of, source_schema
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
