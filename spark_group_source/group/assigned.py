@@ -14,10 +14,12 @@ from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.error_codes import UNKNOWN_MEMBER_ID
 from spark_group_source.errors import GroupError
 from spark_group_source.group.coordinator import NO_MEMBERS, Coordinator
+from spark_group_source.group.events import Refused
 from spark_group_source.group.member import Listener
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.state import Membership, Partitions, Phase, Refused
+from spark_group_source.group.state import Membership, Phase
 from spark_group_source.group.verdicts import Verdict
+from spark_group_source.offsets import Partitions
 from spark_group_source.wire.cluster import Cluster
 
 log = logging.getLogger(__name__)

@@ -33,10 +33,11 @@ from spark_group_source.errors import (
 from spark_group_source.group import assignment
 from spark_group_source.group.assignment import Member
 from spark_group_source.group.commits import Committed
+from spark_group_source.group.events import Joined, Refused, Synced
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.state import Joined, Membership, Refused, Synced
+from spark_group_source.group.state import Membership
 from spark_group_source.group.verdicts import Verdict, fatal, verdict
-from spark_group_source.offsets import TopicPartition, numbers_by_topic
+from spark_group_source.offsets import Offsets, TopicPartition, numbers_by_topic
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.interrupt import Interrupt, Interrupted
 
@@ -47,8 +48,6 @@ NO_MEMBERS = (
     "What is read with 'assign' can be committed only to a group without members: give this query a"
     " 'kafka.group.id' of its own, or stop the members"
 )
-
-Offsets = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,30 +15,13 @@ from typing import Protocol
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import AuthenticationFailed, GroupSourceError, OptionError
 from spark_group_source.group import assignment
+from spark_group_source.group.actions import Action, Gained, Join, Leave, Lost, Pause, Revoked, Sync
 from spark_group_source.group.coordinator import Coordinator, Round
+from spark_group_source.group.events import BatchDone, BatchPlanned, Close, Event, Refused, SubscriptionChanged, Tick
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.state import (
-    Action,
-    BatchDone,
-    BatchPlanned,
-    Close,
-    Event,
-    Gained,
-    Join,
-    Leave,
-    Lost,
-    Membership,
-    Partitions,
-    Pause,
-    Phase,
-    Refused,
-    Revoked,
-    SubscriptionChanged,
-    Sync,
-    Tick,
-    step,
-)
+from spark_group_source.group.state import Membership, Phase, step
 from spark_group_source.group.verdicts import Verdict
+from spark_group_source.offsets import Partitions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.interrupt import Interrupt, Interrupted
 

@@ -6,11 +6,7 @@ its backlog, a share below one is rounded up to one so that no partition starves
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from spark_group_source.offsets import TopicPartition
-
-Offsets = Mapping[TopicPartition, int]
+from spark_group_source.offsets import Offsets, TopicPartition
 
 
 def admit(positions: Offsets, ends: Offsets, limit: int | None) -> dict[TopicPartition, int]:

@@ -14,13 +14,13 @@ from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DeadlineExceeded, OptionError
 from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.group.coordinator import Coordinator
-from spark_group_source.group.state import Refused
-from spark_group_source.offsets import NAMED, OffsetRange, TopicPartition, names
+from spark_group_source.group.events import Refused
+from spark_group_source.offsets import NAMED, OffsetRange, Offsets, TopicPartition, names
 from spark_group_source.options.bounds import Committed, EndAt, Place, StartAt
 from spark_group_source.options.modes import bounded_end, bounded_start
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.driver import group_settings
-from spark_group_source.query.resolution import Offsets, check_names, resolve, within_logs
+from spark_group_source.query.resolution import check_names, resolve, within_logs
 from spark_group_source.query.start_check import StartCheck
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions

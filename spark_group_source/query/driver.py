@@ -16,10 +16,10 @@ from spark_group_source.group.member import Member
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
 from spark_group_source.group.subscription import Subscription
-from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
+from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, TopicPartition
 from spark_group_source.options.modes import stream_start
 from spark_group_source.options.table import SourceOptions
-from spark_group_source.query.admission import Offsets, admit, backlog
+from spark_group_source.query.admission import admit, backlog
 from spark_group_source.query.log_ends import LogEnds, go_on_without
 from spark_group_source.query.resolution import check_names
 from spark_group_source.query.run_target import RunTarget

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from spark_group_source.errors import OptionError
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.offsets import Offsets, TopicPartition
 from spark_group_source.user_code import load
 
-Offsets = Mapping[TopicPartition, int]
 ByTopic = dict[str, dict[int, int]]
 
 

@@ -6,12 +6,11 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from spark_group_source.errors import DataLoss, OptionError
-from spark_group_source.offsets import EARLIEST, LATEST, NAMED, TopicPartition, names
+from spark_group_source.offsets import EARLIEST, LATEST, NAMED, Offsets, TopicPartition, names
 from spark_group_source.options.bounds import AtTime, Earliest, Exact, Latest, Place, StartAt, as_json
 
 log = logging.getLogger(__name__)
 
-Offsets = Mapping[TopicPartition, int]
 
 Ask = Callable[[Offsets], Offsets]
 """The offset of each partition at :data:`EARLIEST`, :data:`LATEST` or a time in milliseconds; -1 where no record is as

@@ -13,9 +13,9 @@ from spark_group_source.fetch.errors import Remedy, remedy
 from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.group.commits import Committed
 from spark_group_source.group.coordinator import Coordinator
+from spark_group_source.group.events import Refused
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.state import Refused
-from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition
+from spark_group_source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
 from spark_group_source.query.log_ends import go_on_without
 from spark_group_source.wire.cluster import Cluster, Topic
 
@@ -89,7 +89,7 @@ class RunTarget:
                 self._behind = dict(self._target)
                 self._moved_at, self._said_at, self._pause = self._clock(), self._clock(), POLL[0]
 
-    def cap(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def cap(self, ends: Offsets) -> dict[TopicPartition, int]:
         """``ends``, but none beyond the target; a partition that came later is not read in this run."""
         assert self._target is not None, "freeze() comes first"
         return {tp: min(end, self._target.get(tp, 0)) for tp, end in ends.items()}

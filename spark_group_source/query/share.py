@@ -18,9 +18,10 @@ from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.group.commits import MARK, Ledger, marked, resume_at
 from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.counters import Counters
-from spark_group_source.group.state import Membership, Partitions, Refused
+from spark_group_source.group.events import Refused
+from spark_group_source.group.state import Membership
 from spark_group_source.group.verdicts import Verdict, denied, verdict
-from spark_group_source.offsets import TopicPartition, names
+from spark_group_source.offsets import Offsets, Partitions, TopicPartition, names
 from spark_group_source.options.bounds import Committed, Earliest, Place
 from spark_group_source.options.modes import stream_start
 from spark_group_source.options.table import SourceOptions
@@ -37,8 +38,6 @@ looked for again."""
 SILENT_PART = 0.5
 """Part of a session that finding and committing start positions may take on the member's thread, which does not
 heartbeat meanwhile: the first heartbeat after it still has half a session to arrive."""
-
-Offsets = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.group.commits import Committed
 from spark_group_source.group.coordinator import Coordinator
+from spark_group_source.group.events import Refused
 from spark_group_source.group.member import Member
-from spark_group_source.group.state import Membership, Refused
+from spark_group_source.group.state import Membership
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import SourceOptions

@@ -10,7 +10,8 @@ import pytest
 from spark_group_source.error_codes import describe
 from spark_group_source.errors import BrokerUnavailable, CommitFailed, GroupError, GroupSourceError, TopicError
 from spark_group_source.group.commits import MARK, Committed
-from spark_group_source.group.state import Phase, Refused
+from spark_group_source.group.events import Refused
+from spark_group_source.group.state import Phase
 from spark_group_source.group.verdicts import VERDICTS, Verdict, denied
 from spark_group_source.query import start_check
 from spark_group_source.testing.fake import FakeKafka, Fault

@@ -22,6 +22,8 @@ PURE = {
     "query.admission",
     "spark.planning",
     "group.state",
+    "group.events",
+    "group.actions",
     "group.commits",
     "group.verdicts",
 }

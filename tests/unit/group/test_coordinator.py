@@ -9,8 +9,8 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.group.coordinator import Coordinator
+from spark_group_source.group.events import Refused
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.state import Refused
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.testing.fake import FakeKafka, Fault

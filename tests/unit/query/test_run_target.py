@@ -11,8 +11,8 @@ import pytest
 from spark_group_source.errors import BrokerUnavailable, DataLoss, DeadlineExceeded, GroupSourceError, TopicError
 from spark_group_source.fetch.positions import LogOffset
 from spark_group_source.group.commits import Committed
+from spark_group_source.group.events import Refused
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.state import Refused
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.group.verdicts import Verdict
 from spark_group_source.offsets import TopicPartition

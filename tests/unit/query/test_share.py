@@ -14,7 +14,8 @@ from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, G
 from spark_group_source.fetch.positions import LogOffset
 from spark_group_source.group.commits import MARK, Committed
 from spark_group_source.group.coordinator import CommitAnswer
-from spark_group_source.group.state import Membership, Refused
+from spark_group_source.group.events import Refused
+from spark_group_source.group.state import Membership
 from spark_group_source.group.verdicts import Verdict
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.options.parsing import parse_options
