@@ -13,8 +13,8 @@ from contextlib import closing
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DeadlineExceeded, OptionError
 from spark_group_source.fetch.positions import log_offsets
-from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.events import Refused
+from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.offsets import NAMED, OffsetRange, Offsets, TopicPartition, names
 from spark_group_source.options.bounds import Committed, EndAt, Place, StartAt
 from spark_group_source.options.modes import bounded_end, bounded_start
@@ -97,9 +97,9 @@ class _Plan:
 
     def _committed(self, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
         """What the group has committed; trouble that may heal is waited for."""
-        coordinator = Coordinator(self._cluster, group_settings(self._options))
+        offsets = GroupOffsets(self._cluster, group_settings(self._options))
         while True:
-            found = coordinator.committed(partitions, self._deadline)
+            found = offsets.committed(partitions, self._deadline)
             if not isinstance(found, Refused):
                 return {tp: each.offset for tp, each in found.items()}
             if found.error is not None:

@@ -11,7 +11,7 @@ import logging
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DataLoss, GroupSourceError
 from spark_group_source.group.assigned import Assigned
-from spark_group_source.group.coordinator import Coordinator
+from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.member import Member
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
@@ -45,9 +45,9 @@ class Driver:
         self._clock = clock
         self._settings = group_settings(options)
         cluster = Cluster(wire)
-        self._own = Access(cluster, Coordinator(cluster, self._settings))
+        self._own = Access(cluster, GroupOffsets(cluster, self._settings))
         members_cluster = Cluster(wire)
-        member_side = Access(members_cluster, Coordinator(members_cluster, self._settings))
+        member_side = Access(members_cluster, GroupOffsets(members_cluster, self._settings))
         self._share = Share(options, member_side, {"application": application_id, "client": wire.client_id}, clock)
         kind = Assigned if options.partitions else Member
         self._member: Assigned | Member = kind(members_cluster, self._settings, self._share, clock)
@@ -99,7 +99,7 @@ class Driver:
         """From here on the query reads up to what the log holds now, in all partitions, and no further."""
         own, given = self._own, self._options
         self._target = RunTarget(
-            own.cluster, own.coordinator, self._settings, given.read_committed, given.fail_on_data_loss, self._clock
+            own.cluster, own.offsets, self._settings, given.read_committed, given.fail_on_data_loss, self._clock
         )
 
     def latest(self, start: BatchOffset, limit: int | None) -> BatchOffset:

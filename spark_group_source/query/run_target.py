@@ -12,8 +12,8 @@ from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, Group
 from spark_group_source.fetch.errors import Remedy, remedy
 from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.group.commits import Committed
-from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.events import Refused
+from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
 from spark_group_source.query.log_ends import go_on_without
@@ -47,14 +47,14 @@ class RunTarget:
     def __init__(
         self,
         cluster: Cluster,
-        coordinator: Coordinator,
+        group: GroupOffsets,
         settings: GroupSettings,
         read_committed: bool,
         fail_on_data_loss: bool,
         clock: Clock,
     ) -> None:
         self._cluster = cluster
-        self._coordinator = coordinator
+        self._group = group
         self._settings = settings
         self._read_committed = read_committed
         self._fail_on_data_loss = fail_on_data_loss
@@ -101,7 +101,7 @@ class RunTarget:
             DeadlineExceeded: nothing moved for as long as a dead member and a hand-over may take.
         """
         deadline = Deadline.after(LOOK_TIMEOUT + self._settings.offset_fetch_timeout, self._clock)
-        committed = self._coordinator.committed(self._behind, deadline) if self._behind else {}
+        committed = self._group.committed(self._behind, deadline) if self._behind else {}
         try:
             if not isinstance(committed, Refused):
                 self._note(committed, deadline)

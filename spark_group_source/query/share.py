@@ -1,6 +1,6 @@
 """A query's share of its group: where each partition stands, and what the group has been told of it.
 
-Two threads meet here, the member's and the query's. Each brings its own :class:`Coordinator` and cluster, so that no
+Two threads meet here, the member's and the query's. Each brings its own :class:`Access`, so that no
 socket is shared; the ledger is guarded by one lock, held for no longer than it takes to read or write it.
 """
 
@@ -16,9 +16,9 @@ from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION, describe
 from spark_group_source.errors import CommitFailed, DataLoss, DeadlineExceeded, GroupSourceError, OptionError
 from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.group.commits import MARK, Ledger, marked, resume_at
-from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.counters import Counters
 from spark_group_source.group.events import Refused
+from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.state import Membership
 from spark_group_source.group.verdicts import Verdict, denied, verdict
 from spark_group_source.offsets import Offsets, Partitions, TopicPartition, names
@@ -45,7 +45,7 @@ class Access:
     """One thread's way to the group and the logs."""
 
     cluster: Cluster
-    coordinator: Coordinator
+    offsets: GroupOffsets
 
 
 class Share:
@@ -220,7 +220,7 @@ class Share:
         return RESOLVE_TIMEOUT + self._options.offset_fetch_timeout
 
     def _resolve(self, partitions: Partitions, takings: int, access: Access, deadline: Deadline) -> None:
-        committed = access.coordinator.committed(partitions, deadline)
+        committed = access.offsets.committed(partitions, deadline)
         if isinstance(committed, Refused):
             raise committed.error or DeadlineExceeded(f"The committed offsets cannot be read: {committed.why}.")
         if self._resetting:
@@ -368,7 +368,7 @@ class Share:
             self._one_commit.release()
 
     def _send(self, pending: Offsets, metadata: str, me: Membership, access: Access, deadline: Deadline) -> bool:
-        answer = access.coordinator.commit(me, pending, metadata, deadline)
+        answer = access.offsets.commit(me, pending, metadata, deadline)
         with self._lock:
             self._ledger.confirmed(answer.confirmed)
         if answer.refused is not None:

@@ -12,6 +12,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.group.commits import Committed
 from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.events import Refused
+from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.member import Member
 from spark_group_source.group.state import Membership
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
@@ -125,7 +126,8 @@ class Bench:
         self.group = group
         self._queries: list[Query] = []
         self._cluster = Cluster(WireOptions(self.options().bootstrap_servers, "operator"))
-        self._operator = Coordinator(self._cluster, group_settings(self.options()))
+        self._operator = GroupOffsets(self._cluster, group_settings(self.options()))
+        self._coordinator = Coordinator(self._cluster, group_settings(self.options()))
 
     def options(self, **given: str) -> SourceOptions:
         base = {
@@ -179,7 +181,7 @@ class Bench:
 
     def expire(self, query: Query) -> None:
         """The session of a query's member ends."""
-        assert self._operator.leave(query.me.member_id, "expired by the test", Deadline.after(PATIENCE)) is None
+        assert self._coordinator.leave(query.me.member_id, "expired by the test", Deadline.after(PATIENCE)) is None
 
     def close(self) -> None:
         for query in self._queries:

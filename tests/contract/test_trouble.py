@@ -10,7 +10,6 @@ import pytest
 from spark_group_source.error_codes import describe
 from spark_group_source.errors import BrokerUnavailable, CommitFailed, GroupError, GroupSourceError, TopicError
 from spark_group_source.group.commits import MARK, Committed
-from spark_group_source.group.events import Refused
 from spark_group_source.group.state import Phase
 from spark_group_source.group.verdicts import VERDICTS, Verdict, denied
 from spark_group_source.query import start_check
@@ -397,9 +396,9 @@ def test_pauses_between_tries_double_up_to_the_longest_and_begin_anew_after_a_su
 ) -> None:
     query = on_fake.start(kafka_retry_backoff_ms="5", kafka_retry_backoff_max_ms="15")
     fake.next("Heartbeat", Fault(error=14), times=10_000)
-    eventually(lambda: query.member._backoff == 0.015, "the longest pause")
+    eventually(lambda: query.member._pulse._backoff == 0.015, "the longest pause")
     fake.clear_faults()
-    eventually(lambda: query.member._backoff == 0.005, "the first pause")
+    eventually(lambda: query.member._pulse._backoff == 0.005, "the first pause")
 
 
 def test_the_group_is_joined_again_after_the_session_was_ended(on_fake: Bench, fake: FakeKafka) -> None:
@@ -460,10 +459,10 @@ def test_a_second_member_with_the_same_instance_id_fences_the_first_which_says_s
 def test_an_instance_id_that_is_not_released_is_warned_of_now_and_then_and_waited_for(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("spark_group_source.group.member.WARN_EVERY", 0.05)
+    monkeypatch.setattr("spark_group_source.group.pulse.WARN_EVERY", 0.05)
     fake.next("JoinGroup", Fault(error=111), times=10_000)
     query = on_fake.query(kafka_group_instance_id="one", kafka_retry_backoff_max_ms="100")
-    with caplog.at_level(logging.WARNING, "spark_group_source.group.member"):
+    with caplog.at_level(logging.WARNING, "spark_group_source.group.pulse"):
         query.driver.start(query.end)
         eventually(lambda: caplog.text.count("111 (UNRELEASED_INSTANCE_ID)") >= 3, "warnings")
     fake.clear_faults()
@@ -479,29 +478,15 @@ def test_while_a_hand_over_waits_for_its_batch_each_heartbeat_is_a_success_and_o
     on_fake.produce(5, 5)
     first = on_fake.start(kafka_partition_assignment_strategy="range")
     first.begin()
-    with caplog.at_level(logging.INFO, "spark_group_source.group.member"):
+    with caplog.at_level(logging.INFO, "spark_group_source.group"):
         second = on_fake.query(kafka_partition_assignment_strategy="range")
         second.driver.start(second.end)
         eventually(lambda: first.me.phase is Phase.DRAINING, "the hand-over that waits")
-        before, heard_at = heartbeats(), first.member._heard_at
+        before, heard_at = heartbeats(), first.member._pulse._heard_at
         eventually(lambda: heartbeats() > before + 5, "heartbeats while it waits")
         assert first.me.phase is Phase.DRAINING
-    assert first.member._heard_at > heard_at, "or it warns of a minute without success"
+    assert first.member._pulse._heard_at > heard_at, "or it warns of a minute without success"
     assert caplog.text.count("Heartbeat was answered with 27") == 1
-
-
-def test_warnings_of_a_group_that_refuses_are_a_minute_apart(
-    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
-) -> None:
-    query = on_fake.query(kafka_retry_backoff_ms="1", kafka_retry_backoff_max_ms="1")
-    times = [0.0]
-    query.driver._member._clock = lambda: times[-1]
-    query.member._heard_at, query.member._warn_at = 0.0, 60.0
-    with caplog.at_level(logging.WARNING, "spark_group_source.group.member"):
-        for at, told in ((59.0, 0), (61.0, 1), (62.0, 1), (120.0, 1), (121.0, 2)):
-            times.append(at)
-            query.member._refused(Refused(Verdict.RETRY, "why"))
-            assert caplog.text.count("tried on: why") == told
 
 
 def test_a_member_that_shares_no_assignor_is_refused_with_the_option_to_change(on_fake: Bench) -> None:
@@ -656,7 +641,7 @@ def test_what_nobody_expected_on_the_members_thread_fails_the_query_with_it_as_t
     def stumble(*_: object) -> None:
         raise LookupError("a bug")
 
-    monkeypatch.setattr(query.driver._member._coordinator, "heartbeat", stumble)
+    monkeypatch.setattr(query.member._coordinator, "heartbeat", stumble)
 
     with pytest.raises(GroupSourceError, match=r"The membership in group .* failed: LookupError\('a bug'\)"):
         eventually(query.poll, "the failure")

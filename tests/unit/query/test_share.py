@@ -13,8 +13,8 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, GroupError, GroupSourceError
 from spark_group_source.fetch.positions import LogOffset
 from spark_group_source.group.commits import MARK, Committed
-from spark_group_source.group.coordinator import CommitAnswer
 from spark_group_source.group.events import Refused
+from spark_group_source.group.group_offsets import CommitAnswer
 from spark_group_source.group.state import Membership
 from spark_group_source.group.verdicts import Verdict
 from spark_group_source.offsets import TopicPartition

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.events import Refused
+from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import TopicPartition
@@ -32,14 +32,14 @@ def test_the_groups_offsets_are_waited_for_no_longer_than_their_timeout(fake: Fa
     cluster = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test"))
     settings = GroupSettings("g", Subscription(("t",)), offset_fetch_timeout=0.3)
     try:
-        coordinator = Coordinator(cluster, settings)
+        offsets = GroupOffsets(cluster, settings)
         fake.commit("g", {("t", 0): 7})
-        found = coordinator.committed([TP], Deadline.after(LONG))
+        found = offsets.committed([TP], Deadline.after(LONG))
         assert not isinstance(found, Refused)
         assert found[TP].offset == 7
         fake.next("OffsetFetch", Fault(silent=True))
         began = time.monotonic()
-        refused = coordinator.committed([TP], Deadline.after(LONG))
+        refused = offsets.committed([TP], Deadline.after(LONG))
         assert isinstance(refused, Refused)
         assert "did not answer OffsetFetchRequest within 0." in refused.why
         assert time.monotonic() - began < LONG / 2
