@@ -19,7 +19,7 @@ from spark_group_source.offsets import NAMED, OffsetRange, Offsets, TopicPartiti
 from spark_group_source.options.bounds import Committed, EndAt, Place, StartAt
 from spark_group_source.options.modes import bounded_end, bounded_start
 from spark_group_source.options.table import SourceOptions
-from spark_group_source.query.driver import group_settings
+from spark_group_source.query.group_settings import group_settings
 from spark_group_source.query.resolution import check_names, resolve, within_logs
 from spark_group_source.query.start_check import StartCheck
 from spark_group_source.wire.cluster import Cluster

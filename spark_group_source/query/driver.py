@@ -9,30 +9,29 @@ from __future__ import annotations
 import logging
 
 from spark_group_source.clock import Clock, Deadline, monotonic
-from spark_group_source.errors import DataLoss, GroupSourceError
+from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.assigned import Assigned
 from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.member import Member
-from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
-from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, TopicPartition
 from spark_group_source.options.modes import stream_start
 from spark_group_source.options.table import SourceOptions
+from spark_group_source.query.access import Access
 from spark_group_source.query.admission import admit, backlog
-from spark_group_source.query.log_ends import LogEnds, go_on_without
+from spark_group_source.query.group_settings import group_settings
+from spark_group_source.query.log_ends import LogEnds
+from spark_group_source.query.losses import Losses
+from spark_group_source.query.report import Report
 from spark_group_source.query.resolution import check_names
 from spark_group_source.query.run_target import RunTarget
-from spark_group_source.query.share import Access, Share
+from spark_group_source.query.share import Share
 from spark_group_source.query.start_check import StartCheck
 from spark_group_source.query.topic_ids import TopicIds
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 
 log = logging.getLogger(__name__)
-
-REPORT_INTERVAL = 300.0
-"""Seconds between two lines that say what happened to the membership."""
 
 
 class Driver:
@@ -49,19 +48,18 @@ class Driver:
         members_cluster = Cluster(wire)
         member_side = Access(members_cluster, GroupOffsets(members_cluster, self._settings))
         self._share = Share(options, member_side, {"application": application_id, "client": wire.client_id}, clock)
+        self._ledger = self._share.ledger
         kind = Assigned if options.partitions else Member
         self._member: Assigned | Member = kind(members_cluster, self._settings, self._share, clock)
         self._ends = LogEnds(cluster, options, clock)
         self._ids = TopicIds(cluster, options.metadata_max_age, clock)
-        self._gone: set[str] = set()
+        self._losses = Losses(self._settings.subscription, self._ids, self._share, self._own, options.fail_on_data_loss)
         self._target: RunTarget | None = None
         self._planned_from: BatchOffset | None = None
         self._planned: BatchOffset | None = None
         self._last_batch_at = float("-inf")
         self._handed_out_at = clock()
-        self._pace_told = False
-        self._report_at = clock() + REPORT_INTERVAL
-        self._reported = ""
+        self._report = Report(self._settings, self._share.counters, clock)
 
     def start(self, logged: BatchOffset) -> None:
         """Checks that the topics are there, then joins the group. ``logged`` is where the checkpoint stands.
@@ -76,7 +74,7 @@ class Driver:
         given = self._options
         check = StartCheck(self._own.cluster, self._settings.subscription, given.fail_on_data_loss, self._clock)
         topics = check.topics(logged.ranges)
-        self._gone = check.gone(topics, logged.ranges)
+        self._losses.gone = check.gone(topics, logged.ranges)
         self._ids.restore(logged)
         existing = frozenset(
             TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions
@@ -114,7 +112,7 @@ class Driver:
             return self._planned
         self._complete(start)
         me = self._member.snapshot()
-        self._report(me)
+        self._report.membership(me, self._member.silence)
         self._mend(me)
         if self._target is None:
             return self._plan(start, limit, me)
@@ -128,8 +126,8 @@ class Driver:
         if batch == self._planned:
             return
         reads = {each.tp: each.end for each in batch.reads()}
-        self._share.replayed(reads)
-        self._member.plan(frozenset(reads), self._share.uncommitted(), self._member.snapshot())
+        self._ledger.replayed(reads)
+        self._member.plan(frozenset(reads), self._ledger.uncommitted(), self._member.snapshot())
         self._planned_from, self._planned = None, batch
         self._handed_out_at = self._clock()
 
@@ -144,7 +142,7 @@ class Driver:
     def close(self) -> None:
         """Leaves the group and closes all connections. What is completed and not committed is tried once more."""
         try:
-            self._share.commit(self._member.snapshot(), self._own)
+            self._share.committer.commit(self._member.snapshot(), self._own)
         except GroupSourceError as error:
             log.debug("group %s: no last commit, as the query has failed: %s", self._settings.group_id, error)
         finally:
@@ -155,60 +153,31 @@ class Driver:
     def _complete(self, end: BatchOffset) -> None:
         if self._planned is None or end != self._planned:
             return
-        self._check_pace()
-        self._share.completed({each.tp: each.end for each in end.reads()})
+        self._report.pace(self._clock() - self._handed_out_at)
+        self._share.counters.batches += 1
+        self._ledger.completed({each.tp: each.end for each in end.reads()})
         self._planned = self._planned_from = None
         self._ends.expire()
-        self._share.commit(self._member.snapshot(), self._own)
-        self._member.batch_done(self._share.uncommitted())
-
-    def _check_pace(self) -> None:
-        """Warns once where a batch and the time to the next trigger, of which Spark says nothing, are too long for a
-        hand-over."""
-        took = self._clock() - self._handed_out_at
-        if self._pace_told or took <= self._settings.drain_timeout:
-            return
-        self._pace_told = True
-        log.warning(
-            "group %s: batch and trigger interval together took %.0f s; a hand-over waits for %.0f s, and one"
-            " that begins meanwhile may repeat the batch. Raise kafka.max.poll.interval.ms (now %.0f), make the trigger"
-            " interval shorter, or batches smaller with maxOffsetsPerTrigger.",
-            self._settings.group_id,
-            took,
-            self._settings.drain_timeout,
-            self._settings.rebalance_timeout * 1000,
-        )
-
-    def _report(self, me: Membership) -> None:
-        """Says now and then what happened to the membership, if anything did."""
-        if self._clock() < self._report_at:
-            return
-        self._report_at = self._clock() + REPORT_INTERVAL
-        if str(self._share.counters) != self._reported:
-            self._reported = str(self._share.counters)
-            silence = self._member.silence
-            heard = "" if silence is None else f", last heartbeat {silence:.0f} s ago"
-            log.info(
-                "group %s: owns %d partition(s), %s%s", self._settings.group_id, len(me.owned), self._reported, heard
-            )
+        self._share.committer.commit(self._member.snapshot(), self._own)
+        self._member.batch_done(self._ledger.uncommitted())
 
     def _mend(self, me: Membership) -> None:
         """Tries again what failed: commits, and start positions of newly owned partitions."""
         self._share.mend(me, self._own)
-        if self._planned is None and me.in_flight - self._share.uncommitted():
+        if self._planned is None and me.in_flight - self._ledger.uncommitted():
             # Committed by now, perhaps on the member's thread: a hand-over may be waiting for just this.
-            self._member.batch_done(self._share.uncommitted())
+            self._member.batch_done(self._ledger.uncommitted())
 
     def _plan(self, start: BatchOffset, limit: int | None, me: Membership) -> BatchOffset:
-        positions = self._share.positions(me)
+        positions = self._ledger.positions(me)
         topics = {tp.topic for tp in positions}
-        if self._start_over(topics, me):
+        if self._losses.start_over(topics, me):
             return start
-        self._go_on_without(start, topics)
+        self._losses.go_on_without(start, topics)
         ends = self._ends.of(positions)
         cut = self._ends.cut(positions, ends)
         # Those looks at the logs may have brought news of the topics.
-        if self._start_over(topics, me) or self._go_back(cut, positions, me):
+        if self._losses.start_over(topics, me) or self._losses.go_back(cut, positions, me):
             return start
         if self._target is not None:
             ends = self._target.cap(ends)
@@ -221,20 +190,20 @@ class Driver:
         if not moving:
             return start
         # The last thing that may take time is behind: what is allowed here is noted as planned at once.
-        moving = self._member.plan(moving, self._share.uncommitted(), me)
+        moving = self._member.plan(moving, self._ledger.uncommitted(), me)
         if not moving:
             return start
         known = {
             tp: OffsetRange(*tp, each.end, each.end, each.topic_id)
             for tp, each in start.ranges.items()
-            if each.topic_id == ids.get(tp.topic, each.topic_id) and tp.topic not in self._gone - topics
+            if each.topic_id == ids.get(tp.topic, each.topic_id) and tp.topic not in self._losses.gone - topics
         }
         for tp, position in positions.items():
             end = admitted[tp] if tp in moving else position
             known[tp] = OffsetRange(*tp, position, end, ids[tp.topic])
         self._planned_from, self._planned = start, BatchOffset(known)
         self._last_batch_at = self._handed_out_at = self._clock()
-        self._share.planned({tp: admitted[tp] for tp in moving})
+        self._ledger.planned({tp: admitted[tp] for tp in moving})
         return self._planned
 
     def _plan_to_target(self, start: BatchOffset, limit: int | None) -> BatchOffset:
@@ -249,46 +218,6 @@ class Driver:
                 return planned
             self._target.wait()
 
-    def _start_over(self, topics: set[str], me: Membership) -> bool:
-        """Offsets in a topic that is no more mean nothing in the one that has its name now. Whether there is one."""
-        anew = self._ids.made_anew(topics)
-        if not anew:
-            return False
-        names = ", ".join(sorted(anew))
-        if self._options.fail_on_data_loss:
-            raise DataLoss(
-                f"Topic {names} was deleted and made anew since this query read it.",
-                "Start with a new checkpoint and reset the group's offsets, or set failOnDataLoss to false to read the"
-                " new one from its beginning.",
-            )
-        log.warning("topic %s was made anew; it is read from its beginning, as failOnDataLoss is false", names)
-        self._share.start_over(anew, me, self._own)
-        self._ids.accept(anew)
-        return True
-
-    def _go_on_without(self, start: BatchOffset, topics: set[str]) -> None:
-        """Looks for topics that this query has read and that the group gives nobody any more: they may be deleted."""
-        read = {tp.topic for tp in start.ranges}
-        elsewhere = {name for name in read - topics - self._gone if self._settings.subscription.matches(name)}
-        gone = self._ids.gone(elsewhere) if elsewhere else set()
-        go_on_without(gone, self._options.fail_on_data_loss)
-        self._gone |= gone
-
-    def _go_back(self, cut: Offsets, positions: Offsets, me: Membership) -> bool:
-        """Where a log ends before the position, reading goes on at its end. Whether there is one."""
-        for tp, end in sorted(cut.items()):
-            happened = f"{tp} ends at offset {end}, before offset {positions[tp]} where this query goes on"
-            if self._options.fail_on_data_loss:
-                raise DataLoss(
-                    f"{happened}.",
-                    "The log was cut, or the position set behind it. Start with a new checkpoint and reset the group's"
-                    " offsets, or set failOnDataLoss to false to go on at the end of the log.",
-                )
-            log.warning("%s: it goes on at the end of the log, as failOnDataLoss is false", happened)
-        if cut:
-            self._share.go_back(cut, me, self._own)
-        return bool(cut)
-
     def _held_back(self, positions: Offsets, ends: Offsets) -> bool:
         """Whether there is too little for a batch. The first one after a start, and a run to a target, never wait."""
         least = self._options.min_offsets_per_trigger
@@ -296,24 +225,3 @@ class Driver:
             return False
         waited = self._clock() - self._last_batch_at
         return waited < self._options.max_trigger_delay and backlog(positions, ends) < least
-
-
-def group_settings(options: SourceOptions) -> GroupSettings:
-    """The member's settings as the options say."""
-    return GroupSettings(
-        group_id=options.group_id,
-        subscription=Subscription(
-            options.topics, options.topic_pattern, options.include_internal_topics, options.partitions
-        ),
-        assignors=options.assignors,
-        instance_id=options.group_instance_id,
-        session_timeout=options.session_timeout,
-        heartbeat_interval=options.heartbeat_interval,
-        rebalance_timeout=options.max_poll_interval,
-        request_timeout=options.request_timeout,
-        metadata_max_age=options.metadata_max_age,
-        offset_fetch_timeout=options.offset_fetch_timeout,
-        rack=options.rack,
-        retry_backoff=options.retry_backoff,
-        retry_backoff_max=options.retry_backoff_max,
-    )

@@ -18,7 +18,8 @@ from spark_group_source.group.state import Membership
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import SourceOptions
-from spark_group_source.query.driver import Driver, group_settings
+from spark_group_source.query.driver import Driver
+from spark_group_source.query.group_settings import group_settings
 from spark_group_source.testing.fake import FakeKafka
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
@@ -111,7 +112,7 @@ class Query:
 
     def owns(self) -> set[int]:
         """Numbers of the partitions that the next batch may read."""
-        return {tp.partition for tp in self.me.readable if tp in self.driver._share.positions(self.me)}
+        return {tp.partition for tp in self.me.readable if tp in self.driver._ledger.positions(self.me)}
 
     def close(self) -> None:
         self.driver.close()

@@ -133,7 +133,7 @@ def test_a_commit_that_succeeds_within_the_retries_does_not_fail_the_query(on_fa
         query.begin()
         fake.next("OffsetCommit", Fault(error=14), times=2)
         query.finish()
-        eventually(lambda: not query.poll() and not query.driver._share.uncommitted(), "the commit")
+        eventually(lambda: not query.poll() and not query.driver._ledger.uncommitted(), "the commit")
     assert on_fake.committed()[0] == 3
 
 
@@ -236,13 +236,13 @@ def test_a_hand_over_does_not_wait_for_a_start_that_was_committed_meanwhile(on_f
     fake.next("OffsetCommit", Fault(error=14), times=10_000)
     first = on_fake.start()
     first.begin()
-    share = first.driver._share
-    share.completed({on_fake.tp(0): 0})  # the batch failed: nothing is in flight but starts that are not committed
+    ledger = first.driver._ledger
+    ledger.completed({on_fake.tp(0): 0})  # the batch failed: nothing is in flight but starts that are not committed
     first.driver._planned = first.driver._planned_from = None
-    first.driver._member.batch_done(share.uncommitted())
+    first.driver._member.batch_done(ledger.uncommitted())
     assert len(first.me.in_flight) == 4
     fake.clear_faults()
-    eventually(lambda: not share.uncommitted(), "the member's thread to commit them")
+    eventually(lambda: not ledger.uncommitted(), "the member's thread to commit them")
     second = on_fake.query()
     second.driver.start(second.end)
 
@@ -364,7 +364,7 @@ def test_a_new_owner_reads_those_partitions_whose_leaders_answer(
     on_fake.produce(5, 0, 0, 5)
     query = on_fake.start()
     with monkeypatch.context() as outage:
-        outage.setattr("spark_group_source.query.share.RESOLVE_TIMEOUT", 0.5)
+        outage.setattr("spark_group_source.query.starts.RESOLVE_TIMEOUT", 0.5)
         assert {each.partition for each in query.begin()} == {0}
     fake.logs["topic"][3].leader = leader
     query.finish()

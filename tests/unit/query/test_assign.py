@@ -213,7 +213,7 @@ def test_what_happened_is_said_without_a_heartbeat(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver = start()
-    monkeypatch.setattr(driver, "_report_at", 0.0)
+    monkeypatch.setattr(driver._report, "_report_at", 0.0)
     with caplog.at_level(logging.INFO):
         driver.latest(BatchOffset(), None)
     assert "group g: owns 2 partition(s), batches 0" in caplog.text

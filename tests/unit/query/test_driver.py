@@ -13,7 +13,8 @@ from spark_group_source.errors import DataLoss, OptionError
 from spark_group_source.group.commits import MARK
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.query.driver import REPORT_INTERVAL, Driver
+from spark_group_source.query.driver import Driver
+from spark_group_source.query.report import REPORT_INTERVAL
 from spark_group_source.testing.fake import FakeKafka
 from spark_group_source.wire.settings import WireOptions
 
@@ -70,7 +71,7 @@ def test_a_partition_that_was_lost_and_came_back_while_a_batch_was_planned_is_le
         fake.commit("g", {("t", 0): 8}, MARK)
         fake.expire("g", driver._member.snapshot().member_id)
         eventually(lambda: driver._share.counters.lost == 2)
-        eventually(lambda: len(driver._share.positions(driver._member.snapshot())) == 2)
+        eventually(lambda: len(driver._ledger.positions(driver._member.snapshot())) == 2)
         return ends(positions)
 
     monkeypatch.setattr(driver._ends, "of", meanwhile)
@@ -128,7 +129,7 @@ def test_an_idle_query_asks_for_the_ends_some_ten_times_a_second_and_not_more(fa
     assert driver.latest(end, None) is end
     asked = sum(api == "ListOffsets" for api, _, _ in fake.requests)
     for _ in range(10):
-        driver._ends.of(driver._share.positions(driver._member.snapshot()))
+        driver._ends.of(driver._ledger.positions(driver._member.snapshot()))
     assert sum(api == "ListOffsets" for api, _, _ in fake.requests) - asked <= 11
     assert not any(api == "OffsetCommit" for api, _, _ in fake.requests[-10:]), "idle polls commit nothing"
 
@@ -138,7 +139,7 @@ def test_what_happened_to_the_membership_is_said_now_and_then_and_only_if_someth
 ) -> None:
     driver = start()
     now = time.monotonic()
-    monkeypatch.setattr(driver, "_clock", lambda: now)
+    monkeypatch.setattr(driver._report, "_clock", lambda: now)
 
     def lines() -> list[str]:
         return [each.getMessage() for each in caplog.records if "last heartbeat" in each.getMessage()]

@@ -19,8 +19,8 @@ from spark_group_source.group.state import Membership
 from spark_group_source.group.verdicts import Verdict
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.query import share as share_module
-from spark_group_source.query.share import Access, Share
+from spark_group_source.query.access import Access
+from spark_group_source.query.share import Share
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 BOTH = frozenset({A, B})
@@ -81,7 +81,7 @@ def logs(monkeypatch: pytest.MonkeyPatch) -> dict[TopicPartition, tuple[int, int
     def offsets(cluster: Any, wanted: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, LogOffset]:
         return {tp: LogOffset(offset(*found[tp], at)) for tp, at in wanted.items() if tp in found}
 
-    monkeypatch.setattr(share_module, "log_offsets", offsets)
+    monkeypatch.setattr("spark_group_source.query.starts.log_offsets", offsets)
     return found
 
 
@@ -108,7 +108,7 @@ def test_what_is_gained_is_committed_at_once_where_it_starts(
     group.offsets[B] = Committed(4, MARK)
     share = make(access)
     share.gained(BOTH, OWNER)
-    assert share.positions(OWNER) == {A: 2, B: 4}
+    assert share.ledger.positions(OWNER) == {A: 2, B: 4}
     assert group.commits == [{A: 2}]
 
 
@@ -127,15 +127,15 @@ def test_offsets_and_times_are_for_partitions_without_a_committed_offset(
 ) -> None:
     share = make(access, **given)
     share.gained(BOTH, OWNER)
-    assert share.positions(OWNER) == starts
+    assert share.ledger.positions(OWNER) == starts
     assert group.commits == [starts]
     group.offsets = {A: Committed(9, MARK)}
     share = make(access, **given)
     share.gained(BOTH, OWNER)
-    assert share.positions(OWNER) == {A: 9, B: starts[B]}
+    assert share.ledger.positions(OWNER) == {A: 9, B: starts[B]}
     share = make(access, **given, resetOffsetsOnStart="true")
     share.gained(BOTH, OWNER)
-    assert share.positions(OWNER) == starts
+    assert share.ledger.positions(OWNER) == starts
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_committed_starts_at_its_fallback_where_there_is_no_commit(
 ) -> None:
     share = make(access, startingOffsets="committed", **fallback)
     share.gained(BOTH, OWNER)
-    assert share.positions(OWNER) == starts
+    assert share.ledger.positions(OWNER) == starts
 
 
 def test_a_partition_added_while_the_query_runs_starts_at_its_beginning_whatever_offsets_are_given(
@@ -160,7 +160,7 @@ def test_a_partition_added_while_the_query_runs_starts_at_its_beginning_whatever
     share = make(access, startingOffsets='{"t":{"0":5}}')
     share.restore({}, frozenset({A}))
     share.gained(BOTH, OWNER)
-    assert share.positions(OWNER) == {A: 5, B: 0}
+    assert share.ledger.positions(OWNER) == {A: 5, B: 0}
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_an_offset_that_the_log_does_not_have_is_not_looked_at_where_the_group_h
     group.offsets = {A: Committed(9, MARK)}
     share = make(access, startingOffsets='{"t":{"0":1,"1":0}}')
     share.gained(BOTH, OWNER)
-    assert share.positions(OWNER) == {A: 9, B: 0}
+    assert share.ledger.positions(OWNER) == {A: 9, B: 0}
 
 
 def test_the_nearest_offset_is_the_start_where_data_loss_is_accepted(
@@ -193,7 +193,7 @@ def test_the_nearest_offset_is_the_start_where_data_loss_is_accepted(
 ) -> None:
     share = make(access, startingOffsets='{"t":{"0":1,"1":9}}', failOnDataLoss="false")
     share.gained(BOTH, OWNER)
-    assert share.positions(OWNER) == {A: 2, B: 5}
+    assert share.ledger.positions(OWNER) == {A: 2, B: 5}
 
 
 def test_a_position_found_while_its_partition_was_taken_away_is_not_kept(
@@ -207,10 +207,10 @@ def test_a_position_found_while_its_partition_was_taken_away_is_not_kept(
     group.meanwhile = lambda: share.lost(frozenset({A}), "the session ended")
     # The query's thread looks for what the member's could not find, and the member is told of a loss meanwhile.
     share.resolve(BOTH, OWNER, access)
-    assert A not in share.positions(OWNER)
+    assert A not in share.ledger.positions(OWNER)
     group.offsets[A] = Committed(9, MARK)
     share.gained(BOTH, OWNER)
-    assert share.positions(OWNER) == {A: 9, B: 3}
+    assert share.ledger.positions(OWNER) == {A: 9, B: 3}
     assert not group.commits
 
 
@@ -222,12 +222,12 @@ def test_what_was_taken_away_before_its_start_is_looked_for_keeps_no_position(
     share.gained(BOTH, OWNER)
     group.refused = None
     group.offsets = {A: Committed(3, MARK), B: Committed(3, MARK)}
-    unresolved = share.unresolved(OWNER)
+    unresolved = share.ledger.unresolved(OWNER)
     share.lost(frozenset({A}), "the session ended")
     share.resolve(unresolved, OWNER, access)
     group.offsets[A] = Committed(9, MARK)  # its next owner has read on
     share.gained(frozenset({A}), OWNER)
-    assert share.positions(OWNER) == {A: 9, B: 3}
+    assert share.ledger.positions(OWNER) == {A: 9, B: 3}
     assert not group.commits
 
 
@@ -240,7 +240,7 @@ def test_what_was_logged_of_a_topic_made_anew_is_forgotten_also_of_partitions_th
     share.start_over({"t"}, mine, access)
     group.offsets[B] = Committed(4, MARK)  # the other one has read so far of the new topic
     share.gained(frozenset({B}), OWNER)
-    assert share.positions(OWNER) == {A: 2, B: 4}
+    assert share.ledger.positions(OWNER) == {A: 2, B: 4}
 
 
 @pytest.mark.parametrize("told", ["one", "none"])
@@ -252,16 +252,16 @@ def test_a_partition_of_a_topic_made_anew_whose_beginning_is_told_later_starts_t
     share.gained(BOTH, OWNER)
     silent = {tp: logs.pop(tp) for tp in ((A,) if told == "one" else (A, B))}
     share.start_over({"t"}, OWNER, access)
-    assert share.unresolved(OWNER) == silent.keys()
+    assert share.ledger.unresolved(OWNER) == silent.keys()
     logs |= silent
-    share.resolve(share.unresolved(OWNER), OWNER, access)
-    assert share.positions(OWNER) == {A: 2, B: 0}
+    share.resolve(share.ledger.unresolved(OWNER), OWNER, access)
+    assert share.ledger.positions(OWNER) == {A: 2, B: 0}
     assert {tp: each.offset for tp, each in group.offsets.items()} == {A: 2, B: 0}
     # Lost, read further by another one and regained: that one's commit is of the new topic.
     share.lost(frozenset({A}), "why")
     group.offsets[A] = Committed(7, MARK)
     share.gained(frozenset({A}), OWNER)
-    assert share.positions(OWNER)[A] == 7
+    assert share.ledger.positions(OWNER)[A] == 7
 
 
 def test_a_partition_lost_before_the_beginning_of_its_new_topic_was_told_goes_on_at_the_next_owners_commit(
@@ -274,7 +274,7 @@ def test_a_partition_lost_before_the_beginning_of_its_new_topic_was_told_goes_on
     share.lost(frozenset({A}), "why")
     group.offsets[A] = Committed(7, MARK)
     share.gained(frozenset({A}), OWNER)
-    assert share.positions(OWNER)[A] == 7
+    assert share.ledger.positions(OWNER)[A] == 7
 
 
 def test_a_topic_made_anew_whose_leaders_do_not_answer_does_not_kill_the_query(
@@ -286,9 +286,9 @@ def test_a_topic_made_anew_whose_leaders_do_not_answer_does_not_kill_the_query(
     def nobody(*_: Any, **__: Any) -> Any:
         raise BrokerUnavailable("No broker.")
 
-    monkeypatch.setattr(share_module, "log_offsets", nobody)
+    monkeypatch.setattr("spark_group_source.query.starts.log_offsets", nobody)
     share.start_over({"t"}, OWNER, access)
-    assert share.unresolved(OWNER) == BOTH
+    assert share.ledger.unresolved(OWNER) == BOTH
 
 
 def test_what_is_looked_for_by_one_thread_is_not_looked_for_by_the_other(
@@ -296,10 +296,10 @@ def test_what_is_looked_for_by_one_thread_is_not_looked_for_by_the_other(
 ) -> None:
     share = make(access)
     seen: list[Any] = []
-    group.meanwhile = lambda: seen.append(share.unresolved(OWNER))
+    group.meanwhile = lambda: seen.append(share.ledger.unresolved(OWNER))
     share.gained(BOTH, OWNER)
     assert seen == [frozenset()]
-    assert share.unresolved(OWNER) == frozenset()
+    assert share.ledger.unresolved(OWNER) == frozenset()
 
 
 def test_partitions_whose_start_is_not_told_stay_unresolved_and_the_others_are_read(
@@ -308,11 +308,11 @@ def test_partitions_whose_start_is_not_told_stay_unresolved_and_the_others_are_r
     gone = logs.pop(A)
     share = make(access)
     share.gained(BOTH, OWNER)
-    assert share.positions(OWNER) == {B: 0}
-    assert share.unresolved(OWNER) == {A}
+    assert share.ledger.positions(OWNER) == {B: 0}
+    assert share.ledger.unresolved(OWNER) == {A}
     logs[A] = gone
-    share.resolve(share.unresolved(OWNER), OWNER, access)
-    assert share.positions(OWNER) == {A: 2, B: 0}
+    share.resolve(share.ledger.unresolved(OWNER), OWNER, access)
+    assert share.ledger.positions(OWNER) == {A: 2, B: 0}
 
 
 @pytest.mark.parametrize("verdict", [Verdict.RETRY, Verdict.REDISCOVER])
@@ -322,7 +322,7 @@ def test_offsets_that_cannot_be_had_now_leave_everything_unresolved(
     group.refused = Refused(verdict, "why")
     share = make(access)
     share.gained(BOTH, OWNER)
-    assert share.unresolved(OWNER) == BOTH
+    assert share.ledger.unresolved(OWNER) == BOTH
 
 
 def test_a_group_that_may_not_be_read_is_fatal(access: Access, group: Group) -> None:
@@ -337,11 +337,11 @@ def test_a_commit_that_will_never_be_allowed_is_fatal(
 ) -> None:
     share = make(access)
     share.gained(BOTH, OWNER)
-    share.planned({A: 6})
-    share.completed({A: 6})
+    share.ledger.planned({A: 6})
+    share.ledger.completed({A: 6})
     group.refused = Refused(Verdict.FATAL, "why", error=error)
     with pytest.raises(type(error), match="no"):
-        share.commit(OWNER, access)
+        share.committer.commit(OWNER, access)
 
 
 def test_only_what_is_owned_in_the_snapshot_is_committed(
@@ -349,9 +349,9 @@ def test_only_what_is_owned_in_the_snapshot_is_committed(
 ) -> None:
     share = make(access)
     share.gained(BOTH, OWNER)
-    share.planned({A: 6, B: 5})
-    share.completed({A: 6, B: 5})
-    assert share.commit(replace(OWNER, owned={B: 3}), access)
+    share.ledger.planned({A: 6, B: 5})
+    share.ledger.completed({A: 6, B: 5})
+    assert share.committer.commit(replace(OWNER, owned={B: 3}), access)
     assert group.commits[-1] == {B: 5}
 
 
@@ -360,14 +360,14 @@ def test_what_is_revoked_while_its_commit_is_under_way_is_not_noted_as_committed
 ) -> None:
     share = make(access)
     share.gained(BOTH, OWNER)
-    share.planned({A: 6})
-    share.completed({A: 6})
+    share.ledger.planned({A: 6})
+    share.ledger.completed({A: 6})
     group.meanwhile = lambda: share.revoked(frozenset({A}), frozenset())
-    share.commit(OWNER, access)
+    share.committer.commit(OWNER, access)
     # Another owner has read on, and an operator has gone back after that.
     group.offsets[A] = Committed(3)
     share.gained(frozenset({A}), OWNER)
-    assert share.positions(OWNER)[A] == 3
+    assert share.ledger.positions(OWNER)[A] == 3
     assert group.commits[-1] == {A: 6}
 
 
@@ -376,14 +376,14 @@ def test_a_refused_commit_is_counted_and_stays_uncommitted(
 ) -> None:
     share = make(access)
     share.gained(BOTH, OWNER)
-    share.planned({A: 6})
-    share.completed({A: 6})
+    share.ledger.planned({A: 6})
+    share.ledger.completed({A: 6})
     group.refused = Refused(Verdict.LOST, "22")
-    assert not share.commit(OWNER, access)
-    assert (share.uncommitted(), share.counters.failed_commits) == (frozenset({A}), 1)
+    assert not share.committer.commit(OWNER, access)
+    assert (share.ledger.uncommitted(), share.counters.failed_commits) == (frozenset({A}), 1)
     group.refused = None
-    assert share.commit(OWNER, access)
-    assert not share.uncommitted()
+    assert share.committer.commit(OWNER, access)
+    assert not share.ledger.uncommitted()
 
 
 def test_a_partition_that_cannot_be_committed_does_not_hold_up_its_hand_over(
@@ -391,12 +391,12 @@ def test_a_partition_that_cannot_be_committed_does_not_hold_up_its_hand_over(
 ) -> None:
     share = make(access)
     share.gained(BOTH, OWNER)
-    share.planned({A: 6, B: 5})
-    share.completed({A: 6, B: 5})
+    share.ledger.planned({A: 6, B: 5})
+    share.ledger.completed({A: 6, B: 5})
     group.errors = {A: 3}
-    assert share.commit(OWNER, access)
+    assert share.committer.commit(OWNER, access)
     assert group.offsets[B].offset == 5
-    assert not share.uncommitted()
+    assert not share.ledger.uncommitted()
 
 
 def test_reset_applies_to_the_first_share_of_a_new_checkpoint_only(
@@ -406,7 +406,7 @@ def test_reset_applies_to_the_first_share_of_a_new_checkpoint_only(
     share = make(access, resetOffsetsOnStart="true")
     share.gained(frozenset({A}), OWNER)
     share.gained(frozenset({B}), OWNER)
-    assert share.positions(OWNER) == {A: 2, B: 4}
+    assert share.ledger.positions(OWNER) == {A: 2, B: 4}
     assert group.commits == [{A: 2}]
 
 
@@ -415,17 +415,17 @@ def test_a_commit_waits_no_longer_than_its_timeout_for_one_that_is_under_way(
 ) -> None:
     share = make(access, None, **{"groupCommit.timeoutMs": "10"})
     seen: list[bool] = []
-    other = threading.Thread(target=lambda: seen.append(share.commit(OWNER, access)))
+    other = threading.Thread(target=lambda: seen.append(share.committer.commit(OWNER, access)))
 
     def meanwhile() -> None:
         other.start()
         other.join(90.0)
 
     share.gained(BOTH, OWNER)
-    share.planned({A: 6})
-    share.completed({A: 6})
+    share.ledger.planned({A: 6})
+    share.ledger.completed({A: 6})
     group.meanwhile = meanwhile
-    assert share.commit(OWNER, access)
+    assert share.committer.commit(OWNER, access)
     assert seen == [False]
     assert group.offsets[A].offset == 6
 
@@ -448,12 +448,12 @@ def test_a_start_is_not_committed_behind_a_commit_that_takes_longer_than_the_ses
     share = make(access, None, **{"kafka.session.timeout.ms": "30", "kafka.heartbeat.interval.ms": "10"})
     share.gained(frozenset({A}), OWNER)
     group.commits.clear()
-    share.planned({A: 6})
-    share.completed({A: 6})
+    share.ledger.planned({A: 6})
+    share.ledger.completed({A: 6})
     group.meanwhile = lambda: share.gained(frozenset({B}), OWNER)  # would wait for ever: it is on the same thread
-    assert share.commit(OWNER, access)
+    assert share.committer.commit(OWNER, access)
     assert group.commits == [{A: 6}]
-    share.commit(OWNER, access)
+    share.committer.commit(OWNER, access)
     assert group.commits == [{A: 6}, {B: 0}]
 
 
@@ -461,11 +461,11 @@ def test_what_was_not_found_or_committed_when_it_was_gained_is_tried_again_at_he
     access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     share, hand = make(access), Hand()
-    share._clock = hand
+    share._retry._clock = hand
     group.refused = Refused(Verdict.RETRY, "why")
     share.gained(BOTH, OWNER)
     share.heard(OWNER)
-    assert share.unresolved(OWNER) == BOTH
+    assert share.ledger.unresolved(OWNER) == BOTH
     group.refused = None
     group.errors = {}
     tries = len(group.waits)
@@ -485,14 +485,14 @@ def test_a_start_that_was_found_and_not_committed_is_committed_at_a_heartbeat(
     access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     share, hand = make(access), Hand()
-    share._clock = hand
+    share._retry._clock = hand
 
     def refuse() -> None:
         group.meanwhile = lambda: setattr(group, "refused", Refused(Verdict.RETRY, "why"))
 
     group.meanwhile = refuse
     share.gained(BOTH, OWNER)
-    assert (share.unresolved(OWNER), group.commits) == (frozenset(), [])
+    assert (share.ledger.unresolved(OWNER), group.commits) == (frozenset(), [])
     group.refused = None
     hand.now += 1.0
     share.heard(OWNER)
@@ -504,8 +504,8 @@ def test_the_commit_of_a_batch_is_left_to_the_query(
 ) -> None:
     share = make(access)
     share.gained(BOTH, OWNER)
-    share.planned({A: 6})
-    share.completed({A: 6})
+    share.ledger.planned({A: 6})
+    share.ledger.completed({A: 6})
     tries = len(group.waits)
     share.heard(OWNER)
     assert len(group.waits) == tries
