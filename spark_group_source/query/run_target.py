@@ -17,7 +17,8 @@ from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
 from spark_group_source.query.log_ends import go_on_without
-from spark_group_source.wire.cluster import Cluster, Topic
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.metadata import Topic
 
 log = logging.getLogger(__name__)
 

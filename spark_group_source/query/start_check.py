@@ -12,7 +12,8 @@ from spark_group_source.errors import TopicError
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.query.log_ends import go_on_without
-from spark_group_source.wire.cluster import Cluster, Topic
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.metadata import Topic
 
 START_TIMEOUT = 20.0
 """Seconds in which brokers and topics must have been seen before the query fails."""

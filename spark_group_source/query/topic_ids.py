@@ -10,7 +10,8 @@ from spark_group_source.clock import Clock, Deadline
 from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.offsets import BatchOffset
-from spark_group_source.wire.cluster import Cluster, Topic
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.metadata import Topic
 
 log = logging.getLogger(__name__)
 

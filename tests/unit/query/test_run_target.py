@@ -18,7 +18,7 @@ from spark_group_source.group.verdicts import Verdict
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.query import run_target
 from spark_group_source.query.run_target import RunTarget
-from spark_group_source.wire.cluster import Metadata, Topic
+from spark_group_source.wire.metadata import Metadata, Topic
 
 A, B, NEW = (TopicPartition("t", number) for number in range(3))
 SETTINGS = GroupSettings("g", Subscription(("t",)), session_timeout=40.0, rebalance_timeout=60.0)
