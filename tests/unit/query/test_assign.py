@@ -12,11 +12,10 @@ import pytest
 from spark_group_source.errors import CommitFailed, DataLoss, GroupError, TopicError
 from spark_group_source.group.commits import MARK
 from spark_group_source.offsets import BatchOffset, OffsetRange
-from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import run_target, start_check
 from spark_group_source.query.driver import Driver
 from spark_group_source.testing.fake import FakeKafka, Fault
-from spark_group_source.wire.settings import WireOptions
+from tests.drivers import drivers
 
 LONG = 90.0
 SOME = '{"t": [0, 2]}'
@@ -41,27 +40,19 @@ def fake() -> Iterator[FakeKafka]:
 
 @pytest.fixture
 def start(fake: FakeKafka) -> Iterator[Start]:
-    made: list[Driver] = []
+    base = {
+        "kafka.bootstrap.servers": fake.bootstrap_servers,
+        "kafka.group.id": "g",
+        "startingOffsets": "earliest",
+        "groupCommit.retryIntervalMs": "10",
+    }
+    with drivers(base) as begin:
 
-    def begin(logged: BatchOffset | None = None, *, available_now: bool = False, **given: str) -> Driver:
-        options = {
-            "kafka.bootstrap.servers": fake.bootstrap_servers,
-            "kafka.group.id": "g",
-            "startingOffsets": "earliest",
-            "groupCommit.retryIntervalMs": "10",
-        }
-        options |= {} if "subscribe" in given else {"assign": SOME}
-        parsed = parse_options(options | given)
-        made.append(Driver(parsed, WireOptions(parsed.bootstrap_servers, "test")))
-        made[-1].start(logged or BatchOffset())
-        if available_now:
-            made[-1].freeze_target()
-        made[-1].await_share()
-        return made[-1]
+        def start(logged: BatchOffset | None = None, *, available_now: bool = False, **given: str) -> Driver:
+            read = given if "subscribe" in given else {"assign": SOME} | given
+            return begin(logged, available_now=available_now, **read)
 
-    yield begin
-    for each in made:
-        each.close()
+        yield start
 
 
 def spans(batch: BatchOffset) -> dict[int, tuple[int, int]]:

@@ -17,6 +17,7 @@ from spark_group_source.query.driver import Driver
 from spark_group_source.query.report import REPORT_INTERVAL
 from spark_group_source.testing.fake import FakeKafka
 from spark_group_source.wire.settings import WireOptions
+from tests.drivers import drivers
 
 LONG = 90.0
 Start = Callable[..., Driver]
@@ -32,25 +33,15 @@ def fake() -> Iterator[FakeKafka]:
 
 @pytest.fixture
 def start(fake: FakeKafka) -> Iterator[Start]:
-    made: list[Driver] = []
-
-    def begin(logged: BatchOffset | None = None, **given: str) -> Driver:
-        options = {
-            "kafka.bootstrap.servers": fake.bootstrap_servers,
-            "kafka.group.id": "g",
-            "subscribe": "t",
-            "startingOffsets": "earliest",
-            "kafka.heartbeat.interval.ms": "50",
-        }
-        parsed = parse_options(options | given)
-        made.append(Driver(parsed, WireOptions(parsed.bootstrap_servers, "test")))
-        made[-1].start(logged or BatchOffset())
-        made[-1].await_share()
-        return made[-1]
-
-    yield begin
-    for each in made:
-        each.close()
+    base = {
+        "kafka.bootstrap.servers": fake.bootstrap_servers,
+        "kafka.group.id": "g",
+        "subscribe": "t",
+        "startingOffsets": "earliest",
+        "kafka.heartbeat.interval.ms": "50",
+    }
+    with drivers(base) as begin:
+        yield begin
 
 
 def eventually(condition: Callable[[], Any]) -> None:

@@ -102,6 +102,12 @@ def make(access: Access, logged: Mapping[TopicPartition, int] | None = None, /, 
     return share
 
 
+def read(share: Share, ends: Mapping[TopicPartition, int]) -> None:
+    """A batch up to these ends, planned and completed."""
+    share.ledger.planned(ends)
+    share.ledger.completed(ends)
+
+
 def test_what_is_gained_is_committed_at_once_where_it_starts(
     access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
@@ -337,8 +343,7 @@ def test_a_commit_that_will_never_be_allowed_is_fatal(
 ) -> None:
     share = make(access)
     share.gained(BOTH, OWNER)
-    share.ledger.planned({A: 6})
-    share.ledger.completed({A: 6})
+    read(share, {A: 6})
     group.refused = Refused(Verdict.FATAL, "why", error=error)
     with pytest.raises(type(error), match="no"):
         share.committer.commit(OWNER, access)
@@ -349,8 +354,7 @@ def test_only_what_is_owned_in_the_snapshot_is_committed(
 ) -> None:
     share = make(access)
     share.gained(BOTH, OWNER)
-    share.ledger.planned({A: 6, B: 5})
-    share.ledger.completed({A: 6, B: 5})
+    read(share, {A: 6, B: 5})
     assert share.committer.commit(replace(OWNER, owned={B: 3}), access)
     assert group.commits[-1] == {B: 5}
 
@@ -360,8 +364,7 @@ def test_what_is_revoked_while_its_commit_is_under_way_is_not_noted_as_committed
 ) -> None:
     share = make(access)
     share.gained(BOTH, OWNER)
-    share.ledger.planned({A: 6})
-    share.ledger.completed({A: 6})
+    read(share, {A: 6})
     group.meanwhile = lambda: share.revoked(frozenset({A}), frozenset())
     share.committer.commit(OWNER, access)
     # Another owner has read on, and an operator has gone back after that.
@@ -376,8 +379,7 @@ def test_a_refused_commit_is_counted_and_stays_uncommitted(
 ) -> None:
     share = make(access)
     share.gained(BOTH, OWNER)
-    share.ledger.planned({A: 6})
-    share.ledger.completed({A: 6})
+    read(share, {A: 6})
     group.refused = Refused(Verdict.LOST, "22")
     assert not share.committer.commit(OWNER, access)
     assert (share.ledger.uncommitted(), share.counters.failed_commits) == (frozenset({A}), 1)
@@ -391,8 +393,7 @@ def test_a_partition_that_cannot_be_committed_does_not_hold_up_its_hand_over(
 ) -> None:
     share = make(access)
     share.gained(BOTH, OWNER)
-    share.ledger.planned({A: 6, B: 5})
-    share.ledger.completed({A: 6, B: 5})
+    read(share, {A: 6, B: 5})
     group.errors = {A: 3}
     assert share.committer.commit(OWNER, access)
     assert group.offsets[B].offset == 5
@@ -422,8 +423,7 @@ def test_a_commit_waits_no_longer_than_its_timeout_for_one_that_is_under_way(
         other.join(90.0)
 
     share.gained(BOTH, OWNER)
-    share.ledger.planned({A: 6})
-    share.ledger.completed({A: 6})
+    read(share, {A: 6})
     group.meanwhile = meanwhile
     assert share.committer.commit(OWNER, access)
     assert seen == [False]
@@ -448,8 +448,7 @@ def test_a_start_is_not_committed_behind_a_commit_that_takes_longer_than_the_ses
     share = make(access, None, **{"kafka.session.timeout.ms": "30", "kafka.heartbeat.interval.ms": "10"})
     share.gained(frozenset({A}), OWNER)
     group.commits.clear()
-    share.ledger.planned({A: 6})
-    share.ledger.completed({A: 6})
+    read(share, {A: 6})
     group.meanwhile = lambda: share.gained(frozenset({B}), OWNER)  # would wait for ever: it is on the same thread
     assert share.committer.commit(OWNER, access)
     assert group.commits == [{A: 6}]
@@ -504,8 +503,7 @@ def test_the_commit_of_a_batch_is_left_to_the_query(
 ) -> None:
     share = make(access)
     share.gained(BOTH, OWNER)
-    share.ledger.planned({A: 6})
-    share.ledger.completed({A: 6})
+    read(share, {A: 6})
     tries = len(group.waits)
     share.heard(OWNER)
     assert len(group.waits) == tries
