@@ -20,6 +20,7 @@ from spark_group_source.group.verdicts import Verdict
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.access import Access
+from spark_group_source.query.rebalance_callback import ByTopic
 from spark_group_source.query.share import Share
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -498,6 +499,20 @@ def test_a_start_that_was_found_and_not_committed_is_committed_at_a_heartbeat(
     assert group.commits == [{A: 2, B: 0}]
 
 
+def to_three(stood: ByTopic, starts: ByTopic) -> ByTopic:
+    return {"t": {0: 3}}
+
+
+def test_a_start_that_the_users_function_has_moved_back_is_committed(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    group.offsets = {A: Committed(9, MARK), B: Committed(4, MARK)}
+    share = make(access, rebalanceCallback=f"{__name__}:to_three")
+    share.gained(BOTH, OWNER)
+    assert share.ledger.positions(OWNER) == {A: 3, B: 4}
+    assert group.commits == [{A: 3}]
+
+
 def test_the_commit_of_a_batch_is_left_to_the_query(
     access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
@@ -507,3 +522,37 @@ def test_the_commit_of_a_batch_is_left_to_the_query(
     tries = len(group.waits)
     share.heard(OWNER)
     assert len(group.waits) == tries
+
+
+def test_a_commit_that_has_failed_is_tried_again_when_its_interval_is_over(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share, hand = make(access), Hand()
+    share._retry._clock = hand
+    share.gained(BOTH, OWNER)
+    read(share, {A: 6})
+    group.refused = Refused(Verdict.RETRY, "why")
+    share.committer.commit(OWNER, access)
+    group.refused = None
+    share.mend(OWNER, access)
+    assert group.offsets[A].offset == 2
+    hand.now += 1.0
+    share.mend(OWNER, access)
+    assert group.offsets[A].offset == 6
+
+
+def test_a_try_that_took_long_is_repeated_an_interval_after_it_ended(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share, hand = make(access), Hand()
+    share._retry._clock = hand
+    told = logs.pop(B)
+    share.gained(BOTH, OWNER)
+    group.meanwhile = lambda: setattr(hand, "now", 5.0)
+    share.mend(OWNER, access)
+    logs[B] = told
+    share.mend(OWNER, access)
+    assert share.ledger.unresolved(OWNER) == {B}
+    hand.now += 1.0
+    share.mend(OWNER, access)
+    assert not share.ledger.unresolved(OWNER)
