@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,3 +78,16 @@ def test_layers_are_kept(path: Path) -> None:
 def test_pure_modules_have_no_sockets_threads_or_files(name: str) -> None:
     path = PACKAGE / (name.replace(".", "/") + ".py")
     assert not imports(path) & {"socket", "threading", "select", "subprocess", "os"}
+
+
+def test_a_task_imports_nothing_of_the_drivers() -> None:
+    task = (
+        "import sys, spark_group_source.spark.stream, spark_group_source.spark.batch, spark_group_source.fetch.reader"
+    )
+    code = f"{task}; print(*(name for name in sys.modules if name.startswith('spark_group_source.')))"
+    told = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=90, cwd=PACKAGE.parent
+    ).stdout
+    found = {name.removeprefix("spark_group_source.") for name in told.split()}
+    assert "fetch.reader" in found
+    assert {name for name in found if name.split(".")[0] in {"query", "group"}} == {"group", "group.assignors"}
