@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 def register(spark: SparkSession) -> None:
     """Makes ``format("kafka-group")`` known to a Spark session. Repeating it does no harm."""
     # Imported here: Spark's workers import this package for each task, and need nothing of the driver's.
-    from spark_group_source.source import register as register_source
+    from spark_group_source.spark.source import register as register_source
 
     register_source(spark)
 

@@ -26,6 +26,9 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+Partitions = frozenset[TopicPartition]
+Offsets = Mapping[TopicPartition, int]
+
 EARLIEST, LATEST = -2, -1
 """What ListOffsets takes for the beginning and the end of a log, in place of a time."""
 

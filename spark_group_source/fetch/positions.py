@@ -17,8 +17,9 @@ from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, Group
 from spark_group_source.fetch.errors import Remedy, remedy
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire import versions
-from spark_group_source.wire.cluster import Cluster, Topic
+from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
+from spark_group_source.wire.metadata import Topic
 
 ROUNDS = 4
 """Times that leaders are asked for before a partition counts as missing: brokers learn of new ones one by one."""

@@ -20,7 +20,8 @@ from spark_group_source.fetch.task import FetchTask
 from spark_group_source.records.decode import Decoder
 from spark_group_source.records.frames import Slice, frames
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.connection import Connection, Payload
+from spark_group_source.wire.connection import Connection
+from spark_group_source.wire.payload import Payload
 from spark_group_source.wire.waiting import readable
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,8 @@ from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.fetch.replicas import Replicas
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition
-from spark_group_source.wire.cluster import Cluster, Topic
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.metadata import Topic
 
 log = logging.getLogger(__name__)
 

@@ -13,11 +13,13 @@ from collections.abc import Collection
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.error_codes import UNKNOWN_MEMBER_ID
 from spark_group_source.errors import GroupError
-from spark_group_source.group.coordinator import NO_MEMBERS, Coordinator
-from spark_group_source.group.member import Listener
+from spark_group_source.group.events import Refused
+from spark_group_source.group.group_offsets import NO_MEMBERS, GroupOffsets
+from spark_group_source.group.listener import Listener
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.state import Membership, Partitions, Phase, Refused
+from spark_group_source.group.state import Membership, Phase
 from spark_group_source.group.verdicts import Verdict
+from spark_group_source.offsets import Partitions
 from spark_group_source.wire.cluster import Cluster
 
 log = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ class Assigned:
         self._settings = settings
         self._listener = listener
         self._clock = clock
-        self._coordinator = Coordinator(cluster, settings)
+        self._offsets = GroupOffsets(cluster, settings)
         self._state = Membership(phase=Phase.STABLE)
 
     def start(self, topics: Collection[str]) -> None:
@@ -50,7 +52,7 @@ class Assigned:
         self._listener.gained(own, self._state)
 
     def _check_members(self) -> None:
-        found = self._coordinator.clients(Deadline.after(self._settings.request_timeout, self._clock))
+        found = self._offsets.clients(Deadline.after(self._settings.request_timeout, self._clock))
         if isinstance(found, Refused):
             if found.verdict is Verdict.FATAL:
                 assert found.error is not None, "what is fatal has an error"

@@ -14,8 +14,8 @@ from typing import Any
 from kafka.protocol.consumer import JoinGroupResponse
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
-from spark_group_source.assignors import is_cooperative, make
 from spark_group_source.errors import OptionError
+from spark_group_source.group.assignors import is_cooperative, make
 from spark_group_source.offsets import TopicPartition, numbers_by_topic
 
 _SUBSCRIPTION_VERSION = 3

@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.offsets import Offsets, TopicPartition
 
 MARK = "spark-group-source"
 """Start of the metadata of every commit of this source. ``kafka-consumer-groups --reset-offsets`` writes empty
@@ -92,7 +92,7 @@ class Ledger:
         for tp in gone:
             self.logged.pop(tp, None)
 
-    def planned(self, ends: Mapping[TopicPartition, int]) -> None:
+    def planned(self, ends: Offsets) -> None:
         """Spark is given a batch that reads up to ``ends``.
 
         What was taken away since it was planned has no position: one left behind would be gone on with when it is back.
@@ -101,7 +101,7 @@ class Ledger:
         self.logged.update(ends)
         self.positions.update({tp: end for tp, end in ends.items() if tp in self.positions})
 
-    def replayed(self, ends: Mapping[TopicPartition, int]) -> None:
+    def replayed(self, ends: Offsets) -> None:
         """Spark reads a batch again that it logged before this process was started, and that ends at ``ends``.
 
         Partitions were perhaps resumed without knowing of it; an operator's rewind still goes before it.
@@ -111,7 +111,7 @@ class Ledger:
         for tp in ends.keys() & self.positions.keys():
             self.positions[tp] = resume_at(self.found[tp], ends[tp], None)
 
-    def completed(self, ends: Mapping[TopicPartition, int]) -> None:
+    def completed(self, ends: Offsets) -> None:
         """Spark has completed the batch that ends at ``ends``.
 
         An end beyond the position of the present ownership is not committed: the partition was taken away in
@@ -138,7 +138,7 @@ class Ledger:
         for tp in partitions:
             self.done.pop(tp, None)
 
-    def confirmed(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def confirmed(self, offsets: Offsets) -> None:
         """The group has these now."""
         for tp, offset in offsets.items():
             if tp in self.positions:

@@ -10,35 +10,19 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Collection
-from typing import Protocol
 
 from spark_group_source.clock import Clock, Deadline, monotonic
-from spark_group_source.errors import AuthenticationFailed, GroupSourceError, OptionError
-from spark_group_source.group import assignment
-from spark_group_source.group.coordinator import Coordinator, Round
+from spark_group_source.errors import GroupSourceError
+from spark_group_source.group.actions import Action, Gained, Join, Leave, Lost, Pause, Revoked, Sync
+from spark_group_source.group.coordinator import Coordinator
+from spark_group_source.group.events import BatchDone, BatchPlanned, Close, Event, Refused, SubscriptionChanged, Tick
+from spark_group_source.group.listener import Listener
+from spark_group_source.group.pulse import Pulse
+from spark_group_source.group.rounds import Rounds
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.state import (
-    Action,
-    BatchDone,
-    BatchPlanned,
-    Close,
-    Event,
-    Gained,
-    Join,
-    Leave,
-    Lost,
-    Membership,
-    Partitions,
-    Pause,
-    Phase,
-    Refused,
-    Revoked,
-    SubscriptionChanged,
-    Sync,
-    Tick,
-    step,
-)
+from spark_group_source.group.state import Membership, Phase, step
 from spark_group_source.group.verdicts import Verdict
+from spark_group_source.offsets import Partitions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.interrupt import Interrupt, Interrupted
 
@@ -50,35 +34,13 @@ LEAVE_TIMEOUT = 3.0
 JOIN_SLACK = 10.0
 """Seconds beyond the rebalance timeout in which the broker must have answered a JoinGroup."""
 
-WARN_EVERY = 60.0
-"""Seconds between two warnings while the group refuses what this member asks, for example the instance id of a member
-that still holds it."""
-
-
-class Listener(Protocol):
-    """Is told of partitions, on the member's thread, in the order in which it happens."""
-
-    def gained(self, partitions: Partitions, me: Membership) -> None:
-        """These are owned from now on."""
-
-    def joining(self) -> None:
-        """This member asks to join."""
-
-    def rebalanced(self) -> None:
-        """This member is in a new generation, and knows its share of it."""
-
-    def heard(self, me: Membership) -> None:
-        """The group has answered a heartbeat, and nothing is to be given up."""
-
-    def revoked(self, partitions: Partitions, late: Partitions) -> None:
-        """These are given up in order; the batch that read ``late`` ones did not end in time."""
-
-    def lost(self, partitions: Partitions, why: str) -> None:
-        """These were taken away: nothing of them may be committed."""
-
 
 class Member:
-    """Membership of one query. Made when the query starts, closed when it ends, never used again."""
+    """Membership of one query. Made when the query starts, closed when it ends, never used again.
+
+    The condition ``_changed`` guards the state, what is to be done about it, and whether the first share has come.
+    Everything else that changes is the thread's own.
+    """
 
     def __init__(self, cluster: Cluster, settings: GroupSettings, listener: Listener, clock: Clock = monotonic) -> None:
         self._cluster = cluster
@@ -86,19 +48,13 @@ class Member:
         self._listener = listener
         self._clock = clock
         self._coordinator = Coordinator(cluster, settings)
-        self._assignors = assignment.Assignors(settings.assignors, settings.rack)
-        self._state = Membership(cooperative=self._assignors.cooperative)
+        self._rounds = Rounds(cluster, self._coordinator, settings, clock)
+        self._state = Membership(cooperative=self._rounds.cooperative)
         self._todo: deque[Action] = deque([Join()])
         self._changed = threading.Condition()
         self._closing = Interrupt()
-        self._heard_at = clock()
-        self._warn_at = self._heard_at + WARN_EVERY
-        self._topics: frozenset[str] = frozenset()
-        self._round: Round | None = None
-        self._layout = assignment.Layout({})
+        self._pulse = Pulse(settings, clock)
         self._next_heartbeat = 0.0
-        self._next_look = 0.0
-        self._backoff = settings.retry_backoff
         self._settled = False
         self._closed = False
         # A daemon: where the process is ended without close(), it must not wait for the group.
@@ -106,7 +62,7 @@ class Member:
 
     def start(self, topics: Collection[str]) -> None:
         """Begins to join, subscribed to ``topics``. Caller: the query, once."""
-        self._topics = frozenset(topics)
+        self._rounds.subscribe(topics)
         self._thread.start()
 
     def snapshot(self) -> Membership:
@@ -123,7 +79,7 @@ class Member:
     @property
     def silence(self) -> float:
         """Seconds since the coordinator last answered a sync or a heartbeat. Caller: anybody."""
-        return self._clock() - self._heard_at
+        return self._pulse.silence
 
     def await_share(self, deadline: Deadline) -> bool:
         """Waits for the first share of the group, empty or not; whether it came. Caller: the query.
@@ -244,35 +200,21 @@ class Member:
         log.log(level, "group %s: joining, because %s", self._settings.group_id, self._state.reason)
         deadline = Deadline.after(self._settings.rebalance_timeout + JOIN_SLACK, self._clock)
         self._listener.joining()
-        subscriptions = self._assignors.subscriptions(self._topics, self._state.owned, self._state.generation)
-        answer = self._coordinator.join(self._state, subscriptions, deadline, self._closing)
+        answer = self._rounds.join(self._state, deadline, self._closing)
         if isinstance(answer, Refused):
             self._refused(answer)
-            return
-        self._round = answer
-        self._post(answer.joined)
+        else:
+            self._post(answer)
 
     def _sync(self) -> None:
-        assert self._round is not None, "a sync follows a join"
-        try:
-            shares = self._shares(self._round)
-        except (OptionError, AuthenticationFailed):
-            raise  # a user's assignor, or a broker that does not let this client in
-        except GroupSourceError as error:
-            self._refused(Refused(Verdict.RETRY, f"the assignment could not be made: {error}"))
-            return
-        # As in Kafka's own client: the leader has all it needs, and where it dies the broker answers after its session.
-        deadline = Deadline.after(self._settings.request_timeout, self._clock)
-        answer = self._coordinator.sync(self._round, shares, deadline, self._closing)
+        answer = self._rounds.sync(self._closing)
         if isinstance(answer, Refused):
             self._refused(answer)
             return
-        now = self._well()
-        self._next_heartbeat = now + self._settings.heartbeat_interval
-        self._next_look = now + self._settings.metadata_max_age
-        self._assignors.assigned(self._round.assignor, answer.assigned, self._round.joined.generation)
+        self._pulse.well()
+        self._next_heartbeat = self._clock() + self._settings.heartbeat_interval
         self._post(answer)
-        self._report(self._round)
+        self._report()
         self._listener.rebalanced()
         self._perform_news()
         with self._changed:
@@ -288,37 +230,14 @@ class Member:
                 action = self._todo.popleft()
             self._perform(action)
 
-    def _report(self, turn: Round) -> None:
+    def _report(self) -> None:
         owned = sorted(self._state.readable)
         log.info(
-            "group %s: generation %d by %s, member %s%s owns %d partition(s)%s",
+            "group %s: %s owns %d partition(s)%s",
             self._settings.group_id,
-            turn.joined.generation,
-            turn.assignor,
-            turn.joined.member_id,
-            " (leader)" if turn.leads else "",
+            self._rounds,
             len(owned),
             ": " + ", ".join(map(str, owned[:20])) + (", ..." if len(owned) > 20 else "") if owned else "",
-        )
-
-    def _shares(self, turn: Round) -> dict[str, bytes]:
-        """Everybody's share where this member is to assign, from metadata asked for now: stale ones would leave new
-        partitions to nobody."""
-        if turn.leads:
-            topics = assignment.subscribed_topics(turn.members) | self._topics
-            self._layout = self._look(topics, self._between_heartbeats())
-        if not turn.members:
-            return {}
-        return self._assignors.assign(turn.assignor, turn.members, self._layout)
-
-    def _between_heartbeats(self) -> Deadline:
-        """When an answer must be there that this thread waits for while it should heartbeat."""
-        return Deadline.after(self._settings.heartbeat_timeout, self._clock)
-
-    def _look(self, topics: set[str], deadline: Deadline) -> assignment.Layout:
-        found = self._cluster.metadata(topics, deadline).topics
-        return assignment.Layout(
-            {name: frozenset(topic.partitions) for name, topic in found.items() if topic.partitions and not topic.error}
         )
 
     def _keep_alive(self) -> None:
@@ -328,56 +247,28 @@ class Member:
         if me.phase not in (Phase.STABLE, Phase.DRAINING) or self._clock() < self._next_heartbeat:
             return
         self._next_heartbeat = self._clock() + self._settings.heartbeat_interval
-        refused = self._coordinator.heartbeat(me, self._between_heartbeats())
+        refused = self._coordinator.heartbeat(me, Deadline.after(self._settings.heartbeat_timeout, self._clock))
         # That the group rebalances is no news while it waits for this member, and the answer keeps the session alive.
         awaited = me.phase is Phase.DRAINING and refused is not None and refused.verdict is Verdict.REJOIN
         if refused is not None and not awaited:
             self._refused(refused)
             return
-        self._well()
-        if self._clock() >= self._next_look:
-            self._watch()
+        self._pulse.well()
+        if self._rounds.look_due():
+            if self._rounds.outdated():
+                self._post(SubscriptionChanged("topics or their partitions changed"))
         elif me.phase is Phase.STABLE:
             # Not while draining: it may take half a session, and the hand-over has a deadline.
             self._listener.heard(me)
 
-    def _well(self) -> float:
-        """The group has taken a sync or a heartbeat; returns the time."""
-        now = self._heard_at = self._clock()
-        self._warn_at = now + WARN_EVERY
-        self._backoff = self._settings.retry_backoff
-        return now
-
-    def _watch(self) -> None:
-        """Looks for topics that match now; as the leader also for partitions added to any of the group's topics."""
-        self._next_look = self._clock() + self._settings.metadata_max_age
-        deadline = self._between_heartbeats()
-        try:
-            topics = frozenset(self._settings.subscription.find(self._cluster, deadline))
-            leads = self._round is not None and self._round.leads
-            layout = self._look(set(self._layout.partitions) | topics, deadline) if leads else self._layout
-        except GroupSourceError as error:
-            log.warning("group %s: the topics could not be looked at: %s", self._settings.group_id, error)
-            return
-        if layout != self._layout or topics != self._topics:
-            self._topics = topics
-            self._post(SubscriptionChanged("topics or their partitions changed"))
-
     def _refused(self, refused: Refused) -> None:
-        level = logging.DEBUG if refused.verdict is Verdict.NAMED else logging.INFO
-        log.log(level, "group %s: %s", self._settings.group_id, refused.why)
-        if self._clock() >= self._warn_at:
-            self._warn_at = self._clock() + WARN_EVERY
-            log.warning(
-                "group %s: no success for %.0f s, and tried on: %s", self._settings.group_id, self.silence, refused.why
-            )
+        self._pulse.refused(refused)
         self._post(refused)
 
     def _pause(self, rediscover: bool) -> None:
         if rediscover:
             self._coordinator.rediscover()
-        pause, self._backoff = self._backoff, min(self._backoff * 2, self._settings.retry_backoff_max)
-        deadline = Deadline.after(pause, self._clock)
+        deadline = Deadline.after(self._pulse.pause(), self._clock)
         with self._changed:
             self._changed.wait_for(lambda: self._state.phase is Phase.LEFT, deadline.remaining())
         self._next_heartbeat = self._clock()

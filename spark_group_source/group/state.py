@@ -20,10 +20,21 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from spark_group_source.errors import GroupSourceError
+from spark_group_source.group.actions import Action, Gained, Join, Leave, Lost, Pause, Revoked, Sync
+from spark_group_source.group.events import (
+    BatchDone,
+    BatchPlanned,
+    Close,
+    Event,
+    Joined,
+    Refused,
+    SubscriptionChanged,
+    Synced,
+    Tick,
+)
 from spark_group_source.group.verdicts import Verdict
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.offsets import Partitions, TopicPartition
 
-Partitions = frozenset[TopicPartition]
 NONE: Partitions = frozenset()
 
 
@@ -64,111 +75,6 @@ class Membership:
         return {tp: since for tp, since in self.owned.items() if tp not in self.revoking}
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """JoinGroup was answered: this member is in a new generation, and has yet to learn its share."""
-
-    member_id: str
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class Synced:
-    """SyncGroup was answered with this member's share."""
-
-    assigned: Partitions
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A request of the membership failed. ``error`` is set where the verdict is fatal."""
-
-    verdict: Verdict
-    why: str
-    member_id: str = ""
-    error: GroupSourceError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BatchPlanned:
-    """Spark was given a batch; these partitions have work that is not committed, what it reads among them."""
-
-    partitions: Partitions
-
-
-@dataclass(frozen=True, slots=True)
-class BatchDone:
-    """The batch is completed. What could be committed of it is; of these partitions it could not yet."""
-
-    uncommitted: Partitions = NONE
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionChanged:
-    """Topics or partition counts are no longer those that were assigned."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time passed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """The query ends."""
-
-
-Event = Joined | Synced | Refused | BatchPlanned | BatchDone | SubscriptionChanged | Tick | Close
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    """Send JoinGroup, with what is owned."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sync:
-    """Send SyncGroup; as the leader, with everybody's share."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Wait a moment before the next request; ``rediscover`` to ask for the coordinator first."""
-
-    rediscover: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Leave:
-    """Send LeaveGroup."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gained:
-    """These partitions are owned from now on."""
-
-    partitions: Partitions
-
-
-@dataclass(frozen=True, slots=True)
-class Revoked:
-    """These partitions are given up in order; ``late`` are those whose batch did not end in time."""
-
-    partitions: Partitions
-    late: Partitions = NONE
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """These partitions were taken away: nothing of them may be committed any more."""
-
-    partitions: Partitions
-    why: str
-
-
-Action = Join | Sync | Pause | Leave | Gained | Revoked | Lost
 Step = tuple[Membership, list[Action]]
 
 

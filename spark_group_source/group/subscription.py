@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from spark_group_source.clock import Deadline
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.wire.cluster import Cluster, Topic
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.metadata import Topic
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
-from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+from kafka.protocol.metadata import FindCoordinatorRequest
 
 from spark_group_source.clock import Deadline, monotonic
 from spark_group_source.error_codes import GROUP_AUTHORIZATION_FAILED
@@ -19,9 +18,10 @@ from spark_group_source.errors import (
     GroupSourceError,
     ProtocolError,
 )
-from spark_group_source.wire import sockets, versions
+from spark_group_source.wire import metadata, sockets, versions
 from spark_group_source.wire.attempts import Attempts
 from spark_group_source.wire.connection import Connection
+from spark_group_source.wire.metadata import Broker, Metadata, Topic
 from spark_group_source.wire.settings import WireOptions
 
 GROUP = 0
@@ -32,40 +32,6 @@ LEAST_TURN = 1.0
 _TRANSIENT_COORDINATOR = {-1, 7, 14, 15, 16}
 
 _UNREACHABLE = "Check 'kafka.bootstrap.servers', and that the addresses brokers advertise can be reached."
-
-Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True, slots=True)
-class Broker:
-    """One broker, where it can be reached."""
-
-    id: int
-    host: str
-    port: int
-    rack: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """One topic; ``partitions`` maps each number to its leader's id, ``None`` where there is no leader now.
-
-    ``error`` is Kafka's error code, 0 where all is well.
-    """
-
-    name: str
-    id: str
-    partitions: Mapping[int, int | None]
-    internal: bool = False
-    error: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Metadata:
-    """What a broker told of the cluster."""
-
-    brokers: Mapping[int, Broker] = field(default_factory=dict)
-    topics: Mapping[str, Topic] = field(default_factory=dict)
 
 
 class Cluster:
@@ -85,21 +51,10 @@ class Cluster:
         Raises:
             BrokerUnavailable: no broker answered until the deadline.
         """
-        wanted = None
-        if topics is not None:
-            topic_of = MetadataRequest.MetadataRequestTopic
-            wanted = [topic_of(version=versions.METADATA, name=name) for name in sorted(topics)]
-        request = MetadataRequest(
-            version=versions.METADATA,
-            topics=wanted,
-            allow_auto_topic_creation=False,
-            include_topic_authorized_operations=False,
-        )
-        answer = self._ask_anyone(request, deadline)
-        self._brokers = {each.node_id: Broker(each.node_id, each.host, each.port, each.rack) for each in answer.brokers}
-        told = {each.name: _topic(each) for each in answer.topics}
-        self._topics.update(told)
-        return Metadata(dict(self._brokers), told)
+        told = metadata.interpret(self._ask_anyone(metadata.build(topics), deadline))
+        self._brokers = dict(told.brokers)
+        self._topics.update(told.topics)
+        return told
 
     def topics(self, names: Collection[str], deadline: Deadline, *, fresh: bool = False) -> dict[str, Topic]:
         """What the cluster said of these topics last; asks where it has not been asked yet, or ``fresh`` is set.
@@ -254,16 +209,6 @@ class Cluster:
             return now
 
         return following
-
-
-def _topic(told: Any) -> Topic:
-    return Topic(
-        told.name,
-        str(told.topic_id),
-        {each.partition_index: each.leader_id if each.leader_id >= 0 else None for each in told.partitions},
-        told.is_internal,
-        told.error_code,
-    )
 
 
 def _no_coordinator(group_id: str, errno: int) -> GroupError:

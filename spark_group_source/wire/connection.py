@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-import struct
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from spark_group_source.clock import Deadline, monotonic
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, ProtocolError
 from spark_group_source.wire import sasl, sockets, tls, versions
 from spark_group_source.wire.interrupt import Interrupt, Interrupted
+from spark_group_source.wire.payload import Payload, correlation_id, header_size
 from spark_group_source.wire.receiver import MAX_FRAME, Receiver
 from spark_group_source.wire.settings import Sasl, WireOptions
 
@@ -31,16 +31,6 @@ _NO_SASL = (
     "A listener with SASL ends connections without it like this: check the port in 'kafka.bootstrap.servers', or set"
     " 'kafka.security.protocol' to SASL_SSL or SASL_PLAINTEXT."
 )
-_SIZE = struct.Struct(">i")
-
-
-@dataclass(frozen=True, slots=True)
-class Payload:
-    """A response as it came: ``body`` begins behind the response header, and lies in ``buffer``."""
-
-    request: Any
-    body: memoryview
-    buffer: bytearray
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +137,7 @@ class Connection:
         """
         payload = self.receive_payload(deadline, interrupt)
         try:
-            return _response_class(payload.request).decode(payload.body)
+            return payload.decode()
         except Exception as error:  # whatever foreign code stumbles over in bytes that make no sense
             raise self._no_response(payload.request) from error
 
@@ -158,10 +148,10 @@ class Connection:
         sent = self._in_flight[0]
         with self._closing_on_failure(sent, deadline):
             frame, buffer = self._receiver.receive(self._open_socket(), deadline, interrupt)
-            (answered,) = _SIZE.unpack_from(frame)
+            answered = correlation_id(frame)
             if answered != sent.correlation_id:
                 raise ProtocolError(f"Broker {self} answered request {answered} where {sent.correlation_id} was due.")
-            header = _header_size(sent.request, frame)
+            header = header_size(sent.request, frame)
             if header is None:
                 raise self._no_response(sent.request)
             self._in_flight.popleft()
@@ -195,18 +185,7 @@ class Connection:
             sock.close()
 
     def _check_versions(self, deadline: Deadline) -> None:
-        request = ApiVersionsRequest(
-            version=versions.API_VERSIONS, client_software_name="spark-group-source", client_software_version="1"
-        )
-        spoken = {each.api_key: each for each in self.call(request, deadline).api_keys}
-        for needed, version in versions.PINNED.items():
-            known = spoken.get(needed.API_KEY)
-            if known is None or not known.min_version <= version <= known.max_version:
-                spoken_ones = f"{known.min_version} to {known.max_version}" if known else "none"
-                raise ProtocolError(
-                    f"Broker {self} does not speak version {version} of {needed.name}, but {spoken_ones}.",
-                    "Kafka 3.3 or later is needed.",
-                )
+        versions.check(self.call(versions.request(), deadline), str(self))
         self._receiver.max_frame = MAX_FRAME
 
     def _authenticate(self, settings: Sasl, deadline: Deadline) -> None:
@@ -253,19 +232,3 @@ class Connection:
 def _named(host: str, port: int, broker_id: int | None) -> str:
     where = sockets.address(host, port)
     return where if broker_id is None else f"{broker_id} ({where})"
-
-
-def _response_class(request: Any) -> Any:
-    return request.header.get_response_class()
-
-
-def _header_size(request: Any, frame: memoryview) -> int | None:
-    """Bytes of the response header: the correlation id, and in flexible versions an empty set of tagged fields.
-
-    ``None`` where there is no such header.
-    """
-    answer = _response_class(request)
-    # ApiVersions keeps the old header in all versions, so that brokers can answer versions they do not know.
-    if request.API_KEY == ApiVersionsRequest.API_KEY or not answer.flexible_version_q(request.API_VERSION):
-        return _SIZE.size
-    return _SIZE.size + 1 if len(frame) > _SIZE.size and frame[_SIZE.size] == 0 else None

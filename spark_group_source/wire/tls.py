@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from spark_group_source import ssl_stores
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import (
     AuthenticationFailed,
@@ -24,7 +23,7 @@ from spark_group_source.errors import (
     GroupSourceError,
     OptionError,
 )
-from spark_group_source.wire import sockets
+from spark_group_source.wire import sockets, ssl_stores
 from spark_group_source.wire.settings import Tls
 
 PROTOCOLS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}

@@ -6,6 +6,8 @@ checks that the broker speaks them all. Fetch 13 is the first with topic ids.
 
 from __future__ import annotations
 
+from typing import Any
+
 from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer import (
     FetchRequest,
@@ -17,7 +19,9 @@ from kafka.protocol.consumer import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
-from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
+
+from spark_group_source.errors import ProtocolError
 
 API_VERSIONS = 3
 FETCH = 13
@@ -48,3 +52,23 @@ PINNED = {
     DescribeGroupsRequest: DESCRIBE_GROUPS,
 }
 """Request class to the version sent."""
+
+
+def request() -> Any:
+    """Asks a broker what it speaks."""
+    return ApiVersionsRequest(
+        version=API_VERSIONS, client_software_name="spark-group-source", client_software_version="1"
+    )
+
+
+def check(answer: Any, broker: str) -> None:
+    """Raises ``ProtocolError`` if the broker does not speak one of the pinned versions."""
+    spoken = {each.api_key: each for each in answer.api_keys}
+    for needed, version in PINNED.items():
+        known = spoken.get(needed.API_KEY)
+        if known is None or not known.min_version <= version <= known.max_version:
+            spoken_ones = f"{known.min_version} to {known.max_version}" if known else "none"
+            raise ProtocolError(
+                f"Broker {broker} does not speak version {version} of {needed.name}, but {spoken_ones}.",
+                "Kafka 3.3 or later is needed.",
+            )

@@ -9,14 +9,17 @@ from typing import Any, Protocol
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.driver import Driver, group_settings
 from spark_group_source.group.commits import Committed
 from spark_group_source.group.coordinator import Coordinator
+from spark_group_source.group.events import Refused
+from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.member import Member
-from spark_group_source.group.state import Membership, Refused
+from spark_group_source.group.state import Membership
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
-from spark_group_source.option_table import SourceOptions
-from spark_group_source.options import parse_options
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.table import SourceOptions
+from spark_group_source.query.driver import Driver
+from spark_group_source.query.group_settings import group_settings
 from spark_group_source.testing.fake import FakeKafka
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
@@ -109,7 +112,7 @@ class Query:
 
     def owns(self) -> set[int]:
         """Numbers of the partitions that the next batch may read."""
-        return {tp.partition for tp in self.me.readable if tp in self.driver._share.positions(self.me)}
+        return {tp.partition for tp in self.me.readable if tp in self.driver._ledger.positions(self.me)}
 
     def close(self) -> None:
         self.driver.close()
@@ -124,7 +127,8 @@ class Bench:
         self.group = group
         self._queries: list[Query] = []
         self._cluster = Cluster(WireOptions(self.options().bootstrap_servers, "operator"))
-        self._operator = Coordinator(self._cluster, group_settings(self.options()))
+        self._operator = GroupOffsets(self._cluster, group_settings(self.options()))
+        self._coordinator = Coordinator(self._cluster, group_settings(self.options()))
 
     def options(self, **given: str) -> SourceOptions:
         base = {
@@ -178,7 +182,7 @@ class Bench:
 
     def expire(self, query: Query) -> None:
         """The session of a query's member ends."""
-        assert self._operator.leave(query.me.member_id, "expired by the test", Deadline.after(PATIENCE)) is None
+        assert self._coordinator.leave(query.me.member_id, "expired by the test", Deadline.after(PATIENCE)) is None
 
     def close(self) -> None:
         for query in self._queries:

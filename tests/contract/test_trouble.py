@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from spark_group_source import start_check
 from spark_group_source.error_codes import describe
 from spark_group_source.errors import BrokerUnavailable, CommitFailed, GroupError, GroupSourceError, TopicError
 from spark_group_source.group.commits import MARK, Committed
-from spark_group_source.group.state import Phase, Refused
+from spark_group_source.group.state import Phase
 from spark_group_source.group.verdicts import VERDICTS, Verdict, denied
+from spark_group_source.query import start_check
 from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.contract.conftest import BASE, PATIENCE, Bench, Query, eventually
 
@@ -133,7 +133,7 @@ def test_a_commit_that_succeeds_within_the_retries_does_not_fail_the_query(on_fa
         query.begin()
         fake.next("OffsetCommit", Fault(error=14), times=2)
         query.finish()
-        eventually(lambda: not query.poll() and not query.driver._share.uncommitted(), "the commit")
+        eventually(lambda: not query.poll() and not query.driver._ledger.uncommitted(), "the commit")
     assert on_fake.committed()[0] == 3
 
 
@@ -236,13 +236,13 @@ def test_a_hand_over_does_not_wait_for_a_start_that_was_committed_meanwhile(on_f
     fake.next("OffsetCommit", Fault(error=14), times=10_000)
     first = on_fake.start()
     first.begin()
-    share = first.driver._share
-    share.completed({on_fake.tp(0): 0})  # the batch failed: nothing is in flight but starts that are not committed
+    ledger = first.driver._ledger
+    ledger.completed({on_fake.tp(0): 0})  # the batch failed: nothing is in flight but starts that are not committed
     first.driver._planned = first.driver._planned_from = None
-    first.driver._member.batch_done(share.uncommitted())
+    first.driver._member.batch_done(ledger.uncommitted())
     assert len(first.me.in_flight) == 4
     fake.clear_faults()
-    eventually(lambda: not share.uncommitted(), "the member's thread to commit them")
+    eventually(lambda: not ledger.uncommitted(), "the member's thread to commit them")
     second = on_fake.query()
     second.driver.start(second.end)
 
@@ -292,8 +292,8 @@ def test_an_outage_of_all_brokers_is_outlived(on_fake: Bench, fake: FakeKafka, m
         broker.stop()
     with monkeypatch.context() as outage:
         # One poll looks at the ends, and at the topics whose leaders do not answer.
-        outage.setattr("spark_group_source.log_ends.LOOK_TIMEOUT", 0.2)
-        outage.setattr("spark_group_source.topic_ids.LOOK_TIMEOUT", 0.2)
+        outage.setattr("spark_group_source.query.log_ends.LOOK_TIMEOUT", 0.2)
+        outage.setattr("spark_group_source.query.topic_ids.LOOK_TIMEOUT", 0.2)
         for _ in range(3):
             assert not query.poll()
     for broker in fake.brokers.values():
@@ -316,7 +316,7 @@ def test_a_hung_broker_does_not_keep_commits_from_the_new_coordinator(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A host that is gone without a word: it takes bytes and never answers.
-    monkeypatch.setattr("spark_group_source.log_ends.LOOK_TIMEOUT", 1.0)
+    monkeypatch.setattr("spark_group_source.query.log_ends.LOOK_TIMEOUT", 1.0)
     on_fake.produce(5)
     query = on_fake.start()
     query.begin()
@@ -332,8 +332,8 @@ def test_a_hung_broker_does_not_keep_commits_from_the_new_coordinator(
 def test_a_hung_leader_does_not_keep_the_others_partitions_from_being_read(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_group_source.log_ends.LOOK_TIMEOUT", 0.5)
-    monkeypatch.setattr("spark_group_source.topic_ids.LOOK_TIMEOUT", 0.5)
+    monkeypatch.setattr("spark_group_source.query.log_ends.LOOK_TIMEOUT", 0.5)
+    monkeypatch.setattr("spark_group_source.query.topic_ids.LOOK_TIMEOUT", 0.5)
     query = on_fake.start()
     assert not query.poll()
     fake.brokers[2].hung = True
@@ -350,7 +350,7 @@ def test_a_partition_without_a_leader_does_not_kill_the_query(
     query = on_fake.start()
     fake.next("ListOffsets", Fault(error=6), times=10_000)
     with monkeypatch.context() as outage:
-        outage.setattr("spark_group_source.log_ends.LOOK_TIMEOUT", 0.2)
+        outage.setattr("spark_group_source.query.log_ends.LOOK_TIMEOUT", 0.2)
         for _ in range(3):
             assert not query.poll()
     fake.clear_faults()
@@ -364,7 +364,7 @@ def test_a_new_owner_reads_those_partitions_whose_leaders_answer(
     on_fake.produce(5, 0, 0, 5)
     query = on_fake.start()
     with monkeypatch.context() as outage:
-        outage.setattr("spark_group_source.share.RESOLVE_TIMEOUT", 0.5)
+        outage.setattr("spark_group_source.query.starts.RESOLVE_TIMEOUT", 0.5)
         assert {each.partition for each in query.begin()} == {0}
     fake.logs["topic"][3].leader = leader
     query.finish()
@@ -396,9 +396,9 @@ def test_pauses_between_tries_double_up_to_the_longest_and_begin_anew_after_a_su
 ) -> None:
     query = on_fake.start(kafka_retry_backoff_ms="5", kafka_retry_backoff_max_ms="15")
     fake.next("Heartbeat", Fault(error=14), times=10_000)
-    eventually(lambda: query.member._backoff == 0.015, "the longest pause")
+    eventually(lambda: query.member._pulse._backoff == 0.015, "the longest pause")
     fake.clear_faults()
-    eventually(lambda: query.member._backoff == 0.005, "the first pause")
+    eventually(lambda: query.member._pulse._backoff == 0.005, "the first pause")
 
 
 def test_the_group_is_joined_again_after_the_session_was_ended(on_fake: Bench, fake: FakeKafka) -> None:
@@ -459,10 +459,10 @@ def test_a_second_member_with_the_same_instance_id_fences_the_first_which_says_s
 def test_an_instance_id_that_is_not_released_is_warned_of_now_and_then_and_waited_for(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("spark_group_source.group.member.WARN_EVERY", 0.05)
+    monkeypatch.setattr("spark_group_source.group.pulse.WARN_EVERY", 0.05)
     fake.next("JoinGroup", Fault(error=111), times=10_000)
     query = on_fake.query(kafka_group_instance_id="one", kafka_retry_backoff_max_ms="100")
-    with caplog.at_level(logging.WARNING, "spark_group_source.group.member"):
+    with caplog.at_level(logging.WARNING, "spark_group_source.group.pulse"):
         query.driver.start(query.end)
         eventually(lambda: caplog.text.count("111 (UNRELEASED_INSTANCE_ID)") >= 3, "warnings")
     fake.clear_faults()
@@ -478,29 +478,15 @@ def test_while_a_hand_over_waits_for_its_batch_each_heartbeat_is_a_success_and_o
     on_fake.produce(5, 5)
     first = on_fake.start(kafka_partition_assignment_strategy="range")
     first.begin()
-    with caplog.at_level(logging.INFO, "spark_group_source.group.member"):
+    with caplog.at_level(logging.INFO, "spark_group_source.group"):
         second = on_fake.query(kafka_partition_assignment_strategy="range")
         second.driver.start(second.end)
         eventually(lambda: first.me.phase is Phase.DRAINING, "the hand-over that waits")
-        before, heard_at = heartbeats(), first.member._heard_at
+        before, heard_at = heartbeats(), first.member._pulse._heard_at
         eventually(lambda: heartbeats() > before + 5, "heartbeats while it waits")
         assert first.me.phase is Phase.DRAINING
-    assert first.member._heard_at > heard_at, "or it warns of a minute without success"
+    assert first.member._pulse._heard_at > heard_at, "or it warns of a minute without success"
     assert caplog.text.count("Heartbeat was answered with 27") == 1
-
-
-def test_warnings_of_a_group_that_refuses_are_a_minute_apart(
-    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
-) -> None:
-    query = on_fake.query(kafka_retry_backoff_ms="1", kafka_retry_backoff_max_ms="1")
-    times = [0.0]
-    query.driver._member._clock = lambda: times[-1]
-    query.member._heard_at, query.member._warn_at = 0.0, 60.0
-    with caplog.at_level(logging.WARNING, "spark_group_source.group.member"):
-        for at, told in ((59.0, 0), (61.0, 1), (62.0, 1), (120.0, 1), (121.0, 2)):
-            times.append(at)
-            query.member._refused(Refused(Verdict.RETRY, "why"))
-            assert caplog.text.count("tried on: why") == told
 
 
 def test_a_member_that_shares_no_assignor_is_refused_with_the_option_to_change(on_fake: Bench) -> None:
@@ -655,7 +641,7 @@ def test_what_nobody_expected_on_the_members_thread_fails_the_query_with_it_as_t
     def stumble(*_: object) -> None:
         raise LookupError("a bug")
 
-    monkeypatch.setattr(query.driver._member._coordinator, "heartbeat", stumble)
+    monkeypatch.setattr(query.member._coordinator, "heartbeat", stumble)
 
     with pytest.raises(GroupSourceError, match=r"The membership in group .* failed: LookupError\('a bug'\)"):
         eventually(query.poll, "the failure")

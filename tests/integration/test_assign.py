@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_group_source.driver import Driver
 from spark_group_source.errors import GroupError
 from spark_group_source.offsets import BatchOffset
-from spark_group_source.options import parse_options
+from spark_group_source.query.driver import Driver
 from spark_group_source.testing.kafka import EmbeddedKafka
-from spark_group_source.wire.settings import WireOptions
+from tests.drivers import drivers
 
 Start = Callable[..., Driver]
 
@@ -27,19 +26,14 @@ def topic(kafka: EmbeddedKafka, unique: Callable[[str], str]) -> str:
 
 @pytest.fixture
 def start(kafka: EmbeddedKafka, group: str) -> Iterator[Start]:
-    running: list[Driver] = []
-
-    def begin(**given: str) -> Driver:
-        base = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.group.id": group}
-        parsed = parse_options(base | {"startingOffsets": "earliest", "kafka.client.id": "tests"} | given)
-        running.append(Driver(parsed, WireOptions(parsed.bootstrap_servers, "tests")))
-        running[-1].start(BatchOffset())
-        running[-1].await_share()
-        return running[-1]
-
-    yield begin
-    for each in running:
-        each.close()
+    base = {
+        "kafka.bootstrap.servers": kafka.bootstrap_servers,
+        "kafka.group.id": group,
+        "startingOffsets": "earliest",
+        "kafka.client.id": "tests",
+    }
+    with drivers(base) as begin:
+        yield begin
 
 
 def test_offsets_of_assigned_partitions_are_committed_to_a_group_without_members(

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
-from spark_group_source.driver import Driver
 from spark_group_source.errors import DataLoss
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
-from spark_group_source.options import parse_options
+from spark_group_source.query.driver import Driver
 from spark_group_source.testing.kafka import EmbeddedKafka
-from spark_group_source.wire.settings import WireOptions
+from tests.drivers import drivers
 
 DEADLINE = 30.0
 Start = Callable[..., Driver]
@@ -31,25 +29,19 @@ def topic(kafka: EmbeddedKafka, unique: Callable[[str], str]) -> str:
 @pytest.fixture
 def start(kafka: EmbeddedKafka, topic: str, group: str) -> Iterator[Start]:
     """Starts a query of the test's group, with options and a checkpoint's offset."""
-    running = []
+    base = {
+        "kafka.bootstrap.servers": kafka.bootstrap_servers,
+        "kafka.group.id": group,
+        "startingOffsets": "earliest",
+        "kafka.heartbeat.interval.ms": "100",
+        "kafka.metadata.max.age.ms": "100",
+    }
+    with drivers(base) as begin:
 
-    def begin(logged: BatchOffset | None = None, **options: Any) -> Driver:
-        given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.group.id": group}
-        given |= {
-            "startingOffsets": "earliest",
-            "kafka.heartbeat.interval.ms": "100",
-            "kafka.metadata.max.age.ms": "100",
-        }
-        given |= {} if "subscribePattern" in options else {"subscribe": topic}
-        parsed = parse_options(given | options)
-        running.append(Driver(parsed, WireOptions(parsed.bootstrap_servers, "test")))
-        running[-1].start(logged or BatchOffset())
-        running[-1].await_share()
-        return running[-1]
+        def start(logged: BatchOffset | None = None, **options: str) -> Driver:
+            return begin(logged, **(options if "subscribePattern" in options else {"subscribe": topic} | options))
 
-    yield begin
-    for each in running:
-        each.close()
+        yield start
 
 
 def next_batch(query: Driver, end: BatchOffset) -> BatchOffset:

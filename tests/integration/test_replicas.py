@@ -9,11 +9,11 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.fetch import pool
-from spark_group_source.input_partitions import Application
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
-from spark_group_source.options import parse_options
-from spark_group_source.schema import source_schema
-from spark_group_source.stream import GroupStreamReader
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.spark.input_partitions import Application
+from spark_group_source.spark.schema import source_schema
+from spark_group_source.spark.stream import GroupStreamReader
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions

@@ -10,7 +10,6 @@ import pytest
 from kafka.protocol.metadata import MetadataRequest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.driver import Driver
 from spark_group_source.errors import (
     AuthenticationFailed,
     BrokerError,
@@ -22,14 +21,16 @@ from spark_group_source.errors import (
 )
 from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.task import FetchTask
-from spark_group_source.input_partitions import wire_options
 from spark_group_source.offsets import BatchOffset, OffsetRange
-from spark_group_source.options import parse_options
-from spark_group_source.schema import columns_of, source_schema
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.query.driver import Driver
+from spark_group_source.spark.input_partitions import wire_options
+from spark_group_source.spark.schema import columns_of, source_schema
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from tests.certificates import Authority, parts
+from tests.drivers import drivers
 from tests.integration.query_process import eventually
 from tests.integration.secured import ALICE, BOB, KEY_PASSWORD, PASSWORD, SESSION_MS, Secured
 
@@ -226,19 +227,14 @@ Start = Callable[..., Driver]
 @pytest.fixture
 def start(topic: str, group: str) -> Iterator[Start]:
     """Starts a query with the security options that are given."""
-    begun = []
-
-    def begin(security: dict[str, str], **more: str) -> Driver:
-        given = {"kafka.group.id": group, "subscribe": topic, "startingOffsets": "earliest"}
-        parsed = parse_options({**given, "kafka.heartbeat.interval.ms": "200", **security, **more})
-        begun.append(Driver(parsed, wire_options(parsed, "test")))
-        begun[-1].start(BatchOffset())
-        begun[-1].await_share()
-        return begun[-1]
-
-    yield begin
-    for each in begun:
-        each.close()
+    base = {
+        "kafka.group.id": group,
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "kafka.heartbeat.interval.ms": "200",
+    }
+    with drivers(base) as begin:
+        yield lambda security, **more: begin(**security, **more)
 
 
 def test_a_member_stays_in_its_group_over_the_end_of_sessions(

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_group_source.option_table import OPTIONS
-from tests.unit.test_client_options import CONSUMER, SECURITY
+from spark_group_source.options.table import OPTIONS
+from tests.unit.options.test_client_options import CONSUMER, SECURITY
 
 TESTS = Path(__file__).resolve().parents[1]
 DOCS = TESTS.parent / "docs" / "options.md"

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from spark_group_source.option_table import OPTIONS, SourceOptions
+from spark_group_source.options.table import OPTIONS, SourceOptions
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 TABLE = re.compile(r"(<!-- options: [^\n]*-->\n).*?(<!-- /options -->)", re.DOTALL)

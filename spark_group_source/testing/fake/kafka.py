@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -15,27 +15,13 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from spark_group_source.testing.fake.faults import Fault, Faults
 from spark_group_source.testing.fake.group import UNKNOWN_MEMBER, FakeGroup
+from spark_group_source.testing.fake.log import NOT_LEADER, FakeLog
 from spark_group_source.testing.fake.server import REQUESTS, FakeBroker
 
-UNKNOWN_TOPIC, OUT_OF_RANGE, NOT_LEADER, METADATA_TOO_LARGE, NOT_COORDINATOR, UNKNOWN_TOPIC_ID = 3, 1, 6, 12, 16, 100
+UNKNOWN_TOPIC, METADATA_TOO_LARGE, NOT_COORDINATOR, UNKNOWN_TOPIC_ID = 3, 12, 16, 100
 MAX_METADATA = 4096
 
 Partition = tuple[str, int]
-
-
-@dataclass
-class FakeLog:
-    """One partition: its leader, and its record batches as (first offset, next offset, bytes).
-
-    ``nearest`` maps a rack to the follower that the leader names to readers there.
-    """
-
-    leader: int | None
-    batches: list[tuple[int, int, bytes]] = field(default_factory=list)
-    start: int = 0
-    end: int = 0
-    stable: int | None = None
-    nearest: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +108,13 @@ class FakeKafka:
     def append(self, topic: str, partition: int, batch: bytes, offsets: int) -> None:
         """Appends a batch as it is, over that many offsets; its base offset is set, which no checksum covers."""
         with self._changed:
-            log = self.logs[topic][partition]
-            based = log.end.to_bytes(8, "big") + batch[8:]
-            log.batches.append((log.end, log.end + offsets, based))
-            log.end += offsets
+            self.logs[topic][partition].append(batch, offsets)
             self._changed.notify_all()
 
     def truncate(self, topic: str, partition: int, start: int) -> None:
         """Deletes records before ``start``, as retention does."""
         with self._changed:
-            log = self.logs[topic][partition]
-            log.start = start
-            log.batches = [each for each in log.batches if each[1] > start]
+            self.logs[topic][partition].truncate(start)
 
     def group(self, group: str) -> FakeGroup:
         """The state of a group; only to be looked at."""
@@ -314,10 +295,7 @@ class FakeKafka:
                 if log is None or log.leader != node:
                     errno, offset = (UNKNOWN_TOPIC if log is None else NOT_LEADER), -1
                 else:
-                    end = log.end if request.isolation_level != 1 or log.stable is None else log.stable
-                    errno, offset = 0, log.start if part.timestamp == -2 else end
-                    if part.timestamp >= 0:
-                        offset = _at_time(log, part.timestamp, end)
+                    errno, offset = 0, log.offset(part.timestamp, request.isolation_level == 1)
                 parts.append(
                     part_of(
                         version=7,
@@ -347,7 +325,7 @@ class FakeKafka:
             logs = self.logs.get(by_id.get(str(topic.topic_id), ""), {})
             for part in topic.partitions:
                 log = logs.get(part.partition)
-                if log is None or not log.start <= part.fetch_offset <= log.end or part.fetch_offset < log.end:
+                if log is None or log.answers(part.fetch_offset):
                     return True
         return False
 
@@ -358,28 +336,9 @@ class FakeKafka:
         told.aborted_transactions = []
         if name is None or log is None:
             told.error_code = UNKNOWN_TOPIC_ID if name is None else UNKNOWN_TOPIC
-        elif log.leader != node and node not in log.nearest.values():
-            told.error_code = NOT_LEADER
-        elif log.leader == node and rack in log.nearest:
-            told.preferred_read_replica = log.nearest[rack]
-        elif not log.start <= asked.fetch_offset <= log.end:
-            told.error_code = OUT_OF_RANGE
         else:
-            told.high_watermark, told.last_stable_offset, told.log_start_offset = log.end, log.end, log.start
-            found = [raw for _, after, raw in log.batches if after > asked.fetch_offset]
-            # At least one batch is whole, whatever its size; the last of several may be cut.
-            size = max(asked.partition_max_bytes, len(found[0]) if found else 0)
-            told.records = b"".join(found)[:size]
+            log.fetch(asked, node, rack, told)
         return told
-
-
-def _at_time(log: FakeLog, timestamp: int, end: int) -> int:
-    """The first offset of the first batch that has a record as late; -1 where none has."""
-    for first, _, raw in log.batches:
-        latest = int.from_bytes(raw[35:43], "big", signed=True)  # the largest timestamp, in the header of format 2
-        if latest >= timestamp and first < end:
-            return max(first, log.start)
-    return -1
 
 
 def _response_of(request: Any) -> Any:

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import pytest
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
-from spark_group_source.assignors import ASSIGNORS
 from spark_group_source.errors import OptionError
 from spark_group_source.group.assignment import (
     Assignors,
@@ -16,6 +15,7 @@ from spark_group_source.group.assignment import (
     decode_assignment,
     subscribed_topics,
 )
+from spark_group_source.group.assignors import ASSIGNORS
 from spark_group_source.offsets import TopicPartition
 
 EIGHT = [TopicPartition("t", number) for number in range(8)]
@@ -168,7 +168,7 @@ def test_partitions_are_kept_across_a_rebalance_only_where_all_assignors_can(
 
 
 def test_a_users_assignor_that_fails_is_named() -> None:
-    assignors = Assignors(["tests.unit.test_assignors:Fails"])
+    assignors = Assignors(["tests.unit.group.test_assignors:Fails"])
     for call in (
         lambda: assignors.subscriptions(["t"], [], -1),
         lambda: assignors.assign("fails", [], LAYOUT),

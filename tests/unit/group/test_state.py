@@ -5,29 +5,19 @@ from __future__ import annotations
 import pytest
 
 from spark_group_source.errors import GroupError
-from spark_group_source.group.state import (
-    Action,
+from spark_group_source.group.actions import Action, Gained, Join, Leave, Lost, Pause, Revoked, Sync
+from spark_group_source.group.events import (
     BatchDone,
     BatchPlanned,
     Close,
     Event,
-    Gained,
-    Join,
     Joined,
-    Leave,
-    Lost,
-    Membership,
-    Pause,
-    Phase,
     Refused,
-    Revoked,
-    Step,
     SubscriptionChanged,
-    Sync,
     Synced,
     Tick,
-    step,
 )
+from spark_group_source.group.state import Membership, Phase, Step, step
 from spark_group_source.group.verdicts import Verdict
 from spark_group_source.offsets import TopicPartition
 

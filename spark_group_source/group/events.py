@@ -1,0 +1,68 @@
+"""What happens to a membership: the events that :func:`spark_group_source.group.state.step` takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_group_source.errors import GroupSourceError
+from spark_group_source.group.verdicts import Verdict
+from spark_group_source.offsets import Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """JoinGroup was answered: this member is in a new generation, and has yet to learn its share."""
+
+    member_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """SyncGroup was answered with this member's share."""
+
+    assigned: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request of the membership failed. ``error`` is set where the verdict is fatal."""
+
+    verdict: Verdict
+    why: str
+    member_id: str = ""
+    error: GroupSourceError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlanned:
+    """Spark was given a batch; these partitions have work that is not committed, what it reads among them."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDone:
+    """The batch is completed. What could be committed of it is; of these partitions it could not yet."""
+
+    uncommitted: Partitions = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionChanged:
+    """Topics or partition counts are no longer those that were assigned."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The query ends."""
+
+
+Event = Joined | Synced | Refused | BatchPlanned | BatchDone | SubscriptionChanged | Tick | Close

@@ -1,0 +1,139 @@
+"""The offsets of a group as its coordinator keeps them: reading and committing them, and who else may.
+
+One :class:`GroupOffsets` belongs to one thread.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kafka.protocol.admin import DescribeGroupsRequest
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
+
+from spark_group_source.clock import Deadline
+from spark_group_source.error_codes import UNKNOWN_MEMBER_ID
+from spark_group_source.group.channel import Channel
+from spark_group_source.group.commits import Committed
+from spark_group_source.group.events import Refused
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.state import Membership
+from spark_group_source.group.verdicts import Verdict, verdict
+from spark_group_source.offsets import Offsets, TopicPartition, numbers_by_topic
+from spark_group_source.wire.cluster import Cluster
+
+NO_MEMBERS = (
+    "What is read with 'assign' can be committed only to a group without members: give this query a"
+    " 'kafka.group.id' of its own, or stop the members"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAnswer:
+    """What became of a commit, by partition; ``refused`` is an error of the request as a whole."""
+
+    confirmed: Offsets
+    errors: Mapping[TopicPartition, int]
+    refused: Refused | None = None
+
+
+class GroupOffsets:
+    """The offsets of one group, over one thread's cluster."""
+
+    def __init__(self, cluster: Cluster, settings: GroupSettings) -> None:
+        self._settings = settings
+        self._channel = Channel(cluster, settings.group_id, "offsets")
+
+    def commit(self, me: Membership, offsets: Offsets, metadata: str, deadline: Deadline) -> CommitAnswer:
+        """Commits offsets as member ``me``; the broker refuses them if its generation is over.
+
+        Without a member id, they are refused if the group has members.
+        """
+        by_topic: dict[str, list[Any]] = defaultdict(list)
+        topic_of = OffsetCommitRequest.OffsetCommitRequestTopic
+        for tp, offset in sorted(offsets.items()):
+            by_topic[tp.topic].append(
+                topic_of.OffsetCommitRequestPartition(
+                    version=8,
+                    partition_index=tp.partition,
+                    committed_offset=offset,
+                    committed_leader_epoch=-1,
+                    committed_metadata=metadata,
+                )
+            )
+        request = OffsetCommitRequest(
+            version=8,
+            group_id=self._settings.group_id,
+            generation_id_or_member_epoch=me.generation,
+            member_id=me.member_id,
+            group_instance_id=self._settings.instance_id,
+            topics=[topic_of(version=8, name=name, partitions=parts) for name, parts in by_topic.items()],
+        )
+        answer = self._channel.call(request, deadline)
+        if isinstance(answer, Refused):
+            return CommitAnswer({}, {}, answer)
+        codes = {TopicPartition(t.name, p.partition_index): p.error_code for t in answer.topics for p in t.partitions}
+        found = self._interpreted(offsets, codes)
+        if found.refused is not None and not me.member_id and UNKNOWN_MEMBER_ID in codes.values():
+            why = f"{found.refused.why}: the group has members. {NO_MEMBERS}"
+            return replace(found, refused=replace(found.refused, why=why))
+        return found
+
+    def _interpreted(self, offsets: Offsets, codes: Mapping[TopicPartition, int]) -> CommitAnswer:
+        confirmed = {tp: offset for tp, offset in offsets.items() if codes.get(tp) == 0}
+        errors = {tp: errno for tp, errno in codes.items() if errno}
+        # Errors of the group come with every partition; those of single partitions leave the others committed.
+        whole = [errno for errno in errors.values() if verdict(errno) not in (Verdict.SKIP, Verdict.SHORTEN)]
+        if not whole:
+            return CommitAnswer(confirmed, errors)
+        topics = {tp.topic for tp, errno in errors.items() if errno == whole[0]}
+        return CommitAnswer(confirmed, errors, self._channel.refused("OffsetCommit", whole[0], topics=topics))
+
+    def committed(
+        self, partitions: Iterable[TopicPartition], deadline: Deadline
+    ) -> dict[TopicPartition, Committed] | Refused:
+        """What the group has committed; partitions without a commit are left out.
+
+        Asks for stable offsets: a transaction that is about to commit some makes the answer wait.
+        """
+        group_of = OffsetFetchRequest.OffsetFetchRequestGroup
+        topics = [
+            group_of.OffsetFetchRequestTopics(version=8, name=name, partition_indexes=numbers)
+            for name, numbers in numbers_by_topic(partitions).items()
+        ]
+        request = OffsetFetchRequest(
+            version=8,
+            groups=[group_of(version=8, group_id=self._settings.group_id, topics=topics)],
+            require_stable=True,
+        )
+        answer = self._channel.call(request, deadline.at_most(self._settings.offset_fetch_timeout))
+        if isinstance(answer, Refused):
+            return answer
+        group = answer.groups[0]
+        found = {}
+        for topic in group.topics:
+            for part in topic.partitions:
+                if part.error_code and verdict(part.error_code) is not Verdict.SKIP:
+                    return self._channel.refused("OffsetFetch", part.error_code, topics=[topic.name])
+                if part.committed_offset >= 0:
+                    tp = TopicPartition(topic.name, part.partition_index)
+                    found[tp] = Committed(part.committed_offset, part.metadata or "")
+        return self._channel.refused("OffsetFetch", group.error_code) if group.error_code else found
+
+    def clients(self, deadline: Deadline) -> list[str] | Refused:
+        """Client id and host of each member of the group.
+
+        Of a group of Kafka 4's own protocol (KIP-848) this request tells none.
+        """
+        request = DescribeGroupsRequest(
+            version=5, groups=[self._settings.group_id], include_authorized_operations=False
+        )
+        answer = self._channel.call(request, deadline)
+        if isinstance(answer, Refused):
+            return answer
+        group = answer.groups[0]
+        if group.error_code:
+            return self._channel.refused("DescribeGroups", group.error_code)
+        return sorted(f"{each.client_id} at {each.client_host.lstrip('/')}" for each in group.members)

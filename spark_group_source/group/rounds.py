@@ -1,0 +1,130 @@
+"""The rounds of a group, as one member takes part in them: it joins with its topics, and syncs to learn its share.
+
+As the leader it makes everybody's share, and looks from time to time whether topics are still as they were assigned.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from spark_group_source.clock import Clock, Deadline
+from spark_group_source.errors import AuthenticationFailed, GroupSourceError, OptionError
+from spark_group_source.group import assignment
+from spark_group_source.group.coordinator import Coordinator, Round
+from spark_group_source.group.events import Joined, Refused, Synced
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.state import Membership
+from spark_group_source.group.verdicts import Verdict
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.interrupt import Interrupt
+
+log = logging.getLogger(__name__)
+
+
+class Rounds:
+    """The round that a member is in, and what it was about. All methods are for the member's thread."""
+
+    def __init__(self, cluster: Cluster, coordinator: Coordinator, settings: GroupSettings, clock: Clock) -> None:
+        self._cluster = cluster
+        self._coordinator = coordinator
+        self._settings = settings
+        self._clock = clock
+        self._assignors = assignment.Assignors(settings.assignors, settings.rack)
+        self._topics: frozenset[str] = frozenset()
+        self._layout = assignment.Layout({})
+        self._round: Round | None = None
+        self._next_look = 0.0
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether partitions that stay with this member are kept through a rebalance."""
+        return self._assignors.cooperative
+
+    def subscribe(self, topics: Collection[str]) -> None:
+        """These are the topics of the first round. Caller: the query, before the member's thread begins."""
+        self._topics = frozenset(topics)
+
+    def join(self, me: Membership, deadline: Deadline, interrupt: Interrupt) -> Joined | Refused:
+        """Joins the group; waits until all members have, up to the rebalance timeout.
+
+        Raises:
+            Interrupted: the query ends.
+        """
+        subscriptions = self._assignors.subscriptions(self._topics, me.owned, me.generation)
+        answer = self._coordinator.join(me, subscriptions, deadline, interrupt)
+        if isinstance(answer, Refused):
+            return answer
+        self._round = answer
+        return answer.joined
+
+    def sync(self, interrupt: Interrupt) -> Synced | Refused:
+        """Learns this member's share of the round it has joined; the leader tells everybody's.
+
+        Raises:
+            AuthenticationFailed: a broker does not let this client in.
+            Interrupted: the query ends.
+            OptionError: a user's assignor failed.
+        """
+        assert self._round is not None, "a sync follows a join"
+        try:
+            shares = self._shares(self._round)
+        except (OptionError, AuthenticationFailed):
+            raise
+        except GroupSourceError as error:
+            return Refused(Verdict.RETRY, f"the assignment could not be made: {error}")
+        # As in Kafka's own client: the leader has all it needs, and where it dies the broker answers after its session.
+        deadline = Deadline.after(self._settings.request_timeout, self._clock)
+        answer = self._coordinator.sync(self._round, shares, deadline, interrupt)
+        if isinstance(answer, Refused):
+            return answer
+        self._next_look = self._clock() + self._settings.metadata_max_age
+        self._assignors.assigned(self._round.assignor, answer.assigned, self._round.joined.generation)
+        return answer
+
+    def __str__(self) -> str:
+        assert self._round is not None, "there is a round after a join"
+        joined, leads = self._round.joined, " (leader)" if self._round.leads else ""
+        return f"generation {joined.generation} by {self._round.assignor}, member {joined.member_id}{leads}"
+
+    def look_due(self) -> bool:
+        """Whether it is time to look at the topics again."""
+        return self._clock() >= self._next_look
+
+    def outdated(self) -> bool:
+        """Looks for topics that match now; as the leader also for partitions added to any of the group's topics.
+
+        Whether there are others than were assigned; the next round is about those.
+        """
+        self._next_look = self._clock() + self._settings.metadata_max_age
+        deadline = self._between_heartbeats()
+        try:
+            topics = frozenset(self._settings.subscription.find(self._cluster, deadline))
+            leads = self._round is not None and self._round.leads
+            layout = self._look(set(self._layout.partitions) | topics, deadline) if leads else self._layout
+        except GroupSourceError as error:
+            log.warning("group %s: the topics could not be looked at: %s", self._settings.group_id, error)
+            return False
+        changed = layout != self._layout or topics != self._topics
+        self._topics = topics
+        return changed
+
+    def _shares(self, turn: Round) -> dict[str, bytes]:
+        """Everybody's share where this member is to assign, from metadata asked for now: stale ones would leave new
+        partitions to nobody."""
+        if turn.leads:
+            topics = assignment.subscribed_topics(turn.members) | self._topics
+            self._layout = self._look(topics, self._between_heartbeats())
+        if not turn.members:
+            return {}
+        return self._assignors.assign(turn.assignor, turn.members, self._layout)
+
+    def _between_heartbeats(self) -> Deadline:
+        """When an answer must be there that this thread waits for while it should heartbeat."""
+        return Deadline.after(self._settings.heartbeat_timeout, self._clock)
+
+    def _look(self, topics: set[str], deadline: Deadline) -> assignment.Layout:
+        found = self._cluster.metadata(topics, deadline).topics
+        return assignment.Layout(
+            {name: frozenset(topic.partitions) for name, topic in found.items() if topic.partitions and not topic.error}
+        )

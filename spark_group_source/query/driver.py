@@ -1,0 +1,227 @@
+"""What runs on Spark's driver for one query: the member, its share of the group, and the planning of batches.
+
+It knows no pyspark: :mod:`spark_group_source.spark.stream` is its door to Spark, tests drive it directly. All methods
+are for the one thread that Spark's calls come on.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from spark_group_source.clock import Clock, Deadline, monotonic
+from spark_group_source.errors import GroupSourceError
+from spark_group_source.group.assigned import Assigned
+from spark_group_source.group.group_offsets import GroupOffsets
+from spark_group_source.group.member import Member
+from spark_group_source.group.state import Membership
+from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, TopicPartition
+from spark_group_source.options.modes import stream_start
+from spark_group_source.options.table import SourceOptions
+from spark_group_source.query.access import Access
+from spark_group_source.query.admission import admit, backlog
+from spark_group_source.query.group_settings import group_settings
+from spark_group_source.query.log_ends import LogEnds
+from spark_group_source.query.losses import Losses
+from spark_group_source.query.report import Report
+from spark_group_source.query.resolution import check_names
+from spark_group_source.query.run_target import RunTarget
+from spark_group_source.query.share import Share
+from spark_group_source.query.start_check import StartCheck
+from spark_group_source.query.topic_ids import TopicIds
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.settings import WireOptions
+
+log = logging.getLogger(__name__)
+
+
+class Driver:
+    """One running query's part in its group."""
+
+    def __init__(
+        self, options: SourceOptions, wire: WireOptions, clock: Clock = monotonic, application_id: str = ""
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._settings = group_settings(options)
+        cluster = Cluster(wire)
+        self._own = Access(cluster, GroupOffsets(cluster, self._settings))
+        members_cluster = Cluster(wire)
+        member_side = Access(members_cluster, GroupOffsets(members_cluster, self._settings))
+        self._share = Share(options, member_side, {"application": application_id, "client": wire.client_id}, clock)
+        self._ledger = self._share.ledger
+        kind = Assigned if options.partitions else Member
+        self._member: Assigned | Member = kind(members_cluster, self._settings, self._share, clock)
+        self._ends = LogEnds(cluster, options, clock)
+        self._ids = TopicIds(cluster, options.metadata_max_age, clock)
+        self._losses = Losses(self._settings.subscription, self._ids, self._share, self._own, options.fail_on_data_loss)
+        self._target: RunTarget | None = None
+        self._planned_from: BatchOffset | None = None
+        self._planned: BatchOffset | None = None
+        self._last_batch_at = float("-inf")
+        self._handed_out_at = clock()
+        self._report = Report(self._settings, self._share.counters, clock)
+
+    def start(self, logged: BatchOffset) -> None:
+        """Checks that the topics are there, then joins the group. ``logged`` is where the checkpoint stands.
+
+        Raises:
+            BrokerUnavailable: no broker answered in time.
+            TopicError: a topic or an assigned partition does not exist, or may not be described.
+            DataLoss: one that was read before does not exist any more.
+            OptionError: the checkpoint is new, and an option names other partitions than there are to start at.
+            GroupError: partitions are assigned, and the group has members.
+        """
+        given = self._options
+        check = StartCheck(self._own.cluster, self._settings.subscription, given.fail_on_data_loss, self._clock)
+        topics = check.topics(logged.ranges)
+        self._losses.gone = check.gone(topics, logged.ranges)
+        self._ids.restore(logged)
+        existing = frozenset(
+            TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions
+        )
+        if not logged.ranges:
+            check_names(stream_start(self._options), existing)
+        self._share.restore(logged.ends(), existing)
+        self._member.start(topics)
+
+    def await_share(self) -> None:
+        """Waits until the group has given this query its share, as long as a dead member may hold it up."""
+        if not self._member.await_share(Deadline.after(self._settings.session_timeout, self._clock)):
+            log.warning(
+                "group %s: no share after %.0f s; the query goes on and reads when it comes",
+                self._settings.group_id,
+                self._settings.session_timeout,
+            )
+
+    def freeze_target(self) -> None:
+        """From here on the query reads up to what the log holds now, in all partitions, and no further."""
+        own, given = self._own, self._options
+        self._target = RunTarget(
+            own.cluster, own.offsets, self._settings, given.read_committed, given.fail_on_data_loss, self._clock
+        )
+
+    def latest(self, start: BatchOffset, limit: int | None) -> BatchOffset:
+        """The end of the next batch; ``start`` itself where there is nothing to read.
+
+        Args:
+            start: the end of the last completed batch.
+            limit: most offsets to cover, or ``None``.
+        """
+        if self._planned is not None and start == self._planned_from:
+            # Spark has not taken the batch it was given: it is still to be read.
+            return self._planned
+        self._complete(start)
+        me = self._member.snapshot()
+        self._report.membership(me, self._member.silence)
+        self._mend(me)
+        if self._target is None:
+            return self._plan(start, limit, me)
+        return self._plan_to_target(start, limit)
+
+    def replay(self, batch: BatchOffset) -> None:
+        """Spark is to read ``batch``: where it is not the one planned here, an earlier process has logged it.
+
+        That happens when the very first batch of a query failed; of later ones :meth:`start` is told.
+        """
+        if batch == self._planned:
+            return
+        reads = {each.tp: each.end for each in batch.reads()}
+        self._ledger.replayed(reads)
+        self._member.plan(frozenset(reads), self._ledger.uncommitted(), self._member.snapshot())
+        self._planned_from, self._planned = None, batch
+        self._handed_out_at = self._clock()
+
+    def ends(self) -> Offsets:
+        """The ends of the log as last seen."""
+        return self._ends.known
+
+    def complete(self, end: BatchOffset) -> None:
+        """Spark has completed the batch that ends at ``end``: commits it."""
+        self._complete(end)
+
+    def close(self) -> None:
+        """Leaves the group and closes all connections. What is completed and not committed is tried once more."""
+        try:
+            self._share.committer.commit(self._member.snapshot(), self._own)
+        except GroupSourceError as error:
+            log.debug("group %s: no last commit, as the query has failed: %s", self._settings.group_id, error)
+        finally:
+            self._member.close()
+            self._own.cluster.close()
+            log.info("group %s: the query has ended: %s", self._settings.group_id, self._share.counters)
+
+    def _complete(self, end: BatchOffset) -> None:
+        if self._planned is None or end != self._planned:
+            return
+        self._report.pace(self._clock() - self._handed_out_at)
+        self._share.counters.batches += 1
+        self._ledger.completed({each.tp: each.end for each in end.reads()})
+        self._planned = self._planned_from = None
+        self._ends.expire()
+        self._share.committer.commit(self._member.snapshot(), self._own)
+        self._member.batch_done(self._ledger.uncommitted())
+
+    def _mend(self, me: Membership) -> None:
+        """Tries again what failed: commits, and start positions of newly owned partitions."""
+        self._share.mend(me, self._own)
+        if self._planned is None and me.in_flight - self._ledger.uncommitted():
+            # Committed by now, perhaps on the member's thread: a hand-over may be waiting for just this.
+            self._member.batch_done(self._ledger.uncommitted())
+
+    def _plan(self, start: BatchOffset, limit: int | None, me: Membership) -> BatchOffset:
+        positions = self._ledger.positions(me)
+        topics = {tp.topic for tp in positions}
+        if self._losses.start_over(topics, me):
+            return start
+        self._losses.go_on_without(start, topics)
+        ends = self._ends.of(positions)
+        cut = self._ends.cut(positions, ends)
+        # Those looks at the logs may have brought news of the topics.
+        if self._losses.start_over(topics, me) or self._losses.go_back(cut, positions, me):
+            return start
+        if self._target is not None:
+            ends = self._target.cap(ends)
+        if self._held_back(positions, ends):
+            return start
+        ids = self._ids.of(topics)
+        positions = {tp: at for tp, at in positions.items() if tp.topic in ids}
+        admitted = admit(positions, ends, limit)
+        moving = frozenset(tp for tp, end in admitted.items() if end > positions[tp])
+        if not moving:
+            return start
+        # The last thing that may take time is behind: what is allowed here is noted as planned at once.
+        moving = self._member.plan(moving, self._ledger.uncommitted(), me)
+        if not moving:
+            return start
+        known = {
+            tp: OffsetRange(*tp, each.end, each.end, each.topic_id)
+            for tp, each in start.ranges.items()
+            if each.topic_id == ids.get(tp.topic, each.topic_id) and tp.topic not in self._losses.gone - topics
+        }
+        for tp, position in positions.items():
+            end = admitted[tp] if tp in moving else position
+            known[tp] = OffsetRange(*tp, position, end, ids[tp.topic])
+        self._planned_from, self._planned = start, BatchOffset(known)
+        self._last_batch_at = self._handed_out_at = self._clock()
+        self._ledger.planned({tp: admitted[tp] for tp in moving})
+        return self._planned
+
+    def _plan_to_target(self, start: BatchOffset, limit: int | None) -> BatchOffset:
+        """A run to a frozen target ends when the group has reached it everywhere, not only in what is owned now."""
+        assert self._target is not None
+        self._target.freeze()
+        while True:
+            me = self._member.snapshot()
+            self._mend(me)
+            planned = self._plan(start, limit, me)
+            if planned is not start or self._target.reached():
+                return planned
+            self._target.wait()
+
+    def _held_back(self, positions: Offsets, ends: Offsets) -> bool:
+        """Whether there is too little for a batch. The first one after a start, and a run to a target, never wait."""
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._target is not None:
+            return False
+        waited = self._clock() - self._last_batch_at
+        return waited < self._options.max_trigger_delay and backlog(positions, ends) < least

@@ -1,0 +1,28 @@
+"""A group's settings as a user's options say them."""
+
+from __future__ import annotations
+
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.subscription import Subscription
+from spark_group_source.options.table import SourceOptions
+
+
+def group_settings(options: SourceOptions) -> GroupSettings:
+    """The member's settings as the options say."""
+    return GroupSettings(
+        group_id=options.group_id,
+        subscription=Subscription(
+            options.topics, options.topic_pattern, options.include_internal_topics, options.partitions
+        ),
+        assignors=options.assignors,
+        instance_id=options.group_instance_id,
+        session_timeout=options.session_timeout,
+        heartbeat_interval=options.heartbeat_interval,
+        rebalance_timeout=options.max_poll_interval,
+        request_timeout=options.request_timeout,
+        metadata_max_age=options.metadata_max_age,
+        offset_fetch_timeout=options.offset_fetch_timeout,
+        rack=options.rack,
+        retry_backoff=options.retry_backoff,
+        retry_backoff_max=options.retry_backoff_max,
+    )

@@ -1,0 +1,167 @@
+"""The ends of the logs, as fresh as they must be and no fresher."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping, Set
+
+from spark_group_source.clock import Clock, Deadline, monotonic
+from spark_group_source.errors import DataLoss, GroupSourceError
+from spark_group_source.fetch.positions import log_offsets
+from spark_group_source.offsets import LATEST, TopicPartition
+from spark_group_source.options.table import SourceOptions
+from spark_group_source.wire.cluster import Cluster
+
+log = logging.getLogger(__name__)
+
+LOOK_TIMEOUT = 10.0
+"""Seconds for one look at the ends of the logs."""
+
+FRESHEST = 0.02
+"""Seconds between looks while records come in. An idle query is polled every 10 ms."""
+
+STALEST = 0.1
+"""Seconds between looks when nothing has come for long: at most this much is added to the delay of the next record."""
+
+MISSING_INTERVAL = 30.0
+"""Seconds until partitions that were deleted are looked for again."""
+
+CUT_LOOKS = 3
+"""Looks that must agree that a log ends before a position: a leader just replaced may still answer."""
+
+CUT_PAUSE = 0.3
+"""Seconds between two of them."""
+
+CUT_INTERVAL = 10.0
+"""Seconds until a log that was found not to be cut is looked at again: a transaction that stays open is no loss."""
+
+PATIENCE = 50.0
+"""The time between looks is this fraction of the time since something last came."""
+
+
+def go_on_without(missing: Set[TopicPartition] | Set[str], fail_on_data_loss: bool) -> None:
+    """Says that topics or partitions were deleted, if any were, where ``failOnDataLoss`` is false.
+
+    Raises:
+        DataLoss: it is true.
+    """
+    if not missing:
+        return
+    names = ", ".join(str(each) for each in sorted(missing)[:20])
+    if fail_on_data_loss:
+        raise DataLoss(
+            f"{names} does not exist any more.",
+            "Take the topic out of the subscription, or set failOnDataLoss to false to go on with the others.",
+        )
+    log.warning("%s does not exist any more; the query goes on without, as failOnDataLoss is false", names)
+
+
+class LogEnds:
+    """Caches the end of each partition, and asks less often the longer nothing comes."""
+
+    def __init__(self, cluster: Cluster, options: SourceOptions, clock: Clock = monotonic) -> None:
+        self.known: dict[TopicPartition, int] = {}
+        self._cluster = cluster
+        self._options = options
+        self._missing: set[TopicPartition] = set()
+        self._silent: Set[TopicPartition] = frozenset()
+        self._missed_at = clock()
+        self._clock = clock
+        self._looked_at = self._uncut_at = float("-inf")
+        self._moved_at = clock()
+
+    def of(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        """The end of each partition: the next offset to be written, under read_committed the last stable offset.
+
+        Where nothing lies behind ``positions`` yet, the call waits until it is time to look again, at most
+        :data:`STALEST`: Spark asks an idle source a hundred times a second, which alone would cost some per cent of a
+        core. While the brokers cannot be asked the ends are those seen last, and a partition never seen is left out: a
+        query outlives an outage. So is one that is deleted, where ``failOnDataLoss`` is false.
+
+        Raises:
+            DataLoss: a partition does not exist any more.
+        """
+        due = self._looked_at + min(max((self._clock() - self._moved_at) / PATIENCE, FRESHEST), STALEST)
+        wait = due - self._clock()
+        if wait > 0 and not positions.keys() - self.known.keys() - self._missing:
+            if any(self.known.get(tp, at) > at for tp, at in positions.items()):
+                return {tp: self.known[tp] for tp in positions if tp in self.known}
+            time.sleep(wait)
+        self._look(positions.keys())
+        return {tp: self.known[tp] for tp in positions if tp in self.known}
+
+    def cut(
+        self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """The ends of those logs that end before the position, as several looks at the leaders agree.
+
+        What is compared is where the log ends, not where its stable part does: under read_committed that lies before
+        what others have read uncommitted. While the leaders cannot be asked, nothing counts as cut.
+        """
+        found = {tp: end for tp, end in ends.items() if end < positions[tp]}
+        if self._clock() - self._uncut_at < CUT_INTERVAL:
+            return {}
+        for look in range(CUT_LOOKS if found else 0):
+            if look:
+                time.sleep(CUT_PAUSE)
+            self._cluster.forget(tp.topic for tp in found)
+            found = {tp: end for tp, end in self._true_ends(found).items() if end < positions[tp]}
+            if not found:
+                self._uncut_at = self._clock()
+                break
+        return found
+
+    def _true_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        try:
+            found = log_offsets(
+                self._cluster,
+                dict.fromkeys(partitions, LATEST),
+                read_committed=False,
+                deadline=Deadline.after(LOOK_TIMEOUT, self._clock),
+                missing=set(),
+            )
+        except GroupSourceError as error:
+            if not error.retriable:
+                raise
+            return {}
+        return {tp: each.offset for tp, each in found.items()}
+
+    def _tell(self, silent: Set[TopicPartition]) -> None:
+        if silent != self._silent and silent:
+            names = ", ".join(str(tp) for tp in sorted(silent)[:20])
+            log.warning("no leader tells the end of %s; the query goes on with the others", names)
+        self._silent = silent
+
+    def expire(self) -> None:
+        """A batch was completed: the next call looks anew."""
+        self._looked_at = float("-inf")
+
+    def _look(self, partitions: Set[TopicPartition]) -> None:
+        if self._clock() - self._missed_at > MISSING_INTERVAL:
+            self._missing = set()
+        missing: set[TopicPartition] = set()
+        try:
+            found = log_offsets(
+                self._cluster,
+                dict.fromkeys(partitions - self._missing, LATEST),
+                read_committed=self._options.read_committed,
+                deadline=Deadline.after(LOOK_TIMEOUT, self._clock),
+                missing=missing,
+            )
+        except GroupSourceError as error:
+            if not error.retriable:
+                raise
+            log.warning("the ends of %d partition(s) are not known: %s", len(partitions), error)
+            self._looked_at = self._clock()
+            return
+        go_on_without(missing, self._options.fail_on_data_loss)
+        if missing:
+            self._missing |= missing
+            self._missed_at = self._clock()
+        self._tell(partitions - found.keys() - self._missing)
+        seen = {tp: end for tp, end in self.known.items() if tp in partitions and tp not in self._missing}
+        ends = seen | {tp: each.offset for tp, each in found.items()}
+        self._looked_at = self._clock()
+        if ends != self.known:
+            self.known, self._moved_at = ends, self._looked_at

@@ -1,0 +1,73 @@
+"""Records that are gone from topics that a query reads: it fails, or goes on, as ``failOnDataLoss`` says."""
+
+from __future__ import annotations
+
+import logging
+
+from spark_group_source.errors import DataLoss
+from spark_group_source.group.state import Membership
+from spark_group_source.group.subscription import Subscription
+from spark_group_source.offsets import BatchOffset, Offsets
+from spark_group_source.query.access import Access
+from spark_group_source.query.log_ends import go_on_without
+from spark_group_source.query.share import Share
+from spark_group_source.query.topic_ids import TopicIds
+
+log = logging.getLogger(__name__)
+
+
+class Losses:
+    """What was lost while a query runs; ``gone`` are topics that were read and do not exist any more.
+
+    All methods are the query's, and raise :class:`DataLoss` where ``failOnDataLoss`` is true.
+    """
+
+    def __init__(
+        self, subscription: Subscription, ids: TopicIds, share: Share, access: Access, fail_on_data_loss: bool
+    ) -> None:
+        self.gone: set[str] = set()
+        self._subscription = subscription
+        self._ids = ids
+        self._share = share
+        self._access = access
+        self._fail_on_data_loss = fail_on_data_loss
+
+    def start_over(self, topics: set[str], me: Membership) -> bool:
+        """Offsets in a topic that is no more mean nothing in the one that has its name now. Whether there is one."""
+        anew = self._ids.made_anew(topics)
+        if not anew:
+            return False
+        names = ", ".join(sorted(anew))
+        if self._fail_on_data_loss:
+            raise DataLoss(
+                f"Topic {names} was deleted and made anew since this query read it.",
+                "Start with a new checkpoint and reset the group's offsets, or set failOnDataLoss to false to read the"
+                " new one from its beginning.",
+            )
+        log.warning("topic %s was made anew; it is read from its beginning, as failOnDataLoss is false", names)
+        self._share.start_over(anew, me, self._access)
+        self._ids.accept(anew)
+        return True
+
+    def go_on_without(self, start: BatchOffset, topics: set[str]) -> None:
+        """Looks for topics that this query has read and that the group gives nobody any more: they may be deleted."""
+        read = {tp.topic for tp in start.ranges}
+        elsewhere = {name for name in read - topics - self.gone if self._subscription.matches(name)}
+        gone = self._ids.gone(elsewhere) if elsewhere else set()
+        go_on_without(gone, self._fail_on_data_loss)
+        self.gone |= gone
+
+    def go_back(self, cut: Offsets, positions: Offsets, me: Membership) -> bool:
+        """Where a log ends before the position, reading goes on at its end. Whether there is one."""
+        for tp, end in sorted(cut.items()):
+            happened = f"{tp} ends at offset {end}, before offset {positions[tp]} where this query goes on"
+            if self._fail_on_data_loss:
+                raise DataLoss(
+                    f"{happened}.",
+                    "The log was cut, or the position set behind it. Start with a new checkpoint and reset the group's"
+                    " offsets, or set failOnDataLoss to false to go on at the end of the log.",
+                )
+            log.warning("%s: it goes on at the end of the log, as failOnDataLoss is false", happened)
+        if cut:
+            self._share.go_back(cut, me, self._access)
+        return bool(cut)

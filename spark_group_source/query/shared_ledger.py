@@ -1,0 +1,161 @@
+"""A query's ledger of offsets, and which partitions it owns: what the member's thread and the query's thread share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from spark_group_source.group.commits import Committed, Ledger
+from spark_group_source.group.state import Membership
+from spark_group_source.offsets import Offsets, Partitions, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Partitions whose start one thread looks for; ``takings`` is how often some had been taken away until then."""
+
+    partitions: Partitions
+    takings: int
+
+
+class SharedLedger:
+    """Where each partition stands. Each method is one step, under a lock that is held for no longer than that takes.
+
+    ``_lock`` guards everything here: the ledger; ``_owned``, the partitions that the group has given to this query;
+    ``_claimed``, those of them whose start a thread is looking for; ``_anew``, those in a topic made anew whose
+    beginning is not known yet; and ``_takings``, how often partitions were taken away.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ledger = Ledger()
+        self._owned: set[TopicPartition] = set()
+        self._claimed: set[TopicPartition] = set()
+        self._anew: set[TopicPartition] = set()
+        self._takings = 0
+
+    def restore(self, logged: Offsets) -> None:
+        """Begins with the ends that the checkpoint has. Caller: the query, before the member starts."""
+        with self._lock:
+            self._ledger.logged.update(logged)
+
+    def gained(self, partitions: Partitions) -> None:
+        """These are owned from now on; where they start is to be found. Caller: the member's thread."""
+        with self._lock:
+            self._owned |= partitions
+
+    def dropped(self, partitions: Partitions) -> None:
+        """These are owned no more. Caller: the member's thread."""
+        with self._lock:
+            self._takings += 1
+            self._owned -= partitions
+            self._anew -= partitions
+            self._ledger.dropped(partitions)
+
+    def positions(self, me: Membership) -> dict[TopicPartition, int]:
+        """Next offset to plan of each partition that may be read. Caller: the query."""
+        readable = me.readable
+        with self._lock:
+            return {tp: at for tp, at in self._ledger.positions.items() if tp in readable}
+
+    def planned(self, ends: Offsets) -> None:
+        """Spark is given a batch up to these ends. Caller: the query."""
+        with self._lock:
+            self._ledger.planned(ends)
+
+    def replayed(self, ends: Offsets) -> None:
+        """Spark reads a batch up to these ends that was logged by an earlier process. Caller: the query."""
+        with self._lock:
+            self._ledger.replayed(ends)
+
+    def completed(self, ends: Offsets) -> None:
+        """Spark has completed the batch with these ends. Caller: the query."""
+        with self._lock:
+            self._ledger.completed(ends)
+
+    def unresolved(self, me: Membership) -> Partitions:
+        """Partitions owned whose start could not be found yet, and that no thread is looking for."""
+        with self._lock:
+            return frozenset((me.readable.keys() & self._owned) - self._ledger.positions.keys() - self._claimed)
+
+    @contextmanager
+    def claimed(self, partitions: Partitions) -> Iterator[Claim]:
+        """Those of ``partitions`` whose start is still to be found; nobody else looks for it meanwhile."""
+        with self._lock:
+            # What was taken away since the caller's snapshot would keep a position that is old when it comes back.
+            mine = (partitions & self._owned) - self._ledger.positions.keys() - self._claimed
+            takings = self._takings
+            self._claimed |= mine
+        try:
+            yield Claim(mine, takings)
+        finally:
+            with self._lock:
+                self._claimed -= mine
+
+    def logged(self, partitions: Partitions) -> tuple[dict[TopicPartition, int | None], Partitions]:
+        """The end that this query logged for each partition last, and those of them in a topic made anew."""
+        with self._lock:
+            return {tp: self._ledger.logged.get(tp) for tp in partitions}, partitions & self._anew
+
+    def started(self, claim: Claim, starts: Offsets, committed: Mapping[TopicPartition, Committed]) -> bool:
+        """These partitions start there, where the group has ``committed`` so far; whether they do.
+
+        Not so where some were taken away since the claim, and perhaps moved by their next owner: all are looked for
+        again.
+        """
+        with self._lock:
+            if claim.takings != self._takings:
+                return False
+            for tp, start in starts.items():
+                self._ledger.gained(tp, committed.get(tp), start)
+            self._anew -= starts.keys()
+            return True
+
+    def start_over(self, topics: Collection[str], partitions: Partitions, starts: Offsets) -> None:
+        """These topics are others now: ``partitions`` of them start at ``starts``, or where that is told later.
+
+        Caller: the query.
+        """
+        with self._lock:
+            self._takings += 1  # what the other thread is about to find is a position in the old topic
+            self._ledger.forget(topics)
+            mine = partitions & self._owned
+            self._anew |= mine - starts.keys()
+            for tp in mine & starts.keys():
+                self._ledger.gained(tp, None, starts[tp])
+
+    def go_back(self, ends: Offsets) -> None:
+        """Partitions go on at these offsets, which lie before what was read and committed. Caller: the query."""
+        with self._lock:
+            mine = ends.keys() & self._owned
+            self._ledger.dropped(mine)
+            for tp in mine:
+                self._ledger.logged[tp] = ends[tp]
+                self._ledger.gained(tp, None, ends[tp])
+
+    def unstarted(self, me: Membership) -> Partitions:
+        """Partitions owned that have a position, and of which the group has no commit at all."""
+        with self._lock:
+            return frozenset(self._ledger.unstarted() & me.owned.keys())
+
+    def uncommitted(self) -> Partitions:
+        """Partitions with completed work that the group has not been told of."""
+        with self._lock:
+            return frozenset(self._ledger.pending())
+
+    def pending(self, me: Membership) -> dict[TopicPartition, int]:
+        """What is completed and not committed of what ``me`` owns."""
+        with self._lock:
+            return {tp: offset for tp, offset in self._ledger.pending().items() if tp in me.owned}
+
+    def confirmed(self, offsets: Offsets) -> None:
+        """The group has these now."""
+        with self._lock:
+            self._ledger.confirmed(offsets)
+
+    def uncommittable(self, partitions: Iterable[TopicPartition]) -> None:
+        """The group refuses these for what they are."""
+        with self._lock:
+            self._ledger.uncommittable(partitions)

@@ -1,0 +1,60 @@
+"""The data source that Spark looks up as ``kafka-group``."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from spark_group_source.options.modes import ignored
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.spark.batch import GroupBoundedReader
+from spark_group_source.spark.input_partitions import Application
+from spark_group_source.spark.schema import source_schema
+from spark_group_source.spark.stream import GroupStreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class GroupSource(DataSource):
+    """``format("kafka-group")``: Kafka topics read as a member of a consumer group."""
+
+    application = Application()
+    """For the client id and commit metadata; :func:`register` fills it in."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        # Spark constructs the source at load(), so this is where bad options are refused.
+        self._parsed = parse_options(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for ``format(...)``."""
+        return "kafka-group"
+
+    def schema(self) -> StructType:
+        """The schema of Spark's own Kafka source."""
+        return source_schema(self._parsed.include_headers)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """The reader of one streaming query."""
+        return GroupStreamReader(self._parsed, schema, self.application)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The reader of one bounded read.
+
+        Raises:
+            OptionError: an option that bounded reads need is missing, or one has a value they cannot have.
+        """
+        return GroupBoundedReader(self._parsed, schema, self.application, ignored(self.options))
+
+
+def register(spark: SparkSession) -> None:
+    """Makes ``format("kafka-group")`` known to a Spark session. Repeating it does no harm."""
+    # The session is out of reach in the processes that Spark makes readers in: what it says travels with the class.
+    conf = spark.conf
+    application = Application(conf.get("spark.app.name", "pyspark") or "", conf.get("spark.app.id", "") or "")
+    spark.dataSource.register(type(GroupSource.__name__, (GroupSource,), {"application": application}))

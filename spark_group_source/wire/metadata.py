@@ -1,0 +1,75 @@
+"""What brokers tell of their cluster: the brokers, topics, and who leads each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka.protocol.metadata import MetadataRequest
+
+from spark_group_source.wire import versions
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """One broker, where it can be reached."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic; ``partitions`` maps each number to its leader's id, ``None`` where there is no leader now.
+
+    ``error`` is Kafka's error code, 0 where all is well.
+    """
+
+    name: str
+    id: str
+    partitions: Mapping[int, int | None]
+    internal: bool = False
+    error: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What a broker told of the cluster."""
+
+    brokers: Mapping[int, Broker] = field(default_factory=dict)
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+
+
+def build(topics: Collection[str] | None) -> Any:
+    """The request for these topics, or for all; it creates none."""
+    wanted = None
+    if topics is not None:
+        topic_of = MetadataRequest.MetadataRequestTopic
+        wanted = [topic_of(version=versions.METADATA, name=name) for name in sorted(topics)]
+    return MetadataRequest(
+        version=versions.METADATA,
+        topics=wanted,
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )
+
+
+def interpret(answer: Any) -> Metadata:
+    """What the answer says."""
+    return Metadata(
+        {each.node_id: Broker(each.node_id, each.host, each.port, each.rack) for each in answer.brokers},
+        {each.name: _topic(each) for each in answer.topics},
+    )
+
+
+def _topic(told: Any) -> Topic:
+    return Topic(
+        told.name,
+        str(told.topic_id),
+        {each.partition_index: each.leader_id if each.leader_id >= 0 else None for each in told.partitions},
+        told.is_internal,
+        told.error_code,
+    )

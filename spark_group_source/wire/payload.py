@@ -1,0 +1,47 @@
+"""An answer of a broker as it came: its header, and the body behind it."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.protocol.metadata import ApiVersionsRequest
+
+_CORRELATION_ID = struct.Struct(">i")
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A response as it came: ``body`` begins behind the response header, and lies in ``buffer``."""
+
+    request: Any
+    body: memoryview
+    buffer: bytearray
+
+    def decode(self) -> Any:
+        """The response as kafka-python's message. Raises anything where the bytes make no sense."""
+        return _response_class(self.request).decode(self.body)
+
+
+def correlation_id(frame: memoryview) -> int:
+    """Which request is answered."""
+    number: int = _CORRELATION_ID.unpack_from(frame)[0]
+    return number
+
+
+def header_size(request: Any, frame: memoryview) -> int | None:
+    """Bytes of the response header: the correlation id, and in flexible versions an empty set of tagged fields.
+
+    ``None`` where there is no such header.
+    """
+    answer = _response_class(request)
+    # ApiVersions keeps the old header in all versions, so that brokers can answer versions they do not know.
+    if request.API_KEY == ApiVersionsRequest.API_KEY or not answer.flexible_version_q(request.API_VERSION):
+        return _CORRELATION_ID.size
+    size = _CORRELATION_ID.size
+    return size + 1 if len(frame) > size and frame[size] == 0 else None
+
+
+def _response_class(request: Any) -> Any:
+    return request.header.get_response_class()

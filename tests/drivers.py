@@ -1,0 +1,31 @@
+"""Drivers of queries, started as Spark's reader starts them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from spark_group_source.offsets import BatchOffset
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.query.driver import Driver
+from spark_group_source.spark.input_partitions import wire_options
+
+
+@contextmanager
+def drivers(base: Mapping[str, str]) -> Iterator[Callable[..., Driver]]:
+    """Starts drivers with options on top of ``base``, and closes them at the end."""
+    running: list[Driver] = []
+
+    def start(logged: BatchOffset | None = None, *, available_now: bool = False, **options: str) -> Driver:
+        """A query with its share of the group. ``logged`` is where its checkpoint stands."""
+        parsed = parse_options({**base, **options})
+        running.append(Driver(parsed, wire_options(parsed, "test")))
+        running[-1].start(logged or BatchOffset())
+        if available_now:
+            running[-1].freeze_target()
+        running[-1].await_share()
+        return running[-1]
+
+    yield start
+    for each in running:
+        each.close()

@@ -1,0 +1,104 @@
+"""Texts of the options that say where to start and end, and what contradicts them."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_group_source.offsets import TopicPartition
+from spark_group_source.options.bounds import (
+    AtTime,
+    Committed,
+    Earliest,
+    Exact,
+    Latest,
+    as_json,
+    parse_end,
+    parse_fallback,
+    parse_or_latest,
+    parse_start,
+    time_of,
+    times_of,
+)
+
+A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("earliest", Earliest()),
+        (" LATEST ", Latest()),
+        ("Committed", Committed(None)),
+        (
+            ' {"t": {"0": 23, "1": -2}, "u": {"10": -1}} ',
+            Exact({A: 23, B: Earliest(), C: Latest()}, "startingOffsets"),
+        ),
+    ],
+)
+def test_starting_offsets_are_words_in_any_case_or_json_where_negative_numbers_are_ends(
+    text: str, meant: object
+) -> None:
+    assert parse_start(text) == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("newest", "Expecting value"),
+        ('{"t":{"0":1}', "Expecting"),
+        ("[]", "a topic has no partitions here"),
+        ('{"t":1}', "a topic has no partitions here"),
+        ('{"t":[0,1]}', "a topic has no partitions here"),
+        ("{}", "it names no partition"),
+        ('{"t":{}}', "it names no partition"),
+        ('{"t":{"first":1}}', "'first' is no partition's number"),
+        ('{"t":{"-1":1}}', "'-1' is no partition's number"),
+        ('{"t":{"0":-3}}', "-3 is no whole number of at least -2"),
+        ('{"t":{"0":"1"}}', '"1" is no whole number'),
+        ('{"t":{"0":1.5}}', "1.5 is no whole number"),
+        ('{"t":{"0":true}}', "true is no whole number"),
+        ('{"t":{"0":9223372036854775808}}', "9223372036854775808 is no whole number"),
+    ],
+)
+def test_bad_json_is_answered_with_a_good_example_and_the_reason(text: str, says: str) -> None:
+    for parse, good in (
+        (parse_start, 'earliest, latest, committed or JSON.*{"orders":{"0":23,"1":-2}}'),
+        (parse_end, 'latest or JSON.*{"orders":{"0":23,"1":-2}}'),
+    ):
+        with pytest.raises(ValueError, match=good) as refused:
+            parse(text)
+        assert says in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["1735689600000", '{"t":{"0":-1}}', '{"t":{"0":-2}}', "{}", "latest"])
+def test_bad_times_are_answered_with_a_good_example(text: str) -> None:
+    with pytest.raises(ValueError, match='{"orders":{"0":1735689600000,"1":1735689600000}}'):
+        times_of("endingOffsetsByTimestamp")(text)
+
+
+@pytest.mark.parametrize("text", ["-1", "-2", "", "1.5", "now", "9223372036854775808", '{"t":{"0":1}}'])
+def test_a_bad_time_is_answered_with_a_good_example(text: str) -> None:
+    with pytest.raises(ValueError, match="for example 1735689600000"):
+        time_of("startingTimestamp")(text)
+
+
+def test_times_are_read_with_their_options_name_for_errors_to_come() -> None:
+    assert times_of("x")('{"t":{"0":0,"1":7}}') == AtTime({A: 0, B: 7}, "x", or_latest=False)
+    assert time_of("x", or_latest=True)(" 7 ") == AtTime(7, "x", or_latest=True)
+    assert [parse_or_latest(text) for text in ("error", "Latest")] == [False, True]
+
+
+def test_ends_are_latest_or_json() -> None:
+    assert parse_end("Latest") == Latest()
+    assert parse_end('{"t":{"0":5,"1":-1}}') == Exact({A: 5, B: Latest()}, "endingOffsets")
+
+
+def test_fallbacks_are_the_three_answers_to_a_missing_commit() -> None:
+    found = [parse_fallback(text).otherwise for text in ("earliest", "Latest", "fail")]
+    assert found == [Earliest(), Latest(), None]
+
+
+def test_what_is_written_as_json_is_read_as_it_was() -> None:
+    places: dict[TopicPartition, int | Earliest | Latest] = {C: 0, B: Latest(), A: Earliest()}
+    assert as_json(places) == '{"t":{"0":-2,"1":-1},"u":{"10":0}}'
+    assert parse_start(as_json(places)) == Exact(places, "startingOffsets")

@@ -1,0 +1,137 @@
+"""Every key of Kafka's Java consumer is an option, or refused with a reason: none is forgotten, and none ignored."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_group_source.errors import OptionError
+from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.refused import REFUSED
+from spark_group_source.options.table import OPTIONS
+from spark_group_source.query.group_settings import group_settings
+from spark_group_source.spark.input_partitions import Application, TaskPartition, wire_options
+from spark_group_source.spark.schema import source_schema
+from spark_group_source.spark.stream import GroupStreamReader
+from tests.unit.options.test_options import GOOD
+
+OPTION_KEYS = {option.name.removeprefix("kafka.") for option in OPTIONS if option.name.startswith("kafka.")}
+
+_CONSUMER = """
+allow.auto.create.topics auto.commit.interval.ms auto.offset.reset bootstrap.servers check.crcs client.dns.lookup
+client.id client.rack connections.max.idle.ms default.api.timeout.ms enable.auto.commit enable.metrics.push
+exclude.internal.topics fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.id group.instance.id group.protocol
+group.remote.assignor heartbeat.interval.ms interceptor.classes internal.leave.group.on.close
+internal.throw.on.fetch.stable.offset.unsupported isolation.level key.deserializer max.partition.fetch.bytes
+max.poll.interval.ms max.poll.records metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms
+metadata.recovery.strategy metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms
+partition.assignment.strategy receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms request.timeout.ms
+retry.backoff.max.ms retry.backoff.ms send.buffer.bytes session.timeout.ms share.acknowledgement.mode
+socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms value.deserializer
+"""
+CONSUMER = _CONSUMER.split()
+"""``ConsumerConfig.configNames()`` of Kafka 4.1, without those below."""
+
+OLDER = ["auto.include.jmx.reporter"]
+"""What Kafka 3.9 has besides."""
+
+_SECURITY = """
+sasl.client.callback.handler.class sasl.jaas.config sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin
+sasl.kerberos.service.name sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor
+sasl.login.callback.handler.class sasl.login.class sasl.login.connect.timeout.ms sasl.login.read.timeout.ms
+sasl.login.refresh.buffer.seconds sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor
+sasl.login.refresh.window.jitter sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms sasl.mechanism
+sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud sasl.oauthbearer.assertion.claim.exp.seconds
+sasl.oauthbearer.assertion.claim.iss sasl.oauthbearer.assertion.claim.jti.include
+sasl.oauthbearer.assertion.claim.nbf.seconds sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file
+sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.assertion.private.key.passphrase
+sasl.oauthbearer.assertion.template.file sasl.oauthbearer.client.credentials.client.id
+sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.clock.skew.seconds
+sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer sasl.oauthbearer.header.urlencode
+sasl.oauthbearer.jwks.endpoint.refresh.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
+sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope
+sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url
+security.protocol security.providers ssl.cipher.suites ssl.enabled.protocols ssl.endpoint.identification.algorithm
+ssl.engine.factory.class ssl.key.password ssl.keymanager.algorithm ssl.keystore.certificate.chain ssl.keystore.key
+ssl.keystore.location ssl.keystore.password ssl.keystore.type ssl.protocol ssl.provider
+ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.truststore.certificates ssl.truststore.location
+ssl.truststore.password ssl.truststore.type
+"""
+SECURITY = _SECURITY.split()
+"""The keys of ``ConsumerConfig`` that are about security."""
+
+WITHOUT_JAVA = {
+    "kafka.source.host",
+    "kafka.source.port",
+    "kafka.sasl.username",
+    "kafka.sasl.password",
+    "kafka.sasl.oauthbearer.token.provider",
+}
+"""Options with the prefix that Kafka's own client does not have."""
+
+
+@pytest.mark.parametrize("key", CONSUMER + OLDER + SECURITY)
+def test_every_key_of_the_java_consumer_is_an_option_or_refused_with_a_reason(key: str) -> None:
+    assert (key in OPTION_KEYS) != (key in REFUSED)
+
+
+def test_every_kafka_option_is_a_key_of_the_java_consumer() -> None:
+    keys = {f"kafka.{key}" for key in CONSUMER + SECURITY}
+    assert {option.name for option in OPTIONS if option.name.startswith("kafka.")} - keys == WITHOUT_JAVA
+
+
+def test_what_is_set_reaches_connections_member_and_tasks() -> None:
+    given = {
+        "kafka.reconnect.backoff.ms": "20",
+        "kafka.reconnect.backoff.max.ms": "300",
+        "kafka.socket.connection.setup.timeout.ms": "4000",
+        "kafka.socket.connection.setup.timeout.max.ms": "5000",
+        "kafka.connections.max.idle.ms": "60000",
+        "kafka.client.dns.lookup": "resolve_canonical_bootstrap_servers_only",
+        "kafka.receive.buffer.bytes": "65536",
+        "kafka.send.buffer.bytes": "131072",
+        "kafka.source.host": "10.0.0.7",
+        "kafka.source.port": "40000-40099",
+        "kafka.client.rack": "eu-1a",
+        "groupOffsetFetch.timeoutMs": "7000",
+    }
+    parsed = parse_options(GOOD | given)
+    wire = wire_options(parsed, "me")
+    assert (wire.reconnect_backoff, wire.reconnect_backoff_max) == (0.02, 0.3)
+    assert (wire.connect_timeout, wire.connect_timeout_max, wire.max_idle) == (4.0, 5.0, 60.0)
+    assert wire.canonical_bootstrap
+    assert (wire.receive_buffer, wire.send_buffer) == (65536, 131072)
+    assert (wire.source_host, wire.source_ports) == ("10.0.0.7", (40000, 40099))
+    group = group_settings(parsed)
+    assert (group.rack, group.offset_fetch_timeout) == ("eu-1a", 7.0)
+
+
+def test_how_records_are_fetched_reaches_the_tasks() -> None:
+    given = {
+        "kafka.fetch.max.bytes": "8000000",
+        "kafka.max.partition.fetch.bytes": "1000000",
+        "kafka.fetch.min.bytes": "100000",
+        "kafka.fetch.max.wait.ms": "250",
+        "kafka.client.rack": "eu-1a",
+        "kafka.metadata.max.age.ms": "60000",
+    }
+    reader = GroupStreamReader(parse_options(GOOD | given), source_schema(False), Application())
+    batch = BatchOffset({TopicPartition("t", 0): OffsetRange("t", 0, 0, 10, "id")})
+    (partition,) = reader.partitions(BatchOffset().as_json(), batch.as_json())
+    assert isinstance(partition, TaskPartition)
+    task = partition.task
+    assert (task.max_bytes, task.max_partition_bytes, task.most_bytes) == (8_000_000, 1_000_000, 1_000_000)
+    assert (task.min_bytes, task.max_wait, task.rack, task.replica_max_age) == (100_000, 0.25, "eu-1a", 60.0)
+
+
+def test_a_first_pause_or_wait_beyond_the_longest_is_the_longest() -> None:
+    parsed = parse_options(
+        GOOD | {"kafka.reconnect.backoff.ms": "5000", "kafka.socket.connection.setup.timeout.ms": "60000"}
+    )
+    assert (parsed.reconnect_backoff, parsed.connect_timeout) == (1.0, 30.0)
+
+
+def test_one_source_port_is_refused_as_a_query_has_several_connections() -> None:
+    with pytest.raises(OptionError, match="'kafka.source.port' is '40000'.*a range.*several connections"):
+        parse_options(GOOD | {"kafka.source.port": "40000"})

@@ -1,0 +1,64 @@
+"""Java's login line: what Kafka's Java client reads is read alike, and what is refused shows no value."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_group_source.options.jaas import credentials
+from spark_group_source.secret import Secret
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required "
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required "
+ALICE = 'username="alice" '
+
+
+@pytest.mark.parametrize(
+    ("line", "username", "password"),
+    [
+        (PLAIN + 'username="alice" password="pw";', "alice", "pw"),
+        (SCRAM + "password='pw' username='alice';", "alice", "pw"),
+        (PLAIN + "username=alice password=pw-1_$;", "alice", "pw-1_$"),
+        (PLAIN + 'username = "alice"\n  password = "pw" ;\n', "alice", "pw"),
+        (PLAIN + ALICE + r'password="a\"b";', "alice", 'a"b'),
+        (PLAIN + ALICE + r'password="a\\b\tc\x";', "alice", "a\\b\tcx"),
+        (PLAIN + ALICE + r'password="\101\1019";', "alice", "AA9"),
+        (PLAIN + ALICE + """password="it's; a=b // no comment";""", "alice", "it's; a=b // no comment"),
+        (PLAIN + ALICE + """password='say "x"';""", "alice", 'say "x"'),
+        (PLAIN + ALICE + 'password="pässwörd€";', "alice", "pässwörd€"),
+        (PLAIN + ALICE + 'password="";', "alice", ""),
+        (PLAIN + ALICE + 'serviceName="kafka" password="pw";', "alice", "pw"),
+        ("/* the login */ " + PLAIN + ALICE + '// of alice\n password="pw";', "alice", "pw"),
+        ("kafkashaded." + PLAIN + ALICE + 'password="pw";', "alice", "pw"),
+        (PLAIN.replace("required", "Required") + ALICE + 'password="pw";', "alice", "pw"),
+    ],
+)
+def test_user_name_and_password_are_read_as_java_reads_them(line: str, username: str, password: str) -> None:
+    assert credentials(line) == (username, Secret(password))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("", "ends with a semicolon"),
+        (";", "ends with a semicolon"),
+        ("alice:s3cret", "ends with a semicolon"),
+        (PLAIN + ALICE + 'password="s3cret"', "ends with a semicolon"),
+        (PLAIN + ALICE + 'password="s3cret;', "quote is not closed"),
+        (PLAIN + ALICE + "password=s3/cret;", "not in quotes"),
+        (PLAIN + ALICE + "password=s3cret==;", "name=value pairs"),
+        (PLAIN + ALICE + "password s3cret;", "name=value pairs"),
+        (PLAIN + ALICE + 'password="s3cret"; ' + PLAIN + ALICE + 'password="s3cret";', "name=value pairs"),
+        (PLAIN + 'password="s3cret";', "username and password are needed"),
+        (PLAIN + ALICE + ";", "username and password are needed"),
+        (PLAIN.replace("required", "s3cret") + ALICE + 'password="s3cret";', "'required' follows"),
+        (SCRAM + ALICE + 'password="s3cret" tokenauth="true";', "delegation tokens"),
+        ("a.b.Krb5LoginModule required keyTab='s3cret';", "kafka.sasl.kerberos.service.name"),
+        ("a.b.OAuthBearerLoginModule required clientSecret='s3cret';", "kafka.sasl.oauthbearer.token.provider"),
+        ("software.amazon.msk.auth.iam.IAMLoginModule required;", "aws-msk-iam-sasl-signer-python"),
+        ("a.b.S3cretLoginModule required x='s3cret';", "a PlainLoginModule or ScramLoginModule"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_what_to_write_and_without_a_value(line: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says) as refused:
+        credentials(line)
+    assert "s3cret" not in str(refused.value)

@@ -1,0 +1,188 @@
+"""Names and values as people write them: any case, blanks around them, typing errors. For every option of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_group_source.errors import OptionError
+from spark_group_source.group.assignors import parse_assignors
+from spark_group_source.options import values
+from spark_group_source.options.bounds import parse_end, parse_fallback, parse_or_latest, parse_start
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.refused import REFUSED
+from spark_group_source.options.row import Option
+from spark_group_source.options.security import SECURITY_OPTIONS
+from spark_group_source.options.table import OPTIONS
+from tests.unit.options.test_options import GOOD
+
+LARGE = "2147483648"
+
+KINDS: dict[Callable[[str], Any], tuple[str, tuple[str, ...], str]] = {
+    values.addresses: ("b1:9092,b2:9092", ("", "b1", "b1:x", "b1:0", "b1:65536", ":9092"), "host:port"),
+    values.name_of: ("a-name", ("", "  "), "not empty"),
+    values.topics: ("a,b", ("", " , ", "a b", "..", "x" * 250), "topic names"),
+    values.pattern: ("orders-.*", ("", "orders-[", "(", "*"), "regular expression"),
+    values.flag: ("true", ("", "yes", "1", "on", "t"), "true or false"),
+    values.count: ("1000", ("", "0", "-1", "1.5", "1e3", "ten", "0x10", "1_000"), "at least 1"),
+    values.size: ("65536", ("", "0", "1023", "-1", "1m", LARGE), "from 1024 to 2147483647"),
+    values.buffer: ("65536", ("", "0", "-2", "64k", LARGE), "-1 for what the operating system"),
+    values.bytes_wanted: ("1", ("", "-1", "1k", LARGE), "from 0 to 2147483647"),
+    values.retries: ("3", ("", "-1", "3.0", "three"), "at least 0"),
+    values.milliseconds: ("45000", ("", "0", "-1", "45s", "1.5", LARGE), "milliseconds, from 1 to 2147483647"),
+    values.duration: ("15m", ("", "5 minutes", "-1s", "2.5s", "m", "15 parsecs"), "for example 15m"),
+    values.isolation: ("read_committed", ("", "committed", "READ-COMMITTED"), "read_committed or read_uncommitted"),
+    values.warn_or_fail: ("fail", ("", "ignore", "true"), "warn or fail"),
+    values.function: ("json:loads", ("", "json", "json:", "no_such_module:f", "json:nothing"), "module:function"),
+    values.ports: ("40000-40099", ("", "40000", "0-10", "10-5", "1-65536", "a-b"), "for example 40000-40099"),
+    values.dns_lookup: ("use_all_dns_ips", ("", "default", "all"), "use_all_dns_ips or resolve_canonical"),
+    values.partitions: ('{"t":[0]}', ("", "t", "{}", '{"t":[]}', '{"t":["0"]}'), "JSON of topics and their partitions"),
+    parse_end: ("latest", ("", "earliest", "{}"), "latest or JSON"),
+    parse_or_latest: ("latest", ("", "earliest"), "error or latest"),
+    parse_start: ("earliest", ("", "newest", "-2"), "earliest, latest"),
+    parse_fallback: ("fail", ("", "committed", "error"), "earliest, latest or fail"),
+    parse_assignors: ("range,roundrobin", ("", "rang", ","), "range, roundrobin"),
+}
+"""How options are read: a good text, bad ones, and what the error says to write instead."""
+
+BY_NAME = {
+    "startingTimestamp": ("0", ("", "-1", "2025-01-01"), "a whole number of milliseconds"),
+    "endingTimestamp": ("0", ("", "-1", "2025-01-01"), "a whole number of milliseconds"),
+    "startingOffsetsByTimestamp": ('{"t":{"0":0}}', ("", "0", '{"t":{"0":-1}}'), "JSON with milliseconds"),
+    "endingOffsetsByTimestamp": ('{"t":{"0":0}}', ("", "0", '{"t":{"0":-1}}'), "JSON with milliseconds"),
+}
+"""The same of options that are read in a way of their own."""
+
+VALUES = [option for option in OPTIONS if option not in SECURITY_OPTIONS]
+"""Those of security are tested with the files and the other options they need, in test_security_options.py."""
+
+NAMES = {
+    values.name_of,
+    values.topics,
+    values.pattern,
+    values.function,
+    values.addresses,
+    values.partitions,
+    parse_assignors,
+}
+"""Of these the case means something."""
+
+ONLY_WITH = {
+    "startingOffsetsFallback": {"startingOffsets": "committed"},
+    "kafka.heartbeat.interval.ms": {"kafka.session.timeout.ms": "200000"},
+    "kafka.session.timeout.ms": {},
+}
+WITHOUT = {"subscribePattern": "subscribe", "assign": "subscribe"}
+
+
+def by_name(option: Option) -> str:
+    return option.name
+
+
+def others(option: Option) -> dict[str, str]:
+    """The options that this one needs beside it."""
+    left_out = {option.name, WITHOUT.get(option.name)}
+    return {key: text for key, text in GOOD.items() if key not in left_out} | ONLY_WITH.get(option.name, {})
+
+
+def examples(option: Option) -> tuple[str, tuple[str, ...], str]:
+    return BY_NAME[option.name] if option.name in BY_NAME else KINDS[option.parse]
+
+
+@pytest.mark.parametrize("option", VALUES, ids=by_name)
+@pytest.mark.parametrize("written", [str.lower, str.upper, str.swapcase, str.title])
+def test_names_are_read_in_any_case(option: Option, written: Callable[[str], str]) -> None:
+    good, _, _ = examples(option)
+    expected = parse_options(others(option) | {option.name: good})
+    assert parse_options(others(option) | {written(option.name): good}) == expected
+
+
+@pytest.mark.parametrize("option", [each for each in VALUES if each.parse is not values.pattern], ids=by_name)
+def test_blanks_around_a_value_mean_nothing(option: Option) -> None:
+    good, _, _ = examples(option)
+    expected = parse_options(others(option) | {option.name: good})
+    assert parse_options(others(option) | {option.name: f" \t{good}\n"}) == expected
+
+
+def test_blanks_in_a_pattern_belong_to_it() -> None:
+    without_topics = {key: text for key, text in GOOD.items() if key != "subscribe"}
+    assert parse_options(without_topics | {"subscribePattern": " orders$"}).topic_pattern == " orders$"
+
+
+@pytest.mark.parametrize("kind", [each for each in KINDS if each not in NAMES], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("written", [str.lower, str.upper, str.title])
+def test_words_are_read_in_any_case(kind: Callable[[str], Any], written: Callable[[str], str]) -> None:
+    good, _, _ = KINDS[kind]
+    assert kind(written(good)) == kind(good)
+
+
+BAD = [
+    pytest.param(option, text, id=f"{option.name}={text[:20]!r}") for option in VALUES for text in examples(option)[1]
+]
+
+
+@pytest.mark.parametrize(("option", "text"), BAD)
+def test_a_bad_value_is_told_with_the_name_the_value_and_what_to_write(option: Option, text: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        parse_options(others(option) | {option.name.upper(): text})
+    assert refused.value.happened == f"Option '{option.name}' is {text!r}."
+    assert refused.value.action.startswith("It must be ")
+    assert examples(option)[2] in refused.value.action
+
+
+# Typing errors
+
+
+def dropped(name: str) -> str:
+    return name[: len(name) // 2] + name[len(name) // 2 + 1 :]
+
+
+def doubled(name: str) -> str:
+    return name[: len(name) // 2] + name[len(name) // 2] + name[len(name) // 2 :]
+
+
+def swapped(name: str) -> str:
+    middle = len(name) // 2
+    return name[:middle] + name[middle + 1] + name[middle] + name[middle + 2 :]
+
+
+def with_underscores(name: str) -> str:
+    return name.removeprefix("kafka.").replace(".", "_")
+
+
+def with_the_prefix(name: str) -> str:
+    return f"kafka.{name}"
+
+
+MISTYPED = [
+    pytest.param(option, typed(option.name), id=typed(option.name))
+    for option in OPTIONS
+    for typed in (dropped, doubled, swapped, with_underscores, with_the_prefix)
+    if typed(option.name).lower() != option.name.lower()
+]
+
+
+@pytest.mark.parametrize(("option", "wrong"), MISTYPED)
+def test_an_unknown_name_is_answered_with_the_option_that_was_meant(option: Option, wrong: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        parse_options(GOOD | {wrong: "s3cret"})
+    assert refused.value.happened == f"Option '{wrong}' is not known."
+    assert refused.value.action == f"Did you mean '{option.name}'?"
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_name_that_is_near_to_none_is_answered_with_all() -> None:
+    with pytest.raises(OptionError, match="'qqqqqqqqqqqq' is not known") as refused:
+        parse_options(GOOD | {"qqqqqqqqqqqq": "1"})
+    assert all(option.name in refused.value.action for option in OPTIONS)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("written", [str.lower, str.upper, "kafka.{}".format, lambda name: name.replace(".", "_")])
+def test_a_refused_name_is_refused_however_it_is_written(name: str, written: Callable[[str], str]) -> None:
+    with pytest.raises(OptionError, match="is not taken: ") as refused:
+        parse_options(GOOD | {written(name): "s3cret"})
+    assert refused.value.action == REFUSED[name][1]
+    assert "s3cret" not in str(refused.value)

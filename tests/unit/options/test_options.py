@@ -1,0 +1,207 @@
+"""Options: each bad input says what was wrong, with the value, and what to write instead."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_group_source.errors import OptionError
+from spark_group_source.options.bounds import Earliest
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.table import OPTIONS, SourceOptions, defaults
+from spark_group_source.query.group_settings import group_settings
+from spark_group_source.spark.input_partitions import wire_options
+
+GOOD = {"kafka.bootstrap.servers": "b1:9092", "kafka.group.id": "g", "subscribe": "t"}
+
+
+def test_the_three_required_options_are_enough_and_the_rest_has_the_defaults_of_spark_and_kafka() -> None:
+    assert parse_options(GOOD) == SourceOptions((("b1", 9092),), "g", ("t",))
+
+
+def test_names_are_case_insensitive() -> None:
+    given = {"KAFKA.bootstrap.SERVERS": "b:1", "kafka.GROUP.id": "g", "Subscribe": "t", "STARTINGOFFSETS": "Earliest"}
+    assert parse_options(given).starting_offsets == Earliest()
+
+
+def test_lists_are_trimmed_and_blanks_and_repeats_are_dropped() -> None:
+    parsed = parse_options(GOOD | {"subscribe": " a, b ,,a", "kafka.bootstrap.servers": "b1:1, [::1]:2,SSL://b3:3,"})
+    assert parsed.topics == ("a", "b")
+    assert parsed.bootstrap_servers == (("b1", 1), ("::1", 2), ("b3", 3))
+
+
+def test_a_missing_required_option_is_named() -> None:
+    with pytest.raises(OptionError, match="'kafka.bootstrap.servers' is missing"):
+        parse_options({key: value for key, value in GOOD.items() if key != "kafka.bootstrap.servers"})
+
+
+def test_exactly_one_way_to_name_topics_is_asked_for() -> None:
+    neither = {key: value for key, value in GOOD.items() if key != "subscribe"}
+    with pytest.raises(OptionError, match="No topic is named.*subscribePattern"):
+        parse_options(neither)
+    ways = {"subscribePattern": "t.*", "assign": '{"t": [0]}'}
+    for name, value in ways.items():
+        with pytest.raises(OptionError, match=f"Options 'subscribe' and '{name}' are given.*exactly one"):
+            parse_options(GOOD | {name: value})
+    with pytest.raises(OptionError, match="Options 'subscribePattern' and 'assign' are given"):
+        parse_options(neither | ways)
+    assert parse_options(neither | {"subscribePattern": "t.*"}).topic_pattern == "t.*"
+
+
+ASSIGNED = {key: value for key, value in GOOD.items() if key != "subscribe"} | {"assign": '{"b": [1], "a": [2, 0]}'}
+
+
+def test_assigned_partitions_are_read_from_json_also_of_a_topic_that_is_there_twice() -> None:
+    parsed = parse_options(ASSIGNED | {"assign": '{"b": [1], "a": [2, 0], "b": [3]}'})
+    assert parsed.partitions == {("a", 0), ("a", 2), ("b", 1), ("b", 3)}
+    assert parsed.topics == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kafka.group.instance.id", "one"),
+        ("kafka.partition.assignment.strategy", "range"),
+        ("kafka.session.timeout.ms", "45000"),
+        ("kafka.heartbeat.interval.ms", "3000"),
+        ("kafka.max.poll.interval.ms", "300000"),
+    ],
+)
+def test_options_of_a_member_are_refused_where_there_is_none(name: str, value: str) -> None:
+    with pytest.raises(OptionError, match=f"'assign' and '{name}' are given.*leave the others out"):
+        parse_options(ASSIGNED | {name: value})
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("startingOffset", "startingOffsets"),
+        ("maxoffsetspertriger", "maxOffsetsPerTrigger"),
+        ("kafka.groupid", "kafka.group.id"),
+        ("subscribes", "subscribe"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_nearest_known_name(written: str, meant: str) -> None:
+    with pytest.raises(OptionError, match=f"'{written}' is not known.*Did you mean '{meant}'"):
+        parse_options(GOOD | {written: "x"})
+
+
+def test_the_value_of_an_unknown_option_is_not_shown_as_it_may_be_a_secret() -> None:
+    with pytest.raises(OptionError) as refused:
+        parse_options(GOOD | {"kafka.sasl.pasword": "hunter2"})
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("kafka.bootstrap.servers", "broker1", "host:port"),
+        ("kafka.bootstrap.servers", "b:0", "host:port"),
+        ("kafka.bootstrap.servers", "b:99999", "host:port"),
+        ("kafka.bootstrap.servers", " , ", "host:port"),
+        ("kafka.group.id", "  ", "not empty"),
+        ("subscribe", ",", "topic names"),
+        ("subscribe", "a,b c", "'b c'"),
+        ("subscribe", "..", "'..'"),
+        ("subscribePattern", "orders-[", "unterminated"),
+        ("subscribePattern", "", "not empty"),
+        ("assign", "", '{"orders": [0, 1]}'),
+        ("assign", "t", '{"orders": [0, 1]}'),
+        ("assign", "{}", '{"orders": [0, 1]}'),
+        ("assign", "[0]", '{"orders": [0, 1]}'),
+        ("assign", '{"t": 0}', '{"orders": [0, 1]}'),
+        ("assign", '{"t": []}', '{"orders": [0, 1]}'),
+        ("assign", '{"t": ["0"]}', '{"orders": [0, 1]}'),
+        ("assign", '{"t": [true]}', '{"orders": [0, 1]}'),
+        ("assign", '{"t": {"0": 1}}', '{"orders": [0, 1]}'),
+        ("assign", '{"t": [0, -1]}', "of 't' one is not: -1"),
+        ("assign", '{"a b": [0]}', "'a b'"),
+        ("startingOffsets", "newest", "earliest, latest, committed or JSON"),
+        ("startingOffsets", '{"t":{"0":-3}}', "-3 is no whole number of at least -2"),
+        ("startingOffsetsFallback", "committed", "earliest, latest or fail"),
+        ("startingOffsetsByTimestamp", "1735689600000", "JSON with milliseconds"),
+        ("startingTimestamp", "2025-01-01", "for example 1735689600000"),
+        ("startingOffsetsByTimestampStrategy", "earliest", "error or latest"),
+        ("endingOffsets", "earliest", "latest or JSON"),
+        ("endingOffsetsByTimestamp", '{"t":{"0":-1}}', "-1 is no whole number of at least 0"),
+        ("endingTimestamp", "-1", "milliseconds since 1970"),
+        ("maxOffsetsPerTrigger", "0", "at least 1"),
+        ("maxOffsetsPerTrigger", "-3", "at least 1"),
+        ("maxOffsetsPerTrigger", "1e3", "at least 1"),
+        ("maxOffsetsPerTrigger", "abc", "at least 1"),
+        ("minOffsetsPerTrigger", "0", "at least 1"),
+        ("minPartitions", "0", "at least 1"),
+        ("maxRecordsPerPartition", "-1", "at least 1"),
+        ("minRecordsPerTask", "0", "at least 1"),
+        ("maxTriggerDelay", "15 parsecs", "15m"),
+        ("rebalanceCallback", "no_such_module:f", "No module named"),
+        ("rebalanceCallback", "json:no_such_function", "no function 'no_such_function'"),
+        ("rebalanceCallback", "json", "module:function"),
+        ("groupCommit.numRetries", "-1", "at least 0"),
+        ("groupCommit.timeoutMs", "0", "milliseconds"),
+        ("onCommitFailure", "ignore", "warn or fail"),
+        ("includeHeaders", "yes", "true or false"),
+        ("kafka.isolation.level", "committed", "read_committed or read_uncommitted"),
+        ("kafka.partition.assignment.strategy", "rang", "range, roundrobin"),
+        ("kafka.session.timeout.ms", "45s", "milliseconds"),
+    ],
+)
+def test_a_bad_value_is_shown_with_what_to_write_instead(name: str, value: str, says: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        parse_options(GOOD | {name: value})
+    assert f"'{name}' is {value!r}" in str(refused.value)
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("15m", 900), ("90s", 90), ("1500", 1.5), (" 2h ", 7200), ("1D", 86400), ("3min", 180)]
+)
+def test_durations_are_read_as_spark_reads_them(text: str, seconds: float) -> None:
+    assert parse_options(GOOD | {"maxTriggerDelay": text}).max_trigger_delay == seconds
+
+
+def test_limits_that_no_batch_can_meet_are_refused() -> None:
+    with pytest.raises(OptionError, match="'minOffsetsPerTrigger' is 11, more than 'maxOffsetsPerTrigger'"):
+        parse_options(GOOD | {"minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"})
+
+
+def test_a_heartbeat_interval_that_would_end_sessions_is_refused() -> None:
+    with pytest.raises(OptionError, match="a third"):
+        parse_options(GOOD | {"kafka.session.timeout.ms": "6000", "kafka.heartbeat.interval.ms": "3000"})
+
+
+def test_a_first_pause_beyond_the_longest_is_the_longest() -> None:
+    parsed = parse_options(GOOD | {"kafka.retry.backoff.ms": "5000", "kafka.retry.backoff.max.ms": "2000"})
+    assert (parsed.retry_backoff, parsed.retry_backoff_max) == (2.0, 2.0)
+
+
+def test_pauses_reach_the_member_and_all_connections() -> None:
+    parsed = parse_options(GOOD | {"kafka.retry.backoff.ms": "20", "kafka.retry.backoff.max.ms": "300"})
+    for settings in (group_settings(parsed), wire_options(parsed, "me")):
+        assert (settings.retry_backoff, settings.retry_backoff_max) == (0.02, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            {"startingOffsetsFallback": "fail"},
+            "'startingOffsets' is not committed.*Leave it out.*to committed",
+        ),
+        ({"startingOffsets": "earliest", "startingOffsetsFallback": "latest"}, "'startingOffsets' is not committed"),
+        ({"startingOffsets": "committed", "resetOffsetsOnStart": "true"}, "nothing to reset to"),
+        ({"startingOffsets": "committed", "startingTimestamp": "1"}, "'startingTimestamp' is given.*Leave one of them"),
+        (
+            {"startingOffsets": "committed", "startingOffsetsByTimestamp": '{"t":{"0":1}}'},
+            "'startingOffsetsByTimestamp' is given",
+        ),
+    ],
+)
+def test_options_that_contradict_committed_offsets_are_refused(given: dict[str, str], says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        parse_options(GOOD | given)
+
+
+def test_every_field_has_exactly_one_option() -> None:
+    fields = [option.field for option in OPTIONS]
+    assert sorted(fields) == sorted(SourceOptions.__dataclass_fields__)
+    assert len(defaults()) == len(OPTIONS) - 1

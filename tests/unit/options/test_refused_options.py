@@ -1,0 +1,49 @@
+"""Options that are refused on purpose say why, and what to write instead."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from spark_group_source.errors import OptionError
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.refused import REFUSED
+from spark_group_source.options.table import OPTIONS
+
+GOOD = {"kafka.bootstrap.servers": "b1:9092", "kafka.group.id": "g", "subscribe": "t"}
+KNOWN = {option.name.lower() for option in OPTIONS}
+
+
+@pytest.mark.parametrize(
+    ("key", "instead"),
+    [
+        ("kafka.enable.auto.commit", "Leave it out"),
+        ("enable.auto.commit", "Leave it out"),
+        ("auto_commit_interval_ms", "trigger"),
+        ("kafka.auto.offset.reset", "startingOffsets"),
+        ("kafka.key.deserializer", "from_json"),
+        ("zk_hosts", "kafka.bootstrap.servers"),
+        ("use_rdkafka", "Leave it out"),
+        ("kafka.api.version", "Leave it out"),
+        ("commitMode", "groupCommit.timeoutMs"),
+        ("commitOffsets", "format('kafka')"),
+        ("groupRebalance.numRetries", "kafka.retry.backoff.ms"),
+        ("rebalanceDrainTimeoutMs", "kafka.max.poll.interval.ms"),
+        ("kafka.exclude.internal.topics", "includeInternalTopics"),
+    ],
+)
+def test_what_other_clients_need_and_this_source_does_not_is_refused_with_an_alternative(
+    key: str, instead: str
+) -> None:
+    with pytest.raises(OptionError) as refused:
+        parse_options(GOOD | {key: "s3cret"})
+    assert f"'{key}' is not taken" in str(refused.value)
+    assert instead in str(refused.value)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_no_refused_name_is_an_option_and_every_option_named_instead_is_one() -> None:
+    assert not KNOWN & {prefix + name for name in REFUSED for prefix in ("", "kafka.")}
+    named = {name for _, instead in REFUSED.values() for name in re.findall(r"'([A-Za-z.]{6,})'", instead)}
+    assert {name.lower() for name in named - {"string"}} <= KNOWN

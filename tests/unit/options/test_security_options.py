@@ -1,0 +1,224 @@
+"""Security options: what contradicts itself is refused at load(), by name, and no secret is ever shown."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from spark_group_source.errors import OptionError
+from spark_group_source.fetch.task import FetchTask
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.table import OPTIONS
+from spark_group_source.secret import Secret
+from spark_group_source.spark.input_partitions import wire_options
+from spark_group_source.spark.schema import columns_of, source_schema
+from spark_group_source.wire.settings import Sasl, Tls
+from tests.certificates import Authority, parts
+
+GOOD = {"kafka.bootstrap.servers": "b1:9092", "kafka.group.id": "g", "subscribe": "t"}
+SSL = GOOD | {"kafka.security.protocol": "SSL"}
+SASL = GOOD | {"kafka.security.protocol": "SASL_PLAINTEXT"}
+SCRAM = SASL | {"kafka.sasl.mechanism": "SCRAM-SHA-512", "kafka.sasl.username": "alice"}
+ALICE = SCRAM | {"kafka.sasl.password": "s3cret"}
+JAAS = 'a.ScramLoginModule required username="alice" password="s3cret";'
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def client(authority: Authority) -> Path:
+    return authority.issue("client", file="client.pem")
+
+
+@pytest.fixture(scope="module")
+def encrypted(authority: Authority) -> Path:
+    """A client's key and certificate, with the password that is nowhere to be seen."""
+    return authority.issue("client", file="encrypted.pem", password="s3cret")
+
+
+def wire(given: dict[str, str]) -> tuple[Tls | None, Sasl | None]:
+    made = wire_options(parse_options(given), "me")
+    return made.tls, made.sasl
+
+
+def test_without_security_options_nothing_is_encrypted_and_nobody_is_asked_for() -> None:
+    assert wire(GOOD) == (None, None)
+    assert wire(GOOD | {"kafka.security.protocol": "plaintext"}) == (None, None)
+
+
+def test_credentials_are_taken_in_javas_form_and_as_two_options() -> None:
+    sasl = Sasl("SCRAM-SHA-512", "alice", Secret("s3cret"))
+    assert wire(ALICE) == (None, sasl)
+    in_java = SASL | {"kafka.sasl.mechanism": "scram-sha-512", "KAFKA.sasl.JAAS.config": JAAS}
+    assert wire(in_java) == (None, sasl)
+
+
+def test_tls_is_taken_from_files_and_from_texts(authority: Authority, client: Path, encrypted: Path) -> None:
+    ca = str(authority.file)
+    files = {"kafka.ssl.truststore.location": ca, "kafka.ssl.keystore.location": str(client)}
+    files |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.keystore.type": "pem"}
+    assert wire(SSL | files) == (Tls(ca_file=ca, key_file=str(client)), None)
+    key, chain = parts(encrypted)
+    authorities = authority.file.read_text().strip()
+    texts = {
+        "kafka.ssl.truststore.certificates": authorities.replace("\n", "\\n"),
+        "kafka.ssl.keystore.key": key,
+        "kafka.ssl.keystore.certificate.chain": chain,
+        "kafka.ssl.key.password": "s3cret",
+        "kafka.ssl.endpoint.identification.algorithm": "",
+        "kafka.ssl.enabled.protocols": "TLSv1.3",
+    }
+    told = Tls(
+        ca_text=authorities,
+        key_text=Secret(key.strip()),
+        chain_text=chain.strip(),
+        key_password=Secret("s3cret"),
+        check_host_name=False,
+        versions=("TLSv1.3",),
+    )
+    assert wire(SSL | texts) == (told, None)
+
+
+@pytest.mark.parametrize("kind", ["keystore.key", "keystore.location"])
+def test_a_key_that_is_encrypted_needs_its_password(encrypted: Path, kind: str) -> None:
+    key, chain = parts(encrypted)
+    given = SSL | {"kafka.ssl.keystore.location": str(encrypted)}
+    if kind == "keystore.key":
+        given = SSL | {"kafka.ssl.keystore.key": key, "kafka.ssl.keystore.certificate.chain": chain}
+    assert wire(given | {"kafka.ssl.key.password": "s3cret"})[0]
+    for wrong in ({}, {"kafka.ssl.key.password": "s4cret"}):
+        with pytest.raises(OptionError, match=f"kafka.ssl.{kind}.*'kafka.ssl.key.password' where") as refused:
+            parse_options(given | wrong)
+        assert "s4cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (GOOD | {"kafka.security.protocol": "SASL_TLS"}, "'SASL_TLS'.*did you mean SASL_SSL"),
+        (SASL | {"kafka.sasl.mechanism": "SCRAM-SHA-521"}, "did you mean SCRAM-SHA-512"),
+        (SASL | {"kafka.sasl.mechanism": "AWS_MSK_IAM"}, "OAUTHBEARER.*aws-msk-iam-sasl-signer-python"),
+        (SASL, "'kafka.sasl.mechanism' is missing.*PLAIN, SCRAM"),
+        (SASL | {"kafka.sasl.mechanism": "PLAIN"}, "'kafka.sasl.username' is missing.*PLAIN needs it"),
+        (SCRAM, "'kafka.sasl.password' is missing"),
+        (SASL | {"kafka.sasl.mechanism": "OAUTHBEARER"}, "'kafka.sasl.oauthbearer.token.provider' is missing"),
+        (ALICE | {"kafka.sasl.kerberos.service.name": "kafka"}, "means nothing with 'kafka.sasl.mechanism' SCRAM"),
+        (ALICE | {"kafka.sasl.jaas.config": JAAS}, "Both options.*Give one"),
+        (ALICE | {"kafka.security.protocol": "SSL"}, "'kafka.sasl.mechanism' means nothing.*SSL.*Set that to SASL_"),
+        (GOOD | {"kafka.sasl.mechanism": "PLAIN"}, "means nothing with 'kafka.security.protocol' PLAINTEXT"),
+        (GOOD | {"kafka.ssl.key.password": "x"}, "'kafka.ssl.key.password' means nothing.*SSL or SASL_SSL"),
+        (SSL | {"kafka.ssl.truststore.type": "JKS"}, "'JKS'.*keytool -list -rfc"),
+        (SSL | {"kafka.ssl.keystore.type": "PKCS12"}, "openssl pkcs12 -in client.p12 -out client.pem"),
+        (SSL | {"kafka.ssl.keystore.type": "BKS"}, "one of PEM"),
+        (SSL | {"kafka.ssl.enabled.protocols": "TLSv1.1"}, "TLSv1.2, TLSv1.3"),
+        (SSL | {"kafka.ssl.endpoint.identification.algorithm": "ldaps"}, "https, or an empty text"),
+        (SSL | {"kafka.ssl.cipher.suites": "TLS_AES_128_GCM_SHA256"}, "of TLS 1.3, which are all on"),
+        (SSL | {"kafka.ssl.cipher.suites": "TLS_NO_WITH_SUCH"}, "None of the suites in 'kafka.ssl.cipher.suites'"),
+        (SSL | {"kafka.ssl.truststore.location": "/no/such.pem"}, "'/no/such.pem'.*No such file.*every executor"),
+        (SSL | {"kafka.ssl.truststore.certificates": "MIIB"}, "PEM text"),
+        (SSL | {"kafka.sasl.jaas.config": JAAS}, "'kafka.sasl.jaas.config' means nothing"),
+        (SASL | {"kafka.sasl.oauthbearer.token.provider": "no_such:f"}, "No module named"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_to_write_instead(given: dict[str, str], says: str) -> None:
+    with pytest.raises(OptionError, match=says) as refused:
+        parse_options(given)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_gssapi_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = SASL | {"kafka.sasl.mechanism": "GSSAPI", "kafka.sasl.kerberos.service.name": "kafka"}
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(OptionError, match="pip install gssapi"):
+        parse_options(given)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: ModuleType(name).__spec__ or True)
+    assert wire(given) == (None, Sasl("GSSAPI", kerberos_service="kafka"))
+
+
+def test_a_key_needs_its_chain_and_must_belong_to_it(authority: Authority, encrypted: Path) -> None:
+    key, chain = parts(encrypted)
+    _, other = parts(authority.issue("other", file="other.pem"))
+    given = SSL | {"kafka.ssl.keystore.key": key, "kafka.ssl.key.password": "s3cret"}
+    with pytest.raises(OptionError, match=r"without 'kafka\.ssl\.keystore\.certificate\.chain'"):
+        parse_options(given)
+    with pytest.raises(OptionError, match="does not belong to the certificate"):
+        parse_options(given | {"kafka.ssl.keystore.certificate.chain": other})
+    given |= {"kafka.ssl.keystore.location": str(encrypted), "kafka.ssl.keystore.certificate.chain": chain}
+    with pytest.raises(OptionError, match=r"location' and 'kafka\.ssl\.keystore\.key' are given"):
+        parse_options(given)
+
+
+def test_a_key_that_spark_would_show_in_plans_is_refused(client: Path) -> None:
+    key, chain = parts(client)
+    with pytest.raises(OptionError, match="an encrypted key.*openssl pkcs8 -topk8"):
+        parse_options(SSL | {"kafka.ssl.keystore.key": key, "kafka.ssl.keystore.certificate.chain": chain})
+
+
+def test_a_private_key_in_the_wrong_option_is_not_shown(client: Path) -> None:
+    key, _ = parts(client)
+    inside = key.splitlines()[1]
+    for option in OPTIONS:
+        with pytest.raises(OptionError) as refused:
+            parse_options(SSL | {option.name: key})
+        assert inside not in str(refused.value), option.name
+
+
+def test_java_stores_are_recognised_and_the_conversion_that_is_named_works(tmp_path: Path) -> None:
+    store, pem = tmp_path / "trust.jks", tmp_path / "trust.pem"
+    keytool = shutil.which("keytool")
+    if keytool is None:
+        pytest.skip("no keytool on this machine")
+    for kind in ("JKS", "PKCS12"):
+        made = [keytool, "-genkeypair", "-alias", "a", "-keyalg", "EC", "-dname", "CN=a", "-keystore", str(store)]
+        made += ["-storetype", kind, "-storepass", "s3cret", "-keypass", "s3cret"]
+        subprocess.run(made, check=True, capture_output=True)
+        with pytest.raises(OptionError, match=f"is a {kind} store.*(keytool -list -rfc|openssl pkcs12)"):
+            parse_options(SSL | {"kafka.ssl.truststore.location": str(store)})
+        listed = subprocess.run(
+            [keytool, "-list", "-rfc", "-keystore", str(store), "-storepass", "s3cret"], check=True, capture_output=True
+        )
+        pem.write_bytes(listed.stdout)
+        assert parse_options(SSL | {"kafka.ssl.truststore.location": str(pem)})
+        store.unlink()
+
+
+@pytest.mark.parametrize(
+    ("java", "openssl"),
+    [
+        ("TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "ECDHE-RSA-AES256-GCM-SHA384"),
+        ("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "ECDHE-ECDSA-AES128-GCM-SHA256"),
+        ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", "ECDHE-RSA-CHACHA20-POLY1305"),
+        ("TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256", "ECDHE-RSA-AES128-SHA256"),
+        ("TLS_DHE_RSA_WITH_AES_256_GCM_SHA384", "DHE-RSA-AES256-GCM-SHA384"),
+        ("ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384"),
+    ],
+)
+def test_cipher_suites_go_by_javas_names(java: str, openssl: str) -> None:
+    tls, _ = wire(SSL | {"kafka.ssl.cipher.suites": java})
+    assert tls is not None
+    assert tls.ciphers == (openssl,)
+
+
+def test_no_form_of_the_options_or_of_a_task_shows_a_secret_and_both_survive_pickling(encrypted: Path) -> None:
+    key, chain = parts(encrypted)
+    given = {"kafka.ssl.keystore.key": key, "kafka.ssl.keystore.certificate.chain": chain}
+    given["kafka.ssl.key.password"] = "s3cret"
+    parsed = parse_options(ALICE | given | {"kafka.security.protocol": "SASL_SSL"})
+    task = FetchTask((), wire_options(parsed, "me"), columns_of(source_schema(False)))
+    in_java = parse_options(SASL | {"kafka.sasl.mechanism": "PLAIN", "kafka.sasl.jaas.config": JAAS})
+    for each in (parsed, task, in_java):
+        shown = f"{each} {each!r} {[each]}"
+        assert "s3cret" not in shown
+        assert key.splitlines()[1] not in shown
+        assert pickle.loads(pickle.dumps(each)) == each
+    assert task.wire.sasl is not None
+    assert task.wire.sasl.password is not None
+    assert task.wire.sasl.password.text == "s3cret"

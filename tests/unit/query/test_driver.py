@@ -1,0 +1,216 @@
+"""A driver's planning where the membership changes under it. How it keeps the contract: tests/contract."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from spark_group_source.errors import DataLoss, OptionError
+from spark_group_source.group.commits import MARK
+from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.query.driver import Driver
+from spark_group_source.query.report import REPORT_INTERVAL
+from spark_group_source.testing.fake import FakeKafka
+from spark_group_source.wire.settings import WireOptions
+from tests.drivers import drivers
+
+LONG = 90.0
+Start = Callable[..., Driver]
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeKafka]:
+    with FakeKafka() as running:
+        running.create_topic("t", partitions=2)
+        running.produce("t", [str(each) for each in range(10)], partition=0)
+        yield running
+
+
+@pytest.fixture
+def start(fake: FakeKafka) -> Iterator[Start]:
+    base = {
+        "kafka.bootstrap.servers": fake.bootstrap_servers,
+        "kafka.group.id": "g",
+        "subscribe": "t",
+        "startingOffsets": "earliest",
+        "kafka.heartbeat.interval.ms": "50",
+    }
+    with drivers(base) as begin:
+        yield begin
+
+
+def eventually(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_partition_that_was_lost_and_came_back_while_a_batch_was_planned_is_left_out_of_it(
+    fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = start()
+    ends = driver._ends.of
+
+    def meanwhile(positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        monkeypatch.setattr(driver._ends, "of", ends)
+        fake.commit("g", {("t", 0): 8}, MARK)
+        fake.expire("g", driver._member.snapshot().member_id)
+        eventually(lambda: driver._share.counters.lost == 2)
+        eventually(lambda: len(driver._ledger.positions(driver._member.snapshot())) == 2)
+        return ends(positions)
+
+    monkeypatch.setattr(driver._ends, "of", meanwhile)
+    assert driver.latest(BatchOffset(), None) == BatchOffset()
+    reads = driver.latest(BatchOffset(), None).reads()
+    assert [(each.start, each.end) for each in reads] == [(8, 10)]
+
+
+def test_offsets_must_name_exactly_the_partitions_there_are_when_a_new_checkpoint_begins(
+    fake: FakeKafka, start: Start
+) -> None:
+    with pytest.raises(OptionError, match=r'missing: t-1.*{"t":{"0":4,"1":-2}}'):
+        start(startingOffsets='{"t":{"0":4}}')
+    assert not any(api == "JoinGroup" for api, _, _ in fake.requests)
+    logged = BatchOffset.of([OffsetRange("t", 0, 0, 6, str(fake.ids["t"]))])
+    reads = start(logged, startingOffsets='{"t":{"0":4}}').latest(logged, None).reads()
+    assert [(each.start, each.end) for each in reads] == [(6, 10)]
+
+
+def test_a_start_that_is_not_in_the_log_fails_the_query_before_any_batch(fake: FakeKafka, start: Start) -> None:
+    with pytest.raises(DataLoss, match=r"offset 11 for t-0, whose log holds \[0, 10\)"):
+        start(startingOffsets='{"t":{"0":11,"1":0}}')
+
+
+def test_a_time_is_the_start_of_partitions_without_a_commit(fake: FakeKafka, start: Start) -> None:
+    fake.produce("t", ["late"], partition=0, timestamp=1_800_000_000_000)
+    query = start(startingTimestamp="1750000000000", startingOffsetsByTimestampStrategy="latest")
+    assert query.latest(BatchOffset(), None).ends() == {TopicPartition("t", 0): 11, TopicPartition("t", 1): 0}
+    assert fake.commits[0].offsets == {("t", 0): 10, ("t", 1): 0}
+
+
+def test_a_batch_that_an_earlier_process_logged_is_in_flight_until_it_is_completed(
+    fake: FakeKafka, start: Start
+) -> None:
+    driver = start()
+    replayed = BatchOffset.of([OffsetRange("t", 0, 0, 6, str(fake.ids["t"]))])
+    driver.replay(replayed)
+    assert driver._member.snapshot().in_flight == {TopicPartition("t", 0)}
+    assert fake.group("g").offsets["t", 0][0] == 0
+    following = driver.latest(replayed, None).reads()
+    assert [(each.start, each.end) for each in following] == [(6, 10)]
+    assert fake.group("g").offsets["t", 0][0] == 6
+
+
+def test_an_end_that_is_not_of_the_batch_planned_completes_nothing(fake: FakeKafka, start: Start) -> None:
+    driver = start()
+    driver.latest(BatchOffset(), None)
+    driver.complete(BatchOffset.of([OffsetRange("t", 0, 0, 3, str(fake.ids["t"]))]))
+    assert fake.group("g").offsets["t", 0][0] == 0
+
+
+def test_an_idle_query_asks_for_the_ends_some_ten_times_a_second_and_not_more(fake: FakeKafka, start: Start) -> None:
+    driver = start()
+    end = driver.latest(BatchOffset(), None)
+    assert driver.latest(end, None) is end
+    asked = sum(api == "ListOffsets" for api, _, _ in fake.requests)
+    for _ in range(10):
+        driver._ends.of(driver._ledger.positions(driver._member.snapshot()))
+    assert sum(api == "ListOffsets" for api, _, _ in fake.requests) - asked <= 11
+    assert not any(api == "OffsetCommit" for api, _, _ in fake.requests[-10:]), "idle polls commit nothing"
+
+
+def test_what_happened_to_the_membership_is_said_now_and_then_and_only_if_something_did(
+    fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = start()
+    now = time.monotonic()
+    monkeypatch.setattr(driver._report, "_clock", lambda: now)
+
+    def lines() -> list[str]:
+        return [each.getMessage() for each in caplog.records if "last heartbeat" in each.getMessage()]
+
+    with caplog.at_level(logging.INFO):
+        end = driver.latest(BatchOffset(), None)
+        assert driver.latest(end, None) is end
+        assert not lines(), "not at once"
+        for expected in (1, 1):
+            now += REPORT_INTERVAL + 1
+            driver.latest(end, None)
+            assert len(lines()) == expected
+        fake.produce("t", ["more"])
+        following = driver.latest(end, None)
+        assert following != end
+        assert driver.latest(following, None) is following
+        assert len(lines()) == 1
+        now += REPORT_INTERVAL + 1
+        driver.latest(following, None)
+    assert "group g: owns 2 partition(s), batches 1, joins 2, rebalances 1, handed over 0," in lines()[0]
+    assert "lost 0, commits 2, failed commits 0, last heartbeat" in lines()[0]
+    assert "batches 2, " in lines()[1]
+
+
+def test_a_batch_and_trigger_interval_too_long_for_a_hand_over_are_said_once(
+    fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = start()
+    now = time.monotonic()
+    monkeypatch.setattr(driver, "_clock", lambda: now)
+    end = driver.latest(BatchOffset(), None)
+    for took, told in ((240.0, 0), (241.0, 1), (900.0, 1)):
+        now += took
+        fake.produce("t", ["more"])
+        driver._ends.expire()
+        end = driver.latest(end, None)
+        assert end.reads(), "each call completes a batch and plans the next"
+        assert caplog.text.count("batch and trigger interval together took") == told
+    assert "together took 241 s; a hand-over waits for 240 s" in caplog.text
+    assert "kafka.max.poll.interval.ms (now 300000)" in caplog.text
+    assert "maxOffsetsPerTrigger" in caplog.text
+
+
+def test_a_query_that_is_idle_for_long_is_not_told_of_its_pace(
+    fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = start()
+    now = time.monotonic()
+    monkeypatch.setattr(driver, "_clock", lambda: now)
+    end = driver.latest(BatchOffset(), None)
+    for _ in range(3):
+        assert driver.latest(end, None) is end
+        now += 10_000.0
+    assert "together took" not in caplog.text
+
+
+def test_close_may_be_repeated_and_comes_without_a_start(fake: FakeKafka, start: Start) -> None:
+    driver = start()
+    driver.close()
+    driver.close()
+    options = parse_options(
+        {"kafka.bootstrap.servers": fake.bootstrap_servers, "kafka.group.id": "g", "subscribe": "t"}
+    )
+    Driver(options, WireOptions(options.bootstrap_servers, "test")).close()
+
+
+def test_a_topic_whose_id_is_not_told_is_read_later_and_not_taken_for_another_one(
+    fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = start()
+    with monkeypatch.context() as outage:
+        outage.setattr(driver._ids, "_now", lambda topics: {})
+        assert driver.latest(BatchOffset(), None) == BatchOffset()
+    assert [each.topic_id for each in driver.latest(BatchOffset(), None).reads()] == [str(fake.ids["t"])]
+
+
+def test_ends_logged_of_a_topic_that_was_made_anew_do_not_stay_in_the_offset(fake: FakeKafka, start: Start) -> None:
+    old = BatchOffset.of([OffsetRange("t", number, 50, 50, "old") for number in (0, 7)])
+    driver = start(old, failOnDataLoss="false")
+    assert driver.latest(old, None) is old, "the topic is found to be another one"
+    planned = driver.latest(old, None)
+    assert [(each.partition, each.start, each.end) for each in planned.reads()] == [(0, 0, 10)]
+    assert TopicPartition("t", 7) not in planned.ranges

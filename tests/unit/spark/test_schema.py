@@ -1,0 +1,34 @@
+"""What a user's schema may ask for."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructField, StructType
+
+from spark_group_source.errors import OptionError
+from spark_group_source.records.columns import ALL
+from spark_group_source.spark.schema import columns_of, source_schema
+
+
+def columns(**wanted: DataType) -> pa.Schema:
+    return columns_of(StructType([StructField(name, kind) for name, kind in wanted.items()]))
+
+
+def test_the_sources_own_schema_is_all_columns() -> None:
+    assert columns_of(source_schema(include_headers=True)) == ALL
+    assert columns_of(source_schema(include_headers=False)).names == ALL.names[:-1]
+
+
+def test_some_columns_in_any_order_and_key_and_value_as_text() -> None:
+    assert columns(offset=LongType(), value=BinaryType()) == pa.schema([ALL.field("offset"), ALL.field("value")])
+    text = columns(value=StringType(), topic=StringType(), key=StringType())
+    assert text == pa.schema([("value", pa.string()), ("topic", pa.string()), ("key", pa.string())])
+
+
+@pytest.mark.parametrize(("name", "kind"), [("offset", IntegerType()), ("id", LongType())])
+def test_other_columns_and_types_are_refused_with_those_that_are_known(name: str, kind: DataType) -> None:
+    with pytest.raises(OptionError, match=f"'{name}' of type {kind.simpleString()}") as error:
+        columns(value=BinaryType(), **{name: kind})
+    assert "value binary or string" in error.value.action
+    assert "offset bigint" in error.value.action
