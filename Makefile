@@ -12,7 +12,7 @@ FUZZ_ARGS ?=
 BROKERS ?= 3.3.2 3.9.1 4.3.1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit contract integration chaos soak fuzz test-brokers test-oldest lint format bench clean java
+.PHONY: help demo test unit contract integration chaos soak fuzz test-brokers test-oldest lint docs format bench clean java
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ lint: $(VENV)/test.stamp ## ruff and mypy
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+docs: $(VENV)/docs.stamp ## the site of documentation, in build/docs; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file conf/mkdocs.yml
+
 format: $(VENV)/test.stamp ## formats the code
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
@@ -77,6 +80,10 @@ $(VENV)/demo.stamp: pyproject.toml | java $(BIN)/python
 
 $(VENV)/bench.stamp: $(VENV)/demo.stamp
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[spark,demo,bench]'
+	@touch $@
+
+$(VENV)/docs.stamp: pyproject.toml | $(BIN)/python
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
 $(VENV)/test.stamp: pyproject.toml | $(BIN)/python

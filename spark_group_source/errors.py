@@ -15,12 +15,16 @@
         ├── CorruptRecords     they are damaged (CRC, lengths, counts)
         └── UnsupportedRecords they are in a format or codec that is not read
 
-Each carries a stable ``code`` to search for, what happened with its numbers, and what to do next.
+Each carries a stable ``code`` to search for, what happened with its numbers, what to do next, and where in the
+project's documentation its code is explained.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
+
+DOCS = "docs/errors.md"
+"""Where every code has a section. A path in the project: its documentation has no public address yet."""
 
 
 class GroupSourceError(Exception):
@@ -37,7 +41,8 @@ class GroupSourceError(Exception):
     def __init__(self, happened: str, action: str = "") -> None:
         self.happened = happened
         self.action = action
-        super().__init__(f"[{self.code}] {happened}" + (f" {action}" if action else ""))
+        said = " ".join(filter(None, [happened, action]))
+        super().__init__(f"[{self.code}] {said} See {DOCS}#{self.code.lower()}.")
 
     def __reduce__(self) -> tuple[object, ...]:
         # The default rebuilds from the joined message, and fails in Spark's workers for

@@ -1,0 +1,62 @@
+"""``docs/operations.md`` explains every line that an operator can see in the log, and every counter, and no others."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import spark_group_source
+from spark_group_source.group.counters import Counters
+
+PACKAGE = Path(spark_group_source.__file__).parent
+PAGE = (PACKAGE.parent / "docs" / "operations.md").read_text()
+SHOWN = {"info": "info", "warning": "warning", "error": "error", "exception": "error"}
+LINES = re.findall(r"^\| `([^`]+)` \| (info|warning|error) \|", PAGE, re.M)
+COUNTERS = re.findall(r"^\| `([a-z ]+)` \| [^|]+ \|$", PAGE, re.M)
+VARIES = re.compile(r"%[-.\d]*[a-z]")
+
+
+@cache
+def logged() -> list[tuple[str, str]]:
+    """(format, level) of all lines that are logged at level INFO or above, without the group's name."""
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        if "testing" in path.relative_to(PACKAGE).parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("log."):
+                found += [(text.removeprefix("group %s: "), level) for text, level in line_of(node)]
+    # A line of nothing but what the group answered has no words to look for.
+    return sorted((text, level) for text, level in found if re.search("[a-z]{3}", VARIES.sub("", text)))
+
+
+def line_of(call: ast.Call) -> list[tuple[str, str]]:
+    """What a call of a logger says; ``log.log(level, ...)`` counts as the level INFO that it has at most."""
+    method = ast.unparse(call.func).removeprefix("log.")
+    texts = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    level = SHOWN.get("info" if method == "log" else method)
+    return [(texts[0], level)] if texts and level else []
+
+
+def says(row: str, text: str) -> bool:
+    """Whether a row, with ``...`` for what varies, is of this line."""
+    return re.fullmatch(".*".join(map(re.escape, row.split("..."))), text) is not None
+
+
+@pytest.mark.parametrize(("text", "level"), logged())
+def test_every_line_of_the_log_is_explained_with_its_level(text: str, level: str) -> None:
+    assert [of for row, of in LINES if says(row, text)] == [level]
+
+
+@pytest.mark.parametrize("row", [row for row, _ in LINES])
+def test_every_line_explained_is_one_of_the_log(row: str) -> None:
+    assert any(says(row, text) for text, _ in logged())
+
+
+def test_the_counters_are_those_of_the_code() -> None:
+    assert [each.name.replace("_", " ") for each in fields(Counters)] == COUNTERS
