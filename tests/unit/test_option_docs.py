@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from spark_group_source.options.refused import REFUSED
 from spark_group_source.options.row import Option
 from spark_group_source.options.table import OPTIONS, SourceOptions
-from spark_group_source.options.refused import REFUSED
-from tests.unit.test_client_options import CONSUMER, SECURITY
+from tests.unit.options.test_client_options import CONSUMER, SECURITY
 
 TESTS = Path(__file__).resolve().parents[1]
 DOCS = TESTS.parent / "docs" / "options.md"
