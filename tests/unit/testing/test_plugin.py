@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_group_source.testing import plugin
+from spark_group_source.testing import EmbeddedKafka, plugin
+from spark_group_source.testing.errors import EmbeddedKafkaError
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TESTING = REPOSITORY / "spark_group_source" / "testing"
@@ -89,17 +90,30 @@ def test_without_java_each_test_that_needs_it_is_an_error_that_says_so_and_none_
     assert "local_spark.py" not in told
 
 
+def give_java(monkeypatch: pytest.MonkeyPatch, home: Path, script: str) -> None:
+    """Makes ``script`` the machine's Java."""
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\n{script}\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+
+
 def test_without_a_connection_the_error_says_what_was_tried_and_how_to_do_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    java = tmp_path / "java" / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    java.write_text("#!/bin/sh\necho connection refused\nexit 1\n")
-    java.chmod(0o755)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    give_java(monkeypatch, tmp_path / "java", "echo connection refused; exit 1")
     monkeypatch.delenv("SPARK_GROUP_SOURCE_KAFKA_LIBS", raising=False)
     monkeypatch.setenv("SPARK_GROUP_SOURCE_CACHE", str(tmp_path / "cache"))
     code, told = run_pytest(tmp_path, "def test_it(embedded_kafka): pass\n")
     assert code == 1
     assert "could not be fetched from Maven Central in 3 attempts. Ivy said: exit code 1: connection refused" in told
     assert "SPARK_GROUP_SOURCE_KAFKA_LIBS" in told
+
+
+def test_a_java_that_is_too_old_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    says = "java.lang.UnsupportedClassVersionError: this Java only recognizes versions up to 55.0"
+    give_java(monkeypatch, tmp_path / "java", f"echo '{says}' >&2; echo '  at somewhere' >&2; exit 1")
+    monkeypatch.setenv("SPARK_GROUP_SOURCE_KAFKA_LIBS", str(tmp_path))
+    with pytest.raises(EmbeddedKafkaError, match=r"java is too old for this Kafka: .* 55\.0\. Install Java 17"):
+        EmbeddedKafka().open()
