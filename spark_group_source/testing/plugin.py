@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,11 +33,16 @@ def embedded_kafka(embedded_kafka_arguments: dict[str, Any]) -> Iterator[Embedde
     """A real Kafka for all tests of the session: its address, topics, records and groups."""
     from spark_group_source.testing.kafka import EmbeddedKafka
 
-    kafka = EmbeddedKafka(**embedded_kafka_arguments)
-    with contextlib.closing(kafka):
+    with warnings.catch_warnings():
+        # It reads its message schemas in a deprecated way: hundreds of warnings in tests that have no part in it.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import kafka.admin  # noqa: F401
+
+    embedded = EmbeddedKafka(**embedded_kafka_arguments)
+    with contextlib.closing(embedded):
         with _told_without_traceback():
-            kafka.open()
-        yield kafka
+            embedded.open()
+        yield embedded
 
 
 @pytest.fixture(scope="session")
