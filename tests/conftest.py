@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +12,12 @@ import pytest
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.ivy import KAFKA_VERSION
 
+# Where the package is installed, pytest has loaded it already.
+pytest_plugins = ["spark_group_source.testing.plugin"]
+collect_ignore = ["example_project"]  # a project of its own, run by integration/test_example_project.py
+
 TESTS = Path(__file__).parent
-BROKER_FIXTURES = {"kafka", "topic", "spark", "secured"}
+BROKER_FIXTURES = {"embedded_kafka", "kafka_spark", "secured"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,13 +34,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def kafka() -> Iterator[EmbeddedKafka]:
-    """A Kafka for all tests of the session, of version KAFKA_VERSION where the environment has that.
+def embedded_kafka_arguments() -> dict[str, str]:
+    """The version is KAFKA_VERSION where the environment has that."""
+    return {"version": os.environ.get("KAFKA_VERSION", KAFKA_VERSION)}
 
-    A test that stops or pauses Kafka takes one of its own.
-    """
-    with EmbeddedKafka(version=os.environ.get("KAFKA_VERSION", KAFKA_VERSION)) as running:
-        yield running
+
+@pytest.fixture(scope="session")
+def kafka(embedded_kafka: EmbeddedKafka) -> EmbeddedKafka:
+    """A Kafka for all tests of the session. A test that stops or pauses Kafka takes one of its own."""
+    return embedded_kafka
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ class Broker:
         command = java_command(self._libs, self._heap, "kafka.tools.StorageTool", arguments)
         done = subprocess.run(command, capture_output=True, text=True, timeout=FORMAT_TIMEOUT_S, check=False)
         if done.returncode != 0:
-            raise EmbeddedKafkaError(f"Kafka's StorageTool failed: {(done.stdout + done.stderr)[-LOG_LENGTH:]}")
+            raise _refusal(command[0], done.stdout + done.stderr)
 
     def start(self) -> None:
         """Starts the process; it is not ready yet when this returns."""
@@ -135,3 +135,13 @@ class Broker:
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None:
             self._process.send_signal(number)
+
+
+def _refusal(java: str, told: str) -> EmbeddedKafkaError:
+    for line in told.splitlines():
+        if "UnsupportedClassVersionError" in line:
+            return EmbeddedKafkaError(
+                f"{java} is too old for this Kafka: {line.strip()}.",
+                "Install Java 17 or later, which Spark needs too, and let JAVA_HOME name it.",
+            )
+    return EmbeddedKafkaError(f"Kafka's StorageTool failed: {told[-LOG_LENGTH:]}")

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 from spark_group_source.clock import Deadline
 from spark_group_source.testing.broker import java_command
 from spark_group_source.testing.cluster import Cluster
-from spark_group_source.testing.errors import EmbeddedKafkaError
+from spark_group_source.testing.errors import EmbeddedKafkaError, RowError
 from spark_group_source.testing.groups import GroupMember, GroupPartition, parse_members, parse_partitions
+from spark_group_source.testing.rows import Row, records
 
 if TYPE_CHECKING:
     from kafka import KafkaProducer
-    from kafka.admin import KafkaAdminClient
+    from kafka.admin import KafkaAdminClient, OffsetSpec
+    from pyspark.sql import DataFrame
 
 TOOL_TIMEOUT_S = 60.0
 COORDINATOR_TIMEOUT_S = 20.0
@@ -26,10 +28,6 @@ PRODUCE_TIMEOUT_S = 60.0
 GROUP_COMMAND = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 OLD_GROUP_COMMAND = "kafka.admin.ConsumerGroupCommand"
 """Its name before Kafka 3.8."""
-
-Value = str | bytes | None
-Row = Value | tuple[Value, Value]
-"""What :meth:`EmbeddedKafka.produce` takes: a value, or a pair of key and value (kafka-python wants one of the two)."""
 
 
 class EmbeddedKafka(Cluster):
@@ -80,34 +78,51 @@ class EmbeddedKafka(Cluster):
             return sorted(each for each in admin.list_topics() if not each.startswith("__"))
 
     def produce(
-        self, topic: str, rows: Iterable[Row], partition: int | None = None, **config: object
+        self,
+        topic: str | None,
+        rows: Iterable[Row] | DataFrame,
+        partition: int | None = None,
+        **config: object,
     ) -> list[tuple[int, int]]:
-        """Writes rows (values, or pairs of key and value), waits until the broker has them all.
+        """Writes rows and waits until the broker has them all.
 
         Args:
-            partition: writes all of them there; otherwise keys, or chance, decide.
+            topic: where to, whatever the rows say; None where each of them says it.
+            rows: values, tuples in the order key, value, headers, timestamp, partition, topic, or dicts with some of
+                these; or a Spark DataFrame with columns of these names, as Spark's Kafka sink takes them. See
+                :func:`spark_group_source.testing.rows.records`.
+            partition: writes all of them there; otherwise the row, its key, or chance, decide.
             config: of kafka-python's ``KafkaProducer``, for example ``compression_type="zstd"``.
 
         Returns:
             Partition and offset of each, in the order of ``rows``.
+
+        Raises:
+            RowError: a row cannot be written; those before it may have been.
         """
         sent = []
         with self.producer(**config) as producer:
-            for row in rows:
-                key, value = row if isinstance(row, tuple) else (None, row)
-                sent.append(producer.send(topic, key=_encoded(key), value=_encoded(value), partition=partition))
+            for each in records(rows):
+                if (to := topic or each.topic) is None:
+                    raise RowError("A row names no topic.", "Name one for all rows, or give each a topic.")
+                place = each.partition if partition is None else partition
+                sent.append(producer.send(to, each.value, each.key, list(each.headers), place, each.timestamp))
             producer.flush(PRODUCE_TIMEOUT_S)
         done = [each.get(PRODUCE_TIMEOUT_S) for each in sent]
         return [(each.partition, each.offset) for each in done]
 
     def end_offsets(self, topic: str) -> dict[int, int]:
         """The next offset to be written of each partition of a topic."""
-        from kafka import TopicPartition
         from kafka.admin import OffsetSpec
+
+        return self._offsets(topic, OffsetSpec.LATEST)
+
+    def _offsets(self, topic: str, spec: OffsetSpec) -> dict[int, int]:
+        from kafka import TopicPartition
 
         with self.admin() as admin:
             partitions = admin.describe_topics([topic])[0]["partitions"]
-            asked = {TopicPartition(topic, each["partition_index"]): OffsetSpec.LATEST for each in partitions}
+            asked = {TopicPartition(topic, each["partition_index"]): spec for each in partitions}
             found = admin.list_partition_offsets(asked)
         return {tp.partition: each.offset for tp, each in sorted(found.items())}
 
@@ -157,6 +172,24 @@ class EmbeddedKafka(Cluster):
             (tp.topic, tp.partition): each.offset for tp, each in sorted(offsets.items()) if topic in (None, tp.topic)
         }
 
+    def lag(self, group: str, topic: str) -> dict[int, int]:
+        """How many offsets of each partition of a topic the group has still to read; fast enough to poll.
+
+        Where it has committed nothing: all that are there.
+        """
+        from kafka.admin import OffsetSpec
+
+        # Before the ends: what comes in between makes the lag larger, and 0 means that all was read.
+        committed = self.committed(group, topic)
+        begins, ends = self._offsets(topic, OffsetSpec.EARLIEST), self.end_offsets(topic)
+        return {number: end - committed.get((topic, number), begins[number]) for number, end in ends.items()}
+
+    def active_groups(self) -> list[str]:
+        """Ids of the groups that have members now, or had some a moment ago; fast."""
+        with self.admin() as admin:
+            found = admin.list_groups()
+        return sorted(each["group_id"] for each in found if each["group_state"] not in ("Empty", "Dead"))
+
     def _ask_coordinator(self, ask: Callable[[KafkaAdminClient], Any]) -> Any:
         """Asks again while the coordinator is not there yet: at a group's first use, and after a restart."""
         from kafka.errors import KafkaError
@@ -200,7 +233,3 @@ def _partitions(assignment: Mapping[str, Any] | bytes | None) -> int:
     """Partitions in a member's assignment as kafka-python decodes it: none at all while the group rebalances."""
     topics = assignment["assigned_partitions"] if isinstance(assignment, Mapping) else ()
     return sum(len(each["partitions"]) for each in topics)
-
-
-def _encoded(value: Value) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value

@@ -64,6 +64,9 @@ def test_kafkas_own_tool_tells_positions_and_lag(kafka: EmbeddedKafka, topic: Ca
         GroupPartition(name, 1, 0, 0, 0, None, None),
     ]
     assert kafka.committed(group) == {(name, 0): 5, (name, 1): 0}
+    assert kafka.lag(group, name) == {0: 2, 1: 0}
+    assert kafka.lag(f"{group}-unknown", name) == {0: 7, 1: 0}
+    assert group not in kafka.active_groups()
     assert kafka.describe_members(group) == []
     assert kafka.group_state(group) == "Empty"
     assert group in kafka.consumer_groups("--list").splitlines()
@@ -84,6 +87,7 @@ def test_plain_requests_tell_the_same_members_as_kafkas_own_tool(
             consumer.poll(100)
         members = kafka.members(group)
         assert members == kafka.describe_members(group)
+        assert group in kafka.active_groups()
     finally:
         consumer.close()
     assert kafka.members(group) == []

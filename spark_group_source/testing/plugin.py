@@ -1,0 +1,125 @@
+"""pytest fixtures for tests of streaming jobs; pytest loads them where this package is installed (see docs/testing.md).
+
+Nothing is imported, started or written before a test asks for it. All names but those of what acts on queries begin
+with what they are about, so that they are in nobody's way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from spark_group_source.testing.kafka import EmbeddedKafka
+
+
+@pytest.fixture(scope="session")
+def embedded_kafka_arguments() -> dict[str, Any]:
+    """Arguments of the session's EmbeddedKafka, such as ``version`` and ``config``: none, unless you override this."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def embedded_kafka(embedded_kafka_arguments: dict[str, Any]) -> Iterator[EmbeddedKafka]:
+    """A real Kafka for all tests of the session: its address, topics, records and groups."""
+    from spark_group_source.testing.kafka import EmbeddedKafka
+
+    with warnings.catch_warnings():
+        # It reads its message schemas in a deprecated way: hundreds of warnings in tests that have no part in it.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import kafka.admin  # noqa: F401
+
+    embedded = EmbeddedKafka(**embedded_kafka_arguments)
+    with contextlib.closing(embedded):
+        with _told_without_traceback():
+            embedded.open()
+        yield embedded
+
+
+@pytest.fixture(scope="session")
+def kafka_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A small local Spark for all tests of the session, with the source registered."""
+    from spark_group_source.testing.local_spark import local_spark
+
+    with contextlib.ExitStack() as closing:
+        with _told_without_traceback():
+            session = closing.enter_context(local_spark(tmp_path_factory.mktemp("warehouse")))
+        yield session
+
+
+@pytest.fixture
+def kafka_topic(embedded_kafka: EmbeddedKafka) -> Callable[..., str]:
+    """Creates topics that no other test uses: ``kafka_topic(partitions=4)`` returns the name."""
+
+    def create(partitions: int = 1, *, prefix: str = "topic", config: Mapping[str, str] | None = None) -> str:
+        return embedded_kafka.create_topic(_unique(prefix), partitions, config)
+
+    return create
+
+
+@pytest.fixture
+def kafka_group() -> str:
+    """A group id that no other test uses."""
+    return _unique("group")
+
+
+@pytest.fixture
+def kafka_checkpoint(tmp_path: Path) -> str:
+    """The directory for a query's checkpoint, new for each test."""
+    return str(tmp_path / "checkpoint")
+
+
+@pytest.fixture
+def run_available_now(
+    embedded_kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., DataFrame]:
+    """Runs a streaming DataFrame to its end, and returns its rows as a batch DataFrame.
+
+    ``run_available_now(frame, checkpoint=..., output_mode="append", timeout=120)``: each run has a checkpoint of its
+    own where none is given. See :func:`spark_group_source.testing.available_now.run_available_now`.
+    """
+    from spark_group_source.testing import available_now
+
+    def run(frame: DataFrame, *, checkpoint: str | Path | None = None, **how: Any) -> DataFrame:
+        place = checkpoint or tmp_path_factory.mktemp("checkpoint")
+        return available_now.run_available_now(frame, place, embedded_kafka, **how)
+
+    return run
+
+
+@pytest.fixture
+def await_query_end(embedded_kafka: EmbeddedKafka) -> Callable[..., None]:
+    """Waits for the end of a query that a job has started: ``await_query_end(query, timeout=120)``.
+
+    One that does not end in time is stopped, and the error says what it waited for.
+    """
+    from spark_group_source.testing import available_now, stuck_query
+
+    def wait(query: StreamingQuery, timeout: float = available_now.RUN_TIMEOUT_S) -> None:
+        stuck_query.await_end(query, embedded_kafka, timeout)
+
+    return wait
+
+
+def _unique(prefix: str) -> str:
+    return f"{prefix}-{uuid.uuid4().hex[:8]}"
+
+
+@contextlib.contextmanager
+def _told_without_traceback() -> Iterator[None]:
+    """Errors that say themselves what is missing, to everyone who asked for a fixture: never a skip."""
+    from spark_group_source.testing.errors import EmbeddedKafkaError, LocalSparkError
+
+    try:
+        yield
+    except (EmbeddedKafkaError, LocalSparkError) as error:
+        pytest.fail(str(error), pytrace=False)

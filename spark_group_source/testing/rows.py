@@ -1,0 +1,121 @@
+"""Rows as tests write them, turned into Kafka's records."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from spark_group_source.testing.errors import RowError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+MILLISECOND = timedelta(milliseconds=1)
+
+Value: TypeAlias = str | bytes | None
+Row: TypeAlias = Value | tuple[Any, ...] | Mapping[str, Any]
+"""A value; or key, value, headers, timestamp, partition and topic: a tuple of the first of these, or some by name."""
+
+
+class Record(NamedTuple):
+    """What is written. The timestamp is in milliseconds since 1970; None where it is the producer's."""
+
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    timestamp: int | None = None
+    partition: int | None = None
+    topic: str | None = None
+
+
+def records(rows: Iterable[Row] | DataFrame) -> Iterator[Record]:
+    """The records of rows (see :data:`Row`), or of a Spark DataFrame with columns of these names.
+
+    Keys and values are bytes, or text, which is written as UTF-8. Headers are pairs of name and value, or a dict. A
+    timestamp is a number of milliseconds since 1970 or a ``datetime``; one without a time zone is in the local one, as
+    those are that PySpark collects.
+
+    Raises:
+        RowError: a row has a field that is not known, or a value that cannot be written.
+    """
+    for number, row in enumerate(_collected(rows)):
+        try:
+            yield _record(_named(row))
+        except (TypeError, ValueError) as error:
+            known = ", ".join(Record._fields)
+            raise RowError(
+                f"Row {number} cannot be written: {error}.",
+                f"Give a value, a tuple in this order, or a dict with some of {known}.",
+            ) from error
+
+
+def _collected(rows: Iterable[Row] | DataFrame) -> Iterable[Any]:
+    # Nothing can be a DataFrame before pyspark was imported, and this must not import it.
+    spark = sys.modules.get("pyspark.sql")
+    if spark is not None and isinstance(rows, spark.DataFrame):
+        collected: list[Any] = rows.collect()
+        return collected
+    if isinstance(rows, (str, bytes, Mapping)):
+        raise RowError(f"Rows were expected, and one {type(rows).__name__} was given.", "Put it into a list.")
+    return rows  # type: ignore[return-value]
+
+
+def _named(row: Any) -> Mapping[str, Any]:
+    if isinstance(row, Mapping):
+        return row
+    if isinstance(row, tuple):
+        # Spark's rows are tuples that know the names of their columns.
+        names = getattr(row, "__fields__", Record._fields)
+        if len(row) > len(names):
+            raise ValueError(f"it has {len(row)} fields, and records have {len(names)}")
+        return dict(zip(names, row, strict=False))
+    return {"value": row}
+
+
+def _record(row: Mapping[str, Any]) -> Record:
+    if unknown := sorted(set(row) - set(Record._fields)):
+        raise ValueError(f"{', '.join(map(repr, unknown))} is no field of a record")
+    record = Record(
+        key=_bytes("key", row.get("key")),
+        value=_bytes("value", row.get("value")),
+        headers=_headers(row.get("headers")),
+        timestamp=_milliseconds(row.get("timestamp")),
+        partition=_typed("partition", row.get("partition"), int),
+        topic=_typed("topic", row.get("topic"), str),
+    )
+    if record.key is None and record.value is None:
+        raise ValueError("it has neither key nor value, which kafka-python does not write")
+    return record
+
+
+def _bytes(name: str, value: Any) -> bytes | None:
+    if value is None or isinstance(value, (bytes, bytearray)):
+        return None if value is None else bytes(value)
+    return str(_typed(name, value, str)).encode()
+
+
+def _headers(given: Any) -> tuple[tuple[str, bytes], ...]:
+    found = []
+    for name, value in given.items() if isinstance(given, Mapping) else given or ():
+        content = _bytes(f"header {name}", value)
+        if content is None:
+            raise ValueError(f"the header {name} is null, which kafka-python does not write")
+        found.append((str(name), content))
+    return tuple(found)
+
+
+def _milliseconds(given: Any) -> int | None:
+    if isinstance(given, datetime):
+        # In whole numbers: as a float of seconds a time may come out a millisecond early.
+        return (given.astimezone(timezone.utc) - EPOCH) // MILLISECOND
+    number: int | None = _typed("timestamp", given, int)
+    return number
+
+
+def _typed(name: str, value: Any, wanted: type) -> Any:
+    if value is None or (isinstance(value, wanted) and not isinstance(value, bool)):
+        return value
+    raise TypeError(f"its {name} is of type {type(value).__name__}")

@@ -1,0 +1,169 @@
+"""What the pytest plugin gives to tests of streaming jobs, beside the example project."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+import pytest
+from chispa import assert_df_equality
+from pyspark.errors import StreamingQueryException
+
+from spark_group_source.testing import EmbeddedKafka
+from spark_group_source.testing.errors import StuckQuery
+from spark_group_source.testing.local_spark import local_spark
+from tests.integration.query_process import eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+RunAvailableNow = Callable[..., "DataFrame"]
+ALL_TYPES = [
+    "key",
+    "offset",
+    "timestamp",
+    "cast(timestamp as timestamp_ntz) as ntz",
+    "date(timestamp) as day",
+    "cast(offset as decimal(20, 3)) as number",
+    "array(offset, null) as list",
+    "map(topic, timestamp) as times",
+    "struct(headers, partition) as nested",
+    "headers",
+    "cast(null as double) as nothing",
+]
+
+
+def options(kafka: EmbeddedKafka, topic: str, group: str) -> dict[str, str]:
+    servers = kafka.bootstrap_servers
+    return {
+        "kafka.bootstrap.servers": servers,
+        "subscribe": topic,
+        "kafka.group.id": group,
+        "startingOffsets": "earliest",
+    }
+
+
+@pytest.mark.core
+def test_a_run_reads_and_commits_everything_whatever_the_limit_and_the_version(
+    spark: SparkSession,
+    kafka: EmbeddedKafka,
+    kafka_topic: Callable[..., str],
+    group: str,
+    run_available_now: RunAvailableNow,
+) -> None:
+    topic = kafka_topic(partitions=2)
+    for partition in range(2):
+        kafka.produce(topic, [f"{partition}-{number}" for number in range(5)], partition=partition)
+    reader = spark.readStream.format("kafka-group").options(**options(kafka, topic, group))
+    rows = run_available_now(reader.option("maxOffsetsPerTrigger", "4").load())
+    expected = sorted(f"{partition}-{number}" for partition in range(2) for number in range(5))
+    assert sorted(row.value.decode() for row in rows.collect()) == expected
+    assert kafka.lag(group, topic) == {0: 0, 1: 0}
+
+
+@pytest.mark.core
+def test_a_run_with_the_checkpoint_of_another_goes_on_with_its_state(
+    spark: SparkSession,
+    kafka: EmbeddedKafka,
+    kafka_topic: Callable[..., str],
+    kafka_group: str,
+    kafka_checkpoint: str,
+    run_available_now: RunAvailableNow,
+) -> None:
+    topic = kafka_topic()
+    records = spark.readStream.format("kafka-group").options(**options(kafka, topic, kafka_group)).load()
+    counts = records.groupBy("key").count()
+    found = []
+    for _ in range(2):
+        kafka.produce(topic, [("a", "1"), ("a", "2")])
+        rows = run_available_now(counts, checkpoint=kafka_checkpoint, output_mode="complete")
+        found.append([(bytes(row["key"]), row["count"]) for row in rows.collect()])
+    assert found == [[(b"a", 2)], [(b"a", 4)]]
+
+
+def test_a_frame_that_is_written_is_read_back_by_stream_and_by_batch_with_all_its_types(
+    spark: SparkSession,
+    kafka: EmbeddedKafka,
+    kafka_topic: Callable[..., str],
+    group: str,
+    run_available_now: RunAvailableNow,
+) -> None:
+    topic = kafka_topic(partitions=3)
+    time = datetime(2026, 1, 1, 12, 0, 0, 123_000, tzinfo=timezone.utc)
+    rows = spark.createDataFrame(
+        [
+            (topic, "k1", "v1", [("trace", b"7"), ("trace", b"8")], 2, time),
+            (topic, None, "v2", None, None, time),
+            (topic, "k3", None, [], 0, time),
+        ],
+        "topic STRING, key STRING, value STRING, headers ARRAY<STRUCT<key: STRING, value: BINARY>>, partition INT,"
+        " timestamp TIMESTAMP",
+    )
+    places = kafka.produce(None, rows)
+    assert [places[0], places[2]] == [(2, 0), (0, 0)]
+    given = {**options(kafka, topic, group), "includeHeaders": "true"}
+    batch = spark.read.format("kafka-group").options(**given).load()
+    written = {(row.key, row.value, row.timestamp.timestamp()) for row in batch.collect()}
+    seconds = time.timestamp()
+    assert written == {(b"k1", b"v1", seconds), (None, b"v2", seconds), (b"k3", None, seconds)}
+    headers = [(each.key, bytes(each.value)) for row in batch.collect() for each in row.headers or ()]
+    assert headers == [("trace", b"7"), ("trace", b"8")]
+    stream = spark.readStream.format("kafka-group").options(**given).load()
+    assert_df_equality(
+        run_available_now(stream.selectExpr(*ALL_TYPES)), batch.selectExpr(*ALL_TYPES), ignore_row_order=True
+    )
+
+
+def test_a_run_over_nothing_has_the_schema_and_no_rows(
+    spark: SparkSession,
+    kafka: EmbeddedKafka,
+    kafka_topic: Callable[..., str],
+    group: str,
+    run_available_now: RunAvailableNow,
+) -> None:
+    stream = spark.readStream.format("kafka-group").options(**options(kafka, kafka_topic(), group)).load()
+    rows = run_available_now(stream)
+    assert rows.schema == stream.schema
+    assert rows.count() == 0
+
+
+def test_a_run_that_fails_has_the_error_of_its_query(
+    spark: SparkSession,
+    kafka: EmbeddedKafka,
+    kafka_topic: Callable[..., str],
+    group: str,
+    run_available_now: RunAvailableNow,
+) -> None:
+    topic = kafka_topic()
+    kafka.produce(topic, ["x"])
+    stream = spark.readStream.format("kafka-group").options(**options(kafka, topic, group)).load()
+    with pytest.raises(StreamingQueryException, match="no such luck"):
+        run_available_now(stream.selectExpr("raise_error('no such luck')"))
+
+
+def test_a_query_that_does_not_end_is_stopped_and_its_member_is_named(
+    spark: SparkSession,
+    kafka: EmbeddedKafka,
+    kafka_topic: Callable[..., str],
+    group: str,
+    await_query_end: Callable[..., None],
+) -> None:
+    topic = kafka_topic()
+    reader = spark.readStream.format("kafka-group").options(**options(kafka, topic, group))
+    query = reader.option("kafka.client.id", "forgotten").load().writeStream.format("noop").start()
+    try:
+        eventually(lambda: [each.partitions for each in kafka.members(group)] == [1])
+        with pytest.raises(StuckQuery, match=f"Group {group} is Stable, members are forgotten with 1 partitions"):
+            await_query_end(query, timeout=0.1)
+        assert not query.isActive
+    finally:
+        query.stop()
+
+
+def test_a_session_that_is_there_already_is_used_and_left_running(spark: SparkSession, tmp_path: Path) -> None:
+    with local_spark(tmp_path) as found:
+        assert found is spark
+    assert spark.range(3).count() == 3

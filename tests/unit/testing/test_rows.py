@@ -1,0 +1,73 @@
+"""Rows as tests write them become the records that are meant, or an error that says what is wrong."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from pyspark.sql import Row
+
+from spark_group_source.testing.errors import RowError
+from spark_group_source.testing.rows import Record, records
+
+NOON = 1_767_268_800_123  # 2026-01-01 12:00:00.123 UTC
+
+
+@pytest.mark.parametrize(
+    ("row", "record"),
+    [
+        ("text", Record(value=b"text")),
+        ("\N{SNOWMAN}", Record(value=b"\xe2\x98\x83")),
+        (b"\xff", Record(value=b"\xff")),
+        (("key", None), Record(key=b"key")),
+        (("key", "value", {"a": "b"}, NOON, 3, "orders"), Record(b"key", b"value", (("a", b"b"),), NOON, 3, "orders")),
+        ({"value": bytearray(b"v"), "partition": 0}, Record(value=b"v", partition=0)),
+        ({"value": "v", "headers": [("a", "1"), ("a", b"2")]}, Record(value=b"v", headers=(("a", b"1"), ("a", b"2")))),
+        ({"value": "v", "headers": None, "key": None, "timestamp": None}, Record(value=b"v")),
+        (Row(value="v", key="k"), Record(key=b"k", value=b"v")),
+        (Row(value="v", headers=[Row(key="a", value=bytearray(b"1"))]), Record(value=b"v", headers=(("a", b"1"),))),
+    ],
+)
+def test_a_row_becomes_the_record_that_is_meant(row: Any, record: Record) -> None:
+    assert list(records([row])) == [record]
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        datetime(2026, 1, 1, 12, 0, 0, 123_000, tzinfo=timezone.utc),
+        datetime(2026, 1, 1, 14, 0, 0, 123_999, tzinfo=timezone(timedelta(hours=2))),
+        datetime.fromtimestamp(NOON / 1000),  # noqa: DTZ006 - as PySpark collects them
+    ],
+)
+def test_times_are_milliseconds_since_1970_and_without_a_zone_local(time: datetime) -> None:
+    assert [each.timestamp for each in records([{"value": "v", "timestamp": time}])] == [NOON]
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ({"vaule": "v"}, "'vaule' is no field of a record.* key, value, headers, timestamp, partition, topic"),
+        (("k", "v", None, None, None, "t", "more"), "has 7 fields, and records have 6"),
+        ({"value": 5}, "its value is of type int"),
+        ({"value": {"id": 5}}, "its value is of type dict"),
+        ({"value": "v", "partition": "0"}, "its partition is of type str"),
+        ({"value": "v", "partition": True}, "its partition is of type bool"),
+        ({"value": "v", "timestamp": 0.5}, "its timestamp is of type float"),
+        ({"value": "v", "headers": {"a": None}}, "the header a is null"),
+        ({"value": "v", "headers": {"a": 1}}, "its header a is of type int"),
+        (("k", "v", "header"), "cannot be written"),
+        ((None, None), "neither key nor value"),
+        ({}, "neither key nor value"),
+    ],
+)
+def test_a_row_that_cannot_be_written_is_named_with_what_is_wrong(row: Any, complaint: str) -> None:
+    with pytest.raises(RowError, match=f"Row 1 .*{complaint}"):
+        list(records(["fine", row]))
+
+
+@pytest.mark.parametrize("rows", ["text", b"bytes", {"value": "v"}])
+def test_one_row_is_not_taken_for_several(rows: Any) -> None:
+    with pytest.raises(RowError, match="Put it into a list"):
+        list(records(rows))
