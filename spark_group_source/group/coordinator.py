@@ -33,6 +33,7 @@ from spark_group_source.errors import (
 from spark_group_source.group import assignment
 from spark_group_source.group.assignment import Member
 from spark_group_source.group.commits import Committed
+from spark_group_source.group.description import PROTOCOL_TYPE, GroupDescription, interpret
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Joined, Membership, Refused, Synced
 from spark_group_source.group.verdicts import Verdict, fatal, verdict
@@ -40,7 +41,6 @@ from spark_group_source.offsets import TopicPartition, numbers_by_topic
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.interrupt import Interrupt, Interrupted
 
-PROTOCOL_TYPE = "consumer"
 MEMBERSHIP = "membership"
 OFFSETS = "offsets"
 NO_MEMBERS = (
@@ -172,8 +172,8 @@ class Coordinator:
         errno = answer.error_code or next((each.error_code for each in answer.members if each.error_code), 0)
         return self._refused("LeaveGroup", errno) if errno else None
 
-    def clients(self, deadline: Deadline) -> list[str] | Refused:
-        """Client id and host of each member of the group.
+    def describe(self, deadline: Deadline) -> GroupDescription | Refused:
+        """State and members of the group.
 
         Of a group of Kafka 4's own protocol (KIP-848) this request tells none.
         """
@@ -184,9 +184,7 @@ class Coordinator:
         if isinstance(answer, Refused):
             return answer
         group = answer.groups[0]
-        if group.error_code:
-            return self._refused("DescribeGroups", group.error_code)
-        return sorted(f"{each.client_id} at {each.client_host.lstrip('/')}" for each in group.members)
+        return self._refused("DescribeGroups", group.error_code) if group.error_code else interpret(group)
 
     def commit(self, me: Membership, offsets: Offsets, metadata: str, deadline: Deadline) -> CommitAnswer:
         """Commits offsets as member ``me``; the broker refuses them if its generation is over.
@@ -234,17 +232,21 @@ class Coordinator:
         return CommitAnswer(confirmed, errors, self._refused("OffsetCommit", whole[0], topics=topics))
 
     def committed(
-        self, partitions: Iterable[TopicPartition], deadline: Deadline
+        self, partitions: Iterable[TopicPartition] | None, deadline: Deadline
     ) -> dict[TopicPartition, Committed] | Refused:
-        """What the group has committed; partitions without a commit are left out.
+        """What the group has committed, in all partitions for ``None``; those without a commit are left out.
 
         Asks for stable offsets: a transaction that is about to commit some makes the answer wait.
         """
         group_of = OffsetFetchRequest.OffsetFetchRequestGroup
-        topics = [
-            group_of.OffsetFetchRequestTopics(version=8, name=name, partition_indexes=numbers)
-            for name, numbers in numbers_by_topic(partitions).items()
-        ]
+        topics = (
+            partitions
+            if partitions is None
+            else [
+                group_of.OffsetFetchRequestTopics(version=8, name=name, partition_indexes=numbers)
+                for name, numbers in numbers_by_topic(partitions).items()
+            ]
+        )
         request = OffsetFetchRequest(
             version=8,
             groups=[group_of(version=8, group_id=self._settings.group_id, topics=topics)],
