@@ -49,7 +49,8 @@ def _subtitle(history: History) -> str:
     group = history.moments[-1].group
     named = f" by {group.assignor}" if group.assignor else ""
     looks = f"{len(history.moments)} look(s) in {duration(last - first)}, the last at {_when(last)} UTC"
-    return f"{group.state}, {len(group.members)} member(s){named}; {looks}"
+    state = "No classic group" if group.state == "Dead" else group.state
+    return f"{state}, {len(group.members)} member(s){named}; {looks}"
 
 
 def _tiles(group: str, history: History) -> str:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,7 +87,7 @@ def test_kafkas_own_tool_shows_lag_and_owner_while_a_query_runs_idles_and_after_
     eventually(lambda: kafka.group_state(group) == "Empty")
     kafka.produce(topic, ["more"] * 3, partition=1)
     assert lags() == [(10, 0, None), (10, 3, None)]
-    with GroupLook(options) as look:
+    with closing(GroupLook(options)) as look:
         assert [(each.position, each.lag) for each in look.sample().partitions()] == [(10, 0), (10, 3)]
 
 

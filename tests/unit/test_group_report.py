@@ -8,9 +8,11 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import group_report
 import pytest
+from matplotlib import pyplot
 from report import charts
 from report.page import page
 from report.watch import History, Moment, watch
@@ -162,13 +164,14 @@ def test_a_single_look_and_a_group_without_lag_or_members_have_a_page_too() -> N
     ids=["1", "2", "100", "long names", "one look"],
 )
 def test_names_and_numbers_on_the_axes_do_not_overlap(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = []
-    monkeypatch.setattr(charts, "_png", lambda figure: drawn.append(figure) or b"")
+    drawn: list[Any] = []
+    monkeypatch.setattr(charts, "_png", drawn.append)
     charts.by_partition(history)
     if len(history.moments) > 1:
         charts.over_time(history)
         charts.heat(history)
     for figure in drawn:
+        pyplot.close(figure)
         figure.draw_without_rendering()
         for axes in figure.axes:
             assert axes.get_xlabel() or axes.get_ylabel()
@@ -179,7 +182,6 @@ def test_names_and_numbers_on_the_axes_do_not_overlap(history: History, monkeypa
                 boxes = [label.get_window_extent() for label in labels if label.get_visible() and label.get_text()]
                 assert not any(a.overlaps(b) for a, b in itertools.pairwise(boxes))
                 assert all(figure.bbox.x0 <= each.x0 and each.x1 <= figure.bbox.x1 for each in boxes)
-        charts.plt.close(figure)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def fake() -> Iterator[FakeKafka]:
         yield running
 
 
-def look(fake: FakeKafka, timeout: float = 60.0, **more: str) -> GroupLook:
+def look(fake: FakeKafka, timeout: float = 60.0, /, **more: str) -> GroupLook:
     options = {"kafka.bootstrap.servers": fake.bootstrap_servers, "kafka.group.id": GROUP}
     topics = {} if "assign" in more or "subscribePattern" in more else {"subscribe": "t"}
     return GroupLook(options | topics | more, timeout, now=lambda: 7.0)
@@ -101,7 +101,7 @@ def test_a_coordinator_that_has_moved_is_found(fake: FakeKafka) -> None:
 
 
 def test_brokers_that_are_away_are_an_error_in_time(fake: FakeKafka) -> None:
-    with closing(look(fake, timeout=1.0)) as seen:
+    with closing(look(fake, 1.0)) as seen:
         for each in fake.brokers.values():
             each.hung = True
         began = time.monotonic()
@@ -123,7 +123,7 @@ def test_a_group_that_may_not_be_read_is_an_error_that_says_so(fake: FakeKafka) 
 
 def test_a_coordinator_that_keeps_refusing_is_an_error_at_the_deadline(fake: FakeKafka) -> None:
     fake.next("OffsetFetch", Fault(error=14), times=1000)
-    with closing(look(fake, timeout=0.5)) as seen, pytest.raises(BrokerUnavailable, match="coordinator"):
+    with closing(look(fake, 0.5)) as seen, pytest.raises(BrokerUnavailable, match="coordinator"):
         seen.sample()
 
 
