@@ -37,7 +37,7 @@ class Backlog:
 
     def update(self, progress: Mapping[str, Any]) -> None:
         """Takes the progress of a batch, as its JSON has it. Batches may be passed over."""
-        for number, source in sources(progress).items():
+        for number, source in sources(progress, {}).items():
             owned = self._owned(number, source)
             for key in [each for each in self._targets if each[0] == number and each not in owned]:
                 self._targets[key] = self._done[key]

@@ -72,7 +72,7 @@ class LagListener(StreamingQueryListener):
         """A batch is done."""
         progress = json.loads(event.progress.json)
         run = self._run(progress["runId"], progress["id"], progress.get("name"))
-        run.known = sources(progress)
+        run.known = sources(progress, run.known)
         self._tell(run, progress["timestamp"])
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:

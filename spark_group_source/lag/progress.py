@@ -19,28 +19,38 @@ from spark_group_source.offsets import BatchOffset, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class SourceProgress:
-    """One of our sources in one batch. ``ends`` is ``None`` where Spark does not tell them (PySpark 4.1)."""
+    """One of our sources in one batch.
+
+    ``ends`` is ``None`` where Spark does not tell them (PySpark 4.1). ``owned`` are the partitions whose position is
+    that of ``batch``: its offset also names those that another member has had since.
+    """
 
     batch: BatchOffset
     ends: Mapping[TopicPartition, int] | None
+    owned: frozenset[TopicPartition]
 
     def sample(self, at: float) -> Sample:
-        """Where the query stands once the batch is done, in the partitions that it owns.
-
-        The batch's offset also names partitions that another member has had since: those have no end here.
-        """
-        ends = self.ends or {}
+        """Where the query stands once the batch is done, in the partitions that it owns."""
         done = self.batch.ends()
-        return Sample(at, {tp: done[tp] for tp in done.keys() & ends.keys()}, ends)
+        return Sample(at, {tp: done[tp] for tp in self.owned}, self.ends or {})
 
 
-def sources(progress: Mapping[str, Any]) -> dict[int, SourceProgress]:
-    """The sources of this package in a progress, as its JSON has it, by their number; others are left out."""
+def sources(progress: Mapping[str, Any], before: Mapping[int, SourceProgress]) -> dict[int, SourceProgress]:
+    """The sources of this package in a progress, as its JSON has it, by their number; others are left out.
+
+    ``before`` is what the progress before it told of them, empty where there was none.
+    """
     found = {}
     for number, source in enumerate(progress.get("sources", ())):
         batch = _own(source.get("endOffset"))
-        if batch is not None:
-            found[number] = SourceProgress(batch, _ends(source.get("latestOffset")))
+        if batch is None:
+            continue
+        ends = _ends(source.get("latestOffset"))
+        owned = frozenset(batch.ranges) & (ends or {}).keys()
+        if source.get("startOffset") == source["endOffset"] and number in before:
+            # Nothing was planned here (another source had something): the offset knows nothing of what came back since.
+            owned &= before[number].owned
+        found[number] = SourceProgress(batch, ends, owned)
     return found
 
 
@@ -60,7 +70,8 @@ def _own(offset: object) -> BatchOffset | None:
 
 
 def _ends(reported: object) -> dict[TopicPartition, int] | None:
-    if not isinstance(reported, Mapping):
+    """The ends of the logs, or ``None`` where they are not told: PySpark 4.1 repeats the end of the batch instead."""
+    if not isinstance(reported, Mapping) or _own(reported) is not None:
         return None
     return {
         TopicPartition(topic, int(number)): int(end)

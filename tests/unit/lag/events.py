@@ -42,9 +42,15 @@ def ends(**partitions: int) -> dict[str, Any]:
     return topics
 
 
-def source(end: object, latest: object = None) -> dict[str, Any]:
+def source(end: object, latest: object = None, start: object = None) -> dict[str, Any]:
     """A source in a progress."""
-    return {"description": "a source", "startOffset": None, "endOffset": end, "latestOffset": latest, "numInputRows": 1}
+    return {
+        "description": "a source",
+        "startOffset": start,
+        "endOffset": end,
+        "latestOffset": latest,
+        "numInputRows": 1,
+    }
 
 
 def progress(

@@ -138,6 +138,23 @@ def test_partitions_that_another_member_has_now_are_left_out_and_come_back(
     assert reports[-1].rates == Rates(5.0, 5.0)
 
 
+def test_a_partition_that_came_back_is_told_of_when_its_position_is_known(
+    listener: LagListener, reports: Reports
+) -> None:
+    there = offset(t_0=(0, 10), t_1=(0, 10))
+    listener.onQueryProgress(batch(there, ends(t_0=10, t_1=10)))
+    # Meanwhile t-1 is another member's; batches come for another source's sake.
+    told = progress(source(there, ends(t_0=10), start=there), run=RUN, second=1)
+    listener.onQueryProgress(progressed(told))
+    told = progress(source(there, ends(t_0=10, t_1=900), start=there), run=RUN, second=2)
+    listener.onQueryProgress(progressed(told))
+    listener.onQueryIdle(idle(RUN, 3))
+    assert reports.lags() == [{"t-0": 0, "t-1": 0}, {"t-0": 0}, {"t-0": 0}, {"t-0": 0}]
+    told = progress(source(offset(t_0=(10, 11), t_1=(898, 898)), ends(t_0=11, t_1=900), start=there), run=RUN, second=4)
+    listener.onQueryProgress(progressed(told))
+    assert reports.lags()[-1] == {"t-0": 0, "t-1": 2}
+
+
 def test_a_rewind_shows_as_lag_and_not_as_a_negative_rate(listener: LagListener, reports: Reports) -> None:
     listener.onQueryProgress(batch(offset(t_0=(90, 100)), ends(t_0=100)))
     listener.onQueryProgress(batch(offset(t_0=(0, 10)), ends(t_0=100), second=1))
