@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.wire import wire_options
 from spark_group_source.query.driver import Driver
-from spark_group_source.spark.input_partitions import wire_options
 
 
 @contextmanager

@@ -52,16 +52,17 @@ class Assigned:
         self._listener.gained(own, self._state)
 
     def _check_members(self) -> None:
-        found = self._offsets.clients(Deadline.after(self._settings.request_timeout, self._clock))
+        found = self._offsets.describe(Deadline.after(self._settings.request_timeout, self._clock))
         if isinstance(found, Refused):
             if found.verdict is Verdict.FATAL:
                 assert found.error is not None, "what is fatal has an error"
                 raise found.error
             # That heals, as any trouble with the group does; if there are members, each commit will say so.
             log.warning("group %s: whether it has members is not known: %s", self._settings.group_id, found.why)
-        elif found:
+        elif found.members:
+            clients = ", ".join(f"{each.client_id} at {each.host}" for each in found.members[:10])
             raise GroupError(
-                f"The group '{self._settings.group_id}' has {len(found)} member(s): {', '.join(found[:10])}.",
+                f"The group '{self._settings.group_id}' has {len(found.members)} member(s): {clients}.",
                 f"{NO_MEMBERS}.",
                 errno=UNKNOWN_MEMBER_ID,
             )

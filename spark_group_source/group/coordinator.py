@@ -11,13 +11,12 @@ from spark_group_source.clock import Deadline
 from spark_group_source.group import assignment
 from spark_group_source.group.assignment import Member
 from spark_group_source.group.channel import Channel
+from spark_group_source.group.description import PROTOCOL_TYPE
 from spark_group_source.group.events import Joined, Refused, Synced
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.interrupt import Interrupt
-
-PROTOCOL_TYPE = "consumer"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.error_codes import UNKNOWN_MEMBER_ID
 from spark_group_source.group.channel import Channel
 from spark_group_source.group.commits import Committed
+from spark_group_source.group.description import GroupDescription, interpret
 from spark_group_source.group.events import Refused
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
@@ -92,17 +93,21 @@ class GroupOffsets:
         return CommitAnswer(confirmed, errors, self._channel.refused("OffsetCommit", whole[0], topics=topics))
 
     def committed(
-        self, partitions: Iterable[TopicPartition], deadline: Deadline
+        self, partitions: Iterable[TopicPartition] | None, deadline: Deadline
     ) -> dict[TopicPartition, Committed] | Refused:
-        """What the group has committed; partitions without a commit are left out.
+        """What the group has committed, in all partitions for ``None``; those without a commit are left out.
 
         Asks for stable offsets: a transaction that is about to commit some makes the answer wait.
         """
         group_of = OffsetFetchRequest.OffsetFetchRequestGroup
-        topics = [
-            group_of.OffsetFetchRequestTopics(version=8, name=name, partition_indexes=numbers)
-            for name, numbers in numbers_by_topic(partitions).items()
-        ]
+        topics = (
+            partitions
+            if partitions is None
+            else [
+                group_of.OffsetFetchRequestTopics(version=8, name=name, partition_indexes=numbers)
+                for name, numbers in numbers_by_topic(partitions).items()
+            ]
+        )
         request = OffsetFetchRequest(
             version=8,
             groups=[group_of(version=8, group_id=self._settings.group_id, topics=topics)],
@@ -122,8 +127,8 @@ class GroupOffsets:
                     found[tp] = Committed(part.committed_offset, part.metadata or "")
         return self._channel.refused("OffsetFetch", group.error_code) if group.error_code else found
 
-    def clients(self, deadline: Deadline) -> list[str] | Refused:
-        """Client id and host of each member of the group.
+    def describe(self, deadline: Deadline) -> GroupDescription | Refused:
+        """State and members of the group.
 
         Of a group of Kafka 4's own protocol (KIP-848) this request tells none.
         """
@@ -134,6 +139,4 @@ class GroupOffsets:
         if isinstance(answer, Refused):
             return answer
         group = answer.groups[0]
-        if group.error_code:
-            return self._channel.refused("DescribeGroups", group.error_code)
-        return sorted(f"{each.client_id} at {each.client_host.lstrip('/')}" for each in group.members)
+        return self._channel.refused("DescribeGroups", group.error_code) if group.error_code else interpret(group)

@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
-from spark_group_source.options.security import sasl_settings, tls_settings
 from spark_group_source.options.table import SourceOptions
+from spark_group_source.options.wire import wire_options
 from spark_group_source.spark.planning import tasks
 from spark_group_source.spark.python_worker import ready_for_the_next_task
 from spark_group_source.spark.schema import columns_of
@@ -82,29 +82,6 @@ class Tasks:
             max_wait=self._options.fetch_max_wait,
             patience=self._options.poll_timeout,
         )
-
-
-def wire_options(options: SourceOptions, client_id: str) -> WireOptions:
-    """How brokers are reached, as the options say."""
-    return WireOptions(
-        bootstrap_servers=options.bootstrap_servers,
-        client_id=client_id,
-        request_timeout=options.request_timeout,
-        retry_backoff=options.retry_backoff,
-        retry_backoff_max=options.retry_backoff_max,
-        reconnect_backoff=options.reconnect_backoff,
-        reconnect_backoff_max=options.reconnect_backoff_max,
-        connect_timeout=options.connect_timeout,
-        connect_timeout_max=options.connect_timeout_max,
-        max_idle=options.connections_max_idle,
-        canonical_bootstrap=options.canonical_bootstrap,
-        receive_buffer=options.receive_buffer,
-        send_buffer=options.send_buffer,
-        source_host=options.source_host,
-        source_ports=options.source_ports,
-        tls=tls_settings(options),
-        sasl=sasl_settings(options),
-    )
 
 
 def read_task(partition: TaskPartition) -> Iterator[pa.RecordBatch]:

@@ -23,8 +23,8 @@ from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.wire import wire_options
 from spark_group_source.query.driver import Driver
-from spark_group_source.spark.input_partitions import wire_options
 from spark_group_source.spark.schema import columns_of, source_schema
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster

@@ -13,6 +13,7 @@ from typing import Any
 from kafka.protocol import admin, consumer, metadata
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
+from spark_group_source.offsets import TopicPartition, numbers_by_topic
 from spark_group_source.testing.fake.faults import Fault, Faults
 from spark_group_source.testing.fake.group import UNKNOWN_MEMBER, FakeGroup
 from spark_group_source.testing.fake.log import NOT_LEADER, FakeLog
@@ -215,12 +216,28 @@ class FakeKafka:
         group_of = admin.DescribeGroupsResponse.DescribedGroup
         group = self.group(request.groups[0])
         members = [
-            group_of.DescribedGroupMember(version=5, member_id=each.id, client_id="client", client_host="/127.0.0.1")
+            group_of.DescribedGroupMember(
+                version=5,
+                member_id=each.id,
+                group_instance_id=each.instance,
+                client_id="client",
+                client_host="/127.0.0.1",
+                member_assignment=each.assignment,
+            )
             for each in group.members.values()
         ]
         errno = error or (0 if node == self.coordinator else NOT_COORDINATOR)
+        there = group.members or group.offsets
         answer.groups = [
-            group_of(version=5, error_code=errno, group_id=request.groups[0], members=[] if errno else members)
+            group_of(
+                version=5,
+                error_code=errno,
+                group_id=request.groups[0],
+                group_state=group.state if there else "Dead",
+                protocol_type="consumer" if there else "",
+                protocol_data=group.protocol,
+                members=[] if errno else members,
+            )
         ]
 
     def _OffsetCommit(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
@@ -266,11 +283,13 @@ class FakeKafka:
         part_of = topic_of.OffsetFetchResponsePartitions
         errno = error or (0 if node == self.coordinator else NOT_COORDINATOR)
         offsets = self.group(asked.group_id).offsets
+        everything = numbers_by_topic(TopicPartition(*tp) for tp in offsets)  # what no topics at all ask for
+        named = {} if asked.topics is None else {each.name: each.partition_indexes for each in asked.topics}
         topics = []
-        for topic in [] if errno else asked.topics:
+        for name, numbers in ({} if errno else everything if asked.topics is None else named).items():
             parts = []
-            for number in topic.partition_indexes:
-                offset, text = offsets.get((topic.name, number), (-1, ""))
+            for number in numbers:
+                offset, text = offsets.get((name, number), (-1, ""))
                 parts.append(
                     part_of(
                         version=8,
@@ -281,7 +300,7 @@ class FakeKafka:
                         error_code=0,
                     )
                 )
-            topics.append(topic_of(version=8, name=topic.name, partitions=parts))
+            topics.append(topic_of(version=8, name=name, partitions=parts))
         answer.groups = [group_of(version=8, group_id=asked.group_id, topics=topics, error_code=errno)]
 
     def _ListOffsets(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802

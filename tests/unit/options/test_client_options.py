@@ -9,8 +9,9 @@ from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.refused import REFUSED
 from spark_group_source.options.table import OPTIONS
+from spark_group_source.options.wire import wire_options
 from spark_group_source.query.group_settings import group_settings
-from spark_group_source.spark.input_partitions import Application, TaskPartition, wire_options
+from spark_group_source.spark.input_partitions import Application, TaskPartition
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
 from tests.unit.options.test_options import GOOD

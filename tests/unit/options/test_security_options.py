@@ -14,8 +14,8 @@ from spark_group_source.errors import OptionError
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS
+from spark_group_source.options.wire import wire_options
 from spark_group_source.secret import Secret
-from spark_group_source.spark.input_partitions import wire_options
 from spark_group_source.spark.schema import columns_of, source_schema
 from spark_group_source.wire.settings import Sasl, Tls
 from tests.certificates import Authority, parts

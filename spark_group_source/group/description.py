@@ -1,0 +1,51 @@
+"""A group as its coordinator describes it to anybody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from spark_group_source.group.assignment import decode_assignment
+from spark_group_source.offsets import TopicPartition
+
+PROTOCOL_TYPE = "consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """One member; ``partitions`` is empty while the group rebalances."""
+
+    member_id: str
+    client_id: str
+    host: str
+    instance_id: str | None = None
+    partitions: frozenset[TopicPartition] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """``state`` is Kafka's word: Stable, PreparingRebalance, CompletingRebalance, Empty, or Dead where there is none.
+
+    ``assignor`` is the one that the group has chosen, empty where it has no members.
+    """
+
+    state: str
+    assignor: str
+    members: tuple[MemberDescription, ...]
+
+
+def interpret(group: Any) -> GroupDescription:
+    """One group of a DescribeGroups answer; members sorted by client id."""
+    of_consumers = group.protocol_type == PROTOCOL_TYPE  # other kinds of groups have assignments of another form
+    members = [
+        MemberDescription(
+            each.member_id,
+            each.client_id,
+            each.client_host.lstrip("/"),
+            each.group_instance_id,
+            decode_assignment(each.member_assignment or b"") if of_consumers else frozenset(),
+        )
+        for each in group.members
+    ]
+    ordered = tuple(sorted(members, key=lambda each: (each.client_id, each.member_id)))
+    return GroupDescription(group.group_state or "", group.protocol_data or "", ordered)

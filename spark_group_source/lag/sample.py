@@ -1,0 +1,44 @@
+"""One look at partitions: where their reader stands, and where their logs end. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_group_source.offsets import TopicPartition
+
+Offsets = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """One partition. An offset is the next one: ``position`` to be processed, ``end`` to be written.
+
+    ``end`` is the high watermark, or with ``read_committed`` the last stable offset.
+    """
+
+    tp: TopicPartition
+    position: int
+    end: int
+
+    @property
+    def lag(self) -> int:
+        """Offsets still to be processed: at least the number of records. Never negative, also in a log that was cut."""
+        return max(0, self.end - self.position)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one look found at time ``at``, in seconds since 1970.
+
+    A partition whose log's end is not known is in ``positions`` alone, and has no lag.
+    """
+
+    at: float
+    positions: Offsets
+    ends: Offsets
+
+    def partitions(self) -> tuple[PartitionLag, ...]:
+        """The lag of each partition, sorted by topic and number."""
+        known = sorted(self.positions.keys() & self.ends.keys())
+        return tuple(PartitionLag(tp, self.positions[tp], self.ends[tp]) for tp in known)

@@ -1,0 +1,91 @@
+"""Events as Spark sends them to listeners."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+)
+
+RECORDED = Path(__file__).parent / "recorded"
+QUERY = "11111111-1111-1111-1111-111111111111"
+
+
+def recorded(version: str) -> list[dict[str, Any]]:
+    """The progress of a real query of this version of PySpark (see recorded/record.py), batch by batch."""
+    return [json.loads(line) for line in (RECORDED / f"pyspark-{version}.jsonl").read_text().splitlines()]
+
+
+def offset(**partitions: tuple[int, int]) -> dict[str, Any]:
+    """A batch's offset: ``t_0=(2, 5)`` is the range [2, 5) of partition 0 of topic t."""
+    topics: dict[str, Any] = {}
+    for name, (start, end) in partitions.items():
+        topic, number = name.rsplit("_", 1)
+        topics.setdefault(topic, {"id": f"id-of-{topic}", "partitions": {}})["partitions"][number] = [start, end]
+    return {"topics": topics, "version": 1}
+
+
+def ends(**partitions: int) -> dict[str, Any]:
+    """The ends of the logs, as progress has them."""
+    topics: dict[str, Any] = {}
+    for name, end in partitions.items():
+        topic, number = name.rsplit("_", 1)
+        topics.setdefault(topic, {})[number] = end
+    return topics
+
+
+def source(end: object, latest: object = None, start: object = None) -> dict[str, Any]:
+    """A source in a progress."""
+    return {
+        "description": "a source",
+        "startOffset": start,
+        "endOffset": end,
+        "latestOffset": latest,
+        "numInputRows": 1,
+    }
+
+
+def progress(
+    *sources: Mapping[str, Any], run: uuid.UUID, second: float = 0.0, name: str | None = "q", query: str = QUERY
+) -> dict[str, Any]:
+    """A progress as its JSON has it, of a batch that began at a second of 1970."""
+    return {
+        "id": query,
+        "runId": str(run),
+        "name": name,
+        "timestamp": timestamp(second),
+        "batchId": 0,
+        "batchDuration": 100,
+        "stateOperators": [],
+        "sources": [{"inputRowsPerSecond": 0.0, "processedRowsPerSecond": 0.0, **each} for each in sources],
+        "sink": {"description": "noop", "numOutputRows": -1},
+    }
+
+
+def timestamp(second: float) -> str:
+    """As Spark writes it, to the millisecond."""
+    return f"1970-01-01T00:{int(second) // 60:02d}:{int(second) % 60:02d}.{round(second % 1 * 1000):03d}Z"
+
+
+def progressed(told: Mapping[str, Any]) -> QueryProgressEvent:
+    return QueryProgressEvent.fromJson({"progress": dict(told)})
+
+
+def started(run: uuid.UUID, name: str | None = "q") -> QueryStartedEvent:
+    return QueryStartedEvent.fromJson({"id": QUERY, "runId": str(run), "name": name, "timestamp": timestamp(0)})
+
+
+def idle(run: uuid.UUID, second: float) -> QueryIdleEvent:
+    return QueryIdleEvent(uuid.UUID(QUERY), run, timestamp(second))
+
+
+def terminated(run: uuid.UUID, error: str | None = None) -> QueryTerminatedEvent:
+    return QueryTerminatedEvent(uuid.UUID(QUERY), run, error, None)

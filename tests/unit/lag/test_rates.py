@@ -1,0 +1,70 @@
+"""Rates from looks at partitions."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_group_source.lag.rates import Rates, RateWindow
+from spark_group_source.lag.sample import PartitionLag, Sample
+from spark_group_source.offsets import TopicPartition
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def sample(at: float, position: int, end: int) -> Sample:
+    return Sample(at, {P0: position}, {P0: end})
+
+
+def test_lag_is_the_end_less_the_position_and_never_negative() -> None:
+    found = Sample(0.0, {P1: 10, P0: 4}, {P0: 7, P1: 8}).partitions()
+    assert found == (PartitionLag(P0, 4, 7), PartitionLag(P1, 10, 8))
+    assert [each.lag for each in found] == [3, 0]
+
+
+def test_a_partition_whose_end_or_position_is_not_known_has_no_lag() -> None:
+    assert Sample(0.0, {P0: 4}, {P1: 8}).partitions() == ()
+
+
+def test_one_look_has_no_rates_and_two_have() -> None:
+    window = RateWindow()
+    assert window.add(sample(100.0, 0, 50)) == Rates(None, None)
+    assert window.add(sample(102.0, 30, 60)) == Rates(15.0, 5.0)
+
+
+def test_rates_are_averages_over_the_window_and_forget_what_is_older() -> None:
+    window = RateWindow(seconds=10.0)
+    window.add(sample(0.0, 0, 0))
+    assert window.add(sample(5.0, 1000, 0)) == Rates(200.0, 0.0)
+    assert window.add(sample(10.0, 1000, 100)) == Rates(100.0, 10.0)
+    assert window.add(sample(15.0, 1000, 100)) == Rates(0.0, 10.0)
+
+
+def test_looks_that_are_further_apart_than_the_window_are_compared_all_the_same() -> None:
+    window = RateWindow(seconds=10.0)
+    window.add(sample(0.0, 0, 0))
+    window.add(sample(1.0, 7, 7))
+    assert window.add(sample(101.0, 207, 107)) == Rates(2.0, 1.0)
+
+
+def test_partitions_that_come_or_go_are_no_progress() -> None:
+    window = RateWindow()
+    window.add(Sample(0.0, {P0: 10}, {P0: 10}))
+    assert window.add(Sample(1.0, {P0: 10, P1: 9000}, {P0: 10, P1: 9000})) == Rates(0.0, 0.0)
+    assert window.add(Sample(2.0, {P1: 9002}, {P1: 9004})) == Rates(1.0, 2.0)
+    assert window.add(Sample(4.0, {P0: 5000, P1: 9002}, {P0: 5000, P1: 9004})) == Rates(0.5, 1.0)
+
+
+def test_a_rewind_is_no_negative_progress() -> None:
+    window = RateWindow()
+    window.add(sample(0.0, 100, 100))
+    assert window.add(sample(1.0, 0, 100)) == Rates(0.0, 0.0)
+    assert window.add(sample(2.0, 50, 100)) == Rates(25.0, 0.0)
+
+
+@pytest.mark.parametrize("at", [5.0, 4.0])
+def test_a_clock_that_stands_or_goes_back_begins_anew(at: float) -> None:
+    window = RateWindow()
+    window.add(sample(0.0, 0, 0))
+    window.add(sample(5.0, 10, 10))
+    assert window.add(sample(at, 20, 20)) == Rates(None, None)
+    assert window.add(sample(at + 1, 21, 22)) == Rates(1.0, 2.0)

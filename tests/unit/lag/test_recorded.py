@@ -1,0 +1,57 @@
+"""The progress of real queries, as recorded/record.py has recorded it: one with the ends of the logs, one without."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_group_source.lag.backlog import Backlog
+from spark_group_source.lag.listener import LagListener
+from spark_group_source.lag.report import LagReport
+from tests.unit.lag.events import progressed, recorded
+
+
+def reported(version: str) -> list[LagReport]:
+    reports: list[LagReport] = []
+    listener = LagListener(reports.append)
+    for each in recorded(version):
+        listener.onQueryProgress(progressed(each))
+    return reports
+
+
+def test_lag_falls_with_each_batch_and_is_nothing_in_the_end() -> None:
+    reports = reported("4.3.0")
+    assert [each.total for each in reports[:5]] == [141, 103, 65, 27, 0]
+    assert {each.total for each in reports[5:]} == {0}
+    assert {(each.query, each.source) for each in reports} == {("orders-to-lake", 0)}
+
+
+def test_what_another_query_has_taken_over_is_left_out_until_it_is_planned_again() -> None:
+    seen = ["".join(str(each.tp.partition) for each in report.partitions) for report in reported("4.3.0")]
+    assert list(dict.fromkeys(seen)) == ["012", "01"]
+    assert seen[-3:] == ["012"] * 3
+    # Its end came back a batch before its position, and would have shown a lag of ten that there never was.
+    assert (recorded("4.3.0")[15]["sources"][0]["latestOffset"]["orders"]["2"], seen[15]) == (100, "01")
+
+
+def test_rates_are_those_of_the_batches() -> None:
+    first, *_, last = reported("4.3.0")[:5]
+    read = sum(each.position for each in last.partitions) - sum(each.position for each in first.partitions)
+    assert read == 141
+    assert last.rates.processed == pytest.approx(read / (last.at - first.at))
+    assert last.rates.arrived == 0
+
+
+def test_without_the_ends_of_the_logs_there_is_no_report() -> None:
+    assert len(recorded("4.1.0")) > 10
+    assert reported("4.1.0") == []
+
+
+@pytest.mark.parametrize(("version", "steps"), [("4.3.0", [39, 77, 115, 153, 180]), ("4.1.0", None)])
+def test_a_backlog_is_done_when_what_was_there_is_read(version: str, steps: list[int] | None) -> None:
+    backlog, done = Backlog(), []
+    for each in recorded(version):
+        backlog.update(each)
+        done.append((backlog.done, backlog.total))
+    if steps:
+        assert done[:5] == [(step, 180) for step in steps]
+    assert done[-1][0] == done[-1][1]

@@ -1,0 +1,70 @@
+"""What a report says."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from spark_group_source.lag.rates import Rates
+from spark_group_source.lag.report import LagReport, duration
+from spark_group_source.lag.sample import PartitionLag
+from spark_group_source.offsets import TopicPartition
+
+
+def report(*lags: int, rates: Rates = Rates()) -> LagReport:  # noqa: B008 -- it is frozen
+    partitions = tuple(PartitionLag(TopicPartition("orders", at), 100, 100 + lag) for at, lag in enumerate(lags))
+    return LagReport("to-lake", "run", 0.0, partitions, rates)
+
+
+def test_lag_is_summed_and_the_partition_furthest_behind_is_named() -> None:
+    found = report(3, 40, 0)
+    assert found.total == 43
+    assert found.largest == PartitionLag(TopicPartition("orders", 1), 100, 140)
+    assert report().total == 0
+    assert report().largest is None
+
+
+@pytest.mark.parametrize(
+    ("lag", "processed", "arrived", "seconds"),
+    [
+        (100, 30.0, 10.0, 5.0),
+        (100, 10.0, 10.0, math.inf),
+        (100, 0.0, 10.0, math.inf),
+        (0, 10.0, 10.0, 0.0),
+        (0, None, None, 0.0),
+        (100, None, None, None),
+    ],
+)
+def test_time_to_catch_up_is_what_is_left_by_what_is_gained(
+    lag: int, processed: float | None, arrived: float | None, seconds: float | None
+) -> None:
+    assert report(lag, rates=Rates(processed, arrived)).catch_up == seconds
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (report(), "to-lake: no partitions"),
+        (report(0, 0), "to-lake: lag 0 in 2 partition(s)"),
+        (
+            report(1000, 5, rates=Rates(50.0, 40.0)),
+            "to-lake: lag 1,005 in 2 partition(s), most in orders-0 (1,000), 50/s processed, 40/s arrived,"
+            " caught up in 100 s",
+        ),
+        (
+            report(7, rates=Rates(0.0, 2.0)),
+            "to-lake: lag 7 in 1 partition(s), most in orders-0 (7), 0/s processed, 2/s arrived, not catching up",
+        ),
+    ],
+)
+def test_its_text_is_one_line_for_the_log(found: LagReport, text: str) -> None:
+    assert str(found) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2.0 h"), (172_800, "2.0 d")],
+)
+def test_durations_are_in_units_that_people_use(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,138 @@
+"""Reports in the log, and as Prometheus metrics."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_fd_to_metric_families
+
+from spark_group_source.lag.log_sink import LogSink
+from spark_group_source.lag.prometheus import PrometheusFile
+from spark_group_source.lag.rates import Rates
+from spark_group_source.lag.report import LagReport
+from spark_group_source.lag.sample import PartitionLag
+from spark_group_source.offsets import TopicPartition
+from tests.unit.hand_clock import Hand
+
+Sample = tuple[str, tuple[tuple[str, str], ...]]
+
+
+def report(*lags: int, query: str = "q", source: int = 0, rates: Rates | None = None, at: float = 5.0) -> LagReport:
+    partitions = tuple(PartitionLag(TopicPartition("orders", n), 100, 100 + lag) for n, lag in enumerate(lags))
+    return LagReport(query, "run", at, partitions, rates or Rates(), source, "g" if source else None)
+
+
+def metrics(path: Path) -> dict[Sample, float]:
+    """What a Prometheus would read, by name and labels."""
+    with path.open(encoding="utf-8") as text:
+        return {
+            (each.name.removeprefix("kafka_group_source_"), tuple(sorted(each.labels.items()))): each.value
+            for family in text_fd_to_metric_families(text)
+            for each in family.samples
+        }
+
+
+def labels(query: str = "q", source: int = 0, group: str = "", **more: str) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted({"query": query, "source": str(source), "group": group, **more}.items()))
+
+
+def test_the_log_has_a_line_for_each_source_and_not_more_often_than_it_can_be_read(
+    hand: Hand, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    sink = LogSink(interval=10.0, clock=hand)
+    for _ in range(21):
+        sink(report(3))
+        sink(report(3, query="other"))
+        hand.sleep(1)
+    assert caplog.messages.count("q: lag 3 in 1 partition(s), most in orders-0 (3)") == 3
+    assert caplog.messages.count("other: lag 3 in 1 partition(s), most in orders-0 (3)") == 3
+
+
+def test_prometheus_reads_every_figure_of_a_report(tmp_path: Path) -> None:
+    sink = PrometheusFile(tmp_path / "lag.prom")
+    sink(report(30, 0, rates=Rates(20.0, 5.0)))
+    found = metrics(tmp_path / "lag.prom")
+    first = labels(topic="orders", partition="0")
+    assert found["lag_offsets", first] == 30
+    assert found["position_offset", first] == 100
+    assert found["log_end_offset", first] == 130
+    assert found["lag_offsets", labels(topic="orders", partition="1")] == 0
+    assert {name: value for (name, which), value in found.items() if which == labels()} == {
+        "lag_sum_offsets": 30,
+        "lag_max_offsets": 30,
+        "processed_offsets_per_second": 20,
+        "arrived_offsets_per_second": 5,
+        "catch_up_seconds": 2,
+        "report_timestamp_seconds": 5,
+    }
+
+
+def test_what_is_not_known_is_left_out_and_never_is_infinite(tmp_path: Path) -> None:
+    sink = PrometheusFile(tmp_path / "lag.prom")
+    sink(report(1))
+    assert ("catch_up_seconds", labels()) not in metrics(tmp_path / "lag.prom")
+    sink(report(1, rates=Rates(1.0, 1.0)))
+    assert metrics(tmp_path / "lag.prom")["catch_up_seconds", labels()] == math.inf
+
+
+def test_queries_and_sources_have_their_own_figures_and_only_the_newest(tmp_path: Path) -> None:
+    sink = PrometheusFile(tmp_path / "lag.prom")
+    for each in (report(9, 9), report(1), report(2, source=1), report(3, query="other")):
+        sink(each)
+    found = {which: value for (name, which), value in metrics(tmp_path / "lag.prom").items() if name == "lag_offsets"}
+    assert found == {
+        labels(topic="orders", partition="0"): 1,
+        labels(source=1, group="g", topic="orders", partition="0"): 2,
+        labels(query="other", topic="orders", partition="0"): 3,
+    }
+
+
+def test_any_name_of_a_query_is_escaped_so_that_it_reads_back_as_it_was(tmp_path: Path) -> None:
+    name = 'a "quoted" \\back\\ {curly="x"}\nsecond line, ü'
+    sink = PrometheusFile(tmp_path / "lag.prom")
+    sink(report(1, query=name))
+    assert metrics(tmp_path / "lag.prom")["lag_sum_offsets", labels(query=name)] == 1
+
+
+def test_every_metric_has_help_and_is_a_gauge_and_none_has_a_time(tmp_path: Path) -> None:
+    sink = PrometheusFile(tmp_path / "lag.prom")
+    sink(report(1, rates=Rates(1.0, 0.0)))
+    text = (tmp_path / "lag.prom").read_text()
+    assert text.endswith("\n")
+    with (tmp_path / "lag.prom").open() as lines:
+        families = list(text_fd_to_metric_families(lines))
+    assert len(families) == 9
+    assert all(each.documentation and each.type == "gauge" for each in families)
+    # node_exporter refuses a whole file for one sample with a time.
+    assert all(each.timestamp is None for family in families for each in family.samples)
+
+
+def test_the_file_is_never_seen_half_written_and_nothing_else_is_left(tmp_path: Path) -> None:
+    sink = PrometheusFile(tmp_path / "lag.prom")
+    sink(report(*range(200)))
+    whole = len(metrics(tmp_path / "lag.prom"))
+    over = threading.Event()
+
+    def rewrite() -> None:
+        while not over.is_set():
+            sink(report(*range(200)))
+
+    writer = threading.Thread(target=rewrite)
+    writer.start()
+    try:
+        assert {len(metrics(tmp_path / "lag.prom")) for _ in range(20)} == {whole}
+    finally:
+        over.set()
+        writer.join()
+    assert os.listdir(tmp_path) == ["lag.prom"]
+
+
+def test_a_directory_that_is_not_there_is_an_error_for_the_listener_to_log(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="missing"):
+        PrometheusFile(tmp_path / "missing" / "lag.prom")(report(1))

@@ -1,0 +1,233 @@
+"""jobs/group_report.py: what it sees, says and draws; without brokers, or on a fake Kafka."""
+
+from __future__ import annotations
+
+import html.parser
+import itertools
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import group_report
+import pytest
+from matplotlib import pyplot
+from report import charts
+from report.page import page
+from report.watch import History, Moment, watch
+
+from spark_group_source.errors import BrokerUnavailable, GroupSourceError
+from spark_group_source.group.description import GroupDescription, MemberDescription
+from spark_group_source.lag.group_look import GroupLook
+from spark_group_source.lag.sample import Sample
+from spark_group_source.offsets import TopicPartition
+from spark_group_source.testing.fake import FakeKafka
+from tests.unit.hand_clock import Hand
+
+GROUP = "orders-to-lake"
+
+
+def moment(
+    at: float, shares: dict[str, set[int]], lag: int = 0, state: str = "Stable", topic: str = "orders"
+) -> Moment:
+    """A look at which each member owns the partitions given, and each partition has that lag."""
+    members = tuple(
+        MemberDescription(
+            name, f"client-{name}", "10.0.0.1", None, frozenset(TopicPartition(topic, n) for n in numbers)
+        )
+        for name, numbers in shares.items()
+    )
+    owned = sorted(tp for each in members for tp in each.partitions)
+    positions = {tp: 1000 + round(at) for tp in owned}
+    sample = Sample(1_700_000_000.0 + at, positions, {tp: offset + lag for tp, offset in positions.items()})
+    return Moment(GroupDescription(state, "cooperative-sticky", members), sample)
+
+
+class Looks(GroupLook):
+    """Looks whose findings a test sets."""
+
+    def __init__(self, *found: Moment | GroupSourceError) -> None:
+        self.group = GROUP
+        self._found = list(found)
+
+    def describe(self) -> GroupDescription:
+        if isinstance(found := self._found[0], GroupSourceError):
+            del self._found[0]
+            raise found
+        return found.group
+
+    def sample(self) -> Sample:
+        found = self._found.pop(0)
+        assert isinstance(found, Moment)
+        return found.sample
+
+
+def test_a_watch_looks_at_once_and_then_at_each_interval_until_its_time_is_over(hand: Hand) -> None:
+    looks = Looks(*(moment(at, {"a": {0}}) for at in range(9)))
+    history = watch(looks, 3.0, 1.0, lambda text: None, hand)
+    assert [each.sample.at - 1_700_000_000 for each in history.moments] == [0, 1, 2, 3]
+    assert hand.now == 3.0
+
+
+def test_looks_that_fail_meanwhile_are_told_and_the_watch_goes_on(hand: Hand) -> None:
+    said: list[str] = []
+    looks = Looks(moment(0, {"a": {0}}), BrokerUnavailable("nobody answers"), moment(2, {"a": {0}}))
+    history = watch(looks, 2.0, 1.0, said.append, hand)
+    assert len(history.moments) == 2
+    assert said == history.failures == ["[BROKER_UNAVAILABLE] nobody answers"]
+    assert "1 look(s) failed, the last with: [BROKER_UNAVAILABLE] nobody answers" in page(GROUP, history)
+
+
+def test_a_group_without_members_and_commits_is_no_group(hand: Hand) -> None:
+    nothing = Moment(GroupDescription("Dead", "", ()), Sample(0.0, {}, {}))
+    with pytest.raises(GroupSourceError, match=r"no such group.*--list"):
+        watch(Looks(nothing), 1.0, 1.0, lambda text: None, hand)
+
+
+def test_rebalances_are_seen_by_the_groups_state_and_by_what_has_changed() -> None:
+    history = History(
+        [
+            moment(0, {"a": {0, 1}}),
+            moment(1, {"a": {0, 1}, "b": set()}, state="PreparingRebalance"),
+            moment(2, {}, state="CompletingRebalance"),
+            moment(3, {"a": {0}, "b": {1}}),
+            moment(4, {"a": {0}, "b": {1}}),
+            moment(5, {"a": {0, 1}}),
+            moment(6, {"a": {0, 1}}, state="PreparingRebalance"),
+            moment(7, {"a": {0, 1}}),
+            moment(8, {"a": {0, 1}}, state="PreparingRebalance"),
+        ]
+    )
+    assert [(each.at - 1_700_000_000, each.what) for each in history.rebalances()] == [
+        (1, "1 member(s) came, 1 partition(s) have another owner"),
+        (5, "1 left, 1 partition(s) have another owner"),
+        (6, "0 partition(s) have another owner"),
+        (8, "not over when the watch ended"),
+    ]
+
+
+def many(partitions: int, topic: str = "orders", looks: int = 5) -> History:
+    """A watch of a group of two members, the second of which has an uneven lag."""
+    shares = {"a": set(range(0, partitions, 2)), "b": set(range(1, partitions, 2))}
+    return History([moment(at, shares, lag=7_654_321 - 1_000 * at, topic=topic) for at in range(looks)])
+
+
+class Page(html.parser.HTMLParser):
+    """The text of a page, and what it would load."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text: list[str] = []
+        self.tags: list[str] = []
+        self.loads: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loads += [value or "" for name, value in attrs if name in ("src", "href")]
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def test_the_page_needs_nothing_else_and_names_members_partitions_and_lag() -> None:
+    found = Page(page(GROUP, many(3)))
+    assert "script" not in found.tags
+    assert len(found.loads) == 3
+    assert all(each.startswith("data:image/png;base64,") for each in found.loads)
+    assert {"client-a", "client-b", "7,650,321", "22,950,963", "client-b at 10.0.0.1"} <= set(found.text)
+    assert "Stable, 2 member(s) by cooperative-sticky; 5 look(s) in 4 s" in " ".join(found.text)
+
+
+def test_names_of_clients_and_groups_cannot_write_into_the_page() -> None:
+    bad = "<script>alert('x')</script>"
+    shares = {bad: {0}}
+    text = page(bad, History([moment(0, shares, 1), moment(1, shares, 1)]))
+    assert "script" not in Page(text).tags
+    assert f"client-{bad}" in Page(text).text
+
+
+def test_a_single_look_and_a_group_without_lag_or_members_have_a_page_too() -> None:
+    alone = Moment(
+        GroupDescription("Empty", "", ()), Sample(0.0, {TopicPartition("t", 0): 5}, {TopicPartition("t", 0): 9})
+    )
+    text = " ".join(Page(page(GROUP, History([alone]))).text)
+    assert "1 partition(s) with lag belong to no member now" in text
+    assert "None now." in text
+    assert Page(page(GROUP, History([moment(0, {"a": set()})]))).loads == []
+
+
+@pytest.mark.parametrize(
+    "history",
+    [many(1), many(2), many(100), many(30, "a-topic-with-a-name-of-quite-some-length-indeed"), many(3, looks=1)],
+    ids=["1", "2", "100", "long names", "one look"],
+)
+def test_names_and_numbers_on_the_axes_do_not_overlap(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(charts, "_png", drawn.append)
+    charts.by_partition(history)
+    if len(history.moments) > 1:
+        charts.over_time(history)
+        charts.heat(history)
+    for figure in drawn:
+        pyplot.close(figure)
+        figure.draw_without_rendering()
+        for axes in figure.axes:
+            assert axes.get_xlabel() or axes.get_ylabel()
+            for axis in (axes.xaxis, axes.yaxis):
+                low, high = sorted(axis.get_view_interval())
+                shown = [each for each in axis.get_major_ticks() if low <= each.get_loc() <= high]
+                labels = [label for each in shown for label in (each.label1, each.label2)]
+                boxes = [label.get_window_extent() for label in labels if label.get_visible() and label.get_text()]
+                assert not any(a.overlaps(b) for a, b in itertools.pairwise(boxes))
+                assert all(figure.bbox.x0 <= each.x0 and each.x1 <= figure.bbox.x1 for each in boxes)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeKafka]:
+    """A group that has stopped in the middle of a topic."""
+    with FakeKafka() as running:
+        running.create_topic("t", partitions=2)
+        running.produce("t", ["x"] * 10)
+        running.commit(GROUP, {("t", 0): 4, ("t", 1): 0})
+        yield running
+
+
+def run(fake: FakeKafka, output: Path, *more: str) -> int:
+    where = ["--bootstrap-servers", fake.bootstrap_servers, "--output", str(output)]
+    return group_report.main([*where, "--group", GROUP, "--seconds", "0.1", "--interval", "0.1", *more])
+
+
+def test_the_job_writes_the_page_and_says_so(
+    fake: FakeKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(fake, tmp_path / "report.html") == 0
+    assert re.search(r"report\.html: \d+ look\(s\), lag 6", capsys.readouterr().err)
+    assert "6" in Page((tmp_path / "report.html").read_text()).text
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "said"),
+    [
+        (["--group", "nobody"], 1, "there is no such group"),
+        (["--option", "kafka.sasl.mechanism=NO"], 2, "kafka.sasl.mechanism"),
+        (["--bootstrap-servers", "nonsense"], 2, "host:port"),
+    ],
+)
+def test_errors_say_what_to_do_and_write_no_page(
+    fake: FakeKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], code: int, said: str
+) -> None:
+    assert run(fake, tmp_path / "report.html", *more) == code
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_brokers_that_are_away_are_an_error(
+    fake: FakeKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_report, "GroupLook", partial(GroupLook, timeout=0.2))
+    for each in fake.brokers.values():
+        each.stop()
+    assert run(fake, tmp_path / "report.html") == 1
+    assert "No Kafka broker answered" in capsys.readouterr().err
