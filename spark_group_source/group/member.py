@@ -233,7 +233,7 @@ class Member:
     def _report(self) -> None:
         owned = sorted(self._state.readable)
         log.info(
-            "group %s: %s owns %d partition(s)%s",
+            "group %s: generation %s owns %d partition(s)%s",
             self._settings.group_id,
             self._rounds,
             len(owned),

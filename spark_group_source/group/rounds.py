@@ -85,7 +85,7 @@ class Rounds:
     def __str__(self) -> str:
         assert self._round is not None, "there is a round after a join"
         joined, leads = self._round.joined, " (leader)" if self._round.leads else ""
-        return f"generation {joined.generation} by {self._round.assignor}, member {joined.member_id}{leads}"
+        return f"{joined.generation} by {self._round.assignor}, member {joined.member_id}{leads}"
 
     def look_due(self) -> bool:
         """Whether it is time to look at the topics again."""
