@@ -218,11 +218,13 @@ class Driver:
         positions = {tp: at for tp, at in positions.items() if tp.topic in ids}
         admitted = admit(positions, ends, limit)
         moving = frozenset(tp for tp, end in admitted.items() if end > positions[tp])
-        if not moving:
+        # That is logged at once, also where there is nothing to read: a restart goes on at the end logged last.
+        went_back = any(_behind(start.ranges.get(tp), at, ids[tp.topic]) for tp, at in positions.items())
+        if not moving and not went_back:
             return start
         # The last thing that may take time is behind: what is allowed here is noted as planned at once.
         moving = self._member.plan(moving, self._share.uncommitted(), me)
-        if not moving:
+        if not moving and not went_back:
             return start
         known = {
             tp: OffsetRange(*tp, each.end, each.end, each.topic_id)
@@ -247,7 +249,17 @@ class Driver:
             planned = self._plan(start, limit, me)
             if planned is not start or self._target.reached():
                 return planned
+            self._lower_target()
             self._target.wait()
+
+    def _lower_target(self) -> None:
+        """What was cut off a log since the run began is never written again as it was."""
+        assert self._target is not None
+        target = self._target.behind
+        cut = self._ends.before(target)
+        for tp, end in sorted(cut.items()):
+            self._judge_cut(f"{tp} ends at offset {end}, before offset {target[tp]} where this run was to end")
+        self._target.lower(cut)
 
     def _start_over(self, topics: set[str], me: Membership) -> bool:
         """Offsets in a topic that is no more mean nothing in the one that has its name now. Whether there is one."""
@@ -277,17 +289,19 @@ class Driver:
     def _go_back(self, cut: Offsets, positions: Offsets, me: Membership) -> bool:
         """Where a log ends before the position, reading goes on at its end. Whether there is one."""
         for tp, end in sorted(cut.items()):
-            happened = f"{tp} ends at offset {end}, before offset {positions[tp]} where this query goes on"
-            if self._options.fail_on_data_loss:
-                raise DataLoss(
-                    f"{happened}.",
-                    "The log was cut, or the position set behind it. Start with a new checkpoint and reset the group's"
-                    " offsets, or set failOnDataLoss to false to go on at the end of the log.",
-                )
-            log.warning("%s: it goes on at the end of the log, as failOnDataLoss is false", happened)
+            self._judge_cut(f"{tp} ends at offset {end}, before offset {positions[tp]} where this query goes on")
         if cut:
             self._share.go_back(cut, me, self._own)
         return bool(cut)
+
+    def _judge_cut(self, happened: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"{happened}.",
+                "The log was cut, or the position set behind it. Start with a new checkpoint and reset the group's"
+                " offsets, or set failOnDataLoss to false to go on at the end of the log.",
+            )
+        log.warning("%s: it goes on at the end of the log, as failOnDataLoss is false", happened)
 
     def _held_back(self, positions: Offsets, ends: Offsets) -> bool:
         """Whether there is too little for a batch. The first one after a start, and a run to a target, never wait."""
@@ -296,6 +310,11 @@ class Driver:
             return False
         waited = self._clock() - self._last_batch_at
         return waited < self._options.max_trigger_delay and backlog(positions, ends) < least
+
+
+def _behind(logged: OffsetRange | None, position: int, topic_id: str) -> bool:
+    """Whether a position lies before the end that was logged of the same topic."""
+    return logged is not None and logged.topic_id == topic_id and position < logged.end
 
 
 def group_settings(options: SourceOptions) -> GroupSettings:

@@ -112,6 +112,17 @@ class RunTarget:
         self._check_progress()
         return not self._behind
 
+    @property
+    def behind(self) -> Mapping[TopicPartition, int]:
+        """What the group has not reached yet."""
+        return self._behind
+
+    def lower(self, ends: Mapping[TopicPartition, int]) -> None:
+        """These logs were cut, and end before the target: it ends there, too."""
+        assert self._target is not None, "freeze() comes first"
+        for book in (self._target, self._behind):
+            book.update({tp: end for tp, end in ends.items() if tp in book})
+
     def wait(self) -> None:
         """Pauses before the next look; says now and then what the run waits for."""
         if self._clock() - self._said_at >= SAY_EVERY:

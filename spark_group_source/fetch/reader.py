@@ -182,8 +182,7 @@ class Reading:
             cursor.widen(wanted_bytes)
             self._recovery.hold([cursor], f"{len(fetched.records)} bytes came, which is less than one batch")
         elif fetched.high_watermark <= cursor.position:
-            # A leader just elected may not know yet how much of its log is replicated.
-            self._recovery.hold([cursor], f"the log ends at {fetched.high_watermark}")
+            self._recovery.ends_early(cursor, fetched.high_watermark)
         else:
             # A quota, a transaction still open, or the other partitions have filled the answer.
             cursor.pause = 0.0
