@@ -100,7 +100,7 @@ class Reading:
         request = requests.build(
             [Wanted(each.topic_id, each.tp.partition, each.position, each.max_bytes) for each in cursors],
             max_wait=self._task.max_wait,
-            max_bytes=max(self._task.max_bytes, *(each.max_bytes for each in cursors)),
+            max_bytes=max(self._task.answer_bytes, *(each.max_bytes for each in cursors)),
             read_committed=self._task.read_committed,
             min_bytes=self._task.min_bytes,
             rack=self._recovery.replicas.rack({each.tp for each in cursors}),

@@ -24,6 +24,7 @@ from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing.fake import FakeKafka, Fault
+from spark_group_source.wire.receiver import MAX_FRAME
 from spark_group_source.wire.settings import WireOptions
 from tests.unit.records.build import Record, batch, marker
 
@@ -426,6 +427,16 @@ def test_one_partition_takes_no_more_of_a_fetch_than_it_may(fake: FakeKafka) -> 
     asked = [each.topics[0].partitions[0].partition_max_bytes for each in fetches(fake)]
     assert max(asked) == 20_000
     assert max(each.max_bytes for each in fetches(fake)) == 400_000
+
+
+def test_no_answer_is_asked_for_that_a_connection_would_not_receive(fake: FakeKafka) -> None:
+    fill(fake)
+    fill(fake, partition=1)
+    unlimited = task(fake, (0, 0, 2 * MAX_FRAME), (1, 0, 20), max_bytes=2**31 - 1, fail_on_data_loss=False)
+    assert sorted(offsets(read(unlimited))) == of(0, 0, 20) + of(1, 0, 20)
+    assert max(each.max_bytes for each in fetches(fake)) <= MAX_FRAME // 2
+    asked = [each.topics[0].partitions[0].partition_max_bytes for each in fetches(fake)]
+    assert max(asked) <= MAX_FRAME // 2
 
 
 def test_a_broker_is_told_for_how_many_bytes_to_wait(fake: FakeKafka) -> None:
