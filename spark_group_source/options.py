@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,8 @@ from spark_group_source.refused_options import refusal
 from spark_group_source.security_options import check_security
 
 _PEM = "It belongs into 'kafka.ssl.truststore.certificates', 'kafka.ssl.keystore.key' or '...certificate.chain'."
+_SECRET = re.compile(r"password|secret|LoginModule|:[^,/]*@", re.IGNORECASE)
+"""What a text has that may hold a secret in the wrong place: login lines, URLs with a password."""
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 
 
@@ -42,7 +45,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         try:
             values[option.field] = option.parse(text)
         except ValueError as error:
-            shown = "not what is needed" if option.secret else repr(text)
+            shown = "not what is needed" if option.secret or _SECRET.search(text) else repr(text)
             raise OptionError(f"Option '{option.name}' is {shown}.", f"It must be {error}.") from None
     for option in OPTIONS:
         if option.required and option.field not in values:

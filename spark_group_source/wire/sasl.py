@@ -91,6 +91,13 @@ def _mechanism(settings: Sasl, host: str, broker: str, deadline: Deadline) -> An
 def _step(settings: Sasl, broker: str, step: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return step(*arguments)
+    except UnicodeError:
+        # Not in its words, nor as the cause: it holds the text, which is the user name or the password.
+        raise AuthenticationFailed(
+            f"Authentication at broker {broker} by {settings.mechanism} failed: the user name or password is no text in"
+            " UTF-8.",
+            _PASSWORD,
+        ) from None
     except Exception as error:  # whatever a mechanism's library raises
         raise AuthenticationFailed(
             f"Authentication at broker {broker} by {settings.mechanism} failed: {error!r}.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from typing import Any
 
 import pytest
@@ -66,6 +67,15 @@ def test_what_a_broker_refuses_is_an_error_with_the_option_to_change(answers: li
     with pytest.raises(AuthenticationFailed, match=says) as refused:
         authenticated(PLAIN, *answers)
     assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_a_password_that_is_no_text_is_not_shown(mechanism: str) -> None:
+    settings = Sasl(mechanism, "alice", Secret("s3cret\udc80"))
+    nonce = answer(b"r=x,s=AAAA,i=4096")
+    with pytest.raises(AuthenticationFailed) as refused:
+        authenticated(settings, welcome(), nonce, nonce)
+    assert "s3cret" not in "".join(traceback.format_exception(refused.value))
 
 
 def test_a_broker_that_does_not_know_the_password_itself_is_not_believed() -> None:
