@@ -13,6 +13,7 @@ from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DataLoss, GroupSourceError
 from spark_group_source.group.assigned import Assigned
 from spark_group_source.group.coordinator import Coordinator
+from spark_group_source.group.counters import Timings
 from spark_group_source.group.member import Member
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
@@ -44,13 +45,14 @@ class Driver:
         self._options = options
         self._clock = clock
         self._settings = group_settings(options)
+        self._timings = Timings()
         cluster = Cluster(wire)
-        self._own = Access(cluster, Coordinator(cluster, self._settings))
+        self._own = Access(cluster, Coordinator(cluster, self._settings, self._timings))
         members_cluster = Cluster(wire)
-        member_side = Access(members_cluster, Coordinator(members_cluster, self._settings))
+        member_side = Access(members_cluster, Coordinator(members_cluster, self._settings, self._timings))
         self._share = Share(options, member_side, {"application": application_id, "client": wire.client_id}, clock)
         kind = Assigned if options.partitions else Member
-        self._member: Assigned | Member = kind(members_cluster, self._settings, self._share, clock)
+        self._member: Assigned | Member = kind(members_cluster, self._settings, self._share, clock, self._timings)
         self._ends = LogEnds(cluster, options, clock)
         self._ids = TopicIds(cluster, options.metadata_max_age, clock)
         self._gone: set[str] = set()
@@ -150,13 +152,16 @@ class Driver:
         finally:
             self._member.close()
             self._own.cluster.close()
-            log.info("group %s: the query has ended: %s", self._settings.group_id, self._share.counters)
+            log.info(
+                "group %s: the query has ended: %s%s", self._settings.group_id, self._share.counters, self._answers()
+            )
 
     def _complete(self, end: BatchOffset) -> None:
         if self._planned is None or end != self._planned:
             return
         self._check_pace()
         self._share.completed({each.tp: each.end for each in end.reads()})
+        self._share.counters.offsets += sum(each.size for each in end.reads())
         self._planned = self._planned_from = None
         self._ends.expire()
         self._share.commit(self._member.snapshot(), self._own)
@@ -188,9 +193,14 @@ class Driver:
             self._reported = str(self._share.counters)
             silence = self._member.silence
             heard = "" if silence is None else f", last heartbeat {silence:.0f} s ago"
-            log.info(
-                "group %s: owns %d partition(s), %s%s", self._settings.group_id, len(me.owned), self._reported, heard
-            )
+            at = self._share.rebalanced_at
+            heard += "" if at is None else f", last rebalance {self._clock() - at:.0f} s ago"
+            told = self._reported + heard + self._answers()
+            log.info("group %s: owns %d partition(s), %s", self._settings.group_id, len(me.owned), told)
+
+    def _answers(self) -> str:
+        told = self._timings.told()
+        return told and f"; since the last such line the group's coordinator has answered {told}"
 
     def _mend(self, me: Membership) -> None:
         """Tries again what failed: commits, and start positions of newly owned partitions."""

@@ -59,8 +59,12 @@ class Share:
         facts: Mapping[str, str] | None = None,
         clock: Clock = monotonic,
     ) -> None:
-        """``facts`` stand in the metadata of commits where ``commitMetadata`` is on."""
+        """``facts`` stand in the metadata of commits where ``commitMetadata`` is on.
+
+        ``rebalanced_at`` is when the present generation began, in monotonic seconds.
+        """
         self.counters = Counters()
+        self.rebalanced_at: float | None = None
         self._options = options
         self._clock = clock
         self._retry_at = float("-inf")
@@ -103,6 +107,7 @@ class Share:
     def rebalanced(self) -> None:
         """This member is in a new generation. Caller: the member's thread."""
         self.counters.rebalances += 1
+        self.rebalanced_at = self._clock()
 
     def revoked(self, partitions: Partitions, late: Partitions) -> None:
         """Forgets partitions given up. Caller: the member's thread."""

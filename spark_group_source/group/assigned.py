@@ -14,6 +14,7 @@ from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.error_codes import UNKNOWN_MEMBER_ID
 from spark_group_source.errors import GroupError
 from spark_group_source.group.coordinator import NO_MEMBERS, Coordinator
+from spark_group_source.group.counters import Timings
 from spark_group_source.group.member import Listener
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership, Partitions, Phase, Refused
@@ -29,12 +30,19 @@ class Assigned:
     silence = None
     """There is no session in which anybody could be silent."""
 
-    def __init__(self, cluster: Cluster, settings: GroupSettings, listener: Listener, clock: Clock = monotonic) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: GroupSettings,
+        listener: Listener,
+        clock: Clock = monotonic,
+        timings: Timings | None = None,
+    ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._listener = listener
         self._clock = clock
-        self._coordinator = Coordinator(cluster, settings)
+        self._coordinator = Coordinator(cluster, settings, timings)
         self._state = Membership(phase=Phase.STABLE)
 
     def start(self, topics: Collection[str]) -> None:

@@ -33,6 +33,7 @@ from spark_group_source.errors import (
 from spark_group_source.group import assignment
 from spark_group_source.group.assignment import Member
 from spark_group_source.group.commits import Committed
+from spark_group_source.group.counters import Timings
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Joined, Membership, Refused, Synced
 from spark_group_source.group.verdicts import Verdict, fatal, verdict
@@ -73,9 +74,10 @@ class CommitAnswer:
 class Coordinator:
     """Speaks to the group's coordinator for one member, over one thread's cluster."""
 
-    def __init__(self, cluster: Cluster, settings: GroupSettings) -> None:
+    def __init__(self, cluster: Cluster, settings: GroupSettings, timings: Timings | None = None) -> None:
         self._cluster = cluster
         self._settings = settings
+        self._timings = timings or Timings()
         self._broker_id: int | None = None
 
     def rediscover(self) -> None:
@@ -270,13 +272,16 @@ class Coordinator:
             if self._broker_id is None:
                 self._broker_id = self._cluster.coordinator(self._settings.group_id, deadline).id
             connection = self._cluster.connection(self._broker_id, deadline, purpose)
+            began = deadline.clock()
             connection.send(request, deadline)
             try:
-                return connection.receive(deadline, interrupt)
+                answer = connection.receive(deadline, interrupt)
             except Interrupted:
                 # The answer is still to come: it must not be taken for that of the next request.
                 connection.close()
                 raise
+            self._timings.answered(request.name, deadline.clock() - began)
+            return answer
         except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
             self.rediscover()
             return Refused(Verdict.REDISCOVER, str(error))

@@ -16,6 +16,7 @@ from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import AuthenticationFailed, GroupSourceError, OptionError
 from spark_group_source.group import assignment
 from spark_group_source.group.coordinator import Coordinator, Round
+from spark_group_source.group.counters import Timings
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import (
     Action,
@@ -80,12 +81,19 @@ class Listener(Protocol):
 class Member:
     """Membership of one query. Made when the query starts, closed when it ends, never used again."""
 
-    def __init__(self, cluster: Cluster, settings: GroupSettings, listener: Listener, clock: Clock = monotonic) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: GroupSettings,
+        listener: Listener,
+        clock: Clock = monotonic,
+        timings: Timings | None = None,
+    ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._listener = listener
         self._clock = clock
-        self._coordinator = Coordinator(cluster, settings)
+        self._coordinator = Coordinator(cluster, settings, timings)
         self._assignors = assignment.Assignors(settings.assignors, settings.rack)
         self._state = Membership(cooperative=self._assignors.cooperative)
         self._todo: deque[Action] = deque([Join()])
