@@ -36,6 +36,11 @@ POLL = (0.1, 1.0)
 SAY_EVERY = 10.0
 """Seconds between two lines that say what the run waits for."""
 
+_ITSELF = (
+    "If one query reads twice with this group id, as in a union or a join, give each read one of its own: Spark asks"
+    " the second read only when the first is at its end, and that waits for the second."
+)
+
 
 class RunTarget:
     """The frozen target, and whether the group has reached it: by this member or another.
@@ -64,6 +69,7 @@ class RunTarget:
         self._seen: dict[TopicPartition, int] = {}
         self._moved_at = self._said_at = clock()
         self._pause = POLL[0]
+        self._hinted = False
 
     def freeze(self) -> None:
         """Takes the ends of the logs as the target, the first time it is called.
@@ -128,6 +134,9 @@ class RunTarget:
         if self._clock() - self._said_at >= SAY_EVERY:
             self._said_at = self._clock()
             log.info("group %s: the run waits for other members: %s", self._settings.group_id, self._standing())
+            if not self._hinted:
+                self._hinted = True
+                log.warning("group %s: %s", self._settings.group_id, _ITSELF)
         self._rest()
 
     def _rest(self) -> None:
@@ -189,9 +198,8 @@ class RunTarget:
             raise DeadlineExceeded(
                 f"The group '{self._settings.group_id}' did not reach the end of this run for {patience:.0f} s:"
                 f" {self._standing()}.",
-                "Another member owns these partitions and does not commit: look at it, or stop it and run again. If one"
-                " query reads twice with this group id, as in a union or a join, give each read one of its own: Spark"
-                " asks the second read only when the first is at its end, and that waits for the second.",
+                "Another member owns these partitions and does not commit: look at it, or stop it and run again."
+                f" {_ITSELF}",
             )
 
     def _standing(self) -> str:
