@@ -94,6 +94,12 @@ def _checked(options: SourceOptions) -> SourceOptions:
             f" 'kafka.session.timeout.ms' ({options.session_timeout * 1000:.0f}).",
             "A late heartbeat would end the session: lower the interval or raise the timeout.",
         )
+    if options.fetch_max_wait >= options.request_timeout:
+        raise OptionError(
+            f"Option 'kafka.fetch.max.wait.ms' is {options.fetch_max_wait * 1000:.0f}, and 'kafka.request.timeout.ms'"
+            f" {options.request_timeout * 1000:.0f}.",
+            "A fetch that brokers hold back would be given up before they answer: lower the first or raise the second.",
+        )
     least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
     if least is not None and most is not None and least > most:
         raise OptionError(

@@ -179,6 +179,14 @@ def test_a_heartbeat_interval_that_would_end_sessions_is_refused() -> None:
         parse_options(GOOD | {"kafka.session.timeout.ms": "6000", "kafka.heartbeat.interval.ms": "3000"})
 
 
+def test_a_fetch_that_would_be_given_up_before_its_answer_is_refused() -> None:
+    with pytest.raises(
+        OptionError, match=r"'kafka.fetch.max.wait.ms' is 30000.*'kafka.request.timeout.ms' 30000.*raise"
+    ):
+        parse_options(GOOD | {"kafka.fetch.max.wait.ms": "30000"})
+    assert parse_options(GOOD | {"kafka.fetch.max.wait.ms": "30000", "kafka.request.timeout.ms": "60000"})
+
+
 def test_a_first_pause_beyond_the_longest_is_the_longest() -> None:
     parsed = parse_options(GOOD | {"kafka.retry.backoff.ms": "5000", "kafka.retry.backoff.max.ms": "2000"})
     assert (parsed.retry_backoff, parsed.retry_backoff_max) == (2.0, 2.0)
