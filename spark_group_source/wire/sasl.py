@@ -135,12 +135,13 @@ def token(path: str, deadline: Deadline) -> tuple[str, dict[str, str]]:
     except Exception as error:
         raise BrokerUnavailable(f"{name} failed: {error!r}.") from error
     found, extensions = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, {})
-    if not isinstance(found, str) or not found or not isinstance(extensions, dict):
+    if not isinstance(found, str) or not found.strip() or not isinstance(extensions, dict):
         raise AuthenticationFailed(
             f"{name} returned a {type(answer).__name__}.",
             "It must return the token as text, or a pair of it and a dict of SASL extensions.",
         )
-    return found, extensions
+    # One that was read from a file ends with a line break, which no broker takes.
+    return found.strip(), extensions
 
 
 def _no_mechanism(settings: Sasl, broker: str, handshake: Any) -> AuthenticationFailed:

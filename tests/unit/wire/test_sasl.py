@@ -105,6 +105,14 @@ def token_and_extensions() -> tuple[str, dict[str, str]]:
     return "t0ken", {"logicalCluster": "lkc-1"}
 
 
+def token_of_a_file() -> str:
+    return "t0ken\n"
+
+
+def blank() -> str:
+    return " \n"
+
+
 def no_token() -> None:
     return None
 
@@ -128,12 +136,14 @@ def test_tokens_come_from_the_users_function_with_what_else_it_tells() -> None:
     bearer = Sasl("OAUTHBEARER", token_provider=f"{__name__}:token_and_extensions")
     sent = b"n,,\x01auth=Bearer t0ken\x01logicalCluster=lkc-1\x01\x01"
     assert authenticated(bearer, welcome(), answer())[1] == [sent]
+    assert token(f"{__name__}:token_of_a_file", Deadline.after(LONG)) == ("t0ken", {})
 
 
 @pytest.mark.parametrize(
     ("function", "kind", "says"),
     [
         ("no_token", AuthenticationFailed, "returned a NoneType.*the token as text"),
+        ("blank", AuthenticationFailed, "returned a str"),
         ("extensions_that_are_none", AuthenticationFailed, "returned a tuple"),
         ("failing", BrokerUnavailable, "token.provider' failed: ConnectionError.*down"),
     ],
