@@ -22,6 +22,7 @@ from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.recovery import TRIES
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
+from spark_group_source.records.batches import Limits
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.receiver import MAX_FRAME
@@ -29,6 +30,7 @@ from spark_group_source.wire.settings import WireOptions
 from tests.unit.records.build import Record, batch, marker
 
 LONG = 90.0
+ZSTD = 4
 
 
 @pytest.fixture
@@ -414,6 +416,27 @@ def test_rows_that_nobody_takes_leave_no_answer_for_the_next_task(fake: FakeKafk
     next(rows)
     rows.close()
     assert offsets(read(task(fake, (0, 0, 20)))) == of(0, 0, 20)
+
+
+def test_a_task_gives_more_than_two_gib_of_values_in_arrow_batches_of_a_few_mib(fake: FakeKafka) -> None:
+    """Arrow's offsets have 32 bits, and Spark takes no larger ones."""
+    value = bytes(range(250)) * 4000
+    packed = batch([Record(value)] * 32, codec=ZSTD)
+    while fake.logs["t"][0].end * len(value) <= 2**31:
+        # The base offset is no part of what is checked.
+        fake.append("t", 0, fake.logs["t"][0].end.to_bytes(8, "big") + packed[8:], 32)
+    count = fake.logs["t"][0].end
+    sizes, held, last = [], [], 0
+    for rows in read(task(fake, (0, 0, count))):
+        assert rows["offset"][0].as_py() == last
+        last = rows["offset"][-1].as_py() + 1
+        assert rows["value"][-1].as_py() == value
+        sizes.append(rows["value"].buffers()[2].size)
+        held.append(pa.total_allocated_bytes())
+    assert last == count
+    assert sum(sizes) == count * len(value) > 2**31
+    assert max(sizes) <= Limits().chunk
+    assert max(held) < 32 * Limits().chunk
 
 
 # How much is asked for
