@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 import trustme
@@ -17,9 +18,9 @@ class Authority:
         self.file = directory / f"{name}.pem"
         self._ca.cert_pem.write_to_path(self.file)
 
-    def issue(self, *names: str, file: str, password: str | None = None) -> Path:
+    def issue(self, *names: str, file: str, password: str | None = None, ends: datetime | None = None) -> Path:
         """A file with a private key, encrypted where there is a password, and its certificate, for hosts or clients."""
-        issued = self._ca.issue_cert(*names)
+        issued = self._ca.issue_cert(*names, not_after=ends)
         key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
         # PKCS#8 is the only form of keys that Kafka's brokers read.
         text = key.private_bytes(

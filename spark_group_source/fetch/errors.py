@@ -20,6 +20,9 @@ class Remedy(Enum):
     """The topic with this id is not there any more, or not known yet to this broker."""
     CORRUPT = auto()
     """The broker could not read its log, or its records are damaged."""
+    CUT = auto()
+    """No error, but the log ends before the range: it was cut, or a leader just elected may not know yet how much of
+    its log is replicated."""
     FATAL = auto()
     """Another try cannot help."""
 

@@ -101,7 +101,7 @@ class Reading:
         request = requests.build(
             [Wanted(each.topic_id, each.tp.partition, each.position, each.max_bytes) for each in cursors],
             max_wait=self._task.max_wait,
-            max_bytes=max(self._task.max_bytes, *(each.max_bytes for each in cursors)),
+            max_bytes=max(self._task.answer_bytes, *(each.max_bytes for each in cursors)),
             read_committed=self._task.read_committed,
             min_bytes=self._task.min_bytes,
             rack=self._recovery.replicas.rack({each.tp for each in cursors}),
@@ -183,8 +183,7 @@ class Reading:
             cursor.widen(wanted_bytes)
             self._recovery.hold([cursor], f"{len(fetched.records)} bytes came, which is less than one batch")
         elif fetched.high_watermark <= cursor.position:
-            # A leader just elected may not know yet how much of its log is replicated.
-            self._recovery.hold([cursor], f"the log ends at {fetched.high_watermark}")
+            self._recovery.ends_early(cursor, fetched.high_watermark)
         else:
             # A quota, a transaction still open, or the other partitions have filled the answer.
             cursor.pause = 0.0

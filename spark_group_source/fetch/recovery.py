@@ -20,8 +20,8 @@ from spark_group_source.wire.metadata import Topic
 log = logging.getLogger(__name__)
 
 TRIES = 5
-"""Times in a row that brokers may answer that a topic is gone or a log is damaged, before it is believed: a leader just
-elected may not know yet."""
+"""Times in a row that brokers may answer that a topic is gone, a log damaged, or at its end too early, before it is
+believed: a leader just elected may not know yet."""
 
 
 class Recovery:
@@ -86,6 +86,28 @@ class Recovery:
         else:
             self.hold([cursor], describe(errno))
 
+    def ends_early(self, cursor: Cursor, high_watermark: int) -> None:
+        """A broker says that there is nothing at the position, which lies before the end of the range.
+
+        Ranges lie below a high watermark that was told once, so the rest was cut off: by an unclean election, or as the
+        log was restored from an older copy. It is believed once leaders have said so several times in a row, and say it
+        to ListOffsets too, which they refuse for as long as their high watermark may lag behind (KIP-207). Where a
+        transaction that is still open ends what may be read, the log does not end there: that is waited for.
+
+        Raises:
+            DataLoss: it was cut, and ``fail_on_data_loss`` is set.
+        """
+        if cursor.count(Remedy.CUT) > TRIES:
+            try:
+                latest = self._offset(cursor.tp, LATEST)
+            except (BrokerUnavailable, DeadlineExceeded) as error:
+                self.hold([cursor], error.happened)
+                return
+            if latest <= cursor.position:
+                self._lost(cursor, cursor.range.end, f"the log ends at {latest}")
+                return
+        self.hold([cursor], f"the log ends at {high_watermark}")
+
     def hold(self, cursors: Iterable[Cursor], why: str) -> None:
         """These are tried again after a pause, with leaders asked for anew."""
         wire = self._cluster.options
@@ -117,8 +139,8 @@ class Recovery:
         if self._task.fail_on_data_loss:
             raise DataLoss(
                 what,
-                "Records were deleted by retention, or the topic was made anew. To go on without them set"
-                " failOnDataLoss to false.",
+                "Records were deleted by retention, the log was cut, or the topic was made anew. To go on without them"
+                " set failOnDataLoss to false.",
             )
         log.warning("%s They are skipped, as failOnDataLoss is false.", what)
         cursor.advance(until, self._task.most_bytes)

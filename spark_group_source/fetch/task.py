@@ -9,6 +9,10 @@ import pyarrow as pa
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.wire.settings import WireOptions
 
+MOST_BYTES = 2**29
+"""Bytes that a fetch asks for at most, whatever ``max_bytes`` says: a connection receives 2**30 at most, and an answer
+may be one batch larger than asked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class FetchTask:
@@ -37,9 +41,14 @@ class FetchTask:
     patience: float = 120.0
 
     @property
+    def answer_bytes(self) -> int:
+        """Most bytes that a fetch asks for."""
+        return min(self.max_bytes, MOST_BYTES)
+
+    @property
     def most_bytes(self) -> int:
         """Most bytes that a fetch asks of one partition."""
-        return min(self.max_bytes, self.max_partition_bytes or self.max_bytes)
+        return min(self.answer_bytes, self.max_partition_bytes or self.max_bytes)
 
     def __post_init__(self) -> None:
         # A fetch names each partition once, and its answer tells ranges apart by partition alone.

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.error_codes import UNKNOWN_MEMBER_ID
 from spark_group_source.errors import GroupError
+from spark_group_source.group.counters import Timings
 from spark_group_source.group.events import Refused
 from spark_group_source.group.group_offsets import NO_MEMBERS, GroupOffsets
 from spark_group_source.group.listener import Listener
@@ -31,12 +32,19 @@ class Assigned:
     silence = None
     """There is no session in which anybody could be silent."""
 
-    def __init__(self, cluster: Cluster, settings: GroupSettings, listener: Listener, clock: Clock = monotonic) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: GroupSettings,
+        listener: Listener,
+        clock: Clock = monotonic,
+        timings: Timings | None = None,
+    ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._listener = listener
         self._clock = clock
-        self._offsets = GroupOffsets(cluster, settings)
+        self._offsets = GroupOffsets(cluster, settings, timings)
         self._state = Membership(phase=Phase.STABLE)
 
     def start(self, topics: Collection[str]) -> None:

@@ -14,6 +14,7 @@ from spark_group_source.errors import (
     GroupError,
     ProtocolError,
 )
+from spark_group_source.group.counters import Timings
 from spark_group_source.group.events import Refused
 from spark_group_source.group.verdicts import Verdict, fatal, verdict
 from spark_group_source.wire.cluster import Cluster
@@ -26,10 +27,11 @@ class Channel:
     Each purpose has a connection of its own: a JoinGroup that waits at the broker would hold up everything behind it.
     """
 
-    def __init__(self, cluster: Cluster, group_id: str, purpose: str) -> None:
+    def __init__(self, cluster: Cluster, group_id: str, purpose: str, timings: Timings | None = None) -> None:
         self._cluster = cluster
         self._group_id = group_id
         self._purpose = purpose
+        self._timings = timings or Timings()
         self._broker_id: int | None = None
 
     def rediscover(self) -> None:
@@ -46,13 +48,16 @@ class Channel:
             if self._broker_id is None:
                 self._broker_id = self._cluster.coordinator(self._group_id, deadline).id
             connection = self._cluster.connection(self._broker_id, deadline, self._purpose)
+            began = deadline.clock()
             connection.send(request, deadline)
             try:
-                return connection.receive(deadline, interrupt)
+                answer = connection.receive(deadline, interrupt)
             except Interrupted:
                 # The answer is still to come: it must not be taken for that of the next request.
                 connection.close()
                 raise
+            self._timings.answered(request.name, deadline.clock() - began)
+            return answer
         except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
             self.rediscover()
             return Refused(Verdict.REDISCOVER, str(error))

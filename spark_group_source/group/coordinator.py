@@ -11,6 +11,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.group import assignment
 from spark_group_source.group.assignment import Member
 from spark_group_source.group.channel import Channel
+from spark_group_source.group.counters import Timings
 from spark_group_source.group.description import PROTOCOL_TYPE
 from spark_group_source.group.events import Joined, Refused, Synced
 from spark_group_source.group.settings import GroupSettings
@@ -32,9 +33,9 @@ class Round:
 class Coordinator:
     """Speaks to the group's coordinator for one member, on its one thread."""
 
-    def __init__(self, cluster: Cluster, settings: GroupSettings) -> None:
+    def __init__(self, cluster: Cluster, settings: GroupSettings, timings: Timings | None = None) -> None:
         self._settings = settings
-        self._channel = Channel(cluster, settings.group_id, "membership")
+        self._channel = Channel(cluster, settings.group_id, "membership", timings)
 
     def rediscover(self) -> None:
         """The next request asks first who the coordinator is."""

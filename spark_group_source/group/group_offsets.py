@@ -17,6 +17,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.error_codes import UNKNOWN_MEMBER_ID
 from spark_group_source.group.channel import Channel
 from spark_group_source.group.commits import Committed
+from spark_group_source.group.counters import Timings
 from spark_group_source.group.description import GroupDescription, interpret
 from spark_group_source.group.events import Refused
 from spark_group_source.group.settings import GroupSettings
@@ -43,9 +44,9 @@ class CommitAnswer:
 class GroupOffsets:
     """The offsets of one group, over one thread's cluster."""
 
-    def __init__(self, cluster: Cluster, settings: GroupSettings) -> None:
+    def __init__(self, cluster: Cluster, settings: GroupSettings, timings: Timings | None = None) -> None:
         self._settings = settings
-        self._channel = Channel(cluster, settings.group_id, "offsets")
+        self._channel = Channel(cluster, settings.group_id, "offsets", timings)
 
     def commit(self, me: Membership, offsets: Offsets, metadata: str, deadline: Deadline) -> CommitAnswer:
         """Commits offsets as member ``me``; the broker refuses them if its generation is over.

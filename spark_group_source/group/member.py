@@ -15,6 +15,7 @@ from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.actions import Action, Gained, Join, Leave, Lost, Pause, Revoked, Sync
 from spark_group_source.group.coordinator import Coordinator
+from spark_group_source.group.counters import Timings
 from spark_group_source.group.events import BatchDone, BatchPlanned, Close, Event, Refused, SubscriptionChanged, Tick
 from spark_group_source.group.listener import Listener
 from spark_group_source.group.pulse import Pulse
@@ -42,12 +43,19 @@ class Member:
     Everything else that changes is the thread's own.
     """
 
-    def __init__(self, cluster: Cluster, settings: GroupSettings, listener: Listener, clock: Clock = monotonic) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: GroupSettings,
+        listener: Listener,
+        clock: Clock = monotonic,
+        timings: Timings | None = None,
+    ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._listener = listener
         self._clock = clock
-        self._coordinator = Coordinator(cluster, settings)
+        self._coordinator = Coordinator(cluster, settings, timings)
         self._rounds = Rounds(cluster, self._coordinator, settings, clock)
         self._state = Membership(cooperative=self._rounds.cooperative)
         self._todo: deque[Action] = deque([Join()])

@@ -16,9 +16,12 @@ from spark_group_source.errors import OptionError
 from spark_group_source.offsets import TopicPartition
 
 GOOD_OFFSETS = '{"orders":{"0":23,"1":-2}}'
+GOOD_ENDS = '{"orders":{"0":23,"1":-1}}'
 GOOD_TIMES = '{"orders":{"0":1735689600000,"1":1735689600000}}'
 
 _LARGEST = 2**63 - 1
+_SECONDS = range(10**9, 10**10)
+"""Seconds since 1970 of the years 2001 to 2286. As milliseconds these are days of the year 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +83,12 @@ def parse_start(text: str) -> Earliest | Latest | Committed | Exact:
         "latest": Latest(),
         "committed": Committed(None),
     }
+    good = (
+        "earliest, latest, committed or JSON with an offset for every partition of the subscription, -2 for its"
+        f" beginning or -1 for its end, for example {GOOD_OFFSETS}"
+    )
     found = named.get(text.strip().lower())
-    return found or Exact(_offsets(text, "earliest, latest, committed or"), "startingOffsets")
+    return found or Exact(_offsets(text, good), "startingOffsets")
 
 
 def parse_fallback(text: str) -> Committed:
@@ -105,7 +112,11 @@ def parse_end(text: str) -> Latest | Exact:
     """
     if text.strip().lower() == "latest":
         return Latest()
-    return Exact(_offsets(text, "latest or"), "endingOffsets")
+    good = (
+        "latest or JSON with an offset for every partition of the subscription, or -1 for its end, for example"
+        f" {GOOD_ENDS}"
+    )
+    return Exact(_offsets(text, good), "endingOffsets")
 
 
 def parse_or_latest(text: str) -> bool:
@@ -122,10 +133,15 @@ def parse_or_latest(text: str) -> bool:
 def time_of(option: str, or_latest: bool = False) -> Callable[[str], AtTime]:
     """Reads the value of an option that is one time for all partitions. It raises as :func:`parse_start`."""
 
+    good = "a whole number of milliseconds since 1970, for example 1735689600000"
+
     def parse(text: str) -> AtTime:
         if not re.fullmatch(r"\+?\d{1,19}", text.strip()) or int(text) > _LARGEST:
-            raise ValueError("a whole number of milliseconds since 1970, for example 1735689600000")
-        return AtTime(int(text), option, or_latest)
+            raise ValueError(good)
+        try:
+            return AtTime(_time(int(text)), option, or_latest)
+        except ValueError as error:
+            raise ValueError(f"{good} ({error})") from None
 
     return parse
 
@@ -133,7 +149,7 @@ def time_of(option: str, or_latest: bool = False) -> Callable[[str], AtTime]:
 def times_of(option: str, or_latest: bool = False) -> Callable[[str], AtTime]:
     """Reads the value of an option that has a time for each partition, as JSON. It raises as :func:`parse_start`."""
     good = f"JSON with milliseconds since 1970 for every partition of the subscription, for example {GOOD_TIMES}"
-    return lambda text: AtTime(_by_partition(text, 0, good), option, or_latest)
+    return lambda text: AtTime(_by_partition(text, _time, good), option, or_latest)
 
 
 def check_start(given: StartAt | None, fallback: Committed | None, time: AtTime | None, reset: bool) -> None:
@@ -176,29 +192,32 @@ def as_json(values: Mapping[TopicPartition, int | Earliest | Latest]) -> str:
     return json.dumps(by_topic, separators=(",", ":"), ensure_ascii=False)
 
 
-def _offsets(text: str, words: str) -> dict[TopicPartition, int | Earliest | Latest]:
-    good = (
-        f"{words} JSON with an offset for every partition of the subscription, -2 for its beginning or -1 for its end,"
-        f" for example {GOOD_OFFSETS}"
-    )
+def _offsets(text: str, good: str) -> dict[TopicPartition, int | Earliest | Latest]:
     sentinels: dict[int, Earliest | Latest] = {-2: Earliest(), -1: Latest()}
-    return {tp: sentinels.get(number, number) for tp, number in _by_partition(text, -2, good).items()}
+    return {tp: sentinels.get(number, number) for tp, number in _by_partition(text, _offset, good).items()}
 
 
-def _by_partition(text: str, least: int, good: str) -> dict[TopicPartition, int]:
+def _by_partition(text: str, value_of: Callable[[Any], int], good: str) -> dict[TopicPartition, int]:
     """``{topic: {partition: number}}``; what is wrong with the text follows on ``good``."""
+    found: dict[TopicPartition, int] = {}
     try:
-        found = {
-            TopicPartition(topic, _partition(key)): _number(value, least)
-            for topic, values in json.loads(text).items()
-            for key, value in values.items()
-        }
+        # As pairs: of a name that is there twice, a dictionary would drop the first in silence.
+        for topic, values in _pairs(json.loads(text, object_pairs_hook=tuple)):
+            for key, value in _pairs(values):
+                tp = TopicPartition(topic, _partition(key))
+                if tp in found:
+                    raise ValueError(f"it names {tp} twice")
+                found[tp] = value_of(value)
         if not found:
             raise ValueError("it names no partition")
-    except AttributeError:
-        raise ValueError(f"{good} (a topic has no partitions here)") from None
     except ValueError as error:
         raise ValueError(f"{good} ({error})") from None
+    return found
+
+
+def _pairs(found: Any) -> tuple[tuple[str, Any], ...]:
+    if not isinstance(found, tuple):
+        raise ValueError("a topic has no partitions here")
     return found
 
 
@@ -208,8 +227,19 @@ def _partition(text: str) -> int:
     return int(text)
 
 
+def _offset(value: Any) -> int:
+    return _number(value, -2)
+
+
+def _time(value: Any) -> int:
+    if value in _SECONDS:
+        raise ValueError(f"{value} are seconds: write {value * 1000}")
+    return _number(value, 0)
+
+
 def _number(value: Any, least: int) -> int:
     # JSON's true is an int to Python.
     if type(value) is not int or not least <= value <= _LARGEST:
-        raise ValueError(f"{json.dumps(value)} is no whole number of at least {least}")
+        shown = "JSON in braces" if isinstance(value, tuple) else json.dumps(value)
+        raise ValueError(f"{shown} is no whole number of at least {least}")
     return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,8 @@ from spark_group_source.options.security import check_security
 from spark_group_source.options.table import OPTIONS, SourceOptions
 
 _PEM = "It belongs into 'kafka.ssl.truststore.certificates', 'kafka.ssl.keystore.key' or '...certificate.chain'."
+_SECRET = re.compile(r"password|secret|LoginModule|:[^,/]*@", re.IGNORECASE)
+"""What a text has that may hold a secret in the wrong place: login lines, URLs with a password."""
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 
 
@@ -42,7 +45,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         try:
             values[option.field] = option.parse(text)
         except ValueError as error:
-            shown = "not what is needed" if option.secret else repr(text)
+            shown = "not what is needed" if option.secret or _SECRET.search(text) else repr(text)
             raise OptionError(f"Option '{option.name}' is {shown}.", f"It must be {error}.") from None
     for option in OPTIONS:
         if option.required and option.field not in values:
@@ -90,6 +93,12 @@ def _checked(options: SourceOptions) -> SourceOptions:
             f"Option 'kafka.heartbeat.interval.ms' is {options.heartbeat_interval * 1000:.0f}, more than a third of"
             f" 'kafka.session.timeout.ms' ({options.session_timeout * 1000:.0f}).",
             "A late heartbeat would end the session: lower the interval or raise the timeout.",
+        )
+    if options.fetch_max_wait >= options.request_timeout:
+        raise OptionError(
+            f"Option 'kafka.fetch.max.wait.ms' is {options.fetch_max_wait * 1000:.0f}, and 'kafka.request.timeout.ms'"
+            f" {options.request_timeout * 1000:.0f}.",
+            "A fetch that brokers hold back would be given up before they answer: lower the first or raise the second.",
         )
     least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
     if least is not None and most is not None and least > most:

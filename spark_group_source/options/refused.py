@@ -128,6 +128,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "fetchoffset.numretries": _FETCH_OFFSET,
     "fetchoffset.retryintervalms": _FETCH_OFFSET,
+    "path": ("topics have no path", "Leave load() without an argument, and set 'subscribe'."),
     "topic": ("it names the topic to write to", "Set 'subscribe'; to write use format('kafka')."),
     "api.version": ("each request has one version, which all brokers from 3.3 on know", _LEAVE_OUT),
     "api.version.request": ("each connection is checked for the versions it needs", _LEAVE_OUT),

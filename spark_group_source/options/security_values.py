@@ -49,6 +49,8 @@ def secret(text: str) -> Secret:
     """Any text that is not empty."""
     if not text:
         raise ValueError("a text that is not empty")
+    if text.endswith("\n"):
+        raise ValueError("a text without a line break at its end: take off the one that files end with, with strip()")
     return Secret(text)
 
 
@@ -74,7 +76,7 @@ def private_key(text: str) -> Secret:
 def _store_type(store: str, text: str) -> str:
     kind = text.strip().upper()
     if kind in ("JKS", "PKCS12"):
-        raise ValueError(f"PEM: {conversion(store, kind)}")
+        raise ValueError(f"PEM. {conversion(store, kind)}")
     return _one_of(kind, ("PEM",))
 
 

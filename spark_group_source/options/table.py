@@ -34,6 +34,7 @@ from spark_group_source.options.values import (
     duration,
     flag,
     function,
+    instance_id,
     isolation,
     milliseconds,
     name_of,
@@ -179,7 +180,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("includeHeaders", "include_headers", flag, "Adds the column headers."),
     Option("failOnDataLoss", "fail_on_data_loss", flag, "Fail, or warn and go on, where records are gone."),
     Option("kafka.client.id", "client_id", name_of, "Name of this query in Kafka's tools, logs and quotas."),
-    Option("kafka.group.instance.id", "group_instance_id", name_of, "Makes the member static: restarts keep it."),
+    Option("kafka.group.instance.id", "group_instance_id", instance_id, "Makes the member static: restarts keep it."),
     Option(
         "kafka.partition.assignment.strategy",
         "assignors",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.user_code import load
@@ -13,9 +14,12 @@ def addresses(text: str) -> tuple[tuple[str, int], ...]:
     """``host:port`` pairs; a scheme before them is ignored."""
     found = []
     for each in filter(None, (part.strip() for part in text.split(","))):
-        match = re.fullmatch(r"(?:[A-Za-z_]+://)?(\[[^\]]+\]|[^:\[\]]+):(\d{1,5})", each)
+        match = re.fullmatch(r"(?:[A-Za-z_]+://)?(\[[^\]\s]+\]|[^:\[\]\s]+):(\d{1,5})", each)
         if not match or not 0 < int(match[2]) < 65536:
-            raise ValueError("host:port pairs separated by commas, for example broker1:9092,broker2:9092")
+            raise ValueError(
+                "host:port pairs separated by commas, for example broker1:9092,broker2:9092, with brackets around an"
+                " IPv6 address: [::1]:9092"
+            )
         found.append((match[1].strip("[]"), int(match[2])))
     if not found:
         raise ValueError("at least one host:port pair, for example broker1:9092")
@@ -35,14 +39,26 @@ def topics(text: str) -> tuple[str, ...]:
     if not names:
         raise ValueError("one or more topic names separated by commas")
     for name in names:
-        _check_topic(name)
+        _check_topic(name, "; for an expression that finds topics set 'subscribePattern' instead")
     return names
 
 
-def _check_topic(name: str) -> None:
-    # Kafka's own rule for topic names, org.apache.kafka.common.internals.Topic.
-    if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name) or name in (".", ".."):
-        raise ValueError(f"topic names of letters, digits, '.', '_' and '-' (this one is not: {name!r})")
+def _check_topic(name: str, instead: str = "") -> None:
+    if not _legal(name):
+        raise ValueError(f"topic names of letters, digits, '.', '_' and '-' (this one is not: {name!r}){instead}")
+
+
+def _legal(name: str) -> bool:
+    """Kafka's own rule for names of topics and static members, org.apache.kafka.common.internals.Topic."""
+    return bool(re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name)) and name not in (".", "..")
+
+
+def instance_id(text: str) -> str:
+    """The name of a static member."""
+    name = name_of(text)
+    if not _legal(name):
+        raise ValueError("a name of at most 249 letters, digits, '.', '_' and '-'")
+    return name
 
 
 def partitions(text: str) -> frozenset[TopicPartition]:
@@ -69,8 +85,11 @@ def partitions(text: str) -> frozenset[TopicPartition]:
 def pattern(text: str) -> str:
     """A regular expression."""
     try:
-        re.compile(text)
-    except re.error as error:
+        with warnings.catch_warnings():
+            # Sets within sets, as Java has them, mean something else to Python, which only warns of them.
+            warnings.simplefilter("error", FutureWarning)
+            re.compile(text)
+    except (re.error, FutureWarning) as error:
         raise ValueError(f"a regular expression of Python's re module, and it says: {error}") from None
     if not text.strip():
         raise ValueError("a regular expression that is not empty, for example orders-.*")

@@ -11,6 +11,7 @@ import logging
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.assigned import Assigned
+from spark_group_source.group.counters import Timings
 from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.member import Member
 from spark_group_source.group.state import Membership
@@ -43,14 +44,15 @@ class Driver:
         self._options = options
         self._clock = clock
         self._settings = group_settings(options)
+        timings = Timings()
         cluster = Cluster(wire)
-        self._own = Access(cluster, GroupOffsets(cluster, self._settings))
+        self._own = Access(cluster, GroupOffsets(cluster, self._settings, timings))
         members_cluster = Cluster(wire)
-        member_side = Access(members_cluster, GroupOffsets(members_cluster, self._settings))
+        member_side = Access(members_cluster, GroupOffsets(members_cluster, self._settings, timings))
         self._share = Share(options, member_side, {"application": application_id, "client": wire.client_id}, clock)
         self._ledger = self._share.ledger
         kind = Assigned if options.partitions else Member
-        self._member: Assigned | Member = kind(members_cluster, self._settings, self._share, clock)
+        self._member: Assigned | Member = kind(members_cluster, self._settings, self._share, clock, timings)
         self._ends = LogEnds(cluster, options, clock)
         self._ids = TopicIds(cluster, options.metadata_max_age, clock)
         self._losses = Losses(self._settings.subscription, self._ids, self._share, self._own, options.fail_on_data_loss)
@@ -59,7 +61,7 @@ class Driver:
         self._planned: BatchOffset | None = None
         self._last_batch_at = float("-inf")
         self._handed_out_at = clock()
-        self._report = Report(self._settings, self._share.counters, clock)
+        self._report = Report(self._settings, self._share.counters, timings, clock)
 
     def start(self, logged: BatchOffset) -> None:
         """Checks that the topics are there, then joins the group. ``logged`` is where the checkpoint stands.
@@ -112,7 +114,7 @@ class Driver:
             return self._planned
         self._complete(start)
         me = self._member.snapshot()
-        self._report.membership(me, self._member.silence)
+        self._report.membership(me, self._member.silence, self._share.rebalanced_at)
         self._mend(me)
         if self._target is None:
             return self._plan(start, limit, me)
@@ -148,13 +150,14 @@ class Driver:
         finally:
             self._member.close()
             self._own.cluster.close()
-            log.info("group %s: the query has ended: %s", self._settings.group_id, self._share.counters)
+            self._report.end()
 
     def _complete(self, end: BatchOffset) -> None:
         if self._planned is None or end != self._planned:
             return
         self._report.pace(self._clock() - self._handed_out_at)
         self._share.counters.batches += 1
+        self._share.counters.offsets += sum(each.size for each in end.reads())
         self._ledger.completed({each.tp: each.end for each in end.reads()})
         self._planned = self._planned_from = None
         self._ends.expire()
@@ -187,11 +190,13 @@ class Driver:
         positions = {tp: at for tp, at in positions.items() if tp.topic in ids}
         admitted = admit(positions, ends, limit)
         moving = frozenset(tp for tp, end in admitted.items() if end > positions[tp])
-        if not moving:
+        # That is logged at once, also where there is nothing to read: a restart goes on at the end logged last.
+        went_back = any(_behind(start.ranges.get(tp), at, ids[tp.topic]) for tp, at in positions.items())
+        if not moving and not went_back:
             return start
         # The last thing that may take time is behind: what is allowed here is noted as planned at once.
         moving = self._member.plan(moving, self._ledger.uncommitted(), me)
-        if not moving:
+        if not moving and not went_back:
             return start
         known = {
             tp: OffsetRange(*tp, each.end, each.end, each.topic_id)
@@ -216,6 +221,9 @@ class Driver:
             planned = self._plan(start, limit, me)
             if planned is not start or self._target.reached():
                 return planned
+            cut = self._ends.before(self._target.behind)
+            self._losses.accept_cut(cut, self._target.behind)
+            self._target.lower(cut)
             self._target.wait()
 
     def _held_back(self, positions: Offsets, ends: Offsets) -> bool:
@@ -225,3 +233,8 @@ class Driver:
             return False
         waited = self._clock() - self._last_batch_at
         return waited < self._options.max_trigger_delay and backlog(positions, ends) < least
+
+
+def _behind(logged: OffsetRange | None, position: int, topic_id: str) -> bool:
+    """Whether a position lies before the end that was logged of the same topic."""
+    return logged is not None and logged.topic_id == topic_id and position < logged.end

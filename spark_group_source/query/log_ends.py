@@ -99,14 +99,18 @@ class LogEnds:
         What is compared is where the log ends, not where its stable part does: under read_committed that lies before
         what others have read uncommitted. While the leaders cannot be asked, nothing counts as cut.
         """
-        found = {tp: end for tp, end in ends.items() if end < positions[tp]}
+        return self.before({tp: positions[tp] for tp, end in ends.items() if end < positions[tp]})
+
+    def before(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The ends of those logs that end before the offset, as :meth:`cut`."""
         if self._clock() - self._uncut_at < CUT_INTERVAL:
             return {}
+        found = dict(offsets)
         for look in range(CUT_LOOKS if found else 0):
             if look:
                 time.sleep(CUT_PAUSE)
             self._cluster.forget(tp.topic for tp in found)
-            found = {tp: end for tp, end in self._true_ends(found).items() if end < positions[tp]}
+            found = {tp: end for tp, end in self._true_ends(found).items() if end < offsets[tp]}
             if not found:
                 self._uncut_at = self._clock()
                 break

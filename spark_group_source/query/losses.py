@@ -60,14 +60,21 @@ class Losses:
     def go_back(self, cut: Offsets, positions: Offsets, me: Membership) -> bool:
         """Where a log ends before the position, reading goes on at its end. Whether there is one."""
         for tp, end in sorted(cut.items()):
-            happened = f"{tp} ends at offset {end}, before offset {positions[tp]} where this query goes on"
-            if self._fail_on_data_loss:
-                raise DataLoss(
-                    f"{happened}.",
-                    "The log was cut, or the position set behind it. Start with a new checkpoint and reset the group's"
-                    " offsets, or set failOnDataLoss to false to go on at the end of the log.",
-                )
-            log.warning("%s: it goes on at the end of the log, as failOnDataLoss is false", happened)
+            self._judge_cut(f"{tp} ends at offset {end}, before offset {positions[tp]} where this query goes on")
         if cut:
             self._share.go_back(cut, me, self._access)
         return bool(cut)
+
+    def accept_cut(self, cut: Offsets, target: Offsets) -> None:
+        """What was cut off a log since a run to ``target`` began is never written again as it was."""
+        for tp, end in sorted(cut.items()):
+            self._judge_cut(f"{tp} ends at offset {end}, before offset {target[tp]} where this run was to end")
+
+    def _judge_cut(self, happened: str) -> None:
+        if self._fail_on_data_loss:
+            raise DataLoss(
+                f"{happened}.",
+                "The log was cut, or the position set behind it. Start with a new checkpoint and reset the group's"
+                " offsets, or set failOnDataLoss to false to go on at the end of the log.",
+            )
+        log.warning("%s: it goes on at the end of the log, as failOnDataLoss is false", happened)

@@ -37,6 +37,11 @@ POLL = (0.1, 1.0)
 SAY_EVERY = 10.0
 """Seconds between two lines that say what the run waits for."""
 
+_ITSELF = (
+    "If one query reads twice with this group id, as in a union or a join, give each read one of its own: Spark asks"
+    " the second read only when the first is at its end, and that waits for the second."
+)
+
 
 class RunTarget:
     """The frozen target, and whether the group has reached it: by this member or another.
@@ -65,6 +70,7 @@ class RunTarget:
         self._seen: dict[TopicPartition, int] = {}
         self._moved_at = self._said_at = clock()
         self._pause = POLL[0]
+        self._hinted = False
 
     def freeze(self) -> None:
         """Takes the ends of the logs as the target, the first time it is called.
@@ -113,11 +119,25 @@ class RunTarget:
         self._check_progress()
         return not self._behind
 
+    @property
+    def behind(self) -> Mapping[TopicPartition, int]:
+        """What the group has not reached yet."""
+        return self._behind
+
+    def lower(self, ends: Mapping[TopicPartition, int]) -> None:
+        """These logs were cut, and end before the target: it ends there, too."""
+        assert self._target is not None, "freeze() comes first"
+        for book in (self._target, self._behind):
+            book.update({tp: end for tp, end in ends.items() if tp in book})
+
     def wait(self) -> None:
         """Pauses before the next look; says now and then what the run waits for."""
         if self._clock() - self._said_at >= SAY_EVERY:
             self._said_at = self._clock()
             log.info("group %s: the run waits for other members: %s", self._settings.group_id, self._standing())
+            if not self._hinted:
+                self._hinted = True
+                log.warning("group %s: %s", self._settings.group_id, _ITSELF)
         self._rest()
 
     def _rest(self) -> None:
@@ -179,9 +199,8 @@ class RunTarget:
             raise DeadlineExceeded(
                 f"The group '{self._settings.group_id}' did not reach the end of this run for {patience:.0f} s:"
                 f" {self._standing()}.",
-                "Another member owns these partitions and does not commit: look at it, or stop it and run again. If one"
-                " query reads twice with this group id, as in a union or a join, give each read one of its own: Spark"
-                " asks the second read only when the first is at its end, and that waits for the second.",
+                "Another member owns these partitions and does not commit: look at it, or stop it and run again."
+                f" {_ITSELF}",
             )
 
     def _standing(self) -> str:

@@ -39,13 +39,18 @@ class Share:
         facts: Mapping[str, str] | None = None,
         clock: Clock = monotonic,
     ) -> None:
-        """``facts`` stand in the metadata of commits where ``commitMetadata`` is on."""
+        """``facts`` stand in the metadata of commits where ``commitMetadata`` is on.
+
+        ``rebalanced_at`` is when the present generation began, in monotonic seconds.
+        """
         self.counters = Counters()
+        self.rebalanced_at: float | None = None
         self.ledger = SharedLedger()
         self._retry = Retry(options.commit_retry_interval, clock)
         self.committer = Committer(options, self.ledger, self.counters, self._retry, facts or {})
         self._starts = Starts(options, self.ledger)
         self._options = options
+        self._clock = clock
         self._group_id = options.group_id
         self._member_side = member_side
 
@@ -69,6 +74,7 @@ class Share:
     def rebalanced(self) -> None:
         """This member is in a new generation. Caller: the member's thread."""
         self.counters.rebalances += 1
+        self.rebalanced_at = self._clock()
 
     def revoked(self, partitions: Partitions, late: Partitions) -> None:
         """Forgets partitions given up. Caller: the member's thread."""

@@ -91,6 +91,13 @@ def _mechanism(settings: Sasl, host: str, broker: str, deadline: Deadline) -> An
 def _step(settings: Sasl, broker: str, step: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return step(*arguments)
+    except UnicodeError:
+        # Not in its words, nor as the cause: it holds the text, which is the user name or the password.
+        raise AuthenticationFailed(
+            f"Authentication at broker {broker} by {settings.mechanism} failed: the user name or password is no text in"
+            " UTF-8.",
+            _PASSWORD,
+        ) from None
     except Exception as error:  # whatever a mechanism's library raises
         raise AuthenticationFailed(
             f"Authentication at broker {broker} by {settings.mechanism} failed: {error!r}.",
@@ -128,12 +135,13 @@ def token(path: str, deadline: Deadline) -> tuple[str, dict[str, str]]:
     except Exception as error:
         raise BrokerUnavailable(f"{name} failed: {error!r}.") from error
     found, extensions = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, {})
-    if not isinstance(found, str) or not found or not isinstance(extensions, dict):
+    if not isinstance(found, str) or not found.strip() or not isinstance(extensions, dict):
         raise AuthenticationFailed(
             f"{name} returned a {type(answer).__name__}.",
             "It must return the token as text, or a pair of it and a dict of SASL extensions.",
         )
-    return found, extensions
+    # One that was read from a file ends with a line break, which no broker takes.
+    return found.strip(), extensions
 
 
 def _no_mechanism(settings: Sasl, broker: str, handshake: Any) -> AuthenticationFailed:

@@ -200,12 +200,17 @@ def _explained(what: str, path: str, store: str) -> Iterator[None]:
     except ssl.SSLError as error:
         mismatch = error.reason == "KEY_VALUES_MISMATCH"
         reason = "the key does not belong to the certificate" if mismatch else (error.reason or str(error))
-        foreign = ssl_stores.kind(Path(path).read_bytes()[:4]) if path else None
+        foreign = ssl_stores.kind(Path(path).read_bytes()[:8]) if path else None
         if foreign is not None:
-            raise OptionError(f"{what} is a {foreign} store.", ssl_stores.conversion(store, foreign)) from error
+            raise OptionError(f"{what} is {foreign}, not PEM.", ssl_stores.conversion(store, foreign)) from error
         raise OptionError(f"{what} cannot be used: {reason}.", _PEM) from error
     except OSError as error:
         raise _unreadable(path, store, error) from error
+    except ValueError:
+        # Python's own, of a password; without it, as an error of its encoding holds the text.
+        raise OptionError(
+            f"{what} cannot be used: 'kafka.ssl.key.password' is no text of at most 1024 bytes in UTF-8.", _PEM
+        ) from None
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -73,7 +74,21 @@ def test_a_leader_that_moves_is_asked_for_again(fake: FakeKafka, cluster: Cluste
 @pytest.mark.parametrize("fault", [Fault(drop="before"), Fault(silent=True), Fault(truncate=9)], ids=str)
 def test_a_broken_connection_is_opened_again(fake: FakeKafka, cluster: Cluster, fault: Fault) -> None:
     fake.next("ListOffsets", fault)
+    began = time.monotonic()
     assert ends(cluster) == {"t-0": 3, "t-1": 0}
+    assert time.monotonic() - began < 25.0, "an answer is waited for for 30 s by default"
+
+
+def test_pauses_between_tries_double_up_to_the_longest(fake: FakeKafka, hand: Hand) -> None:
+    made = Cluster(
+        WireOptions((("127.0.0.1", fake.brokers[1].port),), "test", retry_backoff=5.0, retry_backoff_max=15.0)
+    )
+    fake.next("ListOffsets", Fault(error=6, broker=1), times=4)
+    try:
+        assert ends(made, within=1000.0, clock=hand) == {"t-0": 3, "t-1": 0}
+    finally:
+        made.close()
+    assert hand.now == 5 + 10 + 15 + 15
 
 
 @pytest.mark.parametrize("errno", [5, 6, 9, 78])

@@ -19,14 +19,18 @@ from spark_group_source.errors import (
 )
 from spark_group_source.fetch import pool
 from spark_group_source.fetch.reader import read
+from spark_group_source.fetch.recovery import TRIES
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
+from spark_group_source.records.batches import Limits
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing.fake import FakeKafka, Fault
+from spark_group_source.wire.receiver import MAX_FRAME
 from spark_group_source.wire.settings import WireOptions
 from tests.unit.records.build import Record, batch, marker
 
 LONG = 90.0
+ZSTD = 4
 
 
 @pytest.fixture
@@ -230,8 +234,13 @@ def test_no_progress_is_an_error_in_time_that_names_range_position_and_why(fake:
     assert time.monotonic() - began < 3.0
 
 
-def test_a_log_that_ends_before_the_range_is_waited_for_and_then_an_error(fake: FakeKafka) -> None:
+def test_a_log_that_may_only_seem_to_end_before_the_range_is_waited_for_and_then_an_error(fake: FakeKafka) -> None:
     fill(fake, batches=1)
+
+    def further(answer: Any) -> None:
+        answer.topics[0].partitions[0].offset = 9
+
+    fake.next("ListOffsets", Fault(edit=further), times=100_000)
     with pytest.raises(DeadlineExceeded, match=r"t-0\[0, 9\) at 5 .*ends at 5"):
         # Long enough that a size which doubled each time would not fit into a request any more.
         offsets(read(task(fake, (0, 0, 9), patience=0.8)))
@@ -272,6 +281,50 @@ def test_a_range_behind_the_end_of_a_cut_log_fails_the_task_or_is_skipped(fake: 
     with pytest.raises(DataLoss, match=r"\[7, 20\) of t-0.*holds \[0, 5\)"):
         offsets(read(task(fake, (0, 7, 20))))
     assert offsets(read(task(fake, (0, 7, 20), fail_on_data_loss=False))) == []
+
+
+def test_a_range_whose_end_was_cut_off_the_log_is_read_to_there_and_then_fails_the_task_or_is_skipped(
+    fake: FakeKafka,
+) -> None:
+    fill(fake, batches=1)
+    began = time.monotonic()
+    with pytest.raises(
+        DataLoss, match=r"\[5, 20\) of t-0, of t-0\[3, 20\), are gone: the log ends at 5.*failOnDataLoss"
+    ):
+        offsets(read(task(fake, (0, 3, 20))))
+    assert offsets(read(task(fake, (0, 3, 20), fail_on_data_loss=False))) == of(0, 3, 5)
+    assert time.monotonic() - began < LONG / 2
+
+
+def test_one_partition_that_was_cut_leaves_the_others_read(fake: FakeKafka) -> None:
+    fill(fake, batches=1)
+    fill(fake, partition=1)
+    found = offsets(read(task(fake, (0, 0, 9), (1, 0, 20), fail_on_data_loss=False)))
+    assert sorted(found) == of(0, 0, 5) + of(1, 0, 20)
+
+
+def test_a_leader_whose_high_watermark_lags_behind_is_waited_for(fake: FakeKafka) -> None:
+    fill(fake, batches=1)
+
+    def lagging(answer: Any) -> None:
+        part = answer.responses[0].partitions[0]
+        part.high_watermark, part.last_stable_offset, part.records = 0, 0, b""
+
+    fake.next("Fetch", Fault(edit=lagging), times=TRIES + 5)
+    fake.next("ListOffsets", Fault(error=78), times=3)
+    assert offsets(read(task(fake, (0, 0, 5)))) == of(0, 0, 5)
+
+
+def test_an_open_transaction_at_the_end_of_what_may_be_read_is_waited_for_and_is_no_cut_log(fake: FakeKafka) -> None:
+    fill(fake, batches=1)
+
+    def held(answer: Any) -> None:
+        part = answer.responses[0].partitions[0]
+        part.last_stable_offset, part.records = 0, b""
+
+    fake.next("Fetch", Fault(edit=held), times=TRIES + 5)
+    fake.logs["t"][0].stable = 0
+    assert offsets(read(task(fake, (0, 0, 5), read_committed=True))) == of(0, 0, 5)
 
 
 def test_retention_in_mid_reading_is_data_loss_from_there_on(fake: FakeKafka) -> None:
@@ -369,6 +422,27 @@ def test_rows_that_nobody_takes_leave_no_answer_for_the_next_task(fake: FakeKafk
     assert offsets(read(task(fake, (0, 0, 20)))) == of(0, 0, 20)
 
 
+def test_a_task_gives_more_than_two_gib_of_values_in_arrow_batches_of_a_few_mib(fake: FakeKafka) -> None:
+    """Arrow's offsets have 32 bits, and Spark takes no larger ones."""
+    value = bytes(range(250)) * 4000
+    packed = batch([Record(value)] * 32, codec=ZSTD)
+    while fake.logs["t"][0].end * len(value) <= 2**31:
+        # The base offset is no part of what is checked.
+        fake.append("t", 0, fake.logs["t"][0].end.to_bytes(8, "big") + packed[8:], 32)
+    count = fake.logs["t"][0].end
+    sizes, held, last = [], [], 0
+    for rows in read(task(fake, (0, 0, count))):
+        assert rows["offset"][0].as_py() == last
+        last = rows["offset"][-1].as_py() + 1
+        assert rows["value"][-1].as_py() == value
+        sizes.append(rows["value"].buffers()[2].size)
+        held.append(pa.total_allocated_bytes())
+    assert last == count
+    assert sum(sizes) == count * len(value) > 2**31
+    assert max(sizes) <= Limits().chunk
+    assert max(held) < 32 * Limits().chunk
+
+
 # How much is asked for
 
 
@@ -380,6 +454,16 @@ def test_one_partition_takes_no_more_of_a_fetch_than_it_may(fake: FakeKafka) -> 
     asked = [each.topics[0].partitions[0].partition_max_bytes for each in fetches(fake)]
     assert max(asked) == 20_000
     assert max(each.max_bytes for each in fetches(fake)) == 400_000
+
+
+def test_no_answer_is_asked_for_that_a_connection_would_not_receive(fake: FakeKafka) -> None:
+    fill(fake)
+    fill(fake, partition=1)
+    unlimited = task(fake, (0, 0, 2 * MAX_FRAME), (1, 0, 20), max_bytes=2**31 - 1, fail_on_data_loss=False)
+    assert sorted(offsets(read(unlimited))) == of(0, 0, 20) + of(1, 0, 20)
+    assert max(each.max_bytes for each in fetches(fake)) <= MAX_FRAME // 2
+    asked = [each.topics[0].partitions[0].partition_max_bytes for each in fetches(fake)]
+    assert max(asked) <= MAX_FRAME // 2
 
 
 def test_a_broker_is_told_for_how_many_bytes_to_wait(fake: FakeKafka) -> None:

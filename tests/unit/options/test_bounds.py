@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from spark_group_source.offsets import TopicPartition
@@ -58,12 +60,16 @@ def test_starting_offsets_are_words_in_any_case_or_json_where_negative_numbers_a
         ('{"t":{"0":1.5}}', "1.5 is no whole number"),
         ('{"t":{"0":true}}', "true is no whole number"),
         ('{"t":{"0":9223372036854775808}}', "9223372036854775808 is no whole number"),
+        ('{"t":{"0":{"1":2}}}', "JSON in braces is no whole number"),
+        ('{"t":{"0":1,"0":2}}', "it names t-0 twice"),
+        ('{"t":{"0":1,"00":2}}', "it names t-0 twice"),
+        ('{"t":{"0":1},"t":{"0":2}}', "it names t-0 twice"),
     ],
 )
 def test_bad_json_is_answered_with_a_good_example_and_the_reason(text: str, says: str) -> None:
     for parse, good in (
         (parse_start, 'earliest, latest, committed or JSON.*{"orders":{"0":23,"1":-2}}'),
-        (parse_end, 'latest or JSON.*{"orders":{"0":23,"1":-2}}'),
+        (parse_end, 'latest or JSON.*{"orders":{"0":23,"1":-1}}'),
     ):
         with pytest.raises(ValueError, match=good) as refused:
             parse(text)
@@ -80,6 +86,19 @@ def test_bad_times_are_answered_with_a_good_example(text: str) -> None:
 def test_a_bad_time_is_answered_with_a_good_example(text: str) -> None:
     with pytest.raises(ValueError, match="for example 1735689600000"):
         time_of("startingTimestamp")(text)
+
+
+@pytest.mark.parametrize("parse", [time_of("x"), lambda text: times_of("x")(f'{{"t":{{"0":0,"1":{text}}}}}')])
+def test_seconds_are_not_taken_for_milliseconds(parse: Callable[[str], AtTime]) -> None:
+    for text in ("1000000000", "1735689600", "9999999999"):
+        with pytest.raises(ValueError, match=f"for example.*{text} are seconds: write {text}000"):
+            parse(text)
+    for good in ("999999999", "10000000000", "1735689600000"):
+        assert parse(good)
+
+
+def test_a_topic_that_is_there_twice_in_json_has_the_partitions_of_both() -> None:
+    assert parse_start('{"t":{"0":1},"t":{"1":2}}') == Exact({A: 1, B: 2}, "startingOffsets")
 
 
 def test_times_are_read_with_their_options_name_for_errors_to_come() -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from spark_group_source.errors import OptionError
-from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
+from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.refused import REFUSED
 from spark_group_source.options.table import OPTIONS
 from spark_group_source.options.wire import wire_options
 from spark_group_source.query.group_settings import group_settings
-from spark_group_source.spark.input_partitions import Application, TaskPartition
+from spark_group_source.spark.input_partitions import Application, TaskPartition, Tasks
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
 from tests.unit.options.test_options import GOOD
@@ -108,6 +110,50 @@ def test_what_is_set_reaches_connections_member_and_tasks() -> None:
     assert (group.rack, group.offset_fetch_timeout) == ("eu-1a", 7.0)
 
 
+def partitions_of(given: dict[str, str], *ranges: OffsetRange) -> list[TaskPartition]:
+    """What Spark is given for a batch with these ranges."""
+    reader = GroupStreamReader(parse_options(GOOD | given), source_schema(False), Application("app"))
+    found = reader.partitions(BatchOffset().as_json(), BatchOffset.of(ranges).as_json())
+    assert all(isinstance(each, TaskPartition) for each in found)
+    return found  # type: ignore[return-value]
+
+
+RANGE = OffsetRange("t", 0, 0, 10, "id")
+
+
+def test_what_else_is_set_reaches_the_tasks() -> None:
+    given = {
+        "kafka.request.timeout.ms": "7000",
+        "kafka.client.id": "me",
+        "kafka.check.crcs": "false",
+        "kafka.isolation.level": "read_committed",
+        "kafkaConsumer.pollTimeoutMs": "9000",
+        "failOnDataLoss": "false",
+    }
+    ((task,), (default,)) = ([each.task for each in partitions_of(some, RANGE)] for some in (given, {}))
+    assert (task.wire.request_timeout, task.wire.client_id, task.patience) == (7.0, "me", 9.0)
+    assert (task.check_crcs, task.read_committed, task.fail_on_data_loss) == (False, True, False)
+    assert (default.wire.request_timeout, default.patience) == (30.0, 120.0)
+    assert (default.check_crcs, default.read_committed, default.fail_on_data_loss) == (True, False, True)
+
+
+def test_how_ranges_become_tasks_is_as_set() -> None:
+    ranges = [OffsetRange("t", number, 0, 10, "id") for number in range(4)]
+    assert len(partitions_of({}, *ranges)) == 1
+    assert len(partitions_of({"minRecordsPerTask": "20"}, *ranges)) == 2
+    assert len(partitions_of({"maxRecordsPerPartition": "5"}, *ranges)) == 8
+    assert len(partitions_of({"minPartitions": "6"}, *ranges)) == 8  # the same number of each
+
+
+def test_a_client_id_that_is_not_given_names_application_topics_or_pattern_and_process() -> None:
+    (named,) = partitions_of({}, RANGE)
+    assert named.task.wire.client_id == f"app-t-{os.getpid()}"
+    parsed = parse_options(
+        {key: text for key, text in GOOD.items() if key != "subscribe"} | {"subscribePattern": "x.*y"}
+    )
+    assert Tasks(parsed, source_schema(False), Application("app")).wire().client_id == f"app-x.-y-{os.getpid()}"
+
+
 def test_how_records_are_fetched_reaches_the_tasks() -> None:
     given = {
         "kafka.fetch.max.bytes": "8000000",
@@ -117,10 +163,7 @@ def test_how_records_are_fetched_reaches_the_tasks() -> None:
         "kafka.client.rack": "eu-1a",
         "kafka.metadata.max.age.ms": "60000",
     }
-    reader = GroupStreamReader(parse_options(GOOD | given), source_schema(False), Application())
-    batch = BatchOffset({TopicPartition("t", 0): OffsetRange("t", 0, 0, 10, "id")})
-    (partition,) = reader.partitions(BatchOffset().as_json(), batch.as_json())
-    assert isinstance(partition, TaskPartition)
+    (partition,) = partitions_of(given, RANGE)
     task = partition.task
     assert (task.max_bytes, task.max_partition_bytes, task.most_bytes) == (8_000_000, 1_000_000, 1_000_000)
     assert (task.min_bytes, task.max_wait, task.rack, task.replica_max_age) == (100_000, 0.25, "eu-1a", 60.0)

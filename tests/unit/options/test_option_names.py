@@ -23,6 +23,7 @@ LARGE = "2147483648"
 KINDS: dict[Callable[[str], Any], tuple[str, tuple[str, ...], str]] = {
     values.addresses: ("b1:9092,b2:9092", ("", "b1", "b1:x", "b1:0", "b1:65536", ":9092"), "host:port"),
     values.name_of: ("a-name", ("", "  "), "not empty"),
+    values.instance_id: ("host-1", ("", "a b", "..", "x" * 250), "name"),
     values.topics: ("a,b", ("", " , ", "a b", "..", "x" * 250), "topic names"),
     values.pattern: ("orders-.*", ("", "orders-[", "(", "*"), "regular expression"),
     values.flag: ("true", ("", "yes", "1", "on", "t"), "true or false"),
@@ -60,6 +61,7 @@ VALUES = [option for option in OPTIONS if option not in SECURITY_OPTIONS]
 
 NAMES = {
     values.name_of,
+    values.instance_id,
     values.topics,
     values.pattern,
     values.function,
@@ -73,6 +75,7 @@ ONLY_WITH = {
     "startingOffsetsFallback": {"startingOffsets": "committed"},
     "kafka.heartbeat.interval.ms": {"kafka.session.timeout.ms": "200000"},
     "kafka.session.timeout.ms": {},
+    "kafka.fetch.max.wait.ms": {"kafka.request.timeout.ms": "60000"},
 }
 WITHOUT = {"subscribePattern": "subscribe", "assign": "subscribe"}
 

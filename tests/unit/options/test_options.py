@@ -98,12 +98,20 @@ def test_the_value_of_an_unknown_option_is_not_shown_as_it_may_be_a_secret() -> 
         ("kafka.bootstrap.servers", "b:0", "host:port"),
         ("kafka.bootstrap.servers", "b:99999", "host:port"),
         ("kafka.bootstrap.servers", " , ", "host:port"),
+        ("kafka.bootstrap.servers", "b1:9092;b2:9092", "separated by commas"),
+        ("kafka.bootstrap.servers", "b1:9092 b2:9092", "separated by commas"),
+        ("kafka.bootstrap.servers", "b1 :9092", "host:port"),
+        ("kafka.bootstrap.servers", "::1:9092", "[::1]:9092"),
         ("kafka.group.id", "  ", "not empty"),
         ("subscribe", ",", "topic names"),
         ("subscribe", "a,b c", "'b c'"),
         ("subscribe", "..", "'..'"),
+        ("subscribe", "orders-.*", "set 'subscribePattern' instead"),
         ("subscribePattern", "orders-[", "unterminated"),
         ("subscribePattern", "", "not empty"),
+        ("subscribePattern", "orders-[[:digit:]]+", "Possible nested set"),
+        ("subscribePattern", "orders-[a-z&&[^x]]+", "Possible"),
+        ("subscribePattern", r"\p{Alpha}+", "bad escape"),
         ("assign", "", '{"orders": [0, 1]}'),
         ("assign", "t", '{"orders": [0, 1]}'),
         ("assign", "{}", '{"orders": [0, 1]}'),
@@ -140,6 +148,8 @@ def test_the_value_of_an_unknown_option_is_not_shown_as_it_may_be_a_secret() -> 
         ("groupCommit.timeoutMs", "0", "milliseconds"),
         ("onCommitFailure", "ignore", "warn or fail"),
         ("includeHeaders", "yes", "true or false"),
+        ("kafka.group.instance.id", "host 1", "letters, digits"),
+        ("kafka.group.instance.id", "x" * 250, "at most 249"),
         ("kafka.isolation.level", "committed", "read_committed or read_uncommitted"),
         ("kafka.partition.assignment.strategy", "rang", "range, roundrobin"),
         ("kafka.session.timeout.ms", "45s", "milliseconds"),
@@ -167,6 +177,14 @@ def test_limits_that_no_batch_can_meet_are_refused() -> None:
 def test_a_heartbeat_interval_that_would_end_sessions_is_refused() -> None:
     with pytest.raises(OptionError, match="a third"):
         parse_options(GOOD | {"kafka.session.timeout.ms": "6000", "kafka.heartbeat.interval.ms": "3000"})
+
+
+def test_a_fetch_that_would_be_given_up_before_its_answer_is_refused() -> None:
+    with pytest.raises(
+        OptionError, match=r"'kafka.fetch.max.wait.ms' is 30000.*'kafka.request.timeout.ms' 30000.*raise"
+    ):
+        parse_options(GOOD | {"kafka.fetch.max.wait.ms": "30000"})
+    assert parse_options(GOOD | {"kafka.fetch.max.wait.ms": "30000", "kafka.request.timeout.ms": "60000"})
 
 
 def test_a_first_pause_beyond_the_longest_is_the_longest() -> None:

@@ -31,6 +31,7 @@ KNOWN = {option.name.lower() for option in OPTIONS}
         ("groupRebalance.numRetries", "kafka.retry.backoff.ms"),
         ("rebalanceDrainTimeoutMs", "kafka.max.poll.interval.ms"),
         ("kafka.exclude.internal.topics", "includeInternalTopics"),
+        ("path", "subscribe"),
     ],
 )
 def test_what_other_clients_need_and_this_source_does_not_is_refused_with_an_alternative(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import ssl
 import subprocess
+import traceback
 from pathlib import Path
 from types import ModuleType
 
@@ -126,12 +128,42 @@ def test_a_key_that_is_encrypted_needs_its_password(encrypted: Path, kind: str) 
         (SSL | {"kafka.ssl.truststore.certificates": "MIIB"}, "PEM text"),
         (SSL | {"kafka.sasl.jaas.config": JAAS}, "'kafka.sasl.jaas.config' means nothing"),
         (SASL | {"kafka.sasl.oauthbearer.token.provider": "no_such:f"}, "No module named"),
+        (SCRAM | {"kafka.sasl.password": "s3cret\n"}, "line break at its end.*strip"),
+        (SASL | {"kafka.sasl.mechanism": JAAS}, "'kafka.sasl.mechanism' is not what is needed.*one of PLAIN"),
+        (SASL | {"kafka.security.protocol": 'username="alice" password="s3cret"'}, "is not what is needed"),
+        (GOOD | {"kafka.bootstrap.servers": "SASL_SSL://alice:s3cret@b1:9092"}, "is not what is needed.*host:port"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_to_write_instead(given: dict[str, str], says: str) -> None:
     with pytest.raises(OptionError, match=says) as refused:
         parse_options(given)
     assert "s3cret" not in str(refused.value)
+
+
+def test_a_store_that_is_no_file_or_no_pem_is_said_to_be_that(authority: Authority, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=rf"'{tmp_path}' of 'kafka\.ssl\.truststore\.location'.*Is a directory"):
+        parse_options(SSL | {"kafka.ssl.truststore.location": str(tmp_path)})
+    empty, der = tmp_path / "empty.pem", tmp_path / "ca.der"
+    empty.touch()
+    der.write_bytes(ssl.PEM_cert_to_DER_cert(authority.file.read_text()))
+    for store, command in (("truststore", "openssl x509 -inform der"), ("keystore", "openssl pkey -inform der")):
+        with pytest.raises(
+            OptionError, match=rf"empty\.pem' of 'kafka\.ssl\.{store}\.location' cannot be used.*PEM is"
+        ):
+            parse_options(SSL | {f"kafka.ssl.{store}.location": str(empty)})
+        with pytest.raises(
+            OptionError, match=rf"ca\.der' of 'kafka\.ssl\.{store}\.location' is DER, not PEM.*{command}"
+        ):
+            parse_options(SSL | {f"kafka.ssl.{store}.location": str(der)})
+
+
+@pytest.mark.parametrize("password", ["s3cret" * 200, "s3cret\udc80"], ids=["too long", "no text"])
+def test_a_password_of_a_key_that_openssl_cannot_take_is_refused_and_not_shown(encrypted: Path, password: str) -> None:
+    given = {"kafka.ssl.keystore.location": str(encrypted), "kafka.ssl.key.password": password}
+    with pytest.raises(OptionError, match=r"'kafka\.ssl\.key\.password' is no text of at most 1024 bytes") as refused:
+        parse_options(SSL | given)
+    assert "s3cret" not in "".join(traceback.format_exception(refused.value))
+    assert refused.value.__cause__ is None
 
 
 def test_gssapi_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +212,7 @@ def test_java_stores_are_recognised_and_the_conversion_that_is_named_works(tmp_p
         made = [keytool, "-genkeypair", "-alias", "a", "-keyalg", "EC", "-dname", "CN=a", "-keystore", str(store)]
         made += ["-storetype", kind, "-storepass", "s3cret", "-keypass", "s3cret"]
         subprocess.run(made, check=True, capture_output=True)
-        with pytest.raises(OptionError, match=f"is a {kind} store.*(keytool -list -rfc|openssl pkcs12)"):
+        with pytest.raises(OptionError, match=f"is {kind}, not PEM.*(keytool -list -rfc|openssl pkcs12)"):
             parse_options(SSL | {"kafka.ssl.truststore.location": str(store)})
         listed = subprocess.run(
             [keytool, "-list", "-rfc", "-keystore", str(store), "-storepass", "s3cret"], check=True, capture_output=True

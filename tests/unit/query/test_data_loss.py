@@ -99,13 +99,17 @@ class Query:
         batch = self.driver.latest(self.end, None)
         if batch == self.end:
             return False
+        self.read(batch)
+        return True
+
+    def read(self, batch: BatchOffset) -> None:
+        """Reads a batch that was planned."""
         schema = arrow_schema(["topic", "partition", "offset"])
         loss = self._options.fail_on_data_loss
         task = FetchTask(tuple(batch.reads()), self._wire, schema, fail_on_data_loss=loss, max_wait=0.01, patience=LONG)
         found = [row for part in read(task) for row in part.to_pylist()]
         self.rows += [(row["topic"], row["partition"], row["offset"]) for row in found]
         self.end = batch
-        return True
 
     def until(self, rows: set[Row]) -> Query:
         """Runs until these were read and nothing more comes."""
@@ -119,6 +123,12 @@ class Query:
 
     def close(self) -> None:
         self.driver.close()
+
+    def __enter__(self) -> Query:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def of(topic: str, partition: int, start: int, end: int) -> list[Row]:
@@ -231,6 +241,44 @@ def test_a_log_that_was_cut_is_read_on_from_its_end_and_that_is_committed(fake: 
 
 
 @pytest.mark.parametrize("available_now", [False, True])
+def test_a_batch_whose_end_was_cut_off_after_it_was_planned_is_read_to_there_and_what_is_written_next_is_read_too(
+    fake: FakeKafka, available_now: bool
+) -> None:
+    with Query(fake, BatchOffset(), available_now) as failing:
+        batch = failing.driver.latest(failing.end, None)
+        cut(fake)
+        with pytest.raises(DataLoss, match=r"\[2, 5\) of harmed-0.*are gone: the log ends at 2"):
+            failing.read(batch)
+    with Query(fake, BatchOffset(), available_now, failOnDataLoss="false") as query:
+        query.driver.replay(batch)
+        query.read(batch)
+        assert [row for row in query.rows if row[:2] == ("harmed", 0)] == of("harmed", 0, 0, 2)
+        query.rows.clear()
+        query.until(set())
+        assert not query.rows
+        assert fake.group("g").offsets["harmed", 0] == (2, MARK)
+        fill(fake, "harmed", 0, 1)
+    Query(fake, query.end, available_now, failOnDataLoss="false").until({("harmed", 0, 2)})
+
+
+def test_a_log_that_is_cut_in_mid_run_fails_the_run_or_ends_it_where_it_ends(fake: FakeKafka) -> None:
+    def cut_in_mid_run(query: Query) -> None:
+        assert query.driver._target is not None
+        query.driver._target.freeze()
+        cut(fake)
+
+    with Query(fake, BatchOffset(), available_now=True) as failing:
+        cut_in_mid_run(failing)
+        with pytest.raises(DataLoss, match="harmed-0 ends at offset 2, before offset 5 where this run was to end"):
+            failing.until(set())
+    fill(fake, "harmed", 0, 3)
+    with Query(fake, BatchOffset(), available_now=True, failOnDataLoss="false") as query:
+        cut_in_mid_run(query)
+        query.until(set())
+        assert fake.group("g").offsets["harmed", 0][0] == 2
+
+
+@pytest.mark.parametrize("available_now", [False, True])
 def test_a_start_behind_the_end_of_the_log_is_data_loss_too(fake: FakeKafka, available_now: bool) -> None:
     fake.commit("g", {("harmed", 1): 50})
     query = Query(fake, BatchOffset(), available_now)
@@ -309,10 +357,14 @@ def test_a_topic_deleted_during_a_batch_and_taken_away_with_it_is_missed(fake: F
     while any(tp.topic == "gone" for tp in query.driver._member.snapshot().owned):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    with pytest.raises(DataLoss, match="gone does not exist any more"):
+
+    def look() -> None:
         while time.monotonic() < deadline:  # in the midst of a rebalance nothing is missed yet
             query.driver.latest(batch, None)
             time.sleep(0.01)
+
+    with pytest.raises(DataLoss, match="gone does not exist any more"):
+        look()
     query.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.driver import Driver
 from spark_group_source.query.report import REPORT_INTERVAL
-from spark_group_source.testing.fake import FakeKafka
+from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.settings import WireOptions
 from tests.drivers import drivers
 
@@ -150,9 +151,37 @@ def test_what_happened_to_the_membership_is_said_now_and_then_and_only_if_someth
         assert len(lines()) == 1
         now += REPORT_INTERVAL + 1
         driver.latest(following, None)
-    assert "group g: owns 2 partition(s), batches 1, joins 2, rebalances 1, handed over 0," in lines()[0]
+    assert "group g: owns 2 partition(s), batches 1, offsets 10, joins 2, rebalances 1, handed over 0," in lines()[0]
     assert "lost 0, commits 2, failed commits 0, last heartbeat" in lines()[0]
-    assert "batches 2, " in lines()[1]
+    assert "batches 2, offsets 11, " in lines()[1]
+
+
+def test_how_long_the_group_took_to_answer_is_told_since_the_last_such_line(
+    fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.next("OffsetCommit", Fault(delay=0.2))
+    driver = start()
+    now = time.monotonic()
+    monkeypatch.setattr(driver._report, "_clock", lambda: now)
+    with caplog.at_level(logging.INFO):
+        end = driver.latest(BatchOffset(), None)
+        now += REPORT_INTERVAL + 1
+        driver.latest(end, None)
+        driver.close()
+    (told,) = [each.getMessage() for each in caplog.records if "last heartbeat" in each.getMessage()]
+    (ended,) = [each.getMessage() for each in caplog.records if "has ended" in each.getMessage()]
+    assert re.search(
+        r", last rebalance 30\d s ago; since the last such line the group's coordinator has answered ", told
+    )
+    assert re.search(r"2 JoinGroup in \d+ ms \(at most \d+\)", told)
+    assert re.search(r"1 SyncGroup in \d+ ms \(at most \d+\)", told)
+    # The first commit took its time, the second did not.
+    commits = re.search(r"2 OffsetCommit in (\d+) ms \(at most (\d+)\)", told)
+    assert commits
+    assert 100 <= int(commits[1]) < int(commits[2]) >= 200
+    assert "has answered " in ended
+    assert "JoinGroup" not in ended
+    assert "1 LeaveGroup in " in ended
 
 
 def test_a_batch_and_trigger_interval_too_long_for_a_hand_over_are_said_once(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -222,6 +223,20 @@ def test_trouble_that_cannot_heal_ends_the_run(world: World, target: RunTarget) 
     world.trouble = DataLoss("Gone.")
     with pytest.raises(DataLoss):
         target.reached()
+
+
+def test_a_run_that_waits_says_soon_for_what_and_once_how_it_may_wait_for_itself(
+    world: World, target: RunTarget, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.offsets = {A: 4}
+    with caplog.at_level(logging.INFO):
+        while world.now < 2 * run_target.SAY_EVERY + 2:
+            target.reached()
+            target.wait()
+            if world.now < run_target.SAY_EVERY:
+                assert not caplog.records
+    assert caplog.text.count("the run waits for other members: t-0 at 4 of 10") == 2
+    assert caplog.text.count("give each read one of its own") == 1
 
 
 def test_pauses_grow_while_nothing_moves_and_begin_anew_when_it_does(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from typing import Any
 
 import pytest
@@ -68,6 +69,15 @@ def test_what_a_broker_refuses_is_an_error_with_the_option_to_change(answers: li
     assert "s3cret" not in str(refused.value)
 
 
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_a_password_that_is_no_text_is_not_shown(mechanism: str) -> None:
+    settings = Sasl(mechanism, "alice", Secret("s3cret\udc80"))
+    nonce = answer(b"r=x,s=AAAA,i=4096")
+    with pytest.raises(AuthenticationFailed) as refused:
+        authenticated(settings, welcome(), nonce, nonce)
+    assert "s3cret" not in "".join(traceback.format_exception(refused.value))
+
+
 def test_a_broker_that_does_not_know_the_password_itself_is_not_believed() -> None:
     class Impostor(Broker):
         def __call__(self, request: Any) -> Any:
@@ -95,6 +105,14 @@ def token_and_extensions() -> tuple[str, dict[str, str]]:
     return "t0ken", {"logicalCluster": "lkc-1"}
 
 
+def token_of_a_file() -> str:
+    return "t0ken\n"
+
+
+def blank() -> str:
+    return " \n"
+
+
 def no_token() -> None:
     return None
 
@@ -118,12 +136,14 @@ def test_tokens_come_from_the_users_function_with_what_else_it_tells() -> None:
     bearer = Sasl("OAUTHBEARER", token_provider=f"{__name__}:token_and_extensions")
     sent = b"n,,\x01auth=Bearer t0ken\x01logicalCluster=lkc-1\x01\x01"
     assert authenticated(bearer, welcome(), answer())[1] == [sent]
+    assert token(f"{__name__}:token_of_a_file", Deadline.after(LONG)) == ("t0ken", {})
 
 
 @pytest.mark.parametrize(
     ("function", "kind", "says"),
     [
         ("no_token", AuthenticationFailed, "returned a NoneType.*the token as text"),
+        ("blank", AuthenticationFailed, "returned a str"),
         ("extensions_that_are_none", AuthenticationFailed, "returned a tuple"),
         ("failing", BrokerUnavailable, "token.provider' failed: ConnectionError.*down"),
     ],

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import struct
 import tempfile
 import threading
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -117,6 +119,36 @@ def test_each_way_in_which_a_handshake_fails_says_what_to_change(
     theirs.shutdown(socket.SHUT_WR)
     with pytest.raises(kind, match=says):
         tls.handshake(ours, "broker", "b:1", Tls(ca_file=str(authority.file)), Deadline.after(LONG))
+    theirs.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "ends", "says"),
+    [
+        (
+            "broker",
+            datetime(2020, 1, 1, tzinfo=timezone.utc),
+            "certificate has expired.*Renew the broker's certificate",
+        ),
+        ("other", None, "Hostname mismatch.*subjectAltName.*kafka.ssl.endpoint.identification.algorithm"),
+    ],
+    ids=["expired", "of another host"],
+)
+def test_a_certificate_that_is_refused_is_told_with_why_and_what_to_do(
+    authority: Authority, name: str, ends: datetime | None, says: str
+) -> None:
+    ours, theirs = socket.socketpair()
+    server = serving(authority.issue(name, file="refused.pem", ends=ends))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            server.wrap_socket(theirs, server_side=True)
+
+    peer = threading.Thread(target=serve)
+    peer.start()
+    with pytest.raises(AuthenticationFailed, match=f"certificate of broker b:1 is refused: {says}"):
+        tls.handshake(ours, "broker", "b:1", Tls(ca_file=str(authority.file)), Deadline.after(LONG))
+    peer.join()
     theirs.close()
 
 
