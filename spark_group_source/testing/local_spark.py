@@ -48,7 +48,7 @@ def local_spark(warehouse: Path) -> Iterator[SparkSession]:
         EmbeddedKafkaError: there is no Java.
         LocalSparkError: there is no PySpark, or it does not start.
     """
-    java()
+    command = java()
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -56,7 +56,7 @@ def local_spark(warehouse: Path) -> Iterator[SparkSession]:
             f"PySpark cannot be imported: {error}.", 'pip install "spark_group_source[spark,testing]"'
         ) from error
     running = SparkSession.getActiveSession()
-    session = running or _started(warehouse)
+    session = running or _started(warehouse, command)
     register(session)
     try:
         yield session
@@ -65,7 +65,7 @@ def local_spark(warehouse: Path) -> Iterator[SparkSession]:
             _stop(session)
 
 
-def _started(warehouse: Path) -> SparkSession:
+def _started(warehouse: Path, command: str) -> SparkSession:
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
@@ -75,7 +75,7 @@ def _started(warehouse: Path) -> SparkSession:
             return builder.config("spark.sql.warehouse.dir", str(warehouse)).getOrCreate()
         except PySparkRuntimeError as error:
             raise LocalSparkError(
-                f"Spark did not start with {java()}: {error}.",
+                f"Spark did not start with {command}: {error}.",
                 "It needs Java 17 or later; what Java said about it is on stderr.",
             ) from error
 

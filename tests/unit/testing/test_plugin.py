@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -42,7 +43,10 @@ def run_pytest(project: Path, source: str) -> tuple[int, str]:
     (project / "pytest.ini").write_text("[pytest]\n")
     (project / "test_it.py").write_text(source)
     command = [sys.executable, "-m", "pytest", "-q", "-ra", "-p", plugin.__name__]
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    environment = {**os.environ, "COLUMNS": "400"}  # so that nothing that is told is cut off
+    done = subprocess.run(
+        command, cwd=project, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     return done.returncode, done.stdout + done.stderr
 
 
@@ -84,7 +88,10 @@ def test_without_java_each_test_that_needs_it_is_an_error_that_says_so_and_none_
     code, told = run_pytest(tmp_path, WANTS_BOTH)
     assert code == 1
     assert "3 errors" in told
-    assert told.count("Java was not found: JAVA_HOME is") >= 3
+    for name in ("first", "second", "third"):
+        assert re.search(f"^ERROR test_it.py::test_{name} - .*Java was not found: JAVA_HOME is ", told, re.MULTILINE), (
+            told
+        )
     assert "Install Java 17 or later" in told
     assert "Traceback" not in told
     assert "local_spark.py" not in told
