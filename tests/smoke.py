@@ -40,15 +40,15 @@ def read() -> None:
     with EmbeddedKafka() as kafka:
         kafka.create_topic("smoke")
         kafka.produce("smoke", ["one", "two", "three"])
-        source = spark.read.schema("value string").format("kafka-group").option("subscribe", "smoke")
+        source = spark.read.format("kafka-group").option("subscribe", "smoke")
         source = source.option("kafka.bootstrap.servers", kafka.bootstrap_servers)
-        assert sorted(row.value for row in source.load().collect()) == ["one", "three", "two"]
+        assert sorted(bytes(row.value) for row in source.load().collect()) == [b"one", b"three", b"two"]
         refused = ""
         try:
             source.option("startingOffset", "earliest").load()
         except PySparkException as error:
             refused = str(error)
-        assert "[INVALID_OPTION] Option 'startingoffset' is not known." in refused, refused
+        assert "[INVALID_OPTION]" in refused, refused
     spark.stop()
 
 
