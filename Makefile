@@ -77,13 +77,14 @@ format: $(VENV)/test.stamp ## formats the code
 bench: $(VENV)/bench.stamp | java ## speed, beside Spark's own Kafka source
 	@$(BIN)/python jobs/benchmark $(BENCH_ARGS)
 
-# The wheel is made from the sdist. Spark and the other dependencies are installed once; then each of the two on its own.
+# Tests run on the tree itself, so nothing else sees what a release lacks. The wheel is made from the sdist; it is tried
+# with what it asks for and nothing else, on the newest Python. Then the sdist takes its place.
 dist: $(VENV)/dist.stamp | java ## wheel and sdist in dist, each installed on its own and tried
 	rm -rf dist $(SMOKE)
 	$(BIN)/pyproject-build --outdir dist
-	$(BIN)/python -m venv $(SMOKE)
+	$(NEWEST_PYTHON) -m venv $(SMOKE)
 	$(SMOKE)/bin/python -m pip install --quiet --disable-pip-version-check "$$(echo dist/*.whl)[spark]"
-	$(TRY)
+	$(TRY) --read
 	$(SMOKE)/bin/python -m pip uninstall --quiet --yes spark_group_source
 	$(SMOKE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/*.tar.gz
 	$(TRY)
