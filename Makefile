@@ -1,9 +1,13 @@
 # Everything runs in .venv, made at the first use with PYTHON (3.10 or later). Spark and the embedded Kafka need Java 17
 # or later. `make` alone lists what there is.
 PYTHON ?= python3
+# The oldest and the newest Python that this machine has of those supported, on the PATH or with pyenv.
+OLDEST_PYTHON ?= $(call python,3.10 3.11 3.12 3.13)
+NEWEST_PYTHON ?= $(call python,3.13 3.12 3.11 3.10)
 OLDEST_SPARK := pyspark==4.1.0
 VENV := .venv
 OLDEST := .venv-oldest
+NEWEST := .venv-newest
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 SOAK_ARGS ?=
@@ -11,8 +15,15 @@ BENCH_ARGS ?=
 FUZZ_ARGS ?=
 BROKERS ?= 3.3.2 3.9.1 4.3.1
 
+SMOKE := build/smoke
+TRY = env -u PYTHONPATH $(SMOKE)/bin/python tests/smoke.py "$$($(BIN)/python -c 'import spark_group_source as s; print(s.__version__)')"
+
+python = $(firstword $(foreach version,$(1),$(shell for each in python$(version) ~/.pyenv/versions/$(version).*/bin/python; \
+  do $$each -c '' 2>/dev/null && echo $$each && break; done)) $(PYTHON))
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit contract integration chaos soak fuzz test-brokers test-oldest lint docs format bench clean java
+.PHONY: help demo test unit contract integration chaos soak fuzz test-brokers test-oldest test-newest lint docs format \
+  bench dist clean java
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,8 +56,11 @@ test-brokers: $(VENV)/test.stamp | java ## the core of the tests on brokers from
 	for version in $(BROKERS); do \
 	  KAFKA_VERSION=$$version $(BIN)/pytest -m 'core and not slow' $(PYTEST_ARGS) || exit 1; done
 
-test-oldest: $(OLDEST)/test.stamp | java ## the core of the tests on the oldest PySpark that is supported
+test-oldest: $(OLDEST)/test.stamp | java ## the core of the tests on the oldest PySpark, and the oldest Python there is
 	$(OLDEST)/bin/pytest -m '(core or not integration) and not slow' $(PYTEST_ARGS)
+
+test-newest: $(NEWEST)/test.stamp | java ## the core of the tests on the newest Python there is
+	$(NEWEST)/bin/pytest -m '(core or not integration) and not slow' $(PYTEST_ARGS)
 
 lint: $(VENV)/test.stamp ## ruff and mypy
 	$(BIN)/ruff check
@@ -63,8 +77,20 @@ format: $(VENV)/test.stamp ## formats the code
 bench: $(VENV)/bench.stamp | java ## speed, beside Spark's own Kafka source
 	@$(BIN)/python jobs/benchmark $(BENCH_ARGS)
 
+# Tests run on the tree itself, so nothing else sees what a release lacks. The wheel is made from the sdist; it is tried
+# with what it asks for and nothing else, on the newest Python. Then the sdist takes its place.
+dist: $(VENV)/dist.stamp | java ## wheel and sdist in dist, each installed on its own and tried
+	rm -rf dist $(SMOKE)
+	$(BIN)/pyproject-build --outdir dist
+	$(NEWEST_PYTHON) -m venv $(SMOKE)
+	$(SMOKE)/bin/python -m pip install --quiet --disable-pip-version-check "$$(echo dist/*.whl)[spark]"
+	$(TRY) --read
+	$(SMOKE)/bin/python -m pip uninstall --quiet --yes spark_group_source
+	$(SMOKE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/*.tar.gz
+	$(TRY)
+
 clean: ## removes the environments and what tools leave
-	rm -rf $(VENV) $(OLDEST) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build spark-warehouse
+	rm -rf $(VENV) $(OLDEST) $(NEWEST) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 java:
@@ -86,18 +112,30 @@ $(VENV)/docs.stamp: pyproject.toml | $(BIN)/python
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
+$(VENV)/dist.stamp: pyproject.toml | $(BIN)/python
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dist]'
+	@touch $@
+
 $(VENV)/test.stamp: pyproject.toml | $(BIN)/python
 	@echo "== Installing PySpark and the test tools into $(VENV) (a few minutes the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@touch $@ $(VENV)/demo.stamp
+
+$(NEWEST)/test.stamp: pyproject.toml | $(NEWEST)/bin/python
+	@echo "== Installing PySpark and the test tools into $(NEWEST)"
+	@$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@
 
 $(OLDEST)/test.stamp: pyproject.toml | $(OLDEST)/bin/python
 	@echo "== Installing $(OLDEST_SPARK) and the test tools into $(OLDEST)"
 	@$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' '$(OLDEST_SPARK)'
 	@touch $@
 
-$(BIN)/python $(OLDEST)/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
-	  echo "$(PYTHON) is not Python 3.10 or later; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
-	@$(PYTHON) -m venv $(@D)/.. || { \
-	  echo "$(PYTHON) cannot make virtual environments (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+$(BIN)/python: WITH = $(PYTHON)
+$(OLDEST)/bin/python: WITH = $(OLDEST_PYTHON)
+$(NEWEST)/bin/python: WITH = $(NEWEST_PYTHON)
+$(BIN)/python $(OLDEST)/bin/python $(NEWEST)/bin/python:
+	@$(WITH) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "$(WITH) is not Python 3.10 or later; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(WITH) -m venv $(@D)/.. || { \
+	  echo "$(WITH) cannot make virtual environments (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
