@@ -1,6 +1,6 @@
 """Appends Kafka topics to a Delta table, each record exactly once; run it with spark-submit.
 
-    spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 jobs/group_to_delta.py \\
+    spark-submit --packages io.delta:delta-spark_4.1_2.13:4.4.0 jobs/group_to_delta.py \\
         --bootstrap-servers broker:9092 --topic flights --group lake \\
         --output /data/flights --checkpoint /data/flights.checkpoint --schema "id STRING, delay INT"
 
@@ -9,7 +9,8 @@ transaction's application, the batch's number its version), and skips a batch th
 a failure is in the table once. With a new checkpoint the group's committed offsets say where to go on. Only a batch
 that was cut short when the old checkpoint was lost may then be there twice: topic, partition and offset tell.
 
-The columns are those of group_to_parquet. A table is created with the first batch.
+The columns are those of group_to_parquet. The table is created with the first batch. Delta must be made for the version
+of Spark, here 4.1; Delta 4.4 has delta-spark_4.2_2.13 for 4.2, and none for 4.3.
 """
 
 from __future__ import annotations
