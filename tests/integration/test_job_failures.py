@@ -1,0 +1,184 @@
+"""The jobs, killed when the sink has a batch that Spark has not committed, and started again."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import psycopg
+import pyarrow.dataset as ds
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_group_source.testing import EmbeddedKafka
+from tests.integration import postgres
+from tests.integration.job_process import Job
+
+RECORDS, KEYS = 1_000, 200
+SMALL = ("--max-offsets-per-trigger", "20")
+# Who is killed cannot leave: the next run waits for the end of the session.
+SHORT_SESSION = ("--option", "kafka.session.timeout.ms=6000", "--option", "kafka.heartbeat.interval.ms=1000")
+
+SPARK = ".".join(pyspark.__version__.split(".")[:2])
+DELTA_FOR = ("4.1", "4.2")
+# Without what Spark has itself: 70 MB less to fetch.
+DELTA = (
+    *("--packages", f"io.delta:delta-spark_{SPARK}_2.13:4.4.0"),
+    *("--exclude-packages", "org.apache.hadoop:*,org.apache.parquet:*"),
+    *("--conf", "spark.databricks.delta.snapshotPartitions=1"),
+)
+
+Place = tuple[int, int]
+MakeJob = Callable[..., Job]
+
+
+@pytest.fixture
+def job(kafka: EmbeddedKafka, tmp_path: Path, topic: Callable[..., str], group: str) -> MakeJob:
+    """Makes a job over a topic of its own, by its script and arguments; its output is ``tmp_path / "output"``."""
+
+    def make(script: str, *own: str, spark: tuple[str, ...] = ()) -> Job:
+        return Job(kafka, tmp_path, topic(partitions=4), group, script, own, spark)
+
+    return make
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "output"
+
+
+def fill(kafka: EmbeddedKafka, topic: str) -> list[Place]:
+    """Writes the records; returns where they are, sorted."""
+    rows = [(f"key-{number % KEYS}", json.dumps({"id": number})) for number in range(RECORDS)]
+    return sorted(kafka.produce(topic, rows))
+
+
+def places(files: Path | list[str]) -> list[Place]:
+    """Where the rows of Parquet files came from, sorted."""
+    table = ds.dataset(files, format="parquet").to_table(columns=["partition", "offset"])
+    return sorted(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
+
+
+def last(names: Iterable[str]) -> int:
+    """The highest number among names like ``batch=N`` or ``N``."""
+    return max((int(each.rpartition("=")[2]) for each in names), default=-1)
+
+
+def test_parquet_of_a_batch_that_was_not_committed_is_written_anew(
+    kafka: EmbeddedKafka, job: MakeJob, output: Path
+) -> None:
+    copy = job("group_to_parquet.py", "--output", str(output), *SHORT_SESSION)
+    everything = fill(kafka, copy.topic)
+    batch = copy.kill_after_write(lambda: last(each.parent.name for each in output.glob("run=*/*/_SUCCESS")), *SMALL)
+    assert places(next(output.glob(f"run=*/batch={batch}")))
+    copy.run()
+    assert places(output) == everything
+
+
+@pytest.mark.slow
+def test_queries_that_share_a_group_take_up_their_own_batches_again(
+    kafka: EmbeddedKafka, job: MakeJob, output: Path, tmp_path: Path, unique: Callable[[str], str]
+) -> None:
+    static = ("--static", unique("member"), "--option", "kafka.session.timeout.ms=120000")
+    copy = job("group_of_queries.py", "--output", str(output), "--queries", "2", *static)
+    everything = fill(kafka, copy.topic)
+
+    def written() -> int:
+        metadata = tmp_path / "checkpoint" / "query-0" / "metadata"
+        run = json.loads(metadata.read_text())["id"] if metadata.exists() else ""
+        return last(each.parent.name for each in output.glob(f"run={run}/*/_SUCCESS")) if run else -1
+
+    copy.kill_after_write(written, *SMALL, query="query-0")
+    copy.run()
+    assert places(output) == everything
+    assert len(list(output.glob("run=*"))) == 2
+
+
+@pytest.mark.core
+@pytest.mark.skipif(
+    SPARK not in DELTA_FOR, reason=f"Delta 4.4 is made for Spark {' and '.join(DELTA_FOR)}, not {SPARK}"
+)
+def test_a_delta_table_takes_a_batch_that_was_not_committed_once(
+    kafka: EmbeddedKafka, job: MakeJob, output: Path
+) -> None:
+    append = job("group_to_delta.py", "--output", str(output), *SHORT_SESSION, spark=DELTA)
+    everything = fill(kafka, append.topic)
+    append.kill_after_write(lambda: last(each.stem for each in output.glob("_delta_log/[0-9]*.json")), *SMALL)
+    append.run()
+    assert delta_places(output) == everything
+
+
+def delta_places(table: Path) -> list[Place]:
+    """Where the rows of a Delta table came from that was only appended to, sorted."""
+    lines = [line for log in table.glob("_delta_log/[0-9]*.json") for line in log.read_text().splitlines()]
+    actions = [json.loads(line) for line in lines]
+    assert not any("remove" in each for each in actions)
+    return places([str(table / each["add"]["path"]) for each in actions if "add" in each])
+
+
+# Notes each change of a row that the job makes.
+AUDITED = """
+CREATE TABLE audit (key bytea, "partition" int, "offset" bigint, change xid8 DEFAULT pg_current_xact_id());
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
+    $$BEGIN INSERT INTO audit VALUES (new.key, new."partition", new."offset"); RETURN NULL; END$$;
+CREATE TABLE latest (key bytea, value bytea, topic text, "partition" int, "offset" bigint, "timestamp" timestamptz,
+    PRIMARY KEY (topic, key));
+CREATE TRIGGER note AFTER INSERT OR UPDATE ON latest FOR EACH ROW EXECUTE FUNCTION note();
+"""
+
+
+def test_postgresql_takes_a_batch_that_was_not_committed_once_and_keeps_the_last_of_each_key(
+    kafka: EmbeddedKafka, job: MakeJob
+) -> None:
+    with postgres.running() as database, psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(AUDITED)
+        table = job("group_to_postgres.py", "--postgres", database, "--table", "latest", *SHORT_SESSION)
+        fill(kafka, table.topic)
+
+        def written() -> int:
+            # So small a batch is one task, and a task one transaction.
+            (batches,) = connection.execute("SELECT count(DISTINCT change) FROM audit").fetchone() or (0,)
+            return int(batches) - 1
+
+        table.kill_after_write(written, *SMALL)
+        table.run()
+        twice = 'SELECT key, "partition", "offset" FROM audit GROUP BY 1, 2, 3 HAVING count(*) > 1'
+        assert connection.execute(twice).fetchall() == []
+        kept = connection.execute("SELECT key, value FROM latest ORDER BY key").fetchall()
+    latest = {f"key-{number % KEYS}".encode(): b'{"id": %d}' % number for number in range(RECORDS)}
+    assert kept == sorted(latest.items())
+
+
+@pytest.mark.slow
+def test_each_window_is_counted_once_through_a_failure(
+    kafka: EmbeddedKafka, job: MakeJob, output: Path, tmp_path: Path, spark: SparkSession
+) -> None:
+    schema = "kind STRING, at TIMESTAMP"
+    windows = ("--time", "at", "--window", "10 seconds", "--watermark", "2 minutes", "--by", "kind")
+    counts = job(
+        "windowed_counts.py", "--output", str(output), "--schema", schema, *windows, *SHORT_SESSION,
+        spark=("--conf", "spark.sql.shuffle.partitions=1"),
+    )  # fmt: skip
+    expected = fill_events(kafka, counts.topic)
+    counts.kill_after_write(
+        lambda: last(each.name for each in (output / "_spark_metadata").glob("[0-9]*[0-9]")), *SMALL
+    )
+    counts.run()
+    rows = spark.read.parquet(str(output)).collect()
+    assert sorted((row["start"], row["kind"], row["count"]) for row in rows) == expected
+
+
+def fill_events(kafka: EmbeddedKafka, topic: str) -> list[tuple[str, str, int]]:
+    """Writes an event for each second, in turn to each partition, and one that ends all windows; the counts."""
+    begin = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    times = [begin + timedelta(seconds=number) for number in range(RECORDS)]
+    events = [(f"kind-{number % 3}", at) for number, at in enumerate(times)]
+    for partition in range(4):
+        mine = [*events[partition::4], ("end", begin + timedelta(days=1))]
+        kafka.produce(topic, [json.dumps({"kind": kind, "at": at.isoformat()}) for kind, at in mine], partition)
+    counted = Counter((at - timedelta(seconds=at.second % 10), kind) for kind, at in events)
+    return sorted((f"{start:%Y-%m-%d %H:%M:%S}", kind, count) for (start, kind), count in counted.items())
