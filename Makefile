@@ -10,6 +10,8 @@ OLDEST := .venv-oldest
 NEWEST := .venv-newest
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
+# Two processes, each with a Kafka and a Spark of its own where it needs them; each file of tests in one of them.
+PARALLEL ?= -n 2 --dist loadfile
 SOAK_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_ARGS ?=
@@ -32,16 +34,16 @@ demo: $(VENV)/demo.stamp | java ## Kafka, 336,776 flights and a Spark job in a c
 	@$(BIN)/python jobs/demo.py
 
 test: $(VENV)/test.stamp | java ## all tests: unit, contract, integration
-	$(BIN)/pytest -m 'not slow' $(PYTEST_ARGS)
+	$(BIN)/pytest -m 'not slow' $(PARALLEL) $(PYTEST_ARGS)
 
 unit: $(VENV)/test.stamp ## tests without Kafka and Spark
-	$(BIN)/pytest tests/unit $(PYTEST_ARGS)
+	$(BIN)/pytest tests/unit $(PARALLEL) $(PYTEST_ARGS)
 
 contract: $(VENV)/test.stamp | java ## the delivery contract, on a fake and on real Kafka
-	$(BIN)/pytest tests/contract $(PYTEST_ARGS)
+	$(BIN)/pytest tests/contract $(PARALLEL) $(PYTEST_ARGS)
 
 integration: $(VENV)/test.stamp | java ## tests with real Kafka and Spark
-	$(BIN)/pytest tests/integration -m 'not slow' $(PYTEST_ARGS)
+	$(BIN)/pytest tests/integration -m 'not slow' $(PARALLEL) $(PYTEST_ARGS)
 
 chaos: $(VENV)/test.stamp | java ## what takes minutes: long batches, members that come and go at random
 	$(BIN)/pytest tests/integration -m slow $(PYTEST_ARGS)
@@ -57,10 +59,10 @@ test-brokers: $(VENV)/test.stamp | java ## the core of the tests on brokers from
 	  KAFKA_VERSION=$$version $(BIN)/pytest -m 'core and not slow' $(PYTEST_ARGS) || exit 1; done
 
 test-oldest: $(OLDEST)/test.stamp | java ## the core of the tests on the oldest PySpark, and the oldest Python there is
-	$(OLDEST)/bin/pytest -m '(core or not integration) and not slow' $(PYTEST_ARGS)
+	$(OLDEST)/bin/pytest -m '(core or not integration) and not slow' $(PARALLEL) $(PYTEST_ARGS)
 
 test-newest: $(NEWEST)/test.stamp | java ## the core of the tests on the newest Python there is
-	$(NEWEST)/bin/pytest -m '(core or not integration) and not slow' $(PYTEST_ARGS)
+	$(NEWEST)/bin/pytest -m '(core or not integration) and not slow' $(PARALLEL) $(PYTEST_ARGS)
 
 lint: $(VENV)/test.stamp ## ruff and mypy
 	$(BIN)/ruff check
