@@ -232,9 +232,10 @@ def _offset(value: Any) -> int:
 
 
 def _time(value: Any) -> int:
-    if value in _SECONDS:
-        raise ValueError(f"{value} are seconds: write {value * 1000}")
-    return _number(value, 0)
+    number = _number(value, 0)
+    if number in _SECONDS:
+        raise ValueError(f"{number} are seconds: write {number * 1000}")
+    return number
 
 
 def _number(value: Any, least: int) -> int:

@@ -31,6 +31,7 @@ from tests.unit.records.build import Record, batch, marker
 
 LONG = 90.0
 ZSTD = 4
+MAX_IDLE = 540.0
 
 
 @pytest.fixture
@@ -403,6 +404,19 @@ def test_connections_are_kept_for_the_next_task_and_not_after_a_failure(fake: Fa
         offsets(read(task(fake, (0, 0, 20))))
     offsets(read(task(fake, (0, 0, 20))))
     assert opened() > before
+
+
+def test_connections_that_were_idle_for_too_long_are_closed_when_the_next_task_begins(
+    fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(fake)
+    offsets(read(task(fake, (0, 0, 20))))
+    ((used, kept),) = pool._kept.values()
+    for idle, closed in ((MAX_IDLE - 1, False), (MAX_IDLE + 1, True)):
+        monkeypatch.setattr(pool, "monotonic", lambda idle=idle: used + idle)
+        pool._close_idle()
+        assert bool(kept._connections) != closed
+    assert not pool._kept
 
 
 def test_connections_that_are_kept_keep_no_memory_for_answers(fake: FakeKafka) -> None:

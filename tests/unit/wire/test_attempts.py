@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import BrokerUnavailable
+from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded
 from spark_group_source.testing.fake import FakeKafka
 from spark_group_source.wire.attempts import Attempts
 from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.settings import WireOptions
 
 LONG = 90.0
@@ -63,6 +66,21 @@ def test_connections_may_take_twice_as_long_after_each_failure_up_to_the_longest
     for _ in range(2000):
         attempts.failed(HERE, BrokerUnavailable("silence"))
     assert attempts.timeout(HERE) == 30.0
+
+
+def test_each_connection_is_given_the_time_that_its_failures_so_far_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+
+    def silent(host: str, port: int, options: WireOptions, deadline: Deadline, broker_id: int | None) -> Connection:
+        given.append(math.ceil(deadline.remaining()))
+        raise DeadlineExceeded("silence")
+
+    monkeypatch.setattr(Connection, "open", silent)
+    cluster = Cluster(replace(OPTIONS, reconnect_backoff=1e-9, reconnect_backoff_max=1e-9))
+    for _ in range(3):
+        with pytest.raises(DeadlineExceeded):
+            cluster._connect_bootstrap(*HERE, Deadline.after(LONG))
+    assert given == [10, 20, 30]
 
 
 def test_a_broker_that_refused_a_moment_ago_is_not_asked_again_and_the_others_are(fake: FakeKafka) -> None:
