@@ -113,5 +113,5 @@ def _had(ask: Callable[[], Answer | Refused], deadline: Deadline) -> Answer:
         if answer.error is not None:
             raise answer.error
         if deadline.remaining() <= PAUSE:
-            raise BrokerUnavailable(f"The group's coordinator cannot be asked: {answer.why}.")
+            raise BrokerUnavailable(f"The group's coordinator cannot be asked: {answer.why.rstrip('.')}.")
         time.sleep(PAUSE)
