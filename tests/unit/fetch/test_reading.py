@@ -316,6 +316,21 @@ def test_a_leader_whose_high_watermark_lags_behind_is_waited_for(fake: FakeKafka
     assert offsets(read(task(fake, (0, 0, 5)))) == of(0, 0, 5)
 
 
+def test_a_leader_that_was_replaced_is_not_believed_at_once(fake: FakeKafka) -> None:
+    fill(fake, batches=1)
+
+    def old(answer: Any) -> None:
+        part = answer.responses[0].partitions[0]
+        part.high_watermark, part.last_stable_offset, part.records = 0, 0, b""
+
+    def end(answer: Any) -> None:
+        answer.topics[0].partitions[0].offset = 0
+
+    fake.next("Fetch", Fault(edit=old), times=TRIES)
+    fake.next("ListOffsets", Fault(edit=end), times=100_000)
+    assert offsets(read(task(fake, (0, 0, 5)))) == of(0, 0, 5)
+
+
 def test_an_open_transaction_at_the_end_of_what_may_be_read_is_waited_for_and_is_no_cut_log(fake: FakeKafka) -> None:
     fill(fake, batches=1)
 
@@ -480,7 +495,7 @@ def test_no_answer_is_asked_for_that_a_connection_would_not_receive(fake: FakeKa
     assert max(asked) <= MAX_FRAME // 2
 
 
-def test_a_broker_is_told_for_how_many_bytes_to_wait(fake: FakeKafka) -> None:
+def test_a_broker_is_told_for_how_many_bytes_to_wait_and_how_long(fake: FakeKafka) -> None:
     fill(fake)
-    assert offsets(read(task(fake, (0, 0, 20), min_bytes=5000))) == of(0, 0, 20)
-    assert {each.min_bytes for each in fetches(fake)} == {5000}
+    assert offsets(read(task(fake, (0, 0, 20), min_bytes=5000, max_wait=0.037))) == of(0, 0, 20)
+    assert {(each.min_bytes, each.max_wait_ms) for each in fetches(fake)} == {(5000, 37)}

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from spark_group_source.errors import OptionError
+from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.refused import REFUSED
@@ -108,6 +109,26 @@ def test_what_is_set_reaches_connections_member_and_tasks() -> None:
     assert (wire.source_host, wire.source_ports) == ("10.0.0.7", (40000, 40099))
     group = group_settings(parsed)
     assert (group.rack, group.offset_fetch_timeout) == ("eu-1a", 7.0)
+
+
+def test_what_is_set_of_the_member_reaches_it() -> None:
+    given = {
+        "kafka.group.instance.id": "host-1",
+        "kafka.partition.assignment.strategy": "range,sticky",
+        "kafka.session.timeout.ms": "20000",
+        "kafka.heartbeat.interval.ms": "1000",
+        "kafka.max.poll.interval.ms": "60000",
+        "kafka.request.timeout.ms": "7000",
+        "kafka.metadata.max.age.ms": "40000",
+    }
+    found = group_settings(parse_options(GOOD | given))
+    assert (found.group_id, found.instance_id, found.assignors) == ("g", "host-1", ("range", "sticky"))
+    assert (found.session_timeout, found.heartbeat_interval, found.rebalance_timeout) == (20.0, 1.0, 60.0)
+    assert (found.request_timeout, found.metadata_max_age) == (7.0, 40.0)
+    assert found.subscription == Subscription(("t",))
+    pattern = {key: text for key, text in GOOD.items() if key != "subscribe"} | {"subscribePattern": "x.*"}
+    internal = group_settings(parse_options(pattern | {"includeInternalTopics": "true"})).subscription
+    assert internal == Subscription((), "x.*", True)
 
 
 def partitions_of(given: dict[str, str], *ranges: OffsetRange) -> list[TaskPartition]:

@@ -19,7 +19,7 @@ from spark_group_source.wire.settings import WireOptions
 LONG = 90.0
 HERE = ("broker", 9092)
 OPTIONS = WireOptions(
-    (HERE,), "test", connect_timeout=10.0, connect_timeout_max=30.0, reconnect_backoff=0.05, reconnect_backoff_max=0.15
+    (HERE,), "test", connect_timeout=4.0, connect_timeout_max=15.0, reconnect_backoff=0.05, reconnect_backoff_max=0.15
 )
 
 
@@ -61,11 +61,11 @@ def test_connections_may_take_twice_as_long_after_each_failure_up_to_the_longest
     for _ in range(3):
         found.append(attempts.timeout(HERE))
         attempts.failed(HERE, BrokerUnavailable("silence"))
-    assert found == [10.0, 20.0, 30.0]
-    assert attempts.timeout(("other", 9092)) == 10.0
+    assert found == [4.0, 8.0, 15.0]
+    assert attempts.timeout(("other", 9092)) == 4.0
     for _ in range(2000):
         attempts.failed(HERE, BrokerUnavailable("silence"))
-    assert attempts.timeout(HERE) == 30.0
+    assert attempts.timeout(HERE) == 15.0
 
 
 def test_each_connection_is_given_the_time_that_its_failures_so_far_allow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_each_connection_is_given_the_time_that_its_failures_so_far_allow(monkey
     for _ in range(3):
         with pytest.raises(DeadlineExceeded):
             cluster._connect_bootstrap(*HERE, Deadline.after(LONG))
-    assert given == [10, 20, 30]
+    assert given == [4, 8, 15]
 
 
 def test_a_broker_that_refused_a_moment_ago_is_not_asked_again_and_the_others_are(fake: FakeKafka) -> None:
