@@ -11,19 +11,19 @@ import pyspark
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SITE_PACKAGES = Path(pyspark.__file__).parents[1]
-DEPENDENCIES = ("kafka", "crc32c")
-"""Modules that the package needs beside those that PySpark needs too (pyarrow, numpy)."""
+DEPENDENCIES = ("kafka", "kafka_python-*.dist-info", "crc32c", "crc32c-*.dist-info")
+"""What the package needs beside what PySpark needs too (pyarrow, numpy). crc32c reads its own metadata."""
 
 
 def bare_python(place: Path, *without: str) -> Path:
-    """Makes a virtual environment with all that this Python has but this package and these modules; its directory.
+    """Makes a virtual environment with all that this Python has but this package and those patterns; its directory.
 
     The package is not in it, however it was installed here: of an editable install there is but a .pth file.
     """
     venv.create(place, symlinks=True, with_pip=False)
     site = site_packages(place)
     for each in SITE_PACKAGES.iterdir():
-        if each.suffix != ".pth" and each.name not in (*without, "spark_group_source"):
+        if not any(each.match(pattern) for pattern in ("*.pth", "spark_group_source*", *without)):
             (site / each.name).symlink_to(each)
     return place
 
@@ -36,7 +36,10 @@ def site_packages(environment: Path) -> Path:
 def copy_package(place: Path) -> Path:
     """Lays the package and what it needs into a directory, as ``pip install --target`` does."""
     place.mkdir(exist_ok=True)
-    sources = [REPOSITORY / "spark_group_source", *(SITE_PACKAGES / each for each in DEPENDENCIES)]
+    sources = [
+        REPOSITORY / "spark_group_source",
+        *(found for each in DEPENDENCIES for found in SITE_PACKAGES.glob(each)),
+    ]
     for source in sources:
         shutil.copytree(source, place / source.name, ignore=shutil.ignore_patterns("__pycache__"))
     return place
