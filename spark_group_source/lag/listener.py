@@ -35,7 +35,6 @@ class _Run:
 
     id: str
     query: str
-    named: bool = False
     known: dict[int, SourceProgress] = field(default_factory=dict)
     windows: dict[int, RateWindow] = field(default_factory=dict)
 
@@ -91,7 +90,7 @@ class LagListener(StreamingQueryListener):
     def _run(self, run_id: object, query_id: object, name: str | None = None) -> _Run:
         run = self._runs.setdefault(str(run_id), _Run(str(run_id), str(query_id)))
         if name:
-            run.query, run.named = name, True
+            run.query = name
         return run
 
     def _tell(self, run: _Run, timestamp: str) -> None:
@@ -107,7 +106,7 @@ class LagListener(StreamingQueryListener):
             self._report(run, found, group=looks.group)
 
     def _wanted(self, run: _Run) -> bool:
-        return self._query_name is None or (run.named and run.query == self._query_name)
+        return self._query_name in (None, run.query)
 
     def _report(self, run: _Run, sample: Sample, source: int = 0, group: str | None = None) -> None:
         if not self._wanted(run):

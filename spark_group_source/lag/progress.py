@@ -61,7 +61,7 @@ def moment(timestamp: str) -> float:
 
 def _own(offset: object) -> BatchOffset | None:
     """The offset of a batch, or ``None`` where another source wrote it: their offsets have other JSON, or none."""
-    if not isinstance(offset, Mapping) or offset.keys() != {"topics", "version"}:
+    if not isinstance(offset, Mapping) or not offset:
         return None
     try:
         return BatchOffset.from_json(offset)

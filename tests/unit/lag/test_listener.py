@@ -121,6 +121,7 @@ def test_sources_of_others_in_the_same_query_are_passed_over(listener: LagListen
         source({"topics": {"0": 5}, "version": {"0": 1}}),  # the same, with unlucky names of topics
         source(offset(t_0=(0, 10)), ends(t_0=12)),
         source(offset(u_0=(0, 10)), ends(u_0=13)),
+        source({}, {}),
         run=RUN,
     )
     listener.onQueryProgress(progressed(told))
