@@ -36,6 +36,7 @@ def read() -> None:
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
     spark = builder.config("spark.log.level", "ERROR").getOrCreate()
     register(spark)
     with EmbeddedKafka() as kafka:
