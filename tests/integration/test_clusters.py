@@ -154,7 +154,7 @@ def test_a_worker_killed_in_mid_batch_loses_nothing_and_repeats_nothing(
     (reading.work / "hold").touch()
     running = reading.start(*cluster.submit, PYTHONPATH=str(REPOSITORY))
     try:
-        eventually(lambda: reading.notes() or running.poll() is not None, what="a task")
+        eventually(lambda: reading.notes() or running.poll() is not None, PATIENCE_S, what="a task")
         assert running.poll() is None, reading.log()
         daemon = reading.notes()[0]["daemon"]
         kill(next(each for each in cluster.workers if daemon in family(each.pid)))
