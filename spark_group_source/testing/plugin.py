@@ -108,7 +108,7 @@ def await_query_end(embedded_kafka: EmbeddedKafka) -> Callable[..., None]:
 
 
 def _import_kafka_quietly() -> None:
-    """Before anything else does: kafka-python reads its message schemas in a deprecated way, with hundreds of warnings."""
+    """First of all: kafka-python reads its message schemas in a deprecated way, with hundreds of warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         import kafka.admin  # noqa: F401
