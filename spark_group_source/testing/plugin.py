@@ -33,11 +33,7 @@ def embedded_kafka(embedded_kafka_arguments: dict[str, Any]) -> Iterator[Embedde
     """A real Kafka for all tests of the session: its address, topics, records and groups."""
     from spark_group_source.testing.kafka import EmbeddedKafka
 
-    with warnings.catch_warnings():
-        # It reads its message schemas in a deprecated way: hundreds of warnings in tests that have no part in it.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        import kafka.admin  # noqa: F401
-
+    _import_kafka_quietly()
     embedded = EmbeddedKafka(**embedded_kafka_arguments)
     with contextlib.closing(embedded):
         with _told_without_traceback():
@@ -50,6 +46,7 @@ def kafka_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessi
     """A small local Spark for all tests of the session, with the source registered."""
     from spark_group_source.testing.local_spark import local_spark
 
+    _import_kafka_quietly()
     with contextlib.ExitStack() as closing:
         with _told_without_traceback():
             session = closing.enter_context(local_spark(tmp_path_factory.mktemp("warehouse")))
@@ -108,6 +105,13 @@ def await_query_end(embedded_kafka: EmbeddedKafka) -> Callable[..., None]:
         stuck_query.await_end(query, embedded_kafka, timeout)
 
     return wait
+
+
+def _import_kafka_quietly() -> None:
+    """First of all: kafka-python reads its message schemas in a deprecated way, with hundreds of warnings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import kafka.admin  # noqa: F401
 
 
 def _unique(prefix: str) -> str:
