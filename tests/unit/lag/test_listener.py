@@ -280,7 +280,7 @@ def test_a_group_that_cannot_be_had_is_said_and_looked_at_more_and_more_seldom(
 ) -> None:
     caplog.set_level(logging.WARNING)
     away = BrokerUnavailable("nobody answers")
-    looks.found = [away] * 7 + [group_at(1000.0, 0, 3), group_at(1001.0, 3, 3), away, group_at(1007.0, 3, 4)]
+    looks.found = [*[away] * 7, group_at(1000.0, 0, 3), group_at(1001.0, 3, 3), away, group_at(1007.0, 3, 4)]
     times = []
     while looks.found:
         left = len(looks.found)
