@@ -56,5 +56,5 @@ def test_a_group_that_has_members_is_refused_at_the_start_and_takes_no_commit_la
     end = query.latest(BatchOffset(), None)
     assert query.latest(end, None) is end
     assert "25 (UNKNOWN_MEMBER_ID): the group has members" in caplog.text
-    with pytest.raises(GroupError, match=r"has 1 member\(s\): tests at 127.0.0.1"):
+    with pytest.raises(GroupError, match=r"has 1 member\(s\): test at 127.0.0.1"):
         start(assign=f'{{"{topic}": [1]}}')

@@ -192,7 +192,8 @@ def test_the_how_tos_code_runs_as_it_stands(
     try:
         for block in blocks:
             exec(block, names)
-        eventually(lambda: "position_offset{" in (tmp_path / "orders.prom").read_text())
+        told = tmp_path / "orders.prom"
+        eventually(lambda: told.exists() and "position_offset{" in told.read_text())
         # Again, now that the group has commits.
         exec(next(each for each in blocks if "look.sample()" in each), names)
     finally:

@@ -103,7 +103,7 @@ def test_a_frame_that_is_written_is_read_back_by_stream_and_by_batch_with_all_it
         " timestamp TIMESTAMP",
     )
     places = kafka.produce(None, rows)
-    assert [places[0], places[2]] == [(2, 0), (0, 0)]
+    assert [places[0][0], places[2][0]] == [2, 0]  # the second goes anywhere
     given = {**options(kafka, topic, group), "includeHeaders": "true"}
     batch = spark.read.format("kafka-group").options(**given).load()
     written = {(row.key, row.value, row.timestamp.timestamp()) for row in batch.collect()}
