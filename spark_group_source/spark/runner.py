@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import threading
 
+ORPHAN_LOOK_S = 1.0
+"""Seconds between two looks whether the JVM is still there."""
+
 
 def leave_on_sigterm() -> None:
-    """Spark ends the runner with SIGTERM, twice: the first ends it in order, so that stop() is called."""
+    """Spark ends the runner with SIGTERM, twice: the first ends it in order, so that stop() is called.
+
+    The death of the JVM does the same.
+    """
     if threading.current_thread() is not threading.main_thread():
         return
 
@@ -18,6 +25,15 @@ def leave_on_sigterm() -> None:
         raise SystemExit(0)
 
     signal.signal(signal.SIGTERM, end)
+    threading.Thread(target=_leave_when_orphaned, args=(os.getppid(),), name="orphan-watch", daemon=True).start()
+
+
+def _leave_when_orphaned(parent: int) -> None:
+    """A JVM that is killed sends nothing, and nobody sees the end of its socket while a call waits."""
+    never = threading.Event()
+    while os.getppid() == parent:
+        never.wait(ORPHAN_LOOK_S)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def log_to_stderr() -> None:
