@@ -85,8 +85,8 @@ def test_no_broker_at_all_is_one_error_in_time_that_names_them(fake: FakeKafka, 
         broker.stop()
     began = time.monotonic()
     with pytest.raises(BrokerUnavailable, match=f"{ports[0]}.*{ports[1]}.*kafka.bootstrap.servers"):
-        cluster.metadata(["t"], after(0.2))
-    assert time.monotonic() - began < 2.0
+        cluster.metadata(["t"], after(2.0))
+    assert time.monotonic() - began < LONG
 
 
 def test_a_kept_connection_is_used_again_and_one_that_broke_is_not(fake: FakeKafka, cluster: Cluster) -> None:
