@@ -109,6 +109,8 @@ def test_a_delta_table_takes_a_batch_that_was_not_committed_once(
     everything = fill(kafka, append.topic)
     append.kill_after_write(lambda: last(each.stem for each in output.glob("_delta_log/[0-9]*.json")), *SMALL)
     append.run()
+    if SPARK == "4.1":  # a run of this version is one batch: the first was the one that is repeated
+        append.run()
     assert delta_places(output) == everything
 
 
