@@ -16,7 +16,7 @@ from spark_group_source.testing.ports import HOST
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 JOBS = REPOSITORY / "jobs"
-PATIENCE_S = 180.0
+PATIENCE_S = 300.0
 
 
 def environment() -> dict[str, str]:

@@ -154,7 +154,7 @@ def read_in_process(cases: list[Case], work: Path) -> dict[str, Outcome]:
     subprocess.run(
         [sys.executable, str(READ_BOTH), str(work / "cases.json"), str(work / "outcomes.json"), jars],
         check=True,
-        timeout=240,
+        timeout=600,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable},
     )
     return load(work / "outcomes.json")
