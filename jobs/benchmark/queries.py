@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import time
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from benchmark.errors import BenchError
 from benchmark.latency import median_latency_ms
 from benchmark.reading import Reading
 from spark_group_source.clock import Deadline
+from spark_group_source.lag.progress import moment
 
 QUERY_TIMEOUT_S = 180.0
 POLL_S = 0.1
@@ -128,8 +128,7 @@ def _measured(query: StreamingQuery, began: float) -> Run:
     batches = [Batch(each.numInputRows, dict(each.durationMs)) for each in told]
     if not batches:
         raise BenchError(f"A query read nothing: {query.lastProgress}")
-    last = datetime.strptime(told[-1].timestamp, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
-    return Run(batches, last.timestamp() + batches[-1].phases_ms["triggerExecution"] / 1000 - began)
+    return Run(batches, moment(told[-1].timestamp) + batches[-1].phases_ms["triggerExecution"] / 1000 - began)
 
 
 def _check(reading: Reading, measured: Run) -> None:

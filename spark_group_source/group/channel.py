@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+import time
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
 
 from spark_group_source.clock import Deadline
 from spark_group_source.error_codes import describe
@@ -19,6 +20,8 @@ from spark_group_source.group.events import Refused
 from spark_group_source.group.verdicts import Verdict, fatal, verdict
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.interrupt import Interrupt, Interrupted
+
+Answer = TypeVar("Answer")
 
 
 class Channel:
@@ -71,3 +74,22 @@ class Channel:
             self.rediscover()
         error = fatal(request, self._group_id, errno, topics) if ruling is Verdict.FATAL else None
         return Refused(ruling, f"{request} was answered with {describe(errno)}", member_id, error)
+
+
+def until_answered(ask: Callable[[], Answer | Refused], deadline: Deadline, pause: float) -> Answer | Refused:
+    """Asks a coordinator, ``pause`` seconds apart, until it answers: trouble that may heal is waited for.
+
+    Returns the last refusal where nothing else came by the deadline.
+
+    Raises:
+        GroupSourceError: it refuses for good.
+    """
+    while True:
+        answer = ask()
+        if not isinstance(answer, Refused):
+            return answer
+        if answer.error is not None:
+            raise answer.error
+        if deadline.remaining() <= pause:
+            return answer
+        time.sleep(pause)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TypeVar
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, OptionError
 from spark_group_source.fetch.positions import log_offsets
+from spark_group_source.group.channel import Answer, until_answered
 from spark_group_source.group.description import GroupDescription
 from spark_group_source.group.events import Refused
 from spark_group_source.group.group_offsets import GroupOffsets
@@ -24,8 +24,6 @@ from spark_group_source.wire.cluster import Cluster
 
 LOOK_TIMEOUT = 5.0
 """Seconds that a look may take at most."""
-
-Answer = TypeVar("Answer")
 
 
 class GroupLook:
@@ -105,13 +103,7 @@ PAUSE = 0.1
 
 
 def _had(ask: Callable[[], Answer | Refused], deadline: Deadline) -> Answer:
-    """What the coordinator answers; trouble that may heal is waited for until the deadline."""
-    while True:
-        answer = ask()
-        if not isinstance(answer, Refused):
-            return answer
-        if answer.error is not None:
-            raise answer.error
-        if deadline.remaining() <= PAUSE:
-            raise BrokerUnavailable(f"The group's coordinator cannot be asked: {answer.why.rstrip('.')}.")
-        time.sleep(PAUSE)
+    answer = until_answered(ask, deadline, PAUSE)
+    if isinstance(answer, Refused):
+        raise BrokerUnavailable(f"The group's coordinator cannot be asked: {answer.why.rstrip('.')}.")
+    return answer

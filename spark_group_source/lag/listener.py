@@ -116,7 +116,6 @@ class LagListener(StreamingQueryListener):
         for sink in self._sinks:
             try:
                 sink(report)
-            except (
-                Exception
-            ):  # a user's code: the next report may fare better, and the other sinks are to have this one
+            # A user's code: the next report may fare better, and the other sinks are to have this one.
+            except Exception:
                 log.exception("a sink of lag failed")

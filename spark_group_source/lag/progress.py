@@ -14,7 +14,7 @@ from typing import Any
 
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.lag.sample import Sample
-from spark_group_source.offsets import BatchOffset, TopicPartition
+from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class SourceProgress:
     """
 
     batch: BatchOffset
-    ends: Mapping[TopicPartition, int] | None
+    ends: Offsets | None
     owned: frozenset[TopicPartition]
 
     def sample(self, at: float) -> Sample:

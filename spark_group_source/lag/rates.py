@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from spark_group_source.lag.sample import Offsets, Sample
+from spark_group_source.lag.sample import Sample
+from spark_group_source.offsets import Offsets
 
 WINDOW = 60.0
 """Seconds that rates are averaged over: some batches of most queries, and soon right again after a change."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_group_source.offsets import TopicPartition
-
-Offsets = Mapping[TopicPartition, int]
+from spark_group_source.offsets import Offsets, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

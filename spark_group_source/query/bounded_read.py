@@ -7,12 +7,12 @@ group as it is.
 from __future__ import annotations
 
 import logging
-import time
 from contextlib import closing
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DeadlineExceeded, OptionError
 from spark_group_source.fetch.positions import log_offsets
+from spark_group_source.group.channel import until_answered
 from spark_group_source.group.events import Refused
 from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.offsets import NAMED, OffsetRange, Offsets, TopicPartition, names
@@ -98,18 +98,13 @@ class _Plan:
     def _committed(self, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
         """What the group has committed; trouble that may heal is waited for."""
         offsets = GroupOffsets(self._cluster, group_settings(self._options))
-        while True:
-            found = offsets.committed(partitions, self._deadline)
-            if not isinstance(found, Refused):
-                return {tp: each.offset for tp, each in found.items()}
-            if found.error is not None:
-                raise found.error
-            pause = self._cluster.options.retry_backoff_max
-            if self._deadline.remaining() <= pause:
-                raise DeadlineExceeded(
-                    f"The committed offsets of group '{self._options.group_id}' cannot be read: {found.why}."
-                )
-            time.sleep(pause)
+        pause = self._cluster.options.retry_backoff_max
+        found = until_answered(lambda: offsets.committed(partitions, self._deadline), self._deadline, pause)
+        if isinstance(found, Refused):
+            raise DeadlineExceeded(
+                f"The committed offsets of group '{self._options.group_id}' cannot be read: {found.why}."
+            )
+        return {tp: each.offset for tp, each in found.items()}
 
 
 def _check_order(starts: Offsets, ends: Offsets, start: StartAt, end: EndAt) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Set
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DataLoss, GroupSourceError
 from spark_group_source.fetch.positions import log_offsets
-from spark_group_source.offsets import LATEST, TopicPartition
+from spark_group_source.offsets import LATEST, Offsets, TopicPartition
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.wire.cluster import Cluster
 
@@ -71,7 +71,7 @@ class LogEnds:
         self._looked_at = self._uncut_at = float("-inf")
         self._moved_at = clock()
 
-    def of(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+    def of(self, positions: Offsets) -> Offsets:
         """The end of each partition: the next offset to be written, under read_committed the last stable offset.
 
         Where nothing lies behind ``positions`` yet, the call waits until it is time to look again, at most
@@ -91,9 +91,7 @@ class LogEnds:
         self._look(positions.keys())
         return {tp: self.known[tp] for tp in positions if tp in self.known}
 
-    def cut(
-        self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
+    def cut(self, positions: Offsets, ends: Offsets) -> dict[TopicPartition, int]:
         """The ends of those logs that end before the position, as several looks at the leaders agree.
 
         What is compared is where the log ends, not where its stable part does: under read_committed that lies before
@@ -101,7 +99,7 @@ class LogEnds:
         """
         return self.before({tp: positions[tp] for tp, end in ends.items() if end < positions[tp]})
 
-    def before(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def before(self, offsets: Offsets) -> dict[TopicPartition, int]:
         """The ends of those logs that end before the offset, as :meth:`cut`."""
         if self._clock() - self._uncut_at < CUT_INTERVAL:
             return {}

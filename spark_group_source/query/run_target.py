@@ -120,11 +120,11 @@ class RunTarget:
         return not self._behind
 
     @property
-    def behind(self) -> Mapping[TopicPartition, int]:
+    def behind(self) -> Offsets:
         """What the group has not reached yet."""
         return self._behind
 
-    def lower(self, ends: Mapping[TopicPartition, int]) -> None:
+    def lower(self, ends: Offsets) -> None:
         """These logs were cut, and end before the target: it ends there, too."""
         assert self._target is not None, "freeze() comes first"
         for book in (self._target, self._behind):
