@@ -86,9 +86,7 @@ class _View:
 
     def start(self) -> None:
         """Draws what is known, and goes on doing so."""
-        for each in self._query.recentProgress:
-            self._backlog.update(json.loads(each.json))
-        self._draw()
+        self._look()
         self._thread.start()
 
     def finish(self) -> None:
@@ -116,11 +114,14 @@ class _View:
             log.debug("the query cannot be looked at any more: %s", error)
 
     def _look(self) -> None:
-        if (last := self._query.lastProgress) is not None:
-            self._backlog.update(json.loads(last.json))
-        self._draw()
-
-    def _draw(self) -> None:
+        if self._backlog.total is None:
+            # The backlog begins with the first batch, and several may have ended between two looks.
+            seen = self._query.recentProgress
+        else:
+            last = self._query.lastProgress
+            seen = [] if last is None else [last]
+        for each in seen:
+            self._backlog.update(json.loads(each.json))
         self._bar.total = self._backlog.total
         self._bar.update(self._backlog.done - self._bar.n)
         self._bar.refresh()

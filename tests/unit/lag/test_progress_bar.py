@@ -85,6 +85,14 @@ def test_batches_that_came_before_the_bar_count() -> None:
         assert (bar.n, bar.total) == (20, 40)
 
 
+def test_batches_that_ended_between_two_looks_count() -> None:
+    query = FakeQuery()
+    with progress_bar(query, file=io.StringIO()) as bar:
+        query.recentProgress = [Told(0, 10, 40), Told(10, 40, 50)]
+        drawn(bar, 40)
+        assert bar.total == 40
+
+
 def test_a_run_that_ended_before_the_last_look_is_at_100_percent() -> None:
     query = FakeQuery(Told(0, 10, 40))
     with progress_bar(query, file=io.StringIO()) as bar:
