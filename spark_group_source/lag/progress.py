@@ -2,11 +2,13 @@
 
 Spark's progress holds, for each source of a query, the offset at the end of the batch, in the JSON of
 :class:`~spark_group_source.offsets.BatchOffset`, and since PySpark 4.2 what ``reportLatestOffset`` of the source said:
-the ends of the logs, as ``{topic: {partition: end}}``, of the partitions owned when the batch was planned.
+the ends of the logs, as ``{topic: {partition: end}}``, of the partitions owned when the batch was planned. In the
+progress that a query of Spark Connect's client tells both are text that holds that JSON; its events have them as here.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -42,10 +44,10 @@ def sources(progress: Mapping[str, Any], before: Mapping[int, SourceProgress]) -
     """
     found = {}
     for number, source in enumerate(progress.get("sources", ())):
-        batch = _own(source.get("endOffset"))
+        batch = _own(_parsed(source.get("endOffset")))
         if batch is None:
             continue
-        ends = _ends(source.get("latestOffset"))
+        ends = _ends(_parsed(source.get("latestOffset")))
         owned = frozenset(batch.ranges) & (ends or {}).keys()
         if source.get("startOffset") == source["endOffset"] and number in before:
             # Nothing was planned here (another source had something): the offset knows nothing of what came back since.
@@ -57,6 +59,15 @@ def sources(progress: Mapping[str, Any], before: Mapping[int, SourceProgress]) -
 def moment(timestamp: str) -> float:
     """Seconds since 1970 of a time as Spark's events write it: ``2026-01-31T12:00:00.000Z``."""
     return datetime.strptime(timestamp, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc).timestamp()
+
+
+def _parsed(offset: object) -> object:
+    if not isinstance(offset, str):
+        return offset
+    try:
+        return json.loads(offset)
+    except ValueError:  # another source's, which need not be JSON
+        return None
 
 
 def _own(offset: object) -> BatchOffset | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from spark_group_source.clock import Deadline
 from spark_group_source.testing.errors import EmbeddedKafkaError
-from spark_group_source.testing.java import java
+from spark_group_source.testing.java import BRIEF, java
 from spark_group_source.testing.watchdog import Watchdog
 
 LOG_LENGTH = 4000
@@ -22,13 +22,13 @@ class PortTaken(EmbeddedKafkaError):
     """Another process took a port between its choice and its use; others may be free."""
 
 
-def java_command(libs: Path, heap: str, main: str, arguments: Sequence[str]) -> list[str]:
+def java_command(libs: Path, heap: str, main: str, arguments: Sequence[str], *flags: str) -> list[str]:
     """The command that runs one of Kafka's main classes with the jars in ``libs``; its log goes to stderr.
 
     Serial collection and a small heap: a broker for tests must not take the cores from what is tested.
     """
     logging = ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS"]
-    return [java(), f"-Xmx{heap}", "-XX:+UseSerialGC", *logging, "-cp", f"{libs}/*", main, *arguments]
+    return [java(), f"-Xmx{heap}", "-XX:+UseSerialGC", *flags, *logging, "-cp", f"{libs}/*", main, *arguments]
 
 
 class Broker:
@@ -65,7 +65,7 @@ class Broker:
             EmbeddedKafkaError: Kafka's StorageTool refused, with what it said.
         """
         arguments = ["format", "-t", cluster_id, "-c", str(self._properties)]
-        command = java_command(self._libs, self._heap, "kafka.tools.StorageTool", arguments)
+        command = java_command(self._libs, self._heap, "kafka.tools.StorageTool", arguments, BRIEF)
         done = subprocess.run(command, capture_output=True, text=True, timeout=FORMAT_TIMEOUT_S, check=False)
         if done.returncode != 0:
             raise _refusal(command[0], done.stdout + done.stderr)

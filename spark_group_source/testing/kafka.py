@@ -14,6 +14,7 @@ from spark_group_source.testing.broker import java_command
 from spark_group_source.testing.cluster import Cluster
 from spark_group_source.testing.errors import EmbeddedKafkaError, RowError
 from spark_group_source.testing.groups import GroupMember, GroupPartition, parse_members, parse_partitions
+from spark_group_source.testing.java import BRIEF
 from spark_group_source.testing.rows import Row, records
 
 if TYPE_CHECKING:
@@ -136,8 +137,9 @@ class EmbeddedKafka(Cluster):
         """
         arguments = ("--bootstrap-server", self.bootstrap_servers, *arguments)
         main = OLD_GROUP_COMMAND if self.version < (3, 8) else GROUP_COMMAND
-        command = java_command(self.libs, "256m", main, arguments)
-        command.insert(1, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
+        command = java_command(
+            self.libs, "256m", main, arguments, BRIEF, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+        )
         done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
         said = done.stdout.strip()
         # It ends with 0 even where the group does not exist or no broker answers.

@@ -14,7 +14,7 @@ from unittest import mock
 
 from spark_group_source import register
 from spark_group_source.testing.errors import LocalSparkError
-from spark_group_source.testing.java import java
+from spark_group_source.testing.java import BRIEF, java
 from spark_group_source.testing.ports import HOST
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ SETTINGS: dict[str, bool | float | int | str | None] = {
     # By its name a machine is often not reachable for itself: in a VPN, or offline.
     "spark.driver.host": HOST,
     "spark.driver.bindAddress": HOST,
+    "spark.driver.extraJavaOptions": f"{BRIEF} -XX:+UseSerialGC",
     # Without it a query that does not stop is waited for without end.
     "spark.sql.streaming.stopTimeout": "60s",
 }

@@ -10,21 +10,23 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_group_source.testing.java import BRIEF
 from tests.integration import secured as secured_kafka
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def environment() -> None:
     """Of Spark, and of the processes that tests start: they see this tree, installed or not, and a quiet console."""
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_CONF_DIR"] = str(REPOSITORY / "conf")
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{BRIEF} -XX:+UseSerialGC"
 
 
 @pytest.fixture(scope="session")
-def spark(environment: None, kafka_spark: SparkSession) -> SparkSession:
+def spark(kafka_spark: SparkSession) -> SparkSession:
     """A local Spark with the source registered, for all tests of the session."""
     return kafka_spark
 

@@ -6,6 +6,7 @@ The argument is a directory with ``settings.json``: the server's address and the
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -14,6 +15,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_group_source import register
+from spark_group_source.lag.listener import LagListener
+from spark_group_source.lag.progress_bar import progress_bar
+from spark_group_source.lag.report import LagReport
+from tests.integration.query_process import eventually
 
 
 def main(place: str) -> None:
@@ -23,11 +28,16 @@ def main(place: str) -> None:
     options = settings["options"]
     spark = SparkSession.builder.remote(settings["remote"]).getOrCreate()
     register(spark)
+    reports: list[LagReport] = []
+    spark.streams.addListener(LagListener(reports.append))
     stream = spark.readStream.format("kafka-group").options(**options).load().select("partition", "offset")
     writer = stream.writeStream.format("parquet").option("path", str(work / "output"))
     query = writer.option("checkpointLocation", str(work / "checkpoint")).trigger(availableNow=True).start()
-    query.awaitTermination()
-    print("streamed", query.lastProgress["numInputRows"] if query.lastProgress else None)
+    with progress_bar(query, file=io.StringIO()) as bar:
+        query.awaitTermination()
+    print("bar", bar.n, "of", bar.total)
+    eventually(lambda: reports and reports[-1].total == 0, what="a report of no lag")
+    print("lag", *sorted((*each.tp, each.position) for each in reports[-1].partitions))
     bounded = {name: value for name, value in options.items() if name != "kafka.group.id"}
     print("bounded", spark.read.format("kafka-group").options(**bounded).load().count())
     try:

@@ -44,7 +44,7 @@ def server(tmp_path: Path) -> Iterator[str]:
         kill(running)
 
 
-def test_a_connect_client_streams_and_reads_and_is_told_of_a_bad_option(
+def test_a_connect_client_streams_and_reads_and_is_told_of_its_lag_and_of_a_bad_option(
     kafka: EmbeddedKafka, server: str, tmp_path: Path, topic: Callable[..., str], group: str
 ) -> None:
     name = topic(partitions=4)
@@ -58,6 +58,8 @@ def test_a_connect_client_streams_and_reads_and_is_told_of_a_bad_option(
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{(tmp_path / 'server.log').read_text()[-8000:]}"
     rows = ds.dataset(tmp_path / "output", format="parquet").to_table()
     assert sorted(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True)) == sorted(everything)
+    assert "bar 200 of 200" in done.stdout
+    assert "lag " + " ".join(str((name, partition, 50)) for partition in range(4)) in done.stdout
     assert "bounded 200" in done.stdout
     assert "typo" in done.stdout
     assert kafka.group_state(group) == "Empty"

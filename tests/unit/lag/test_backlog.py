@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.unit.lag.events import ends, offset, progress, source
 RUN = uuid.UUID(int=1)
 
 
-def after(*batches: tuple[dict[str, Any], dict[str, Any] | None]) -> tuple[int, int | None]:
+def after(*batches: tuple[dict[str, Any] | str, dict[str, Any] | str | None]) -> tuple[int, int | None]:
     """Done and total after these batches, each an offset and the ends of the logs."""
     backlog = Backlog()
     for end, latest in batches:
@@ -27,6 +28,11 @@ def test_nothing_is_known_before_the_first_batch() -> None:
 
 def test_the_total_is_what_the_logs_held_when_the_first_batch_was_planned() -> None:
     assert after((offset(t_0=(10, 15), t_1=(0, 5)), ends(t_0=30, t_1=5))) == (10, 25)
+
+
+def test_spark_connects_offsets_are_text_that_holds_them() -> None:
+    end, latest = offset(t_0=(10, 15), t_1=(0, 5)), ends(t_0=30, t_1=5)
+    assert after((json.dumps(end), json.dumps(latest)), ("no JSON", "[]")) == (10, 25)
 
 
 def test_batches_in_between_may_be_missed() -> None:
