@@ -6,7 +6,6 @@ import itertools
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest
@@ -27,14 +26,6 @@ ROUNDS = 4
 _CONSUMER = -1
 
 
-@dataclass(frozen=True, slots=True)
-class LogOffset:
-    """An offset found; ``offset`` is -1 where no record is as young as the timestamp asked for. Milliseconds."""
-
-    offset: int
-    timestamp: int = -1
-
-
 def log_offsets(
     cluster: Cluster,
     wanted: Mapping[TopicPartition, int],
@@ -42,8 +33,8 @@ def log_offsets(
     read_committed: bool,
     deadline: Deadline,
     missing: set[TopicPartition] | None = None,
-) -> dict[TopicPartition, LogOffset]:
-    """The offset of each partition at -2 (earliest), -1 (latest) or a timestamp in milliseconds.
+) -> dict[TopicPartition, int]:
+    """The offset of each partition at -2 (earliest), -1 (latest) or a timestamp in milliseconds: -1 for no such record.
 
     All leaders are asked before the first answer is waited for. Partitions whose leader moved are asked again. Those
     that the brokers still do not know after :data:`ROUNDS` are added to ``missing`` and left out, where it is given;
@@ -54,7 +45,7 @@ def log_offsets(
         TopicError: a topic may not be described, or is still unknown at the deadline.
         BrokerUnavailable, DeadlineExceeded: not all leaders answered in time, or none after the rounds.
     """
-    found: dict[TopicPartition, LogOffset] = {}
+    found: dict[TopicPartition, int] = {}
     absent: set[TopicPartition] = set()
     troubles: dict[TopicPartition, GroupSourceError] = {}
     pause = cluster.options.retry_backoff
@@ -93,7 +84,7 @@ def _round(
     fresh: bool,
     read_committed: bool,
     deadline: Deadline,
-    found: dict[TopicPartition, LogOffset],
+    found: dict[TopicPartition, int],
 ) -> dict[TopicPartition, GroupSourceError]:
     """Asks every leader once, adds to ``found``; what went wrong, by partition."""
     topics = cluster.topics({tp.topic for tp in wanted}, deadline, fresh=fresh)
@@ -153,14 +144,12 @@ def _request(wanted: Mapping[TopicPartition, int], read_committed: bool) -> Any:
     )
 
 
-def _interpret(
-    answer: Any, found: dict[TopicPartition, LogOffset], troubles: dict[TopicPartition, GroupSourceError]
-) -> None:
+def _interpret(answer: Any, found: dict[TopicPartition, int], troubles: dict[TopicPartition, GroupSourceError]) -> None:
     for topic in answer.topics:
         for told in topic.partitions:
             tp = TopicPartition(topic.name, told.partition_index)
             if not told.error_code:
-                found[tp] = LogOffset(told.offset, told.timestamp)
+                found[tp] = told.offset
             else:
                 troubles[tp] = _trouble(tp, told.error_code)
 

@@ -131,7 +131,7 @@ class Recovery:
         self._lost(cursor, min(until, cursor.range.end), f"the log holds [{earliest}, {latest})")
 
     def _offset(self, tp: TopicPartition, at: int) -> int:
-        return log_offsets(self._cluster, {tp: at}, read_committed=False, deadline=self._deadline())[tp].offset
+        return log_offsets(self._cluster, {tp: at}, read_committed=False, deadline=self._deadline())[tp]
 
     def _lost(self, cursor: Cursor, until: int, why: str) -> None:
         """Offsets up to ``until`` are gone: fails, or warns and goes on behind them."""

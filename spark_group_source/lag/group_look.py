@@ -69,14 +69,13 @@ class GroupLook:
         positions = {tp: each.offset for tp, each in committed.items() if self._asked_for(tp)}
         # The ends come second, so that a group that is working has no negative lag.
         missing: set[TopicPartition] = set()
-        found = log_offsets(
+        ends = log_offsets(
             self._cluster,
             dict.fromkeys(positions, LATEST),
             read_committed=self._read_committed,
             deadline=deadline,
             missing=missing,
         )
-        ends = {tp: each.offset for tp, each in found.items()}
         return Sample(self._now(), {tp: at for tp, at in positions.items() if tp not in missing}, ends)
 
     def describe(self) -> GroupDescription:

@@ -92,8 +92,7 @@ class _Plan:
         return resolve(at, partitions, self._ask, self._options.fail_on_data_loss)
 
     def _ask(self, wanted: Offsets) -> Offsets:
-        found = log_offsets(self._cluster, wanted, read_committed=self._options.read_committed, deadline=self._deadline)
-        return {tp: each.offset for tp, each in found.items()}
+        return log_offsets(self._cluster, wanted, read_committed=self._options.read_committed, deadline=self._deadline)
 
     def _committed(self, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
         """What the group has committed; trouble that may heal is waited for."""

@@ -116,7 +116,7 @@ class LogEnds:
 
     def _true_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         try:
-            found = log_offsets(
+            return log_offsets(
                 self._cluster,
                 dict.fromkeys(partitions, LATEST),
                 read_committed=False,
@@ -127,7 +127,6 @@ class LogEnds:
             if not error.retriable:
                 raise
             return {}
-        return {tp: each.offset for tp, each in found.items()}
 
     def _tell(self, silent: Set[TopicPartition]) -> None:
         if silent != self._silent and silent:
@@ -163,7 +162,7 @@ class LogEnds:
             self._missed_at = self._clock()
         self._tell(partitions - found.keys() - self._missing)
         seen = {tp: end for tp, end in self.known.items() if tp in partitions and tp not in self._missing}
-        ends = seen | {tp: each.offset for tp, each in found.items()}
+        ends = seen | found
         self._looked_at = self._clock()
         if ends != self.known:
             self.known, self._moved_at = ends, self._looked_at

@@ -191,7 +191,7 @@ class RunTarget:
         found = log_offsets(
             self._cluster, specs, read_committed=self._read_committed, deadline=deadline, missing=missing
         )
-        return {tp: each.offset for tp, each in found.items()}, missing
+        return found, missing
 
     def _check_progress(self) -> None:
         patience = self._settings.session_timeout + self._settings.rebalance_timeout

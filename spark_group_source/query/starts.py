@@ -132,13 +132,12 @@ class Starts:
         self, place: Place, partitions: Collection[TopicPartition], access: Access, deadline: Deadline
     ) -> dict[TopicPartition, int]:
         def ask(wanted: Offsets) -> Offsets:
-            found = log_offsets(
+            return log_offsets(
                 access.cluster,
                 wanted,
                 read_committed=self._options.read_committed,
                 deadline=deadline,
                 missing=set(),  # those are left out, and stay unresolved
             )
-            return {tp: each.offset for tp, each in found.items()}
 
         return resolve(place, partitions, ask, self._options.fail_on_data_loss)

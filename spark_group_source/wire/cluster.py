@@ -138,6 +138,7 @@ class Cluster:
             ProtocolError: all of them are too old, or are no Kafka brokers.
         """
         pause = self._pauses()
+        told: list[GroupSourceError] = []
         while True:
             trouble: list[GroupSourceError] = []
             candidates = self._candidates()
@@ -151,12 +152,14 @@ class Cluster:
                     trouble.append(error)
             if all(isinstance(each, ProtocolError) for each in trouble):
                 raise trouble[0]
+            # A last round that the deadline cuts short tells less than the one before.
+            told = max(trouble, told, key=len)
             rest = pause()
             if deadline.remaining() <= rest:
                 raise BrokerUnavailable(
-                    f"No Kafka broker answered {request.name}: {' '.join(each.happened for each in trouble)}",
-                    next((each.action for each in trouble if each.action), _UNREACHABLE),
-                ) from trouble[0]
+                    f"No Kafka broker answered {request.name}: {' '.join(each.happened for each in told)}",
+                    next((each.action for each in told if each.action), _UNREACHABLE),
+                ) from told[0]
             time.sleep(rest)
 
     def _candidates(self) -> list[Callable[[Deadline], Connection]]:

@@ -76,7 +76,7 @@ def ends(wire: WireOptions, topic: str) -> dict[int, int]:
     tp, cluster = TopicPartition(topic, 0), Cluster(wire)
     try:
         return {
-            at: log_offsets(cluster, {tp: at}, read_committed=False, deadline=Deadline.after(PATIENCE_S))[tp].offset
+            at: log_offsets(cluster, {tp: at}, read_committed=False, deadline=Deadline.after(PATIENCE_S))[tp]
             for at in (EARLIEST, LATEST)
         }
     finally:

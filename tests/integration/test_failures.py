@@ -100,34 +100,6 @@ def test_an_available_now_run_at_once_after_kill_9_reads_all_that_is_left_and_en
     assert caught_up(kafka, name, group)
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["old checkpoint", "new checkpoint"])
-def test_offsets_that_an_operator_resets_between_runs_are_honoured_forward_and_backward(
-    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, query: Query, kept: bool
-) -> None:
-    name = topic(partitions=2)
-    fill(kafka, name, 30)
-
-    def run() -> list[Place]:
-        made = query(name, checkpoint="kept" if kept else "", available_now=True).start()
-        made.await_end()
-        return sorted(made.places())
-
-    def reset(offset: int) -> None:
-        kafka.consumer_groups(
-            "--reset-offsets", "--group", group, "--topic", name, "--to-offset", str(offset), "--execute"
-        )
-
-    def offsets(start: int, end: int) -> list[Place]:
-        return [(partition, offset) for partition in range(2) for offset in range(start, end)]
-
-    assert run() == offsets(0, 30)
-    reset(10)
-    assert run() == offsets(10, 30)
-    fill(kafka, name, 30)
-    reset(45)
-    assert run() == offsets(45, 60)
-
-
 def test_a_reader_that_stood_still_beyond_its_session_overwrites_nothing_and_goes_on_as_a_new_member(
     kafka: EmbeddedKafka, topic: Callable[..., str], group: str, query: Query
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError, TopicError
-from spark_group_source.fetch.positions import LogOffset, log_offsets
+from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.cluster import Cluster
@@ -50,18 +50,15 @@ def ends(
 ) -> dict[str, int]:
     deadline = Deadline.after(within, clock)
     found = log_offsets(cluster, {A: -1, B: -1}, read_committed=False, deadline=deadline, missing=missing)
-    return {str(tp): each.offset for tp, each in found.items()}
+    return {str(tp): offset for tp, offset in found.items()}
 
 
 def test_beginnings_ends_and_stable_ends_are_told(fake: FakeKafka, cluster: Cluster) -> None:
     fake.truncate("t", 0, 1)
     fake.logs["t"][0].stable = 2
     deadline = Deadline.after(LONG)
-    assert log_offsets(cluster, {A: -2, B: -1}, read_committed=False, deadline=deadline) == {
-        A: LogOffset(1),
-        B: LogOffset(0),
-    }
-    assert log_offsets(cluster, {A: -1}, read_committed=True, deadline=deadline) == {A: LogOffset(2)}
+    assert log_offsets(cluster, {A: -2, B: -1}, read_committed=False, deadline=deadline) == {A: 1, B: 0}
+    assert log_offsets(cluster, {A: -1}, read_committed=True, deadline=deadline) == {A: 2}
     assert log_offsets(cluster, {}, read_committed=True, deadline=deadline) == {}
 
 

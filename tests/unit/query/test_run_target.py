@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from spark_group_source.errors import BrokerUnavailable, DataLoss, DeadlineExceeded, GroupSourceError, TopicError
-from spark_group_source.fetch.positions import LogOffset
 from spark_group_source.group.commits import Committed
 from spark_group_source.group.events import Refused
 from spark_group_source.group.settings import GroupSettings
@@ -52,12 +51,12 @@ class World:
 
     def log_offsets(
         self, _: Any, wanted: Mapping[TopicPartition, int], missing: set[TopicPartition], **__: Any
-    ) -> dict[TopicPartition, LogOffset]:
+    ) -> dict[TopicPartition, int]:
         if self.trouble is not None and wanted:
             raise self.trouble
         missing |= self.missing & wanted.keys()
         told = wanted.keys() - self.missing - self.silent
-        return {tp: LogOffset(self.logs[tp][2 + wanted[tp] if wanted[tp] == -2 else 1]) for tp in told}
+        return {tp: self.logs[tp][2 + wanted[tp] if wanted[tp] == -2 else 1] for tp in told}
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds

@@ -11,7 +11,6 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, GroupError, GroupSourceError
-from spark_group_source.fetch.positions import LogOffset
 from spark_group_source.group.commits import MARK, Committed
 from spark_group_source.group.events import Refused
 from spark_group_source.group.group_offsets import CommitAnswer
@@ -79,8 +78,8 @@ def logs(monkeypatch: pytest.MonkeyPatch) -> dict[TopicPartition, tuple[int, int
             return begin if at == -2 else end
         return max(begin, at // 100) if at // 100 < end else -1
 
-    def offsets(cluster: Any, wanted: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, LogOffset]:
-        return {tp: LogOffset(offset(*found[tp], at)) for tp, at in wanted.items() if tp in found}
+    def offsets(cluster: Any, wanted: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, int]:
+        return {tp: offset(*found[tp], at) for tp, at in wanted.items() if tp in found}
 
     monkeypatch.setattr("spark_group_source.query.starts.log_offsets", offsets)
     return found
