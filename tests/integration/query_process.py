@@ -19,7 +19,9 @@ from spark_group_source.testing import EmbeddedKafka
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).parent / "run_query.py"
-PATIENCE_S = 90.0
+PATIENCE_S = 240.0
+"""What a Spark may take to start and to read a batch where several start on a machine that is slow."""
+
 POLL_S = 0.05
 
 Place = tuple[int, int]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RESUME_S = 45.0
-PATIENCE_S = 60.0
+PATIENCE_S = 90.0
 
 
 @pytest.fixture

@@ -1,42 +1,21 @@
-"""Queries, their JVMs and readers that die, stand still or are stopped: each in processes of its own."""
+"""Queries and readers that die or stand still in mid-batch, and what the next run does."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration.commit_log import backward
-from tests.integration.query_process import Place, QueryProcess, eventually, source_options
+from tests.integration.query_process import PATIENCE_S, Place, QueryProcess, eventually
 from tests.integration.standing import caught_up, fill
 
 SESSION_S = 6.0
-START_S = 90.0
-"""In which a Spark in a process of its own has started and read a batch, on a machine with other work to do."""
-
 Query = Callable[..., QueryProcess]
-
-
-@pytest.fixture
-def query(kafka: EmbeddedKafka, group: str, tmp_path: Path) -> Iterator[Query]:
-    """Makes runs of queries of the test's group: ``query(topic, checkpoint=..., available_now=..., **options)``."""
-    made: list[QueryProcess] = []
-
-    def make(topic: str, checkpoint: str = "", available_now: bool = False, **more: str) -> QueryProcess:
-        options = source_options(kafka, topic, group, **more)
-        work = tmp_path / f"run-{len(made)}"
-        made.append(QueryProcess(work, options, tmp_path / checkpoint if checkpoint else None, available_now))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.kill()
 
 
 def places_of(query: QueryProcess, *batches: int) -> list[Place]:
@@ -79,7 +58,7 @@ def test_an_available_now_run_at_once_after_kill_9_reads_all_that_is_left_and_en
     kafka: EmbeddedKafka, topic: Callable[..., str], group: str, query: Query, static: bool
 ) -> None:
     # A static member takes its own place again: it need not wait for the end of even a long session.
-    session_s = 120 if static else SESSION_S
+    session_s = 600 if static else SESSION_S
     more = {"kafka.session.timeout.ms": str(round(session_s * 1000))}
     if static:
         more |= {"kafka.group.instance.id": "one"}
@@ -93,7 +72,7 @@ def test_an_available_now_run_at_once_after_kill_9_reads_all_that_is_left_and_en
     run.await_end()
     took = time.monotonic() - died_at
     print(f"static={static}: the run ended {took:.1f} s after the death of the other")
-    assert took < START_S + (0 if static else session_s)
+    assert took < PATIENCE_S + (0 if static else session_s)
     # The batch in flight is repeated, nothing else; nothing is left out.
     assert sorted(places_of(killed, 0, 1) + run.places()) == sorted(everything)
     assert set(places_of(killed, 2)) <= set(run.places())
@@ -129,61 +108,3 @@ def test_a_reader_that_stood_still_beyond_its_session_overwrites_nothing_and_goe
     other.stop()
     assert set(still.places() + other.places()) == everything
     assert backward(kafka, group) == []
-
-
-def spark_submit() -> str:
-    return str(Path(sys.executable).parent / "spark-submit")
-
-
-@pytest.mark.parametrize("held", [True, False], ids=["in mid-batch", "idle"])
-@pytest.mark.parametrize(
-    ("launcher", "victim", "number"),
-    [
-        ("python", "jvm", signal.SIGKILL),
-        ("python", "python", signal.SIGKILL),
-        ("spark-submit", "jvm", signal.SIGTERM),
-        ("spark-submit", "jvm", signal.SIGKILL),
-    ],
-)
-def test_when_the_driver_dies_the_reader_leaves_the_group_and_no_process_is_left(
-    kafka: EmbeddedKafka,
-    topic: Callable[..., str],
-    group: str,
-    query: Query,
-    launcher: str,
-    victim: str,
-    number: signal.Signals,
-    held: bool,
-) -> None:
-    name = topic(partitions=2)
-    fill(kafka, name, 10)
-    # So long a session that only a member which leaves is gone soon.
-    run = query(name, **{"kafka.session.timeout.ms": "120000"})
-    if held:
-        run.hold()
-    run.start(*([spark_submit()] if launcher == "spark-submit" else []))
-    run.until(lambda: run.batches() if held else caught_up(kafka, name, group))
-    processes = run.processes()
-    assert run.reader() in processes
-    os.kill(run.jvm() if victim == "jvm" else run.script(), number)
-    took = eventually(lambda: kafka.group_state(group) == "Empty", 30, "leaving the group")
-    run.release()
-    ended = eventually(lambda: not run.processes(), 60, "the end of all processes")
-    print(f"{launcher}, {number.name} of {victim}: left after {took:.1f} s, no process after {took + ended:.1f} s")
-
-
-def test_when_the_jvm_dies_the_reader_leaves_also_while_its_run_waits_for_other_members(
-    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, query: Query
-) -> None:
-    name = topic(partitions=4)
-    fill(kafka, name, 20)
-    slow = query(name).hold(0).start()
-    slow.await_held(0)
-    run = query(name, available_now=True).start()
-    run.until(lambda: "the run waits for other members" in run.log())
-    reader = run.reader()
-    os.kill(run.jvm(), signal.SIGKILL)
-    took = eventually(lambda: reader not in run.processes(), 30, "the end of the reader")
-    print(f"the reader of a waiting run ended {took:.1f} s after its JVM")
-    slow.release()
-    eventually(lambda: caught_up(kafka, name, group))

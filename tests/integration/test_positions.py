@@ -13,7 +13,7 @@ from spark_group_source.query.driver import Driver
 from spark_group_source.testing.kafka import EmbeddedKafka
 from tests.drivers import drivers
 
-DEADLINE = 30.0
+DEADLINE = 90.0
 Start = Callable[..., Driver]
 
 
