@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping
 
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.error_codes import TOPIC_AUTHORIZATION_FAILED, describe
 from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION as UNKNOWN
-from spark_group_source.errors import TopicError
+from spark_group_source.errors import BrokerUnavailable, TopicError
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.query.log_ends import go_on_without
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Topic
 
+log = logging.getLogger(__name__)
+
 START_TIMEOUT = 20.0
 """Seconds in which brokers and topics must have been seen before the query fails."""
+
+SILENT = 5.0
+"""Seconds after which somebody who waits for the query to start is told why it does not."""
 
 TOPIC_PATIENCE = 3.0
 """Seconds in which a topic that is not known may still become known: brokers learn of new ones one by one."""
@@ -46,7 +52,7 @@ class StartCheck:
         deadline = Deadline.after(START_TIMEOUT, self._clock)
         patience = deadline.at_most(TOPIC_PATIENCE)
         while True:
-            topics = self._subscription.find(self._cluster, deadline)
+            topics = self._find(deadline)
             errors = {name: topics[name].error if name in topics else UNKNOWN for name in self._named(before)}
             errors = {name: errno for name, errno in errors.items() if errno}
             absent = {
@@ -66,6 +72,16 @@ class StartCheck:
         """Topics that the query has read and is still to read, and that are not among ``topics`` any more."""
         wanted = filter(self._subscription.matches, {tp.topic for tp in logged})
         return {name for name in wanted if name not in topics or topics[name].error}
+
+    def _find(self, deadline: Deadline) -> dict[str, Topic]:
+        """The topics there are; a wrong address is told long before the time is up."""
+        try:
+            return self._subscription.find(self._cluster, deadline.at_most(SILENT))
+        except BrokerUnavailable as error:
+            if deadline.expired():
+                raise
+            log.warning("no broker answers yet, and tried on for %.0f s: %s", deadline.remaining(), error.happened)
+        return self._subscription.find(self._cluster, deadline)
 
     def _named(self, before: frozenset[TopicPartition]) -> list[str]:
         """Topics that must be there: those named, and those read before that the pattern still asks for."""

@@ -510,6 +510,17 @@ def test_brokers_that_cannot_be_reached_are_named(on_fake: Bench, monkeypatch: p
         on_fake.start(kafka_bootstrap_servers="127.0.0.1:1")
 
 
+def test_brokers_that_cannot_be_reached_are_told_before_the_query_fails(
+    on_fake: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(start_check, "START_TIMEOUT", 0.6)
+    monkeypatch.setattr(start_check, "SILENT", 0.1)
+    with pytest.raises(BrokerUnavailable):
+        on_fake.start(kafka_bootstrap_servers="127.0.0.1:1")
+    assert "no broker answers yet" in caplog.text
+    assert "127.0.0.1:1 cannot be reached" in caplog.text
+
+
 # Every row of the error table, at every request whose answer may carry it
 
 MEMBERSHIP = {"JoinGroup", "SyncGroup", "Heartbeat"}
