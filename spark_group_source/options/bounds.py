@@ -200,6 +200,8 @@ def _offsets(text: str, good: str) -> dict[TopicPartition, int | Earliest | Late
 def _by_partition(text: str, value_of: Callable[[Any], int], good: str) -> dict[TopicPartition, int]:
     """``{topic: {partition: number}}``; what is wrong with the text follows on ``good``."""
     found: dict[TopicPartition, int] = {}
+    if not text.lstrip().startswith(("{", "[")):
+        raise ValueError(good)  # a word that is mistyped: no JSON to say more of
     try:
         # As pairs: of a name that is there twice, a dictionary would drop the first in silence.
         for topic, values in _pairs(json.loads(text, object_pairs_hook=tuple)):

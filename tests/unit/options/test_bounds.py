@@ -46,7 +46,6 @@ def test_starting_offsets_are_words_in_any_case_or_json_where_negative_numbers_a
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("newest", "Expecting value"),
         ('{"t":{"0":1}', "Expecting"),
         ("[]", "a topic has no partitions here"),
         ('{"t":1}', "a topic has no partitions here"),
@@ -74,6 +73,13 @@ def test_bad_json_is_answered_with_a_good_example_and_the_reason(text: str, says
         with pytest.raises(ValueError, match=good) as refused:
             parse(text)
         assert says in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["newest", "", "12"])
+def test_what_was_not_meant_as_json_is_answered_with_the_good_values_alone(text: str) -> None:
+    for parse in (parse_start, parse_end):
+        with pytest.raises(ValueError, match=r"latest.*for example {[^ ]*}$"):
+            parse(text)
 
 
 @pytest.mark.parametrize("text", ["1735689600000", '{"t":{"0":-1}}', '{"t":{"0":-2}}', "{}", "latest"])
