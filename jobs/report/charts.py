@@ -104,6 +104,7 @@ def _rates(history: History) -> tuple[list[float], list[float], list[float]]:
 
 def _count_in_offsets(axes: Any, axis: Any) -> None:
     axis.set_major_formatter(_number)
+    axis.get_major_locator().set_params(integer=True)  # no tenths of an offset where there is no lag
     axes.grid(axis=axis.axis_name, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

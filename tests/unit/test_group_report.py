@@ -186,6 +186,14 @@ def test_names_and_numbers_on_the_axes_do_not_overlap(history: History, monkeypa
                 assert all(figure.bbox.x0 <= each.x0 and each.x1 <= figure.bbox.x1 for each in boxes)
 
 
+def test_offsets_on_an_axis_are_whole_numbers_also_where_there_is_no_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(charts, "_png", drawn.append)
+    charts.by_partition(History([moment(0, {"a": {0, 1}})]))
+    pyplot.close(drawn[0])
+    assert all(tick == int(tick) for tick in drawn[0].axes[0].get_xticks())
+
+
 @pytest.fixture
 def fake() -> Iterator[FakeKafka]:
     """A group that has stopped in the middle of a topic."""
