@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- its customary name
@@ -49,18 +50,24 @@ def run(
     Returns:
         The exit code: 0 done, or stopped by a signal; 1 a query failed. (Wrong arguments end with 2.)
     """
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
     builder = SparkSession.builder.appName(f"{args.job} {args.group}")
     spark = builder.config(map=dict(conf or {})).getOrCreate()
     register(spark)
+    stopping = threading.Event()
+    # Not before there is a session: PySpark puts its own handler of SIGINT there.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
     try:
         queries = start(spark, args)
     except PySparkException as error:
         print(f"{args.job}: {error}", file=sys.stderr)
         return 1
-    return _follow([_Followed(each) for each in queries], args.job, stopping)
+    try:
+        return _follow([_Followed(each) for each in queries], args.job, stopping)
+    except (Py4JError, OSError):
+        if not stopping.is_set():
+            raise
+        return 0  # the JVM had the signal, too, and has ended the queries
 
 
 def source(spark: SparkSession, args: argparse.Namespace, **more: str) -> DataFrame:

@@ -15,7 +15,8 @@ ORPHAN_LOOK_S = 1.0
 def leave_on_sigterm() -> None:
     """Spark ends the runner with SIGTERM, twice: the first ends it in order, so that stop() is called.
 
-    The death of the JVM does the same.
+    The death of the JVM does the same. SIGINT is left to the driver: a terminal sends it to all processes, and a reader
+    that it ended would be the query's failure.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -25,6 +26,7 @@ def leave_on_sigterm() -> None:
         raise SystemExit(0)
 
     signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_when_orphaned, args=(os.getppid(),), name="orphan-watch", daemon=True).start()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -78,18 +79,28 @@ def test_a_query_that_fails_is_told_and_ends_with_1(job: Job) -> None:
         job.run("--option", "subscribe=missing-topic")
 
 
-def test_sigterm_ends_a_running_job_and_its_membership(
-    kafka: EmbeddedKafka, job: Job, group: str, written: list[object]
+def ctrl_c(running: subprocess.Popen[str]) -> None:
+    """What a terminal does: the signal goes to Spark's processes as well."""
+    os.killpg(running.pid, signal.SIGINT)
+
+
+@pytest.mark.parametrize("end", [subprocess.Popen.terminate, ctrl_c], ids=["SIGTERM", "Ctrl-C"])
+def test_a_signal_ends_a_running_job_and_its_membership(
+    kafka: EmbeddedKafka,
+    job: Job,
+    group: str,
+    written: list[object],
+    end: Callable[[subprocess.Popen[str]], None],
 ) -> None:
     command = [sys.executable, *job.arguments()]
     with subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as running:
         try:
             assert running.stdout is not None
             assert any(line.startswith("batch ") for line in running.stdout)
             assert len(kafka.describe_members(group)) == 1
-            running.send_signal(signal.SIGTERM)
+            end(running)
             said, _ = running.communicate(timeout=PATIENCE_S)
         finally:
             running.kill()
