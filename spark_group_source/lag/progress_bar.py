@@ -101,7 +101,7 @@ class _View:
                 self._bar.set_postfix_str("failed")
             elif not self._query.isActive:
                 # Another member of the group may have read some of it, or a trigger of Spark's less than there was.
-                self._bar.total = self._bar.n
+                self._set_total(self._bar.n)
                 self._bar.refresh()
         except Exception as error:
             log.debug("the query cannot be looked at any more: %s", error)
@@ -122,6 +122,17 @@ class _View:
             seen = [] if last is None else [last]
         for each in seen:
             self._backlog.update(json.loads(each.json))
-        self._bar.total = self._backlog.total
+        if self._backlog.total is not None:
+            self._set_total(self._backlog.total)
         self._bar.update(self._backlog.done - self._bar.n)
         self._bar.refresh()
+
+    def _set_total(self, total: int) -> None:
+        """A notebook's bar learns of a total by reset() alone, which also forgets what was done, and since when."""
+        bar = self._bar
+        if bar.disable or total == bar.total:
+            bar.total = total
+            return
+        done, began = bar.n, bar.start_t
+        bar.reset(total)
+        bar.n, bar.start_t, bar.last_print_t = done, began, began

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import tqdm.notebook
 
 from spark_group_source.clock import Deadline
 from spark_group_source.lag.progress_bar import progress_bar
@@ -62,6 +63,21 @@ def drawn(bar: Any, done: int) -> None:
     while bar.n != done:
         assert not deadline.expired(), f"the bar stands at {bar.n}"
         time.sleep(0.01)
+
+
+def test_in_a_notebook_the_bar_is_as_long_as_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_group_source.lag.progress_bar.tqdm", tqdm.notebook.tqdm)
+    query = FakeQuery()
+    with progress_bar(query, display=False) as bar:
+        _, widget, _ = bar.container.children
+        query.batch(0, 20, log=80)
+        drawn(bar, 20)
+        bar.refresh()
+        assert (widget.value, widget.max, widget.layout.width) == (20, 80, None)
+        query.batch(20, 60, log=80)
+        drawn(bar, 60)
+        query.end()
+    assert (widget.value, widget.max, widget.bar_style) == (60, 60, "success")
 
 
 def test_the_bar_follows_the_batches_and_ends_at_100_percent() -> None:
