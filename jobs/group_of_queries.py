@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 
 from group_to_parquet import copy
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from stream_job import job_parser, run, shape, source
+from stream_job import POLL_S, job_parser, run, shape, source
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,11 +36,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def start(spark: SparkSession, args: argparse.Namespace) -> list[StreamingQuery]:
-    """Starts the queries."""
-    queries = []
+    """Starts the queries, one after the other."""
+    queries: list[StreamingQuery] = []
     for number in range(args.queries):
         member = {"kafka.group.instance.id": f"{args.static}-{number}"} if args.static else {}
         queries.append(copy(shape(source(spark, args, **member), args.schema), args, f"query-{number}"))
+        # Spark gives the process of a reader ten seconds to start: many at once take longer on a small driver.
+        while queries[-1].isActive and queries[-1].status["message"].startswith("Initializing"):
+            time.sleep(POLL_S)
     return queries
 
 

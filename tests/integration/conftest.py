@@ -14,6 +14,7 @@ from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.java import BRIEF
 from tests.integration import secured as secured_kafka
 from tests.integration.query_process import QueryProcess, source_options
+from tests.integration.reader import Reader
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -33,6 +34,20 @@ def spark(kafka_spark: SparkSession) -> SparkSession:
     return kafka_spark
 
 
+@pytest.fixture
+def start(spark: SparkSession, kafka: EmbeddedKafka, group: str) -> Iterator[Callable[..., Reader]]:
+    """Starts a query of the test's group there, ``start(topic, held=True, **options)``; all end with the test."""
+    readers: list[Reader] = []
+
+    def begin(topic: str, held: bool = False, **more: str) -> Reader:
+        readers.append(Reader(spark, source_options(kafka, topic, group, **more), held))
+        return readers[-1]
+
+    yield begin
+    for each in readers:
+        each.stop()
+
+
 @pytest.fixture(scope="session")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[secured_kafka.Secured]:
     """A Kafka with TLS, SASL and an authorizer, for all tests of the session."""
@@ -42,13 +57,15 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[secured_kafka.
 
 @pytest.fixture
 def query(kafka: EmbeddedKafka, group: str, tmp_path: Path) -> Iterator[Callable[..., QueryProcess]]:
-    """Makes runs of queries of the test's group: ``query(topic, checkpoint=..., available_now=..., **options)``."""
+    """Makes runs of queries of the test's group, each with a driver of its own: see ``QueryProcess``."""
     made: list[QueryProcess] = []
 
-    def make(topic: str, checkpoint: str = "", available_now: bool = False, **more: str) -> QueryProcess:
-        options = source_options(kafka, topic, group, **more)
-        work = tmp_path / f"run-{len(made)}"
-        made.append(QueryProcess(work, options, tmp_path / checkpoint if checkpoint else None, available_now))
+    def make(
+        topic: str, checkpoint: str = "", available_now: bool = False, beside: str = "", **more: str
+    ) -> QueryProcess:
+        kept = tmp_path / checkpoint if checkpoint else None
+        work, options = tmp_path / f"run-{len(made)}", source_options(kafka, topic, group, **more)
+        made.append(QueryProcess(work, options, kept, available_now, beside=beside))
         return made[-1]
 
     yield make

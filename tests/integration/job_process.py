@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import io
 import os
 import signal
 import subprocess
@@ -16,7 +18,11 @@ from spark_group_source.testing.ports import HOST
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 JOBS = REPOSITORY / "jobs"
+AVAILABLE_NOW = ("--trigger", "available-now")
 PATIENCE_S = 300.0
+GLANCE_S = 0.005
+"""Between two looks for a batch that is written and not committed: that takes Spark tens of milliseconds. Without a
+pause the looks would take a core from the job, and most of the time it has not even started."""
 
 
 def environment() -> dict[str, str]:
@@ -62,26 +68,46 @@ class Job:
         self._work = work
         self._spark = spark
         source = ("--bootstrap-servers", kafka.bootstrap_servers, "--topic", topic, "--group", group)
-        self._command = [str(JOBS / script), *source, *own]
+        self._script = script
+        self._own = [*source, *own]
 
-    def arguments(self, *more: str, checkpoint: str = "checkpoint") -> list[str]:
+    def command(self, *more: str, checkpoint: str = "checkpoint") -> list[str]:
         """The script and all of its arguments."""
-        return [*self._command, "--checkpoint", str(self._work / checkpoint), *more]
+        return [str(JOBS / self._script), *self._arguments(*more, checkpoint=checkpoint)]
+
+    def _arguments(self, *more: str, checkpoint: str) -> list[str]:
+        return [*self._own, "--checkpoint", str(self._work / checkpoint), *more]
 
     def run(self, *more: str, checkpoint: str = "checkpoint", spark: tuple[str, ...] = ("--master", "local[2]")) -> str:
         """Runs it over what is in the topic now; returns what it printed."""
         command = [spark_submit(), *spark, *self._spark]
-        command += self.arguments("--trigger", "available-now", *more, checkpoint=checkpoint)
+        command += self.command(*AVAILABLE_NOW, *more, checkpoint=checkpoint)
         done = subprocess.run(
             command, env=environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
         return done.stdout
 
+    def run_here(self, *more: str, checkpoint: str = "checkpoint") -> str:
+        """The same in the tests' own Spark, which saves the start of another: for what is not about processes.
+
+        What the job's tasks run must not be of the script itself, which executors do not find.
+        """
+        main = importlib.import_module(self._script.removesuffix(".py")).main
+        said, own = io.StringIO(), {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+                code = main(self._arguments(*AVAILABLE_NOW, *more, checkpoint=checkpoint))
+        finally:
+            for number, handler in own.items():
+                signal.signal(number, handler)
+        assert code == 0, f"it ended with {code}: {said.getvalue()}"
+        return said.getvalue()
+
     @contextlib.contextmanager
     def started(self, *more: str) -> Iterator[subprocess.Popen[bytes]]:
         """Starts it without a trigger; kills it and all of its processes at the end. Its output is in ``log``."""
-        command = [spark_submit(), "--master", "local[2]", *self._spark, *self.arguments(*more)]
+        command = [spark_submit(), "--master", "local[2]", *self._spark, *self.command(*more)]
         with (self._work / "log").open("wb") as log:
             running = subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
         try:
@@ -113,6 +139,7 @@ class Job:
                     if batch > committed():
                         return batch
                     os.kill(running.pid, signal.SIGCONT)
+                time.sleep(GLANCE_S)
 
 
 def family(pid: int) -> list[int]:

@@ -58,6 +58,7 @@ class QueryProcess:
         options: of the source.
         checkpoint: of the query; a run's own where none is given.
         schema: the columns that it reads; all where none are given.
+        beside: another group, for which a second query of the same driver reads the same.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class QueryProcess:
         checkpoint: Path | None = None,
         available_now: bool = False,
         schema: str = "",
+        beside: str = "",
     ) -> None:
         self.work = work
         (work / "rows").mkdir(parents=True)
@@ -75,6 +77,7 @@ class QueryProcess:
             "checkpoint": str(checkpoint or work / "checkpoint"),
             "available_now": available_now,
             "schema": schema,
+            "beside": beside,
         }
         (work / "settings.json").write_text(json.dumps(settings))
         self._process: subprocess.Popen[bytes] | None = None
@@ -133,7 +136,11 @@ class QueryProcess:
 
     def reader(self) -> int:
         """Process id of the stream runner, in which the group's member lives."""
-        return next(pid for pid, args in self.processes().items() if "python_streaming_source_runner" in args)
+        return self.readers()[0]
+
+    def readers(self) -> list[int]:
+        """The same of each query of this driver."""
+        return [pid for pid, args in self.processes().items() if "python_streaming_source_runner" in args]
 
     def until(self, condition: Callable[[], object], deadline: float = PATIENCE_S, what: str = "it") -> float:
         """As :func:`eventually`, and fails at once where the process has ended."""

@@ -60,6 +60,9 @@ def main(place: str) -> None:
         while held(work, number):
             time.sleep(POLL_S)
 
+    if settings.get("beside"):
+        other = {**settings["options"], "kafka.group.id": settings["beside"]}
+        spark.readStream.format("kafka-group").options(**other).load().writeStream.format("noop").start()
     reader = spark.readStream.format("kafka-group").options(**settings["options"])
     source = (reader.schema(settings["schema"]) if settings["schema"] else reader).load()
     stream = source.writeStream.foreachBatch(write).option("checkpointLocation", settings["checkpoint"])

@@ -6,16 +6,38 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration.commit_log import backward
-from tests.integration.query_process import PATIENCE_S, Place, QueryProcess, eventually
+from tests.integration.query_process import Place, QueryProcess, eventually, source_options
+from tests.integration.reader import Reader
 from tests.integration.standing import caught_up, fill
 
 SESSION_S = 6.0
+START_S = 90.0
+"""In which a Spark in a process of its own has started and read a batch, on a machine with other work to do."""
+
+END_S = 60.0
+
 Query = Callable[..., QueryProcess]
+Start = Callable[..., Reader]
+Run = Callable[..., list[Place]]
+
+
+@pytest.fixture
+def run(spark: SparkSession, kafka: EmbeddedKafka, group: str, run_available_now: Callable[..., DataFrame]) -> Run:
+    """Lets the test's group read what there is, ``run(topic, checkpoint, **options)``: where the rows are, sorted."""
+
+    def read(topic: str, checkpoint: Path | None = None, **more: str) -> list[Place]:
+        frame = spark.readStream.format("kafka-group").options(**source_options(kafka, topic, group, **more)).load()
+        rows = run_available_now(frame.select("partition", "offset"), checkpoint=checkpoint).collect()
+        return sorted((row.partition, row.offset) for row in rows)
+
+    return read
 
 
 def places_of(query: QueryProcess, *batches: int) -> list[Place]:
@@ -26,15 +48,15 @@ def places_of(query: QueryProcess, *batches: int) -> list[Place]:
 
 
 def test_a_batch_cut_short_by_kill_9_is_read_again_to_the_byte_though_another_member_owns_its_partitions(
-    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, query: Query
+    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, query: Query, start: Start
 ) -> None:
     name = topic(partitions=4)
     everything = fill(kafka, name, 50)
     killed = query(name, checkpoint="kept", maxOffsetsPerTrigger="60").hold(2).start()
     killed.await_held(2)
     killed.kill()
-    other = query(name).start()
-    other.until(lambda: caught_up(kafka, name, group), what="the other member reading all")
+    other = start(name)
+    eventually(lambda: caught_up(kafka, name, group), what="the other member reading all")
     everything |= fill(kafka, name, 20)
     again = query(name, checkpoint="kept").hold(2).start()
     again.await_held(2)
@@ -48,17 +70,17 @@ def test_a_batch_cut_short_by_kill_9_is_read_again_to_the_byte_though_another_me
     again.stop()
     other.stop()
     once = places_of(killed, 0, 1)
-    assert set(once + again.places() + other.places()) == everything
-    assert not set(once) & set(other.places()), "what was committed is not read again"
+    assert set(once + again.places() + other.places) == everything
+    assert not set(once) & set(other.places), "what was committed is not read again"
     assert backward(kafka, group) == []
 
 
 @pytest.mark.parametrize("static", [False, True])
 def test_an_available_now_run_at_once_after_kill_9_reads_all_that_is_left_and_ends_by_itself(
-    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, query: Query, static: bool
+    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, query: Query, run: Run, static: bool
 ) -> None:
     # A static member takes its own place again: it need not wait for the end of even a long session.
-    session_s = 600 if static else SESSION_S
+    session_s = 120 if static else SESSION_S
     more = {"kafka.session.timeout.ms": str(round(session_s * 1000))}
     if static:
         more |= {"kafka.group.instance.id": "one"}
@@ -68,19 +90,43 @@ def test_an_available_now_run_at_once_after_kill_9_reads_all_that_is_left_and_en
     killed.await_held(2)
     killed.kill()
     died_at = time.monotonic()
-    run = query(name, available_now=True, **more).start()
-    run.await_end()
+    left = run(name, **more)
     took = time.monotonic() - died_at
     print(f"static={static}: the run ended {took:.1f} s after the death of the other")
-    assert took < PATIENCE_S + (0 if static else session_s)
+    assert took < START_S + (0 if static else session_s)
     # The batch in flight is repeated, nothing else; nothing is left out.
-    assert sorted(places_of(killed, 0, 1) + run.places()) == sorted(everything)
-    assert set(places_of(killed, 2)) <= set(run.places())
+    assert sorted(places_of(killed, 0, 1) + left) == sorted(everything)
+    assert set(places_of(killed, 2)) <= set(left)
     assert caught_up(kafka, name, group)
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["old checkpoint", "new checkpoint"])
+def test_offsets_that_an_operator_resets_between_runs_are_honoured_forward_and_backward(
+    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, run: Run, tmp_path: Path, kept: bool
+) -> None:
+    name = topic(partitions=2)
+    fill(kafka, name, 30)
+    checkpoint = tmp_path / "kept" if kept else None
+
+    def reset(offset: int) -> None:
+        eventually(lambda: kafka.group_state(group) == "Empty")
+        kafka.consumer_groups(
+            "--reset-offsets", "--group", group, "--topic", name, "--to-offset", str(offset), "--execute"
+        )
+
+    def offsets(start: int, end: int) -> list[Place]:
+        return [(partition, offset) for partition in range(2) for offset in range(start, end)]
+
+    assert run(name, checkpoint) == offsets(0, 30)
+    reset(10)
+    assert run(name, checkpoint) == offsets(10, 30)
+    fill(kafka, name, 30)
+    reset(45)
+    assert run(name, checkpoint) == offsets(45, 60)
+
+
 def test_a_reader_that_stood_still_beyond_its_session_overwrites_nothing_and_goes_on_as_a_new_member(
-    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, query: Query
+    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, query: Query, start: Start
 ) -> None:
     name = topic(partitions=4)
     everything = fill(kafka, name, 50)
@@ -90,9 +136,9 @@ def test_a_reader_that_stood_still_beyond_its_session_overwrites_nothing_and_goe
     reader = still.reader()
     os.kill(reader, signal.SIGSTOP)
     try:
-        other = query(name).start()
+        other = start(name)
         everything |= fill(kafka, name, 10)
-        other.until(lambda: caught_up(kafka, name, group), what="the other member taking over")
+        eventually(lambda: caught_up(kafka, name, group), what="the other member taking over")
         ends = kafka.committed(group, name)
         still.release()
     finally:
@@ -106,5 +152,5 @@ def test_a_reader_that_stood_still_beyond_its_session_overwrites_nothing_and_goe
     still.until(lambda: len(still.places()) == had + 20, what="the query going on")
     still.stop()
     other.stop()
-    assert set(still.places() + other.places()) == everything
+    assert set(still.places() + other.places) == everything
     assert backward(kafka, group) == []

@@ -2,76 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from spark_group_source.testing import EmbeddedKafka
-from tests.integration.query_process import POLL_S, Place, eventually, source_options
+from tests.integration.query_process import eventually
+from tests.integration.reader import Reader
 from tests.integration.standing import caught_up, fill, places_in, shares
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+Start = Callable[..., Reader]
 
 HEARTBEAT_S = 0.2
 MOVE_S = 20.0
 """In which partitions must have moved once the batch that reads them has ended. Less than 2 s are normal: each move
 prints its time; this is for machines that are overloaded."""
-
-
-class Reader:
-    """A query whose batches end when they may."""
-
-    def __init__(self, spark: SparkSession, options: dict[str, str], held: bool = False) -> None:
-        self.places: list[Place] = []
-        self.read_by_held: list[Place] = []
-        self.may_end = threading.Event()
-        self._one_more = threading.Semaphore(0)
-        if not held:
-            self.may_end.set()
-        frame = spark.readStream.format("kafka-group").options(**options).load()
-        self.query: StreamingQuery = frame.writeStream.foreachBatch(self._batch).start()
-
-    def _batch(self, rows: DataFrame, number: int) -> None:
-        places = [(row.partition, row.offset) for row in rows.select("partition", "offset").collect()]
-        if not self.may_end.is_set():
-            self.read_by_held = places
-            while not (self.may_end.wait(POLL_S) or self._one_more.acquire(blocking=False)):
-                pass
-        self.places += places
-
-    def hold(self) -> None:
-        """No batch ends from here on."""
-        self.may_end.clear()
-
-    def end_one(self) -> None:
-        """Lets the batch that is held end, or the next one."""
-        self._one_more.release()
-
-    def stop(self) -> None:
-        self.may_end.set()
-        self.query.stop()
-
-
-Start = Callable[..., Reader]
-
-
-@pytest.fixture
-def start(spark: SparkSession, kafka: EmbeddedKafka, group: str) -> Iterator[Start]:
-    """Starts a query of the test's group; all end with the test."""
-    readers: list[Reader] = []
-
-    def begin(topic: str, held: bool = False, **more: str) -> Reader:
-        readers.append(Reader(spark, source_options(kafka, topic, group, **more), held))
-        return readers[-1]
-
-    yield begin
-    for each in readers:
-        each.stop()
 
 
 @pytest.mark.parametrize("held_s", [10.0, pytest.param(30.0, marks=pytest.mark.slow)])

@@ -1,4 +1,4 @@
-"""What the jobs do while nothing goes wrong: spark-submit in a process of its own."""
+"""What the jobs do while nothing goes wrong, run by spark-submit and in the tests' own Spark."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration.job_process import PATIENCE_S, Job, environment
@@ -19,7 +20,7 @@ from tests.integration.query_process import eventually
 
 
 @pytest.fixture
-def job(kafka: EmbeddedKafka, tmp_path: Path, topic: Callable[..., str], group: str) -> Job:
+def job(spark: SparkSession, kafka: EmbeddedKafka, tmp_path: Path, topic: Callable[..., str], group: str) -> Job:
     return Job(kafka, tmp_path, topic(partitions=4), group, own=("--output", str(tmp_path / "output")))
 
 
@@ -46,14 +47,14 @@ def test_records_arrive_as_they_are_and_the_same_checkpoint_reads_what_is_new(
     assert rows(job, "partition", "offset", "key", "value") == written
     assert set(rows(job, "topic")) == {(job.topic,)}
     kafka.produce(job.topic, ["more"] * 30)
-    assert "read 30 rows" in job.run()
+    assert "read 30 rows" in job.run_here()
     found = rows(job, "partition", "offset")
     assert len(found) == len(set(found)) == 230
 
 
 def test_with_a_schema_json_becomes_columns_and_what_is_no_json_is_kept(kafka: EmbeddedKafka, job: Job) -> None:
     kafka.produce(job.topic, ['{"id": 1, "name": "one"}', "no json", '{"id": "x"}', ("tombstone", None)], partition=0)
-    job.run("--schema", "id INT, name STRING")
+    job.run_here("--schema", "id INT, name STRING")
     assert rows(job, "offset", "id", "name", "_corrupt_record") == [
         (0, 1, "one", None),
         (1, None, None, "no json"),
@@ -65,18 +66,18 @@ def test_with_a_schema_json_becomes_columns_and_what_is_no_json_is_kept(kafka: E
 def test_a_new_checkpoint_goes_on_where_the_group_is(
     kafka: EmbeddedKafka, job: Job, group: str, written: list[tuple[int, int, bytes, bytes]]
 ) -> None:
-    job.run(checkpoint="first")
+    job.run_here(checkpoint="first")
     assert rows(job, "partition", "offset", "key", "value") == written
     kafka.produce(job.topic, ["more"] * 30)
-    assert "read 30 rows" in job.run(checkpoint="second")
+    assert "read 30 rows" in job.run_here(checkpoint="second")
     found = rows(job, "partition", "offset")
     assert len(found) == len(set(found)) == 230
     assert {each.lag for each in kafka.describe_group(group)} == {0}
 
 
 def test_a_query_that_fails_is_told_and_ends_with_1(job: Job) -> None:
-    with pytest.raises(AssertionError, match=r"(?s)group_to_parquet: .*Topic 'missing-topic' cannot be read"):
-        job.run("--option", "subscribe=missing-topic")
+    with pytest.raises(AssertionError, match=r"(?s)ended with 1: .*_parquet: .*Topic 'missing-topic' cannot be read"):
+        job.run_here("--option", "subscribe=missing-topic")
 
 
 def ctrl_c(running: subprocess.Popen[str]) -> None:
@@ -92,7 +93,7 @@ def test_a_signal_ends_a_running_job_and_its_membership(
     written: list[object],
     end: Callable[[subprocess.Popen[str]], None],
 ) -> None:
-    command = [sys.executable, *job.arguments()]
+    command = [sys.executable, *job.command()]
     with subprocess.Popen(
         command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as running:

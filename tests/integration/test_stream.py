@@ -71,41 +71,6 @@ def test_available_now_leaves_lag_zero(
     assert lag(kafka, topic, group) == 0
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["old checkpoint", "new checkpoint"])
-def test_offsets_that_an_operator_resets_between_runs_are_honoured_forward_and_backward(
-    spark: SparkSession,
-    kafka: EmbeddedKafka,
-    topic: str,
-    group: str,
-    tmp_path: Path,
-    run_available_now: Callable[..., DataFrame],
-    kept: bool,
-) -> None:
-    def fill() -> None:
-        for partition in range(4):
-            kafka.produce(topic, ["v"] * 30, partition=partition)
-
-    def run() -> list[tuple[int, int]]:
-        frame = stream(spark, kafka, topic, group).select("partition", "offset")
-        found = run_available_now(frame, checkpoint=tmp_path / "kept" if kept else None)
-        return sorted((row.partition, row.offset) for row in found.collect())
-
-    def reset(offset: int) -> None:
-        to = ("--to-offset", str(offset), "--execute")
-        kafka.consumer_groups("--reset-offsets", "--group", group, "--topic", topic, *to)
-
-    def offsets(start: int, end: int) -> list[tuple[int, int]]:
-        return [(partition, offset) for partition in range(4) for offset in range(start, end)]
-
-    fill()
-    assert run() == offsets(0, 30)
-    reset(10)
-    assert run() == offsets(10, 30)
-    fill()
-    reset(45)
-    assert run() == offsets(45, 60)
-
-
 def test_a_new_checkpoint_goes_on_at_the_groups_offsets(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
 ) -> None:

@@ -1,0 +1,46 @@
+"""A query in the tests' own Spark, and what can happen to it in order. What dies is a ``query_process``."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from tests.integration.query_process import POLL_S, Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+class Reader:
+    """A query whose batches end when they may."""
+
+    def __init__(self, spark: SparkSession, options: dict[str, str], held: bool = False) -> None:
+        self.places: list[Place] = []
+        self.read_by_held: list[Place] = []
+        self.may_end = threading.Event()
+        self._one_more = threading.Semaphore(0)
+        if not held:
+            self.may_end.set()
+        frame = spark.readStream.format("kafka-group").options(**options).load()
+        self.query: StreamingQuery = frame.writeStream.foreachBatch(self._batch).start()
+
+    def _batch(self, rows: DataFrame, number: int) -> None:
+        places = [(row.partition, row.offset) for row in rows.select("partition", "offset").collect()]
+        if not self.may_end.is_set():
+            self.read_by_held = places
+            while not (self.may_end.wait(POLL_S) or self._one_more.acquire(blocking=False)):
+                pass
+        self.places += places
+
+    def hold(self) -> None:
+        """No batch ends from here on."""
+        self.may_end.clear()
+
+    def end_one(self) -> None:
+        """Lets the batch that is held end, or the next one."""
+        self._one_more.release()
+
+    def stop(self) -> None:
+        self.may_end.set()
+        self.query.stop()
