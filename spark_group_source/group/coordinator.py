@@ -12,7 +12,7 @@ from spark_group_source.group import assignment
 from spark_group_source.group.assignment import Member
 from spark_group_source.group.channel import Channel
 from spark_group_source.group.counters import Timings
-from spark_group_source.group.description import PROTOCOL_TYPE
+from spark_group_source.group.description import PROTOCOL_TYPE, GroupDescription, describe
 from spark_group_source.group.events import Joined, Refused, Synced
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
@@ -116,6 +116,10 @@ class Coordinator:
         if isinstance(answer, Refused):
             return answer
         return self._channel.refused("Heartbeat", answer.error_code) if answer.error_code else None
+
+    def describe(self, deadline: Deadline) -> GroupDescription | Refused:
+        """State and members of the group."""
+        return describe(self._channel, self._settings.group_id, deadline)
 
     def leave(self, member_id: str, reason: str, deadline: Deadline) -> Refused | None:
         """Leaves the group, so that its partitions move at once; ``None`` when the broker has confirmed."""

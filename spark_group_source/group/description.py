@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from kafka.protocol.admin import DescribeGroupsRequest
+
+from spark_group_source.clock import Deadline
 from spark_group_source.group.assignment import decode_assignment
+from spark_group_source.group.channel import Channel
+from spark_group_source.group.events import Refused
 from spark_group_source.offsets import TopicPartition
 
 PROTOCOL_TYPE = "consumer"
+STABLE = "Stable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +55,16 @@ def interpret(group: Any) -> GroupDescription:
     ]
     ordered = tuple(sorted(members, key=lambda each: (each.client_id, each.member_id)))
     return GroupDescription(group.group_state or "", group.protocol_data or "", ordered)
+
+
+def describe(channel: Channel, group_id: str, deadline: Deadline) -> GroupDescription | Refused:
+    """State and members of the group.
+
+    Of a group of Kafka 4's own protocol (KIP-848) this request tells none.
+    """
+    request = DescribeGroupsRequest(version=5, groups=[group_id], include_authorized_operations=False)
+    answer = channel.call(request, deadline)
+    if isinstance(answer, Refused):
+        return answer
+    group = answer.groups[0]
+    return channel.refused("DescribeGroups", group.error_code) if group.error_code else interpret(group)

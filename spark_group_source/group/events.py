@@ -50,7 +50,7 @@ class BatchDone:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionChanged:
-    """Topics or partition counts are no longer those that were assigned."""
+    """Topics or partition counts are no longer those that were assigned, or not all were assigned."""
 
     why: str
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from spark_group_source.clock import Deadline
@@ -18,7 +17,7 @@ from spark_group_source.error_codes import UNKNOWN_MEMBER_ID
 from spark_group_source.group.channel import Channel
 from spark_group_source.group.commits import Committed
 from spark_group_source.group.counters import Timings
-from spark_group_source.group.description import GroupDescription, interpret
+from spark_group_source.group.description import GroupDescription, describe
 from spark_group_source.group.events import Refused
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
@@ -129,15 +128,5 @@ class GroupOffsets:
         return self._channel.refused("OffsetFetch", group.error_code) if group.error_code else found
 
     def describe(self, deadline: Deadline) -> GroupDescription | Refused:
-        """State and members of the group.
-
-        Of a group of Kafka 4's own protocol (KIP-848) this request tells none.
-        """
-        request = DescribeGroupsRequest(
-            version=5, groups=[self._settings.group_id], include_authorized_operations=False
-        )
-        answer = self._channel.call(request, deadline)
-        if isinstance(answer, Refused):
-            return answer
-        group = answer.groups[0]
-        return self._channel.refused("DescribeGroups", group.error_code) if group.error_code else interpret(group)
+        """State and members of the group; of a group of Kafka 4's own protocol (KIP-848) none."""
+        return describe(self._channel, self._settings.group_id, deadline)

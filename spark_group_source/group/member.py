@@ -263,8 +263,8 @@ class Member:
             return
         self._pulse.well()
         if self._rounds.look_due():
-            if self._rounds.outdated():
-                self._post(SubscriptionChanged("topics or their partitions changed"))
+            if why := self._rounds.outdated():
+                self._post(SubscriptionChanged(why))
         elif me.phase is Phase.STABLE:
             # Not while draining: it may take half a session, and the hand-over has a deadline.
             self._listener.heard(me)

@@ -12,10 +12,12 @@ from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import AuthenticationFailed, GroupSourceError, OptionError
 from spark_group_source.group import assignment
 from spark_group_source.group.coordinator import Coordinator, Round
+from spark_group_source.group.description import STABLE
 from spark_group_source.group.events import Joined, Refused, Synced
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
 from spark_group_source.group.verdicts import Verdict
+from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.interrupt import Interrupt
 
@@ -35,6 +37,7 @@ class Rounds:
         self._layout = assignment.Layout({})
         self._round: Round | None = None
         self._next_look = 0.0
+        self._may_be_back = settings.instance_id is not None and self.cooperative
 
     @property
     def cooperative(self) -> bool:
@@ -78,7 +81,7 @@ class Rounds:
         answer = self._coordinator.sync(self._round, shares, deadline, interrupt)
         if isinstance(answer, Refused):
             return answer
-        self._next_look = self._clock() + self._settings.metadata_max_age
+        self._next_look = self._clock() + (0.0 if self._may_be_back else self._settings.metadata_max_age)
         self._assignors.assigned(self._round.assignor, answer.assigned, self._round.joined.generation)
         return answer
 
@@ -91,10 +94,11 @@ class Rounds:
         """Whether it is time to look at the topics again."""
         return self._clock() >= self._next_look
 
-    def outdated(self) -> bool:
-        """Looks for topics that match now; as the leader also for partitions added to any of the group's topics.
+    def outdated(self) -> str:
+        """Why another round is needed, empty where none is.
 
-        Whether there are others than were assigned; the next round is about those.
+        Topics match now that did not, or, as the leader sees it, partitions were added to any of the group's; the next
+        round is about those. Or this is a static member that is back, and nobody owns some: see :meth:`_unowned`.
         """
         self._next_look = self._clock() + self._settings.metadata_max_age
         deadline = self._between_heartbeats()
@@ -102,12 +106,32 @@ class Rounds:
             topics = frozenset(self._settings.subscription.find(self._cluster, deadline))
             leads = self._round is not None and self._round.leads
             layout = self._look(set(self._layout.partitions) | topics, deadline) if leads else self._layout
+            unowned = self._unowned(topics, deadline) if self._may_be_back else frozenset()
         except GroupSourceError as error:
             log.warning("group %s: the topics could not be looked at: %s", self._settings.group_id, error)
-            return False
+            return ""
         changed = layout != self._layout or topics != self._topics
         self._topics = topics
-        return changed
+        if changed:
+            return "topics or their partitions changed"
+        return f"nobody owns {', '.join(map(str, sorted(unowned)[:10]))}" if unowned else ""
+
+    def _unowned(self, topics: frozenset[str], deadline: Deadline) -> Partitions:
+        """Partitions without an owner in a group that does not rebalance; looked for once.
+
+        A static member gets its last share when it is back, without a new round. Where its former self died while it
+        gave partitions up, these are in nobody's share: that was to be settled by the round for which it did not live.
+        """
+        found = self._coordinator.describe(deadline)
+        if isinstance(found, Refused):
+            log.warning("group %s: the group's shares could not be seen: %s", self._settings.group_id, found.why)
+            return frozenset()
+        layout = self._look(set(topics), deadline).partitions
+        self._may_be_back = False
+        if found.state != STABLE:
+            return frozenset()
+        owned = frozenset[TopicPartition]().union(*(each.partitions for each in found.members))
+        return frozenset(TopicPartition(name, number) for name in layout for number in layout[name]) - owned
 
     def _shares(self, turn: Round) -> dict[str, bytes]:
         """Everybody's share where this member is to assign, from metadata asked for now: stale ones would leave new

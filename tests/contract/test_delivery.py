@@ -158,6 +158,20 @@ def test_a_batch_planned_while_a_hand_over_waits_leaves_out_what_moves(bench: Be
     assert bench.committed()[0] == 5
 
 
+def test_what_a_static_member_was_giving_up_when_it_died_finds_an_owner_when_it_is_back(bench: Bench) -> None:
+    bench.produce(5, 5, 5, 5)
+    first = bench.start(kafka_group_instance_id="one")
+    first.begin()
+    second = bench.query()
+    second.driver.start(BatchOffset())
+    eventually(lambda: first.me.phase is Phase.DRAINING, "the hand-over to wait for the batch")
+    first.close()  # as when it dies: a static member does not leave
+    # It gets the share of its former self without a new round, and that one would have given the rest away.
+    again = bench.start(first.end, kafka_group_instance_id="one")
+    eventually(lambda: len(again.owns()) == len(second.owns()) == 2, "an owner of every partition")
+    assert again.owns() | second.owns() == {0, 1, 2, 3}
+
+
 def test_hand_over_does_not_wait_when_nothing_is_in_flight(bench: Bench) -> None:
     bench.produce(5, 5, 5, 5)
     first = bench.start().idle()

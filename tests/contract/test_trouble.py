@@ -444,9 +444,15 @@ def test_a_static_member_does_not_leave_and_its_next_run_takes_its_place(on_fake
     first = on_fake.start(kafka_group_instance_id="one")
     first.close()
     assert not any(api == "LeaveGroup" for api, _, _ in fake.requests)
+    generation = fake.group(on_fake.group).generation
     again = on_fake.start(kafka_group_instance_id="one")
     assert again.owns() == {0, 1, 2, 3}
     assert len(fake.group(on_fake.group).members) == 1
+    # It looks whether its former self has left anything to nobody, and that is no reason for another round.
+    eventually(lambda: any(api == "DescribeGroups" for api, _, _ in fake.requests), "the look")
+    beats = sum(api == "Heartbeat" for api, _, _ in fake.requests)
+    eventually(lambda: sum(api == "Heartbeat" for api, _, _ in fake.requests) > beats + 1, "heartbeats")
+    assert fake.group(on_fake.group).generation == generation
 
 
 def test_a_second_member_with_the_same_instance_id_fences_the_first_which_says_so(on_fake: Bench) -> None:

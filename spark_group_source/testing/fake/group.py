@@ -62,16 +62,14 @@ class FakeGroup:
         answer.error_code = self._admit(request, member_id)
         if answer.error_code:
             return
-        self._prepare()
-        since = self.generation
-        while self.generation == since and member_id in self.members and not self.closed:
-            self._complete()
-            if self.generation == since:
-                self.changed.wait(min(0.5, max(0.01, self._prepared_by - time.monotonic())))
+        returned = not self.members[member_id].joined
+        if not returned:
+            self._await_generation(member_id)
         if member_id not in self.members:
             answer.error_code = UNKNOWN_MEMBER
             return
         answer.generation_id, answer.leader, answer.protocol_name = self.generation, self.leader, self.protocol
+        answer.skip_assignment = returned and member_id == self.leader
         listed = self.members.values() if member_id == self.leader else ()
         answer.members = [
             JoinGroupResponse.JoinGroupResponseMember(
@@ -82,9 +80,9 @@ class FakeGroup:
 
     def _admit(self, request: Any, member_id: str) -> int:
         instance, protocols = request.group_instance_id, {each.name: bytes(each.metadata) for each in request.protocols}
+        former = None
         if instance is not None and not request.member_id:
-            # A static member that was restarted takes the place of its former self.
-            self.members.pop(self._instances.get(instance, ""), None)
+            former = self.members.pop(self._instances.get(instance, ""), None)
             self._instances[instance] = member_id
         elif member_id not in self._promised and (errno := self.refusal(member_id, instance)):
             return errno
@@ -92,8 +90,21 @@ class FakeGroup:
             if other.id != member_id and not protocols.keys() & other.protocols.keys():
                 return INCONSISTENT_PROTOCOL
         self._promised.discard(member_id)
-        self.members[member_id] = FakeMember(member_id, instance, protocols, request.rebalance_timeout_ms / 1000)
+        member = FakeMember(member_id, instance, protocols, request.rebalance_timeout_ms / 1000)
+        self.members[member_id] = member
+        if former is not None and self.state == STABLE and self.protocol in protocols:
+            # A static member that is back takes the place and the share of its former self, in the same generation.
+            member.joined, member.assignment = False, former.assignment
+            self.leader = member_id if self.leader == former.id else self.leader
         return 0
+
+    def _await_generation(self, member_id: str) -> None:
+        self._prepare()
+        since = self.generation
+        while self.generation == since and member_id in self.members and not self.closed:
+            self._complete()
+            if self.generation == since:
+                self.changed.wait(min(0.5, max(0.01, self._prepared_by - time.monotonic())))
 
     def _prepare(self) -> None:
         if self.state != PREPARING:
