@@ -19,9 +19,7 @@ from spark_group_source.testing import EmbeddedKafka
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).parent / "run_query.py"
-PATIENCE_S = 240.0
-"""What a Spark may take to start and to read a batch where several start on a machine that is slow."""
-
+PATIENCE_S = 180.0
 POLL_S = 0.05
 
 Place = tuple[int, int]
@@ -201,7 +199,7 @@ class QueryProcess:
         assert self._process is not None
         code = self._process.wait(deadline)
         assert code == 0, f"exit code {code}: {self.log()[-4000:]}"
-        eventually(lambda: not self.processes(), 60, "the end of all its processes")
+        eventually(lambda: not self.processes(), what="the end of all its processes")
 
     def kill(self) -> None:
         """Ends all of its processes at once, as the loss of the machine would (SIGKILL)."""

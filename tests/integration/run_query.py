@@ -60,7 +60,7 @@ def main(place: str) -> None:
         while held(work, number):
             time.sleep(POLL_S)
 
-    if settings.get("beside"):
+    if settings["beside"]:
         other = {**settings["options"], "kafka.group.id": settings["beside"]}
         spark.readStream.format("kafka-group").options(**other).load().writeStream.format("noop").start()
     reader = spark.readStream.format("kafka-group").options(**settings["options"])
