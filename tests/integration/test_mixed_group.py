@@ -131,8 +131,12 @@ class Java(Consumer):
         for name in ("partition", "offset"):
             arguments += ["--property", f"print.{name}=true"]
         main = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+        # Its log goes nowhere: in a pipe that nobody reads, the lines of many rebalances would stop it.
         self._process = subprocess.Popen(
-            java_command(kafka.libs, "256m", main, arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            java_command(kafka.libs, "256m", main, arguments),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
 
     def __exit__(self, *_: object) -> None:
