@@ -141,9 +141,10 @@ def test_executors_of_a_local_cluster_keep_connections_between_tasks(run: tuple[
     reading.finish(reading.start(*LOCAL_CLUSTER, PYTHONPATH=str(REPOSITORY)))
     assert sorted(reading.places()) == sorted(everything)
     used = Counter(each for note in reading.notes() for each in note["connections"])
-    # 12 tasks on two executors of one core: each connects once, and once more where a batch waits in both workers.
+    # Each of two executors has two workers, as a batch waits in both, and a worker has a connection to the bootstrap
+    # address and one to the broker. Without keeping them it would be two for each of the 12 tasks.
     assert used.total() >= 12
-    assert len(used) <= 4, used
+    assert len(used) <= 8, used
 
 
 @pytest.mark.slow
