@@ -50,7 +50,7 @@ def test_when_the_driver_dies_readers_in_mid_batch_and_idle_leave_their_groups_a
     os.kill(run.jvm() if victim == "jvm" else run.script(), number)
     took = eventually(lambda: {kafka.group_state(each) for each in (group, idle)} == {"Empty"}, LEAVE_S, "leaving")
     run.release()
-    ended = eventually(lambda: not run.processes(), END_S, "the end of all processes")
+    ended = eventually(lambda: not run.processes(), what="the end of all processes")
     print(f"{launcher}, {number.name} of {victim}: left after {took:.1f} s, no process after {took + ended:.1f} s")
 
 
