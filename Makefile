@@ -45,7 +45,7 @@ contract: $(VENV)/test.stamp | java ## the delivery contract, on a fake and on r
 integration: $(VENV)/test.stamp | java ## tests with real Kafka and Spark
 	$(BIN)/pytest tests/integration -m 'not slow' $(PARALLEL) $(PYTEST_ARGS)
 
-chaos: $(VENV)/test.stamp | java ## what takes minutes: long batches, members that come and go at random
+chaos: $(VENV)/test.stamp | java ## what takes minutes: members that come and go at random, long batches, clusters
 	$(BIN)/pytest tests/integration -m slow $(PYTEST_ARGS)
 
 soak: $(VENV)/demo.stamp | java ## half an hour idle and half an hour busy: memory and idle CPU of the reader
