@@ -127,7 +127,7 @@ class _View:
         self._bar.update(self._backlog.done - self._bar.n)
         self._bar.refresh()
 
-    def _set_total(self, total: int) -> None:
+    def _set_total(self, total: float) -> None:
         """A notebook's bar learns of a total by reset() alone, which also forgets what was done, and since when."""
         bar = self._bar
         if bar.disable or total == bar.total:

@@ -68,7 +68,8 @@ def drawn(bar: Any, done: int) -> None:
 def test_in_a_notebook_the_bar_is_as_long_as_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_group_source.lag.progress_bar.tqdm", tqdm.notebook.tqdm)
     query = FakeQuery()
-    with progress_bar(query, display=False) as bar:
+    with progress_bar(query, display=False) as made:
+        bar: Any = made  # a notebook's
         _, widget, _ = bar.container.children
         query.batch(0, 20, log=80)
         drawn(bar, 20)
