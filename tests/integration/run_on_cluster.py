@@ -73,9 +73,10 @@ def connections(daemon: int, port: int) -> list[str]:
         return []
     held = set()
     for pid in Path(f"/proc/{daemon}/task/{daemon}/children").read_text().split():
-        for each in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):  # closed meanwhile
-                held.add(os.readlink(each))
+        with contextlib.suppress(OSError):  # ended meanwhile
+            for each in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):  # closed meanwhile
+                    held.add(os.readlink(each))
     table = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return [row[1] for row in table if int(row[2].rpartition(":")[2], 16) == port and f"socket:[{row[9]}]" in held]
 
