@@ -8,9 +8,9 @@ below the job's. A query that fails leaves its partitions to the others, which g
 have ended. Worth it where a batch waits for something that is slow, or where one bad partition must not hold up all.
 
 The output is that of group_to_parquet, with a run=ID for each query. Each record is there once, but for one case: when
-the job is killed and starts again after its members' sessions have ended, partitions may go to another query, which
-reads again what was in the batch that was cut short. With --static they stay where they were for as long as
-kafka.session.timeout.ms, and start again without a rebalance. Its names must be this job's alone.
+the job is killed while partitions are handed over, or starts again after its members' sessions have ended, partitions
+may go to another query, which reads again what was in the batch that was cut short. With --static they stay where they
+were for as long as kafka.session.timeout.ms, and start again without a rebalance. Its names must be this job's alone.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ class Rounds:
         self._layout = assignment.Layout({})
         self._round: Round | None = None
         self._next_look = 0.0
-        self._may_be_back = settings.instance_id is not None and self.cooperative
+        self._is_back = None if settings.instance_id is not None and self.cooperative else False
+        """Whether this is a static member that was in the group and has not looked what it left; None: not known."""
 
     @property
     def cooperative(self) -> bool:
@@ -54,6 +55,8 @@ class Rounds:
         Raises:
             Interrupted: the query ends.
         """
+        if self._is_back is None:
+            self._is_back = self._known()
         subscriptions = self._assignors.subscriptions(self._topics, me.owned, me.generation)
         answer = self._coordinator.join(me, subscriptions, deadline, interrupt)
         if isinstance(answer, Refused):
@@ -81,7 +84,7 @@ class Rounds:
         answer = self._coordinator.sync(self._round, shares, deadline, interrupt)
         if isinstance(answer, Refused):
             return answer
-        self._next_look = self._clock() + (0.0 if self._may_be_back else self._settings.metadata_max_age)
+        self._next_look = self._clock() + (self._settings.metadata_max_age if self._is_back is False else 0.0)
         self._assignors.assigned(self._round.assignor, answer.assigned, self._round.joined.generation)
         return answer
 
@@ -106,7 +109,7 @@ class Rounds:
             topics = frozenset(self._settings.subscription.find(self._cluster, deadline))
             leads = self._round is not None and self._round.leads
             layout = self._look(set(self._layout.partitions) | topics, deadline) if leads else self._layout
-            unowned = self._unowned(topics, deadline) if self._may_be_back else frozenset()
+            unowned = frozenset() if self._is_back is False else self._unowned(topics, deadline)
         except GroupSourceError as error:
             log.warning("group %s: the topics could not be looked at: %s", self._settings.group_id, error)
             return ""
@@ -116,18 +119,26 @@ class Rounds:
             return "topics or their partitions changed"
         return f"nobody owns {', '.join(map(str, sorted(unowned)[:10]))}" if unowned else ""
 
+    def _known(self) -> bool | None:
+        """Whether the group knows this static member already, ``None`` where that cannot be seen now."""
+        found = self._coordinator.describe(self._between_heartbeats())
+        if isinstance(found, Refused):
+            return None
+        return any(each.instance_id == self._settings.instance_id for each in found.members)
+
     def _unowned(self, topics: frozenset[str], deadline: Deadline) -> Partitions:
         """Partitions without an owner in a group that does not rebalance; looked for once.
 
         A static member gets its last share when it is back, without a new round. Where its former self died while it
         gave partitions up, these are in nobody's share: that was to be settled by the round for which it did not live.
+        A new member does not look: what it is to get may still be read by a batch, and is given up without it.
         """
         found = self._coordinator.describe(deadline)
         if isinstance(found, Refused):
             log.warning("group %s: the group's shares could not be seen: %s", self._settings.group_id, found.why)
             return frozenset()
         layout = self._look(set(topics), deadline).partitions
-        self._may_be_back = False
+        self._is_back = False
         if found.state != STABLE:
             return frozenset()
         owned = frozenset[TopicPartition]().union(*(each.partitions for each in found.members))

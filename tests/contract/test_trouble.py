@@ -448,11 +448,23 @@ def test_a_static_member_does_not_leave_and_its_next_run_takes_its_place(on_fake
     again = on_fake.start(kafka_group_instance_id="one")
     assert again.owns() == {0, 1, 2, 3}
     assert len(fake.group(on_fake.group).members) == 1
-    # It looks whether its former self has left anything to nobody, and that is no reason for another round.
-    eventually(lambda: any(api == "DescribeGroups" for api, _, _ in fake.requests), "the look")
+    # Each asks whether it is back; one that is looks for what it left to nobody, and here asks for no other round.
+    eventually(lambda: sum(api == "DescribeGroups" for api, _, _ in fake.requests) == 3, "the look")
     beats = sum(api == "Heartbeat" for api, _, _ in fake.requests)
     eventually(lambda: sum(api == "Heartbeat" for api, _, _ in fake.requests) > beats + 1, "heartbeats")
     assert fake.group(on_fake.group).generation == generation
+
+
+def test_a_new_static_member_waits_for_a_hand_over_and_asks_for_no_other_round(on_fake: Bench, fake: FakeKafka) -> None:
+    on_fake.produce(5, 5, 5, 5)
+    first = on_fake.start()
+    first.begin()
+    second = on_fake.query(kafka_group_instance_id="two")
+    second.driver.start(second.end)
+    eventually(lambda: first.me.phase is Phase.DRAINING, "the hand-over to wait for the batch")
+    beats = sum(api == "Heartbeat" for api, _, _ in fake.requests)
+    eventually(lambda: sum(api == "Heartbeat" for api, _, _ in fake.requests) > beats + 5, "heartbeats of both")
+    assert (fake.group(on_fake.group).state, fake.group(on_fake.group).generation) == ("Stable", 2)
 
 
 def test_a_second_member_with_the_same_instance_id_fences_the_first_which_says_so(on_fake: Bench) -> None:

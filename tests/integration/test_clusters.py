@@ -31,6 +31,8 @@ from tests.integration.standing import fill
 
 SCRIPT = Path(__file__).parent / "run_on_cluster.py"
 LOCAL_CLUSTER = ("--master", "local-cluster[2,1,1024]")
+THIS_TREE = ("--conf", f"spark.executorEnv.PYTHONPATH={REPOSITORY}")
+"""Executors do not have the driver's PYTHONPATH: they would take what is installed."""
 
 Place = tuple[int, int]
 
@@ -138,7 +140,7 @@ def test_a_packed_environment_is_the_executors_python(
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 def test_executors_of_a_local_cluster_keep_connections_between_tasks(run: tuple[Run, set[Place]]) -> None:
     reading, everything = run
-    reading.finish(reading.start(*LOCAL_CLUSTER, PYTHONPATH=str(REPOSITORY)))
+    reading.finish(reading.start(*LOCAL_CLUSTER, *THIS_TREE, PYTHONPATH=str(REPOSITORY)))
     assert sorted(reading.places()) == sorted(everything)
     used = Counter(each for note in reading.notes() for each in note["connections"])
     # Each of two executors has two workers, as a batch waits in both, and a worker has a connection to the bootstrap
@@ -153,7 +155,7 @@ def test_a_worker_killed_in_mid_batch_loses_nothing_and_repeats_nothing(
 ) -> None:
     reading, everything = run
     (reading.work / "hold").touch()
-    running = reading.start(*cluster.submit, PYTHONPATH=str(REPOSITORY))
+    running = reading.start(*cluster.submit, *THIS_TREE, PYTHONPATH=str(REPOSITORY))
     try:
         eventually(lambda: reading.notes() or running.poll() is not None, PATIENCE_S, what="a task")
         assert running.poll() is None, reading.log()
