@@ -167,7 +167,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("cases", nargs="*", choices=[*names, []], metavar="CASE", help="only these")
-    add("--quick", action="store_true", help=f"few cases and {QUICK_SHARE:.0%} of the records")
+    add("--quick", action="store_true", help=f"few cases and {QUICK_SHARE:.0%}% of the records")
     add("--peers", action="store_true", help=f"other ways to read, too, with the case {PEERS_CASE}")
     add("--only", choices=["ours"], help="kafka-group alone, without a JVM connector")
     add("--runs", type=_runs, default=LEAST_RUNS, metavar="N", help="measured runs of each source (%(default)s)")
