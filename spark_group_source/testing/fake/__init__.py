@@ -12,6 +12,7 @@ It speaks only the versions that this package sends. Time is not simulated: sess
 """
 
 from spark_group_source.testing.fake.faults import Fault
-from spark_group_source.testing.fake.kafka import Commit, FakeKafka
+from spark_group_source.testing.fake.group_answers import Commit
+from spark_group_source.testing.fake.kafka import FakeKafka
 
 __all__ = ["Commit", "FakeKafka", "Fault"]

@@ -6,35 +6,21 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from kafka.protocol import admin, consumer, metadata
+from kafka.protocol import consumer, metadata
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from spark_group_source.offsets import TopicPartition, numbers_by_topic
+from spark_group_source.testing.fake import group_answers
 from spark_group_source.testing.fake.faults import Fault, Faults
 from spark_group_source.testing.fake.group import UNKNOWN_MEMBER, FakeGroup
+from spark_group_source.testing.fake.group_answers import UNKNOWN_TOPIC, Commit, Partition
 from spark_group_source.testing.fake.log import NOT_LEADER, FakeLog
 from spark_group_source.testing.fake.server import REQUESTS, FakeBroker
 
-UNKNOWN_TOPIC, METADATA_TOO_LARGE, NOT_COORDINATOR, UNKNOWN_TOPIC_ID = 3, 12, 16, 100
+NOT_COORDINATOR, UNKNOWN_TOPIC_ID = 16, 100
 MAX_METADATA = 4096
-
-Partition = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """One OffsetCommit as it came, and the code of its answer (0: taken)."""
-
-    group: str
-    member_id: str
-    generation: int
-    offsets: dict[Partition, int]
-    metadata: str
-    error: int
 
 
 class FakeKafka:
@@ -181,9 +167,12 @@ class FakeKafka:
             coordinator(version=4, key=key, node_id=found.node, host="127.0.0.1", port=found.port, error_code=0)
         ]
 
+    def _misplaced(self, node: int) -> int:
+        return 0 if node == self.coordinator else NOT_COORDINATOR
+
     def _coordinated(self, request: Any, answer: Any, node: int, error: int) -> FakeGroup | None:
         """The group, where this broker coordinates it and no error was ordered."""
-        answer.error_code = error or (0 if node == self.coordinator else NOT_COORDINATOR)
+        answer.error_code = error or self._misplaced(node)
         if error == UNKNOWN_MEMBER:
             # A coordinator that says so does not wait for that member.
             self.group(request.group_id).remove(getattr(request, "member_id", ""))
@@ -213,95 +202,19 @@ class FakeKafka:
             ]
 
     def _DescribeGroups(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
-        group_of = admin.DescribeGroupsResponse.DescribedGroup
-        group = self.group(request.groups[0])
-        members = [
-            group_of.DescribedGroupMember(
-                version=5,
-                member_id=each.id,
-                group_instance_id=each.instance,
-                client_id="client",
-                client_host="/127.0.0.1",
-                member_assignment=each.assignment,
-            )
-            for each in group.members.values()
-        ]
-        errno = error or (0 if node == self.coordinator else NOT_COORDINATOR)
-        there = group.members or group.offsets
-        answer.groups = [
-            group_of(
-                version=5,
-                error_code=errno,
-                group_id=request.groups[0],
-                group_state=group.state if there else "Dead",
-                protocol_type="consumer" if there else "",
-                protocol_data=group.protocol,
-                members=[] if errno else members,
-            )
-        ]
+        name = request.groups[0]
+        answer.groups = [group_answers.described(name, self.group(name), error or self._misplaced(node))]
 
     def _OffsetCommit(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
         group = self.group(request.group_id)
-        refused = error or (NOT_COORDINATOR if node != self.coordinator else group.may_commit(request))
-        taken: dict[Partition, int] = {}
-        texts = set()
-        topic_of = consumer.OffsetCommitResponse.OffsetCommitResponseTopic
-        answer.topics = []
-        for topic in request.topics:
-            answered = topic_of(version=8, name=topic.name, partitions=[])
-            for part in topic.partitions:
-                text = part.committed_metadata or ""
-                known = part.partition_index in self.logs.get(topic.name, {})
-                errno = refused or (0 if known else UNKNOWN_TOPIC)
-                errno = errno or (METADATA_TOO_LARGE if len(text) > self._max_metadata else 0)
-                if not errno:
-                    group.offsets[topic.name, part.partition_index] = part.committed_offset, text
-                taken[topic.name, part.partition_index] = part.committed_offset
-                texts.add(text)
-                answered.partitions.append(
-                    topic_of.OffsetCommitResponsePartition(
-                        version=8, partition_index=part.partition_index, error_code=errno
-                    )
-                )
-                refused_any = errno
-            answer.topics.append(answered)
-        self.commits.append(
-            Commit(
-                request.group_id,
-                request.member_id,
-                request.generation_id_or_member_epoch,
-                taken,
-                "|".join(sorted(texts)),
-                refused_any,
-            )
-        )
+        refused = error or self._misplaced(node) or group.may_commit(request)
+        answer.topics, commit = group_answers.committed(request, group, self.logs, refused, self._max_metadata)
+        self.commits.append(commit)
 
     def _OffsetFetch(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
         asked = request.groups[0]
-        group_of = consumer.OffsetFetchResponse.OffsetFetchResponseGroup
-        topic_of = group_of.OffsetFetchResponseTopics
-        part_of = topic_of.OffsetFetchResponsePartitions
-        errno = error or (0 if node == self.coordinator else NOT_COORDINATOR)
         offsets = self.group(asked.group_id).offsets
-        everything = numbers_by_topic(TopicPartition(*tp) for tp in offsets)  # what no topics at all ask for
-        named = {} if asked.topics is None else {each.name: each.partition_indexes for each in asked.topics}
-        topics = []
-        for name, numbers in ({} if errno else everything if asked.topics is None else named).items():
-            parts = []
-            for number in numbers:
-                offset, text = offsets.get((name, number), (-1, ""))
-                parts.append(
-                    part_of(
-                        version=8,
-                        partition_index=number,
-                        committed_offset=offset,
-                        committed_leader_epoch=-1,
-                        metadata=text,
-                        error_code=0,
-                    )
-                )
-            topics.append(topic_of(version=8, name=name, partitions=parts))
-        answer.groups = [group_of(version=8, group_id=asked.group_id, topics=topics, error_code=errno)]
+        answer.groups = [group_answers.offsets(asked, offsets, error or self._misplaced(node))]
 
     def _ListOffsets(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
         topic_of = consumer.ListOffsetsResponse.ListOffsetsTopicResponse
