@@ -10,6 +10,7 @@ OLDEST := .venv-oldest
 NEWEST := .venv-newest
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
+CORE := tests/unit tests/integration -m '(core or not integration) and not slow'
 # Two processes, each with a Kafka and a Spark of its own where it needs them; each file of tests in one of them.
 PARALLEL ?= -n 2 --dist loadfile
 SOAK_ARGS ?=
@@ -59,10 +60,10 @@ test-brokers: $(VENV)/test.stamp | java ## the core of the tests on brokers from
 	  KAFKA_VERSION=$$version $(BIN)/pytest -m 'core and not slow' $(PYTEST_ARGS) || exit 1; done
 
 test-oldest: $(OLDEST)/test.stamp | java ## the core of the tests on the oldest PySpark, and the oldest Python there is
-	$(OLDEST)/bin/pytest tests/unit tests/integration -m '(core or not integration) and not slow' $(PARALLEL) $(PYTEST_ARGS)
+	$(OLDEST)/bin/pytest $(CORE) $(PARALLEL) $(PYTEST_ARGS)
 
 test-newest: $(NEWEST)/test.stamp | java ## the core of the tests on the newest Python there is
-	$(NEWEST)/bin/pytest tests/unit tests/integration -m '(core or not integration) and not slow' $(PARALLEL) $(PYTEST_ARGS)
+	$(NEWEST)/bin/pytest $(CORE) $(PARALLEL) $(PYTEST_ARGS)
 
 lint: $(VENV)/test.stamp ## ruff and mypy
 	$(BIN)/ruff check

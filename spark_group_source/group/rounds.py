@@ -6,7 +6,7 @@ As the leader it makes everybody's share, and looks from time to time whether to
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import AuthenticationFailed, GroupSourceError, OptionError
@@ -17,9 +17,10 @@ from spark_group_source.group.events import Joined, Refused, Synced
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
 from spark_group_source.group.verdicts import Verdict
-from spark_group_source.offsets import Partitions, TopicPartition
+from spark_group_source.offsets import Partitions, TopicPartition, names
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.interrupt import Interrupt
+from spark_group_source.wire.metadata import Topic
 
 log = logging.getLogger(__name__)
 
@@ -106,10 +107,11 @@ class Rounds:
         self._next_look = self._clock() + self._settings.metadata_max_age
         deadline = self._between_heartbeats()
         try:
-            topics = frozenset(self._settings.subscription.find(self._cluster, deadline))
+            found = self._settings.subscription.find(self._cluster, deadline)
+            topics = frozenset(found)
             leads = self._round is not None and self._round.leads
             layout = self._look(set(self._layout.partitions) | topics, deadline) if leads else self._layout
-            unowned = frozenset() if self._is_back is False else self._unowned(topics, deadline)
+            unowned = frozenset() if self._is_back is False else self._unowned(found, deadline)
         except GroupSourceError as error:
             log.warning("group %s: the topics could not be looked at: %s", self._settings.group_id, error)
             return ""
@@ -117,7 +119,7 @@ class Rounds:
         self._topics = topics
         if changed:
             return "topics or their partitions changed"
-        return f"nobody owns {', '.join(map(str, sorted(unowned)[:10]))}" if unowned else ""
+        return f"nobody owns {names(unowned)}" if unowned else ""
 
     def _known(self) -> bool | None:
         """Whether the group knows this static member already, ``None`` where that cannot be seen now."""
@@ -126,7 +128,7 @@ class Rounds:
             return None
         return any(each.instance_id == self._settings.instance_id for each in found.members)
 
-    def _unowned(self, topics: frozenset[str], deadline: Deadline) -> Partitions:
+    def _unowned(self, topics: Mapping[str, Topic], deadline: Deadline) -> Partitions:
         """Partitions without an owner in a group that does not rebalance; looked for once.
 
         A static member gets its last share when it is back, without a new round. Where its former self died while it
@@ -137,12 +139,12 @@ class Rounds:
         if isinstance(found, Refused):
             log.warning("group %s: the group's shares could not be seen: %s", self._settings.group_id, found.why)
             return frozenset()
-        layout = self._look(set(topics), deadline).partitions
         self._is_back = False
         if found.state != STABLE:
             return frozenset()
         owned = frozenset[TopicPartition]().union(*(each.partitions for each in found.members))
-        return frozenset(TopicPartition(name, number) for name in layout for number in layout[name]) - owned
+        there = [topic for topic in topics.values() if not topic.error]
+        return frozenset(TopicPartition(topic.name, number) for topic in there for number in topic.partitions) - owned
 
     def _shares(self, turn: Round) -> dict[str, bytes]:
         """Everybody's share where this member is to assign, from metadata asked for now: stale ones would leave new

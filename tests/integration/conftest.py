@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.java import BRIEF
+from spark_group_source.testing.local_spark import SETTINGS
 from tests.integration import secured as secured_kafka
 from tests.integration.query_process import QueryProcess, source_options
 from tests.integration.reader import Reader
@@ -25,7 +25,7 @@ def environment() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_CONF_DIR"] = str(REPOSITORY / "conf")
-    os.environ["SPARK_SUBMIT_OPTS"] = f"{BRIEF} -XX:+UseSerialGC"
+    os.environ["SPARK_SUBMIT_OPTS"] = str(SETTINGS["spark.driver.extraJavaOptions"])
 
 
 @pytest.fixture(scope="session")
