@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +13,9 @@ from spark_group_source.testing import EmbeddedKafka, cluster
 from spark_group_source.testing.errors import EmbeddedKafkaError
 from spark_group_source.testing.groups import GroupPartition
 from spark_group_source.testing.ports import free_ports
+
+if TYPE_CHECKING:
+    import confluent_kafka
 
 PATIENCE_S = 90.0
 
@@ -23,19 +27,35 @@ def own() -> Iterator[EmbeddedKafka]:
         yield running
 
 
+def member(kafka: EmbeddedKafka, topic: str, group: str) -> confluent_kafka.Consumer:
+    """A consumer in the group (librdkafka: kafka-python's may forget to join again, see test_mixed_group)."""
+    import confluent_kafka
+
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([topic])
+    return consumer
+
+
 def consume(kafka: EmbeddedKafka, topic: str, group: str, count: int) -> None:
     """Reads and commits as a member of the group, then leaves it."""
-    from kafka import KafkaConsumer
-
-    consumer = KafkaConsumer(
-        topic, bootstrap_servers=kafka.bootstrap_servers.split(","), group_id=group, auto_offset_reset="earliest"
-    )
+    consumer = member(kafka, topic, group)
     deadline = Deadline.after(PATIENCE_S)
     try:
         while count > 0:
             assert not deadline.expired()
-            count -= sum(map(len, consumer.poll(200).values()))
-        consumer.commit()
+            record = consumer.poll(0.2)
+            count -= record is not None and not record.error()
+        places = consumer.position(consumer.assignment())
+        for place in places:
+            place.offset = max(place.offset, 0)  # Negative where nothing was read.
+        consumer.commit(offsets=places, asynchronous=False)
     finally:
         consumer.close()
 
@@ -75,16 +95,12 @@ def test_kafkas_own_tool_tells_positions_and_lag(kafka: EmbeddedKafka, topic: Ca
 def test_plain_requests_tell_the_same_members_as_kafkas_own_tool(
     kafka: EmbeddedKafka, topic: Callable[..., str], group: str
 ) -> None:
-    from kafka import KafkaConsumer
-
-    # A broker may not know of a new topic yet when the consumer asks: it asks again soon.
-    servers = kafka.bootstrap_servers
-    consumer = KafkaConsumer(topic(partitions=3), bootstrap_servers=servers, group_id=group, metadata_max_age_ms=200)
+    consumer = member(kafka, topic(partitions=3), group)
     try:
         deadline = Deadline.after(PATIENCE_S)
         while [each.partitions for each in kafka.members(group)] != [3]:
             assert not deadline.expired()
-            consumer.poll(100)
+            consumer.poll(0.1)
         members = kafka.members(group)
         assert members == kafka.describe_members(group)
         assert group in kafka.active_groups()
