@@ -32,15 +32,6 @@ Offsets = Mapping[TopicPartition, int]
 EARLIEST, LATEST = -2, -1
 """What ListOffsets takes for the beginning and the end of a log, in place of a time."""
 
-NAMED = 20
-"""Partitions that a message about many of them names."""
-
-
-def names(partitions: Iterable[TopicPartition]) -> str:
-    """Partitions in a message: sorted, and no more than can be read."""
-    listed = [str(tp) for tp in sorted(partitions)]
-    return ", ".join(listed[:NAMED]) + (f" and {len(listed) - NAMED} more" if len(listed) > NAMED else "")
-
 
 def numbers_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     """Partition numbers of each topic, both sorted: the form in which requests name them."""

@@ -17,6 +17,7 @@ from spark_group_source.fetch.cursor import Cursor
 from spark_group_source.fetch.recovery import Recovery
 from spark_group_source.fetch.requests import Fetched, Wanted
 from spark_group_source.fetch.task import FetchTask
+from spark_group_source.listing import some
 from spark_group_source.records.decode import Decoder
 from spark_group_source.records.frames import Slice, frames
 from spark_group_source.wire.cluster import Cluster
@@ -27,8 +28,8 @@ from spark_group_source.wire.waiting import readable
 log = logging.getLogger(__name__)
 
 PURPOSE = "fetch"
-NAMED = 5
-"""Partitions that an error about many of them names."""
+TOLD = 5
+"""Ranges of which an error tells what is the matter with each."""
 
 
 def read(task: FetchTask) -> Generator[pa.RecordBatch, None, None]:
@@ -195,5 +196,4 @@ class Reading:
             return
         waiting = [f"{each.range} at {each.position} ({each.trouble})" for each in self._cursors if not each.done]
         if waiting:
-            more = f" and {len(waiting) - NAMED} more" if len(waiting) > NAMED else ""
-            raise DeadlineExceeded(f"Nothing could be fetched for {stuck:.0f} s of {', '.join(waiting[:NAMED])}{more}.")
+            raise DeadlineExceeded(f"Nothing could be fetched for {stuck:.0f} s of {some(waiting, most=TOLD)}.")

@@ -17,10 +17,11 @@ from spark_group_source.group.events import Joined, Refused, Synced
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
 from spark_group_source.group.verdicts import Verdict
-from spark_group_source.offsets import Partitions, TopicPartition, names
+from spark_group_source.listing import names
+from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.interrupt import Interrupt
-from spark_group_source.wire.metadata import Topic
+from spark_group_source.wire.metadata import Topic, partitions_of
 
 log = logging.getLogger(__name__)
 
@@ -143,8 +144,7 @@ class Rounds:
         if found.state != STABLE:
             return frozenset()
         owned = frozenset[TopicPartition]().union(*(each.partitions for each in found.members))
-        there = [topic for topic in topics.values() if not topic.error]
-        return frozenset(TopicPartition(topic.name, number) for topic in there for number in topic.partitions) - owned
+        return partitions_of(topic for topic in topics.values() if not topic.error) - owned
 
     def _shares(self, turn: Round) -> dict[str, bytes]:
         """Everybody's share where this member is to assign, from metadata asked for now: stale ones would leave new

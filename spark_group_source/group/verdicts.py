@@ -11,6 +11,7 @@ from enum import Enum, auto
 
 from spark_group_source.error_codes import GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, describe
 from spark_group_source.errors import AuthenticationFailed, GroupError, GroupSourceError
+from spark_group_source.listing import names
 
 
 class Verdict(Enum):
@@ -89,7 +90,7 @@ def denied(error: GroupSourceError) -> bool:
 
 def fatal(request: str, group: str, errno: int, topics: Collection[str] = ()) -> GroupError:
     """The error a query fails with when the group refuses it for good, where it does because of some topics."""
-    about = f" for {', '.join(sorted(set(topics))[:20])}" if topics else ""
+    about = f" for {names(set(topics))}" if topics else ""
     return GroupError(
         f"The group '{group}' answered {request} with {describe(errno)}{about}.", _ACTIONS.get(errno, ""), errno=errno
     )

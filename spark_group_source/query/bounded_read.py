@@ -15,7 +15,8 @@ from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.group.channel import until_answered
 from spark_group_source.group.events import Refused
 from spark_group_source.group.group_offsets import GroupOffsets
-from spark_group_source.offsets import NAMED, OffsetRange, Offsets, TopicPartition, names
+from spark_group_source.listing import names, some
+from spark_group_source.offsets import OffsetRange, Offsets, Partitions, TopicPartition
 from spark_group_source.options.bounds import Committed, EndAt, Place, StartAt
 from spark_group_source.options.modes import bounded_end, bounded_start
 from spark_group_source.options.table import SourceOptions
@@ -23,6 +24,7 @@ from spark_group_source.query.group_settings import group_settings
 from spark_group_source.query.resolution import check_names, resolve, within_logs
 from spark_group_source.query.start_check import StartCheck
 from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.metadata import partitions_of
 from spark_group_source.wire.settings import WireOptions
 
 log = logging.getLogger(__name__)
@@ -59,7 +61,7 @@ class _Plan:
         given = self._options
         subscription = group_settings(given).subscription
         topics = StartCheck(self._cluster, subscription, given.fail_on_data_loss, self._clock).topics(logged=())
-        partitions = {TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions}
+        partitions = partitions_of(topics.values())
         if not partitions:
             log.warning("no topic is found by %s: there is nothing to read", subscription)
         start, end = bounded_start(given), bounded_end(given)
@@ -74,7 +76,7 @@ class _Plan:
         _check_order(starts, ends, start, end)
         return [OffsetRange(*tp, starts[tp], ends[tp], topics[tp.topic].id) for tp in sorted(partitions)]
 
-    def _starts(self, at: StartAt, partitions: set[TopicPartition]) -> Offsets:
+    def _starts(self, at: StartAt, partitions: Partitions) -> Offsets:
         if not isinstance(at, Committed):
             return self._resolve(at, partitions)
         committed = self._committed(partitions)
@@ -88,13 +90,13 @@ class _Plan:
         starts = within_logs(committed, self._ask, self._options.fail_on_data_loss, f"{group} has committed")
         return starts | (self._resolve(at.otherwise, without) if at.otherwise else {})
 
-    def _resolve(self, at: Place, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
+    def _resolve(self, at: Place, partitions: Partitions) -> dict[TopicPartition, int]:
         return resolve(at, partitions, self._ask, self._options.fail_on_data_loss)
 
     def _ask(self, wanted: Offsets) -> Offsets:
         return log_offsets(self._cluster, wanted, read_committed=self._options.read_committed, deadline=self._deadline)
 
-    def _committed(self, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
+    def _committed(self, partitions: Partitions) -> dict[TopicPartition, int]:
         """What the group has committed; trouble that may heal is waited for."""
         offsets = GroupOffsets(self._cluster, group_settings(self._options))
         pause = self._cluster.options.retry_backoff_max
@@ -110,7 +112,6 @@ def _check_order(starts: Offsets, ends: Offsets, start: StartAt, end: EndAt) -> 
     wrong = [f"{tp} starts at {starts[tp]} and ends at {ends[tp]}" for tp in sorted(starts) if starts[tp] > ends[tp]]
     if wrong:
         options = " and ".join(f"'{each.option}'" for each in (start, end) if hasattr(each, "option"))
-        more = f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
         raise OptionError(
-            f"The read ends before it starts: {'; '.join(wrong[:NAMED])}{more}.", f"Look at {options}: they do not fit."
+            f"The read ends before it starts: {some(wrong, '; ')}.", f"Look at {options}: they do not fit."
         )

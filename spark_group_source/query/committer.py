@@ -13,7 +13,8 @@ from spark_group_source.group.commits import MARK, marked
 from spark_group_source.group.counters import Counters
 from spark_group_source.group.state import Membership
 from spark_group_source.group.verdicts import Verdict, denied, verdict
-from spark_group_source.offsets import Offsets, names
+from spark_group_source.listing import names
+from spark_group_source.offsets import Offsets
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.access import Access
 from spark_group_source.query.retry import Retry

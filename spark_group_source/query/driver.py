@@ -15,7 +15,7 @@ from spark_group_source.group.counters import Timings
 from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.member import Member
 from spark_group_source.group.state import Membership
-from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, TopicPartition
+from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets
 from spark_group_source.options.modes import stream_start
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.access import Access
@@ -30,6 +30,7 @@ from spark_group_source.query.share import Share
 from spark_group_source.query.start_check import StartCheck
 from spark_group_source.query.topic_ids import TopicIds
 from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.metadata import partitions_of
 from spark_group_source.wire.settings import WireOptions
 
 log = logging.getLogger(__name__)
@@ -78,9 +79,7 @@ class Driver:
         topics = check.topics(logged.ranges)
         self._losses.gone = check.gone(topics, logged.ranges)
         self._ids.restore(logged)
-        existing = frozenset(
-            TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions
-        )
+        existing = partitions_of(topics.values())
         if not logged.ranges:
             check_names(stream_start(self._options), existing)
         self._share.restore(logged.ends(), existing)

@@ -9,6 +9,7 @@ from collections.abc import Collection, Set
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DataLoss, GroupSourceError
 from spark_group_source.fetch.positions import log_offsets
+from spark_group_source.listing import names
 from spark_group_source.offsets import LATEST, Offsets, TopicPartition
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.wire.cluster import Cluster
@@ -48,13 +49,13 @@ def go_on_without(missing: Set[TopicPartition] | Set[str], fail_on_data_loss: bo
     """
     if not missing:
         return
-    names = ", ".join(str(each) for each in sorted(missing)[:20])
+    said = names(missing)
     if fail_on_data_loss:
         raise DataLoss(
-            f"{names} does not exist any more.",
+            f"{said} does not exist any more.",
             "Take the topic out of the subscription, or set failOnDataLoss to false to go on with the others.",
         )
-    log.warning("%s does not exist any more; the query goes on without, as failOnDataLoss is false", names)
+    log.warning("%s does not exist any more; the query goes on without, as failOnDataLoss is false", said)
 
 
 class LogEnds:
@@ -130,8 +131,7 @@ class LogEnds:
 
     def _tell(self, silent: Set[TopicPartition]) -> None:
         if silent != self._silent and silent:
-            names = ", ".join(str(tp) for tp in sorted(silent)[:20])
-            log.warning("no leader tells the end of %s; the query goes on with the others", names)
+            log.warning("no leader tells the end of %s; the query goes on with the others", names(silent))
         self._silent = silent
 
     def expire(self) -> None:

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from spark_group_source.errors import DataLoss, OptionError
-from spark_group_source.offsets import EARLIEST, LATEST, NAMED, Offsets, TopicPartition, names
+from spark_group_source.listing import names, some
+from spark_group_source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
 from spark_group_source.options.bounds import AtTime, Earliest, Exact, Latest, Place, StartAt, as_json
 
 log = logging.getLogger(__name__)
@@ -85,8 +86,7 @@ def within_logs(
         if wanted != found[tp]:
             outside.append(f"{wanted} for {tp}, whose log holds [{begin}, {end})")
     if outside:
-        more = f" and {len(outside) - NAMED} more" if len(outside) > NAMED else ""
-        what = f"{says} offset {'; '.join(outside[:NAMED])}{more}."
+        what = f"{says} offset {some(outside, '; ')}."
         if fail_on_data_loss:
             raise DataLoss(
                 what,

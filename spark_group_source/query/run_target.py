@@ -15,10 +15,11 @@ from spark_group_source.group.commits import Committed
 from spark_group_source.group.events import Refused
 from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.settings import GroupSettings
+from spark_group_source.listing import some
 from spark_group_source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
 from spark_group_source.query.log_ends import go_on_without
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.metadata import Topic
+from spark_group_source.wire.metadata import Topic, partitions_of
 
 log = logging.getLogger(__name__)
 
@@ -151,12 +152,12 @@ class RunTarget:
         for topic in topics.values():
             if topic.error and topic.name not in unknown:
                 raise _trouble(topic)
-        wanted = {TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions}
+        wanted = partitions_of(topics.values())
         found, missing = self._offsets(wanted, LATEST, deadline)
         silent = wanted - found.keys() - missing
         if silent or ((unknown or missing) and not patience.expired()):
-            names = ", ".join([*sorted(unknown), *map(str, sorted(silent | missing))][:20])
-            raise BrokerUnavailable(f"No broker tells the end of {names}.")
+            untold = [*sorted(unknown), *map(str, sorted(silent | missing))]
+            raise BrokerUnavailable(f"No broker tells the end of {some(untold)}.")
         go_on_without(unknown, self._fail_on_data_loss)
         go_on_without(missing, self._fail_on_data_loss)
         return found

@@ -11,6 +11,7 @@ from spark_group_source.error_codes import TOPIC_AUTHORIZATION_FAILED, describe
 from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION as UNKNOWN
 from spark_group_source.errors import BrokerUnavailable, TopicError
 from spark_group_source.group.subscription import Subscription
+from spark_group_source.listing import names
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.query.log_ends import go_on_without
 from spark_group_source.wire.cluster import Cluster
@@ -103,9 +104,8 @@ class StartCheck:
                     errno=errno,
                 )
         if absent - before:
-            names = ", ".join(map(str, sorted(absent - before)[:20]))
             raise TopicError(
-                f"{len(absent - before)} assigned partition(s) do not exist: {names}.",
+                f"{len(absent - before)} assigned partition(s) do not exist: {names(absent - before)}.",
                 "Correct 'assign', or add partitions to the topic.",
                 errno=UNKNOWN,
             )

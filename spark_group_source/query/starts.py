@@ -10,7 +10,8 @@ from spark_group_source.errors import DataLoss, DeadlineExceeded, OptionError
 from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.group.commits import resume_at
 from spark_group_source.group.events import Refused
-from spark_group_source.offsets import Offsets, Partitions, TopicPartition, names
+from spark_group_source.listing import names, some
+from spark_group_source.offsets import Offsets, Partitions, TopicPartition
 from spark_group_source.options.bounds import Committed, Earliest, Place
 from spark_group_source.options.modes import stream_start
 from spark_group_source.options.table import SourceOptions
@@ -113,7 +114,7 @@ class Starts:
         late = {tp: at for tp, at in starts.items() if at > 0}
         if not late:
             return starts
-        gaps = ", ".join(f"{tp} at offset {at}" for tp, at in sorted(late.items())[:20])
+        gaps = some([f"{tp} at offset {at}" for tp, at in sorted(late.items())])
         if self._options.fail_on_data_loss:
             raise DataLoss(
                 f"Partitions that are new to the group '{self._group_id}' do not begin at offset 0: {gaps}.",

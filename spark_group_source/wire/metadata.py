@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from kafka.protocol.metadata import MetadataRequest
 
+from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.wire import versions
 
 
@@ -41,6 +42,11 @@ class Metadata:
 
     brokers: Mapping[int, Broker] = field(default_factory=dict)
     topics: Mapping[str, Topic] = field(default_factory=dict)
+
+
+def partitions_of(topics: Iterable[Topic]) -> Partitions:
+    """All partitions of these topics."""
+    return frozenset(TopicPartition(topic.name, number) for topic in topics for number in topic.partitions)
 
 
 def build(topics: Collection[str] | None) -> Any:

@@ -16,6 +16,7 @@ PURE = {
     "errors",
     "clock",
     "offsets",
+    "listing",
     "options.parsing",
     "options.refused",
     "options.bounds",
