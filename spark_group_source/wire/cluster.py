@@ -89,7 +89,8 @@ class Cluster:
             if found.error_code not in _TRANSIENT_COORDINATOR:
                 raise _no_coordinator(group_id, found.error_code)
             rest = pause()
-            if deadline.remaining() <= rest:
+            # Another question that the deadline cuts short would tell less than this answer.
+            if deadline.remaining() <= rest + LEAST_TURN:
                 raise DeadlineExceeded(f"No broker coordinates the group '{group_id}' (error {found.error_code}).")
             time.sleep(rest)
 

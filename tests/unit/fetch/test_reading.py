@@ -231,8 +231,8 @@ def test_no_progress_is_an_error_in_time_that_names_range_position_and_why(fake:
     fake.next("Fetch", Fault(error=6), times=100_000)
     began = time.monotonic()
     with pytest.raises(DeadlineExceeded, match=r"t-0\[3, 20\) at 3 .*NOT_LEADER"):
-        offsets(read(task(fake, (0, 3, 20), patience=0.3)))
-    assert time.monotonic() - began < 3.0
+        offsets(read(task(fake, (0, 3, 20), patience=1.0)))
+    assert time.monotonic() - began < LONG / 2
 
 
 def test_a_log_that_may_only_seem_to_end_before_the_range_is_waited_for_and_then_an_error(fake: FakeKafka) -> None:
