@@ -42,6 +42,7 @@ SPARK_DOORS = {
     "spark.batch",
     "spark.source",
     "spark.input_partitions",
+    "spark.bytecode",
     "lag.listener",
     "__init__",
 }
