@@ -11,7 +11,7 @@ NEWEST := .venv-newest
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 # Each Python process that Spark starts is ready 0.7 s sooner; test-oldest goes without, as most users do.
-BYTECODE := -m spark_group_source.spark.bytecode > /dev/null
+BYTECODE = env -u SPARK_HOME $(@D)/bin/python -m spark_group_source.spark.bytecode > /dev/null
 CORE := tests/unit tests/integration -m '(core or not integration) and not slow'
 # Two processes, each with a Kafka and a Spark of its own where it needs them; each file of tests in one of them.
 PARALLEL ?= -n 2 --dist loadfile
@@ -107,7 +107,7 @@ java:
 $(VENV)/demo.stamp: pyproject.toml | java $(BIN)/python
 	@echo "== Installing PySpark and what else the demo needs into $(VENV) (a few minutes the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[spark,demo]'
-	@env -u SPARK_HOME $(BIN)/python $(BYTECODE)
+	@$(BYTECODE)
 	@touch $@
 
 $(VENV)/bench.stamp: $(VENV)/demo.stamp
@@ -125,13 +125,13 @@ $(VENV)/dist.stamp: pyproject.toml | $(BIN)/python
 $(VENV)/test.stamp: pyproject.toml | $(BIN)/python
 	@echo "== Installing PySpark and the test tools into $(VENV) (a few minutes the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
-	@env -u SPARK_HOME $(BIN)/python $(BYTECODE)
+	@$(BYTECODE)
 	@touch $@ $(VENV)/demo.stamp
 
 $(NEWEST)/test.stamp: pyproject.toml | $(NEWEST)/bin/python
 	@echo "== Installing PySpark and the test tools into $(NEWEST)"
 	@$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
-	@env -u SPARK_HOME $(NEWEST)/bin/python $(BYTECODE)
+	@$(BYTECODE)
 	@touch $@
 
 $(OLDEST)/test.stamp: pyproject.toml | $(OLDEST)/bin/python

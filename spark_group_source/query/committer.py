@@ -102,7 +102,7 @@ class Committer:
             log.warning("group %s: a commit failed and is tried again: %s", self._group_id, why)
             return
         raise CommitFailed(
-            f"The offsets of {names(frozenset(pending))} could not be committed to group '{self._group_id}' in"
+            f"The offsets of {names(pending)} could not be committed to group '{self._group_id}' in"
             f" {self._failed_in_a_row} tries: {why}.",
             "Look at the group's coordinator, raise groupCommit.numRetries, or set onCommitFailure to warn.",
         )

@@ -44,11 +44,11 @@ def loaded(archive: Path, module: str = "work", **environment: str) -> str:
     return python(archive, f"import tool.{module} as m; print(m.ANSWER, m.__file__)", **environment).strip()
 
 
-def rewrite(archive: Path, name: str, content: bytes) -> None:
+def rewrite(archive: Path, changed: dict[str, bytes]) -> None:
     with zipfile.ZipFile(archive) as source:
         held = {each: source.read(each) for each in source.namelist()}
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
-        for each, data in (held | {name: content}).items():
+        for each, data in (held | changed).items():
             target.writestr(each, data)
 
 
@@ -76,7 +76,7 @@ def test_a_second_time_changes_nothing(archive: Path) -> None:
 
 def test_source_that_was_changed_is_what_runs(archive: Path) -> None:
     add_bytecode(archive)
-    rewrite(archive, "tool/work.py", b"ANSWER = 7\n")
+    rewrite(archive, {"tool/work.py": b"ANSWER = 7\n"})
     assert loaded(archive).startswith("7 ")
 
 
@@ -84,8 +84,7 @@ def test_another_pythons_bytecode_is_passed_over_and_this_ones_can_be_added(arch
     add_bytecode(archive)
     with zipfile.ZipFile(archive) as source:
         others = {each: b"\0\0\r\n" + source.read(each)[4:] for each in source.namelist() if each.endswith(".pyc")}
-    for name, content in others.items():
-        rewrite(archive, name, content)
+    rewrite(archive, others)
     assert loaded(archive) == f"42 {archive}/tool/work.py"
     with pytest.warns(UserWarning, match="Duplicate name"):
         assert add_bytecode(archive) == 3
