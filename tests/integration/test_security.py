@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -94,9 +95,8 @@ def in_text(secured: Secured) -> dict[str, str]:
     ],
 )
 def test_who_proves_who_he_is_is_let_in(secured: Secured, options: Callable[[Secured], dict[str, str]]) -> None:
-    cluster = connected(options(secured))
-    assert cluster.connection(1, Deadline.after(LONG)).usable()
-    cluster.close()
+    with closing(connected(options(secured))) as cluster:
+        assert cluster.connection(1, Deadline.after(LONG)).usable()
 
 
 def quoted(text: str) -> str:
@@ -201,15 +201,15 @@ def test_a_certificate_that_was_renewed_is_used_by_new_connections(secured: Secu
 @pytest.mark.parametrize("how", ["password", "token"])
 def test_a_connection_is_replaced_before_the_broker_ends_its_session(secured: Secured, how: str) -> None:
     login = {"sasl_mechanism": "PLAIN", "sasl_username": ALICE, "sasl_password": PASSWORD}
-    cluster = connected(secured.options("SASL_PLAINTEXT", **(login if how == "password" else bearer("short_token"))))
+    options = secured.options("SASL_PLAINTEXT", **(login if how == "password" else bearer("short_token")))
     used = []
-    until = Deadline.after(SESSION_MS / 1000 * 2.5)
-    while not until.expired():
-        used.append(cluster.connection(1, Deadline.after(LONG), "heartbeats"))
-        ask(used[-1])  # the broker would end a connection of an old session here
-        time.sleep(0.05)
+    with closing(connected(options)) as cluster:
+        until = Deadline.after(SESSION_MS / 1000 * 2.5)
+        while not until.expired():
+            used.append(cluster.connection(1, Deadline.after(LONG), "heartbeats"))
+            ask(used[-1])  # the broker would end a connection of an old session here
+            time.sleep(0.05)
     assert 3 <= len(set(map(id, used))) <= 6
-    cluster.close()
 
 
 @pytest.fixture
