@@ -22,11 +22,15 @@ from spark_group_source.wire.interrupt import Interrupt
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What JoinGroup told about the new generation; ``members`` is empty unless this member is to assign."""
+    """What JoinGroup told about the new generation; ``members`` is empty unless this member leads.
+
+    A static leader that is back in its place leads and does not assign.
+    """
 
     joined: Joined
     assignor: str
     leads: bool
+    assigns: bool
     members: tuple[Member, ...] = ()
 
 
@@ -71,14 +75,12 @@ class Coordinator:
         if answer.error_code:
             return self._channel.refused("JoinGroup", answer.error_code, answer.member_id)
         leads = answer.leader == answer.member_id
-        to_assign = leads and not answer.skip_assignment
         return Round(
             Joined(answer.member_id, answer.generation_id),
             answer.protocol_name,
             leads,
-            tuple(Member(m.member_id, bytes(m.metadata), m.group_instance_id) for m in answer.members)
-            if to_assign
-            else (),
+            leads and not answer.skip_assignment,
+            tuple(Member(m.member_id, bytes(m.metadata), m.group_instance_id) for m in answer.members),
         )
 
     def sync(

@@ -36,6 +36,8 @@ class Rounds:
         self._clock = clock
         self._assignors = assignment.Assignors(settings.assignors, settings.rack)
         self._topics: frozenset[str] = frozenset()
+        self._watched: frozenset[str] = frozenset()
+        """The topics of all members, where this one leads: also those that do not exist now."""
         self._layout = assignment.Layout({})
         self._round: Round | None = None
         self._next_look = 0.0
@@ -111,7 +113,7 @@ class Rounds:
             found = self._settings.subscription.find(self._cluster, deadline)
             topics = frozenset(found)
             leads = self._round is not None and self._round.leads
-            layout = self._look(set(self._layout.partitions) | topics, deadline) if leads else self._layout
+            layout = self._look(self._watched | topics, deadline) if leads else self._layout
             unowned = frozenset() if self._is_back is False else self._unowned(found, deadline)
         except GroupSourceError as error:
             log.warning("group %s: the topics could not be looked at: %s", self._settings.group_id, error)
@@ -150,9 +152,9 @@ class Rounds:
         """Everybody's share where this member is to assign, from metadata asked for now: stale ones would leave new
         partitions to nobody."""
         if turn.leads:
-            topics = assignment.subscribed_topics(turn.members) | self._topics
-            self._layout = self._look(topics, self._between_heartbeats())
-        if not turn.members:
+            self._watched = self._topics | assignment.subscribed_topics(turn.members)
+            self._layout = self._look(self._watched, self._between_heartbeats())
+        if not turn.assigns:
             return {}
         return self._assignors.assign(turn.assignor, turn.members, self._layout)
 
@@ -160,7 +162,7 @@ class Rounds:
         """When an answer must be there that this thread waits for while it should heartbeat."""
         return Deadline.after(self._settings.heartbeat_timeout, self._clock)
 
-    def _look(self, topics: set[str], deadline: Deadline) -> assignment.Layout:
+    def _look(self, topics: frozenset[str], deadline: Deadline) -> assignment.Layout:
         found = self._cluster.metadata(topics, deadline).topics
         return assignment.Layout(
             {name: frozenset(topic.partitions) for name, topic in found.items() if topic.partitions and not topic.error}

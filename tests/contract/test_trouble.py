@@ -437,6 +437,30 @@ def test_a_look_at_the_topics_that_is_not_answered_does_not_end_the_session(on_f
     eventually(lambda: sum(api == "Heartbeat" for api, _, _ in fake.requests) > beats + 1, "heartbeats")
 
 
+@pytest.mark.parametrize("back", [False, True], ids=["leader", "static leader that is back"])
+def test_the_leader_finds_another_members_topic_that_is_made_anew(on_fake: Bench, fake: FakeKafka, back: bool) -> None:
+    def settled() -> bool:
+        generation, looks = fake.group(on_fake.group).generation, asked("Metadata")
+        eventually(lambda: asked("Metadata") > looks + 10, "looks at the topics")
+        return fake.group(on_fake.group).generation == generation
+
+    def asked(name: str) -> int:
+        return sum(api == name for api, _, _ in fake.requests)
+
+    often = {"kafka_metadata_max_age_ms": "50", "failOnDataLoss": "false"}
+    leader = on_fake.start(kafka_group_instance_id="one", **often)
+    other = on_fake.start(subscribe=fake.create_topic("other"), **often)
+    if back:
+        leader.close()
+        leader = on_fake.start(kafka_group_instance_id="one", **often)
+    assert fake.group(on_fake.group).leader == leader.me.member_id
+    eventually(lambda: other.owns() == {0}, "the share")
+    fake.delete_topic("other")
+    eventually(lambda: not other.me.owned and settled(), "the share without the deleted topic")
+    fake.create_topic("other")
+    eventually(lambda: other.owns() == {0}, "the share of the new one")
+
+
 # Static members
 
 
