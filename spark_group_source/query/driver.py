@@ -200,7 +200,7 @@ class Driver:
         known = {
             tp: OffsetRange(*tp, each.end, each.end, each.topic_id)
             for tp, each in start.ranges.items()
-            if each.topic_id == ids.get(tp.topic, each.topic_id) and tp.topic not in self._losses.gone - topics
+            if each.topic_id == self._ids.read.get(tp.topic, each.topic_id) and tp.topic not in self._losses.gone
         }
         for tp, position in positions.items():
             end = admitted[tp] if tp in moving else position

@@ -35,12 +35,19 @@ class TopicIds:
         self._read: dict[str, str] = {}
         self._looked_at = clock()
 
+    @property
+    def read(self) -> Mapping[str, str]:
+        """The id that each topic is read by, of all that were read so far."""
+        return self._read
+
     def restore(self, logged: BatchOffset) -> None:
         """The checkpoint's positions belong to the ids that stand there."""
         self._read |= {each.topic: each.topic_id for each in logged.ranges.values() if each.topic_id}
 
     def of(self, topics: Collection[str]) -> dict[str, str]:
         """The id that each topic is read by; of one that is new, the id it has now. Where that is not told, none."""
+        # What was told of a new one may be as old as this query: another member has read it since, perhaps made anew.
+        self._cluster.forget(set(topics) - self._read.keys())
         self._read = self._now(topics) | self._read
         return {name: self._read[name] for name in topics if name in self._read}
 

@@ -80,9 +80,11 @@ class FakeKafka:
         return name
 
     def delete_topic(self, name: str) -> None:
-        """Deletes a topic; one created anew has another id."""
+        """Deletes a topic, and what groups have committed of it; one created anew has another id."""
         with self._changed:
             del self.logs[name], self.ids[name]
+            for group in self._groups.values():
+                group.offsets = {tp: each for tp, each in group.offsets.items() if tp[0] != name}
 
     def produce(self, topic: str, rows: Iterable[str], partition: int = 0, timestamp: int = 1_700_000_000_000) -> None:
         """Appends a batch of records, all of the time ``timestamp`` in milliseconds."""

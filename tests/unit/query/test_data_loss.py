@@ -121,6 +121,10 @@ class Query:
             self.step()
         return self
 
+    def owned(self) -> set[str]:
+        """Topics of the partitions that the group has given it."""
+        return {tp.topic for tp in self.driver._member.snapshot().owned}
+
     def close(self) -> None:
         self.driver.close()
 
@@ -366,6 +370,30 @@ def test_a_topic_deleted_during_a_batch_and_taken_away_with_it_is_missed(fake: F
     with pytest.raises(DataLoss, match="gone does not exist any more"):
         look()
     query.close()
+
+
+def test_a_topic_made_anew_while_another_member_owned_it_goes_on_where_that_one_stopped(fake: FakeKafka) -> None:
+    both = {"subscribe": "gone,other", "failOnDataLoss": "false"}
+    one = Query(fake, BatchOffset(), **both).until({("gone", 0, 4), ("other", 0, 4)})
+    two = Query(fake, BatchOffset(), **both)
+    deadline = time.monotonic() + LONG
+    while len(one.owned()) + len(two.owned()) != 2 or not two.owned():
+        assert time.monotonic() < deadline
+        one.step()
+    (name,) = two.owned()
+    assert not two.step()
+    fake.delete_topic(name)
+    create(fake, name, 3)
+    two.until({(name, 0, 2)})
+    while one.driver._ids.read[name] != str(fake.ids[name]):
+        one.step()
+        assert time.monotonic() < deadline
+    two.close()
+    fill(fake, name, 0, 2)
+    before = len(one.rows)
+    one.until({(name, 0, 4)})
+    assert one.rows[before:] == of(name, 0, 3, 5)
+    assert fake.group("g").offsets[name, 0][0] == 5
 
 
 def test_a_topic_that_one_broker_does_not_know_is_not_missed(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
