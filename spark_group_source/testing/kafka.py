@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 TOOL_TIMEOUT_S = 60.0
-COORDINATOR_TIMEOUT_S = 20.0
+COORDINATOR_TIMEOUT_S = 60.0
 POLL_S = 0.1
 PRODUCE_TIMEOUT_S = 60.0
 GROUP_COMMAND = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import Any
 
 import pytest
 
@@ -77,7 +78,7 @@ def test_a_failed_commit_is_part_of_the_next_and_the_query_goes_on(
     on_fake: Bench, fake: FakeKafka, fault: Fault, caplog: pytest.LogCaptureFixture
 ) -> None:
     on_fake.produce(5)
-    query = on_fake.start()
+    query = on_fake.start(groupCommit_retryIntervalMs="600000")  # not tried again before the next batch ends
     query.begin()
     fake.next("OffsetCommit", fault)
     query.finish()
@@ -192,15 +193,16 @@ def test_a_commit_of_a_generation_that_is_over_is_not_taken(on_fake: Bench, fake
 
 
 def test_commits_carry_the_member_and_its_generation(on_fake: Bench, fake: FakeKafka) -> None:
-    query = on_fake.start()
-    on_fake.start()
-    eventually(lambda: len(query.owns()) == 2)
+    query, other = on_fake.start(), on_fake.start()
+    eventually(lambda: len(query.owns()) == len(other.owns()) == 2, "an even split")
     on_fake.produce(1, 1, 1, 1)
     query.begin()
     query.finish()
     query.poll()
-    me, last = query.me, fake.commits[-1]
-    assert (last.member_id, last.generation) == (me.member_id, me.generation)
+    me = query.me
+    # The other's start may be committed last.
+    last = next(each for each in reversed(fake.commits) if each.member_id == me.member_id)
+    assert last.generation == me.generation
     assert {number for _, number in last.offsets} == query.owns()
 
 
@@ -447,7 +449,7 @@ def test_the_leader_finds_another_members_topic_that_is_made_anew(on_fake: Bench
     def asked(name: str) -> int:
         return sum(api == name for api, _, _ in fake.requests)
 
-    often = {"kafka_metadata_max_age_ms": "50", "failOnDataLoss": "false"}
+    often: dict[str, Any] = {"kafka_metadata_max_age_ms": "50", "failOnDataLoss": "false"}
     leader = on_fake.start(kafka_group_instance_id="one", **often)
     other = on_fake.start(subscribe=fake.create_topic("other"), **often)
     if back:
@@ -547,7 +549,7 @@ def test_a_topic_that_does_not_exist_is_said_at_once(on_fake: Bench, monkeypatch
 
 
 def test_brokers_that_cannot_be_reached_are_named(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_check, "START_TIMEOUT", 0.3)
+    monkeypatch.setattr(start_check, "START_TIMEOUT", 2.0)
     with pytest.raises(BrokerUnavailable, match="127.0.0.1:1 .*kafka.bootstrap.servers"):
         on_fake.start(kafka_bootstrap_servers="127.0.0.1:1")
 
@@ -555,8 +557,8 @@ def test_brokers_that_cannot_be_reached_are_named(on_fake: Bench, monkeypatch: p
 def test_brokers_that_cannot_be_reached_are_told_before_the_query_fails(
     on_fake: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(start_check, "START_TIMEOUT", 0.6)
-    monkeypatch.setattr(start_check, "SILENT", 0.1)
+    monkeypatch.setattr(start_check, "START_TIMEOUT", 3.0)
+    monkeypatch.setattr(start_check, "SILENT", 1.0)
     with pytest.raises(BrokerUnavailable):
         on_fake.start(kafka_bootstrap_servers="127.0.0.1:1")
     assert "no broker answers yet" in caplog.text
@@ -660,8 +662,7 @@ def test_nothing_is_joined_any_more_after_a_fatal_error(on_fake: Bench, fake: Fa
     second.driver.start(second.end)
     eventually(lambda: first.me.phase.name == "DRAINING", "the hand-over to wait")
     fake.next("Heartbeat", Fault(error=82, hold=answered), times=2)
-    beats = sum(api == "Heartbeat" for api, _, _ in fake.requests)
-    eventually(lambda: sum(api == "Heartbeat" for api, _, _ in fake.requests) >= beats + 1, "the heartbeat")
+    eventually(lambda: not fake._faults._coming["Heartbeat"], "the heartbeats of both")
     first.finish()
     first.driver.complete(first.end)
     joins = sum(api == "JoinGroup" for api, _, _ in fake.requests)

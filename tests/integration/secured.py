@@ -22,6 +22,7 @@ from kafka.admin import (
 
 from spark_group_source.testing import EmbeddedKafka
 from tests.certificates import Authority
+from tests.integration.query_process import eventually
 
 ALICE, BOB = "alice", "bob, of =sales"
 """One may do everything, the other what he is granted. The second has a name that SCRAM must write otherwise."""
@@ -65,6 +66,7 @@ class Secured:
         )
         with self.kafka.admin() as admin:
             assert not admin.create_acls([rule])["failed"]
+            eventually(lambda: rule in admin.describe_acls(rule)[0], what="the broker to know of it")
 
 
 @contextlib.contextmanager

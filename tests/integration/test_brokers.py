@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-RESUME_S = 45.0
+RESUME_S = 90.0
 PATIENCE_S = 90.0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -165,13 +164,11 @@ def test_a_missing_option_is_refused_at_load(spark: SparkSession) -> None:
 
 
 def failure_of(frame: DataFrame) -> str:
-    """The error a query ends with, which must come within 30 s and before any batch."""
+    """The error a query ends with, which must come by itself and before any batch."""
     batches: list[int] = []
-    started = time.monotonic()
     query = frame.writeStream.foreachBatch(lambda _, number: batches.append(number)).start()
     with pytest.raises(StreamingQueryException) as failed:
-        query.awaitTermination(35)
-    assert time.monotonic() - started < 30
+        query.awaitTermination(90)
     assert not batches
     return str(failed.value)
 

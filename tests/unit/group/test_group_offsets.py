@@ -41,7 +41,7 @@ def test_the_groups_offsets_are_waited_for_no_longer_than_their_timeout(fake: Fa
         began = time.monotonic()
         refused = offsets.committed([TP], Deadline.after(LONG))
         assert isinstance(refused, Refused)
-        assert "did not answer OffsetFetchRequest within 0." in refused.why
+        assert "did not answer OffsetFetchRequest within " in refused.why
         assert time.monotonic() - began < LONG / 2
     finally:
         cluster.close()

@@ -373,7 +373,7 @@ def test_a_topic_deleted_during_a_batch_and_taken_away_with_it_is_missed(fake: F
 
 
 def test_a_topic_made_anew_while_another_member_owned_it_goes_on_where_that_one_stopped(fake: FakeKafka) -> None:
-    both = {"subscribe": "gone,other", "failOnDataLoss": "false"}
+    both: dict[str, Any] = {"subscribe": "gone,other", "failOnDataLoss": "false"}
     one = Query(fake, BatchOffset(), **both).until({("gone", 0, 4), ("other", 0, 4)})
     two = Query(fake, BatchOffset(), **both)
     deadline = time.monotonic() + LONG

@@ -53,7 +53,7 @@ def test_every_truncation_with_a_length_to_match_is_an_error_of_ours(codec: int)
             decoded(part(bytes(cut)), check_crcs=False)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=300), st.integers(-5, 400))
 def test_random_records_are_an_error_of_ours_or_rows(body: bytes, count: int) -> None:
     header = bytearray(SOME[:61])
@@ -62,7 +62,7 @@ def test_random_records_are_an_error_of_ours_or_rows(body: bytes, count: int) ->
     attempt(bytes(header) + body)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(61, len(SOME) - 1), st.integers(0, 255)), min_size=1, max_size=4))
 def test_overwritten_bytes_are_an_error_of_ours_or_rows(places: list[tuple[int, int]]) -> None:
     raw = bytearray(SOME + batch(RECORDS, 8))

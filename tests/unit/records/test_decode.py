@@ -18,13 +18,13 @@ from tests.unit.records.build import Record, batch, decoded, marker, part, resea
 from tests.unit.records.logs import CODECS, logs
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(logs())
 def test_rows_are_those_of_kafka_pythons_reader(raw: bytes) -> None:
     assert rows(decoded(part(raw))) == rows_of_kafka_python(raw)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(logs(), st.data())
 def test_only_offsets_of_the_range_come_out(raw: bytes, data: st.DataObject) -> None:
     every = rows_of_kafka_python(raw)
@@ -42,7 +42,7 @@ def test_range_begins_and_ends_within_batches(start: int, end: int, offsets: lis
     assert decoded(part(raw, start, end))["offset"].to_pylist() == offsets
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(logs(), st.integers(1, 2000))
 def test_rows_do_not_depend_on_the_size_of_chunks(raw: bytes, chunk: int) -> None:
     assert rows(decoded(part(raw), limits=Limits(chunk=chunk))) == rows(decoded(part(raw)))

@@ -13,7 +13,7 @@ from tests.unit.records.logs import Log, logs, transactional_logs
 
 LIMITS = st.builds(Limits, chunk=st.sampled_from([1, 100, 2000, 2**22]), rows=st.sampled_from([1, 3, 2**17]))
 # Few examples of many features each: a log takes milliseconds to build.
-FEW = settings(max_examples=30, deadline=None)
+FEW = settings(max_examples=30)
 
 
 def fetches(log: Log, cuts: list[int], start: int, end: int) -> list[Slice]:
