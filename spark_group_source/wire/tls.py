@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import socket
 import ssl
@@ -25,6 +26,8 @@ from spark_group_source.errors import (
 )
 from spark_group_source.wire import sockets, ssl_stores
 from spark_group_source.wire.settings import Tls
+
+log = logging.getLogger(__name__)
 
 PROTOCOLS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 """Versions of TLS by Java's names, which are those that brokers from 3.3 on speak by default."""
@@ -48,13 +51,25 @@ _CLIENT_CERTIFICATE = (
 )
 
 
+_latest: dict[Tls, ssl.SSLContext] = {}
+"""What was last made of each settings."""
+
+
 def context(tls: Tls) -> ssl.SSLContext:
     """What connections are made with; kept for as long as the settings and the files they name stay as they are.
 
+    Where a file is of no use any more, perhaps while it is being replaced, what was made of the last one goes on.
+
     Raises:
-        OptionError: a file cannot be read here, or is not what it should be.
+        OptionError: a file cannot be read here, or is not what it should be, and never was.
     """
-    return _context(tls, _stamp(tls.ca_file, "truststore"), _stamp(tls.key_file, "keystore"))
+    try:
+        _latest[tls] = _context(tls, _stamp(tls.ca_file, "truststore"), _stamp(tls.key_file, "keystore"))
+    except OptionError as error:
+        if tls not in _latest:
+            raise
+        log.warning("the certificates read before are used on: %s", error)
+    return _latest[tls]
 
 
 def handshake(sock: socket.socket, host: str, broker: str, settings: Tls, deadline: Deadline) -> ssl.SSLSocket:

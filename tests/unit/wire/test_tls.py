@@ -152,8 +152,8 @@ def test_a_certificate_that_is_refused_is_told_with_why_and_what_to_do(
     theirs.close()
 
 
-def test_a_context_is_kept_until_its_files_change_and_a_file_that_is_gone_is_named(
-    authority: Authority, tmp_path: Path
+def test_a_context_is_kept_until_its_files_change_to_others_that_are_good(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "client.pem"
     file.write_bytes(authority.issue("client", file="first.pem").read_bytes())
@@ -162,8 +162,19 @@ def test_a_context_is_kept_until_its_files_change_and_a_file_that_is_gone_is_nam
     assert tls.context(Tls(ca_file=str(authority.file), key_file=str(file))) is first
     (tmp_path / "new").write_bytes(authority.issue("client", file="second.pem").read_bytes())
     (tmp_path / "new").rename(file)
-    assert tls.context(settings) is not first
+    second = tls.context(settings)
+    assert second is not first
+    file.write_bytes(file.read_bytes()[:100])
+    assert tls.context(settings) is second
     file.unlink()
+    assert tls.context(settings) is second
+    assert caplog.text.count("the certificates read before are used on") == 2
+    file.write_bytes(authority.issue("client", file="third.pem").read_bytes())
+    assert tls.context(settings) is not second
+
+
+def test_a_file_that_is_not_there_is_named(authority: Authority, tmp_path: Path) -> None:
+    settings = Tls(ca_file=str(authority.file), key_file=str(tmp_path / "client.pem"))
     with pytest.raises(OptionError, match=r"client.pem' of 'kafka.ssl.keystore.location'.*every executor"):
         tls.context(settings)
 
