@@ -6,7 +6,7 @@ One :class:`GroupOffsets` belongs to one thread.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +31,14 @@ NO_MEMBERS = (
 )
 
 
+COMMIT_BYTES = 2**17
+"""Bytes that one request's offsets may take in the coordinator's log, where they are one record batch: an eighth of the
+brokers' default ``message.max.bytes``, about 1,000 partitions. One that is larger is refused whole, and for ever."""
+
+RECORD_BYTES = 64
+"""Bytes that the offset of one partition takes there, beside the names and the metadata."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommitAnswer:
     """What became of a commit, by partition; ``refused`` is an error of the request as a whole."""
@@ -50,8 +58,28 @@ class GroupOffsets:
     def commit(self, me: Membership, offsets: Offsets, metadata: str, deadline: Deadline) -> CommitAnswer:
         """Commits offsets as member ``me``; the broker refuses them if its generation is over.
 
-        Without a member id, they are refused if the group has members.
+        Without a member id, they are refused if the group has members. Many partitions are several requests. After one
+        that is refused no other is sent: the answer has what was confirmed until then.
         """
+        answer = CommitAnswer({}, {})
+        for piece in self._pieces(offsets, metadata):
+            found = self._commit(me, piece, metadata, deadline)
+            answer = CommitAnswer(
+                {**answer.confirmed, **found.confirmed}, {**answer.errors, **found.errors}, found.refused
+            )
+            if found.refused is not None:
+                break
+        return answer
+
+    def _pieces(self, offsets: Offsets, metadata: str) -> Iterator[Offsets]:
+        """The offsets in parts that a coordinator can write: :data:`COMMIT_BYTES`."""
+        partitions = sorted(offsets)
+        longest = max((len(tp.topic) for tp in partitions), default=0)
+        most = max(1, COMMIT_BYTES // (RECORD_BYTES + len(self._settings.group_id) + longest + len(metadata)))
+        for at in range(0, len(partitions), most):
+            yield {tp: offsets[tp] for tp in partitions[at : at + most]}
+
+    def _commit(self, me: Membership, offsets: Offsets, metadata: str, deadline: Deadline) -> CommitAnswer:
         by_topic: dict[str, list[Any]] = defaultdict(list)
         topic_of = OffsetCommitRequest.OffsetCommitRequestTopic
         for tp, offset in sorted(offsets.items()):

@@ -50,7 +50,7 @@ VERDICTS: dict[int, Verdict] = {
     25: Verdict.RESET,  # UNKNOWN_MEMBER_ID
     26: Verdict.FATAL,  # INVALID_SESSION_TIMEOUT
     27: Verdict.REJOIN,  # REBALANCE_IN_PROGRESS
-    28: Verdict.SHORTEN,  # INVALID_COMMIT_OFFSET_SIZE
+    28: Verdict.RETRY,  # INVALID_COMMIT_OFFSET_SIZE: of the whole request; without the mark it would be a rewind
     29: Verdict.FATAL,  # TOPIC_AUTHORIZATION_FAILED
     30: Verdict.FATAL,  # GROUP_AUTHORIZATION_FAILED
     35: Verdict.FATAL,  # UNSUPPORTED_VERSION

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from spark_group_source.clock import Deadline
 from spark_group_source.error_codes import describe
@@ -14,7 +14,7 @@ from spark_group_source.group.counters import Counters
 from spark_group_source.group.state import Membership
 from spark_group_source.group.verdicts import Verdict, denied, verdict
 from spark_group_source.listing import names
-from spark_group_source.offsets import Offsets
+from spark_group_source.offsets import Offsets, TopicPartition
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.access import Access
 from spark_group_source.query.retry import Retry
@@ -69,7 +69,7 @@ class Committer:
         if answer.refused is not None:
             if answer.refused.error is not None and denied(answer.refused.error):
                 raise answer.refused.error
-            self._failed(pending, answer.refused.why)
+            self._failed(pending.keys() - answer.confirmed.keys(), answer.refused.why)
             return False
         self._failed_in_a_row = 0
         self._counters.commits += 1
@@ -94,7 +94,7 @@ class Committer:
         self._facts = None
         return MARK
 
-    def _failed(self, pending: Offsets, why: str) -> None:
+    def _failed(self, partitions: Iterable[TopicPartition], why: str) -> None:
         self._counters.failed_commits += 1
         self._retry.later()
         self._failed_in_a_row += 1
@@ -102,7 +102,7 @@ class Committer:
             log.warning("group %s: a commit failed and is tried again: %s", self._group_id, why)
             return
         raise CommitFailed(
-            f"The offsets of {names(pending)} could not be committed to group '{self._group_id}' in"
+            f"The offsets of {names(partitions)} could not be committed to group '{self._group_id}' in"
             f" {self._failed_in_a_row} tries: {why}.",
             "Look at the group's coordinator, raise groupCommit.numRetries, or set onCommitFailure to warn.",
         )

@@ -93,6 +93,37 @@ def test_a_failed_commit_is_part_of_the_next_and_the_query_goes_on(
     assert on_fake.committed() == {0: 5, 1: 3, 2: 0, 3: 0}
 
 
+@pytest.mark.parametrize(
+    "fault", [Fault(error=15), Fault(error=28), Fault(drop="before"), Fault(drop="after")], ids=str
+)
+def test_of_a_commit_in_several_requests_what_was_not_confirmed_is_tried_again(
+    on_fake: Bench, fake: FakeKafka, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_group_source.group.group_offsets.COMMIT_BYTES", 1)  # a request for each partition
+    on_fake.produce(5, 5, 5, 5)
+    query = on_fake.start()
+    query.begin()
+    fake.next("OffsetCommit", Fault(), times=2)
+    fake.next("OffsetCommit", fault)
+    query.finish()
+    assert not query.poll()
+    assert query.driver._ledger.uncommitted() == {on_fake.tp(2), on_fake.tp(3)}
+    eventually(lambda: not query.poll() and on_fake.committed() == dict.fromkeys(range(4), 5), "the rest")
+    assert [each.offsets for each in fake.commits[-2:]] == [{("topic", 2): 5}, {("topic", 3): 5}]
+    assert query.driver._share.counters.failed_commits == 1
+
+
+def test_a_commit_that_is_refused_as_too_large_is_tried_again_with_its_mark(on_fake: Bench, fake: FakeKafka) -> None:
+    on_fake.produce(5)
+    query = on_fake.start()
+    query.begin()
+    fake.next("OffsetCommit", Fault(error=28), times=2)
+    query.finish()
+    eventually(lambda: not query.poll() and on_fake.committed()[0] == 5, "the commit")
+    assert {each.metadata for each in fake.commits} == {MARK}
+    assert query.driver._share.counters.failed_commits == 2
+
+
 def test_a_failed_commit_of_an_idle_query_is_tried_again_without_a_batch(on_fake: Bench, fake: FakeKafka) -> None:
     on_fake.produce(5)
     query = on_fake.start()

@@ -1,4 +1,4 @@
-"""How long the group's coordinator is waited for."""
+"""How long the group's coordinator is waited for, and how much it is given at a time."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.group.events import Refused
 from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.state import Membership
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.testing.fake import FakeKafka, Fault
@@ -18,6 +19,7 @@ from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 
 LONG = 90.0
+MANY = 2_500
 TP = TopicPartition("t", 0)
 
 
@@ -45,3 +47,39 @@ def test_the_groups_offsets_are_waited_for_no_longer_than_their_timeout(fake: Fa
         assert time.monotonic() - began < LONG / 2
     finally:
         cluster.close()
+
+
+@pytest.fixture
+def many(fake: FakeKafka) -> Iterator[GroupOffsets]:
+    """The offsets of a group, with a topic of many partitions."""
+    fake.create_topic("many", partitions=MANY)
+    cluster = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test"))
+    yield GroupOffsets(cluster, GroupSettings("g", Subscription(("many",))))
+    cluster.close()
+
+
+@pytest.mark.parametrize("metadata", ["", "m" * 4096])
+def test_no_commit_is_larger_than_a_coordinator_can_write_at_once(
+    fake: FakeKafka, many: GroupOffsets, metadata: str
+) -> None:
+    wanted = {TopicPartition("many", number): number for number in range(MANY)}
+    answer = many.commit(Membership(), wanted, metadata, Deadline.after(LONG))
+    assert (answer.confirmed, answer.errors, answer.refused) == (wanted, {}, None)
+    assert fake.group("g").offsets == {tp: (offset, metadata) for tp, offset in wanted.items()}
+    # A real one takes 112 bytes for a partition with names and metadata of 69, and a million of them in all.
+    most = max(len(each.offsets) for each in fake.commits)
+    assert most * (112 + len(metadata)) < 1_048_588 / 4
+    assert most <= 2_000
+
+
+def test_after_a_request_that_is_refused_no_other_is_sent_and_what_was_confirmed_until_then_counts(
+    fake: FakeKafka, many: GroupOffsets
+) -> None:
+    wanted = {TopicPartition("many", number): 7 for number in range(MANY)}
+    fake.next("OffsetCommit", Fault())
+    fake.next("OffsetCommit", Fault(error=16))
+    answer = many.commit(Membership(), wanted, "", Deadline.after(LONG))
+    assert [each.error for each in fake.commits] == [0, 16]
+    assert answer.refused is not None
+    assert {tuple(tp): offset for tp, offset in answer.confirmed.items()} == fake.commits[0].offsets
+    assert answer.errors.keys() == {TopicPartition(*tp) for tp in fake.commits[1].offsets}
