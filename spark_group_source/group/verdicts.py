@@ -38,6 +38,7 @@ class Verdict(Enum):
 
 
 VERDICTS: dict[int, Verdict] = {
+    -1: Verdict.REDISCOVER,  # UNKNOWN_SERVER_ERROR: a broker's own failure. Kafka's client gives up here
     3: Verdict.SKIP,  # UNKNOWN_TOPIC_OR_PARTITION
     7: Verdict.REDISCOVER,  # REQUEST_TIMED_OUT
     12: Verdict.SHORTEN,  # OFFSET_METADATA_TOO_LARGE

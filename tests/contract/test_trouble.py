@@ -602,6 +602,7 @@ MEMBERSHIP = {"JoinGroup", "SyncGroup", "Heartbeat"}
 OFFSETS = {"OffsetCommit", "OffsetFetch"}
 COORDINATED = MEMBERSHIP | OFFSETS
 CARRIED_BY: dict[int, set[str]] = {
+    -1: COORDINATED | {"FindCoordinator"},
     3: {"OffsetCommit"},
     7: COORDINATED | {"FindCoordinator"},
     12: {"OffsetCommit"},

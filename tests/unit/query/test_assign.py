@@ -129,7 +129,7 @@ def test_a_group_with_members_is_refused_at_the_start_with_what_to_do(fake: Fake
         start()
 
 
-@pytest.mark.parametrize("errno", [15, 16])
+@pytest.mark.parametrize("errno", [-1, 15, 16])
 def test_that_the_group_cannot_be_looked_at_does_not_keep_the_query_from_starting(
     fake: FakeKafka, start: Start, errno: int
 ) -> None:
