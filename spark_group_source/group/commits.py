@@ -130,6 +130,16 @@ class Ledger:
         """Partitions with a position of which the group has no commit at all."""
         return self.done.keys() - self.committed.keys()
 
+    def renew(self) -> None:
+        """What the group has is to be committed once more as it is.
+
+        Not so where more was logged: that is being read, or an operator has gone back, whose commit gets no mark before
+        what comes after it is completed.
+        """
+        for tp, offset in self.done.items():
+            if self.committed.get(tp) == offset >= self.logged.get(tp, offset):
+                del self.committed[tp]
+
     def _is_news(self, tp: TopicPartition, offset: int) -> bool:
         return tp not in self.committed or offset > self.committed[tp]
 

@@ -25,6 +25,7 @@ from spark_group_source.query.log_ends import LogEnds
 from spark_group_source.query.losses import Losses
 from spark_group_source.query.report import Report
 from spark_group_source.query.resolution import check_names
+from spark_group_source.query.retry import Retry
 from spark_group_source.query.run_target import RunTarget
 from spark_group_source.query.share import Share
 from spark_group_source.query.start_check import StartCheck
@@ -34,6 +35,10 @@ from spark_group_source.wire.metadata import partitions_of
 from spark_group_source.wire.settings import WireOptions
 
 log = logging.getLogger(__name__)
+
+RENEW_EVERY = 3600.0
+"""Seconds between two commits of offsets that do not move, where partitions are assigned: the brokers forget those of a
+group without members after ``offsets.retention.minutes`` since each was committed, by default 7 days."""
 
 
 class Driver:
@@ -54,6 +59,7 @@ class Driver:
         self._ledger = self._share.ledger
         kind = Assigned if options.partitions else Member
         self._member: Assigned | Member = kind(members_cluster, self._settings, self._share, clock, timings)
+        self._renewal = Retry(RENEW_EVERY, clock) if options.partitions else None
         self._ends = LogEnds(cluster, options, clock)
         self._ids = TopicIds(cluster, options.metadata_max_age, clock)
         self._losses = Losses(self._settings.subscription, self._ids, self._share, self._own, options.fail_on_data_loss)
@@ -84,6 +90,8 @@ class Driver:
             check_names(stream_start(self._options), existing)
         self._share.restore(logged.ends(), existing)
         self._member.start(topics)
+        if self._renewal is not None:
+            self._mend(self._member.snapshot())  # a run may be over before the first hour is
 
     def await_share(self) -> None:
         """Waits until the group has given this query its share, as long as a dead member may hold it up."""
@@ -164,7 +172,9 @@ class Driver:
         self._member.batch_done(self._ledger.uncommitted())
 
     def _mend(self, me: Membership) -> None:
-        """Tries again what failed: commits, and start positions of newly owned partitions."""
+        """Tries again what failed: commits, and start positions of newly owned partitions. Renews assigned ones'."""
+        if self._renewal is not None and self._renewal.due():
+            self._ledger.renew()
         self._share.mend(me, self._own)
         if self._planned is None and me.in_flight - self._ledger.uncommitted():
             # Committed by now, perhaps on the member's thread: a hand-over may be waiting for just this.

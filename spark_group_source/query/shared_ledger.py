@@ -155,6 +155,11 @@ class SharedLedger:
         with self._lock:
             self._ledger.confirmed(offsets)
 
+    def renew(self) -> None:
+        """What the group has is to be committed once more. Caller: the query."""
+        with self._lock:
+            self._ledger.renew()
+
     def uncommittable(self, partitions: Iterable[TopicPartition]) -> None:
         """The group refuses these for what they are."""
         with self._lock:

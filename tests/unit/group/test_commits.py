@@ -132,3 +132,31 @@ def test_a_partition_taken_away_while_its_batch_was_planned_is_resumed_anew_when
     ledger.dropped([A])
     ledger.planned({A: 9})
     assert A not in ledger.positions
+
+
+def test_what_is_renewed_is_committed_once_more_as_it_is() -> None:
+    ledger = Ledger(logged={A: 5})
+    ledger.gained(A, Committed(5, MARK), 5)
+    ledger.gained(B, Committed(7), 7)
+    ledger.renew()
+    assert ledger.pending() == {A: 5, B: 7}
+    ledger.confirmed({A: 5, B: 7})
+    assert ledger.pending() == {}
+
+
+def test_a_rewind_and_a_batch_in_flight_are_not_renewed() -> None:
+    ledger = Ledger(logged={A: 9})
+    ledger.gained(A, Committed(2), 2)
+    ledger.gained(B, Committed(5, MARK), 5)
+    ledger.planned({B: 8})
+    ledger.renew()
+    assert ledger.pending() == {}, "with the mark a rewind would be none any more"
+
+
+def test_renewing_never_goes_back_behind_what_the_group_has() -> None:
+    ledger = Ledger()
+    ledger.replayed({A: 5})
+    ledger.gained(A, Committed(9), 9)
+    ledger.completed({A: 5})
+    ledger.renew()
+    assert ledger.pending() == {}

@@ -13,9 +13,10 @@ from spark_group_source.errors import CommitFailed, DataLoss, GroupError, TopicE
 from spark_group_source.group.commits import MARK
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.query import run_target, start_check
-from spark_group_source.query.driver import Driver
+from spark_group_source.query.driver import RENEW_EVERY, Driver
 from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.drivers import drivers
+from tests.unit.hand_clock import Hand
 
 LONG = 90.0
 SOME = '{"t": [0, 2]}'
@@ -109,6 +110,48 @@ def test_a_logged_batch_is_replayed_and_committed_when_it_is_completed(fake: Fak
     following = driver.latest(logged, None)
     assert committed(fake)[0] == 3
     assert spans(following) == {0: (3, 5), 2: (0, 5)}
+
+
+def test_offsets_that_do_not_move_are_committed_anew_each_hour_and_nothing_else_comes_of_it(
+    fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, hand = start(), Hand()
+    monkeypatch.setattr(driver._renewal, "_clock", hand)
+    monkeypatch.setattr(driver._renewal, "_at", RENEW_EVERY)
+    end = driver.latest(BatchOffset(), None)
+    assert driver.latest(end, None) is end
+    fake.group("g").offsets.clear()  # as the brokers do when offsets.retention.minutes have passed since the commit
+    hand.now = RENEW_EVERY - 1
+    assert driver.latest(end, None) is end
+    assert committed(fake) == {}
+    hand.now = RENEW_EVERY
+    fake.next("OffsetCommit", Fault(error=15))
+    eventually(lambda: driver.latest(end, None) is end and committed(fake) == {0: 5, 2: 5})
+    assert all(text == MARK for _, text in fake.group("g").offsets.values())
+    sent = len(fake.commits)
+    assert driver.latest(end, None) is end
+    assert len(fake.commits) == sent
+    counters = driver._share.counters
+    assert (counters.batches, counters.offsets) == (1, 10)
+
+
+def test_a_run_commits_anew_what_it_finds_also_where_there_is_nothing_to_read(fake: FakeKafka, start: Start) -> None:
+    fake.commit("g", {("t", 0): 5, ("t", 2): 5})
+    run = start(available_now=True)
+    assert [each.offsets for each in fake.commits] == [{("t", 0): 5, ("t", 2): 5}]
+    assert run.latest(BatchOffset(), None) == BatchOffset()
+    assert len(fake.commits) == 1
+
+
+def test_a_member_commits_nothing_by_a_clock(fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_group_source.query.driver.RENEW_EVERY", 0.0)
+    member = start(subscribe="t")
+    monkeypatch.setattr(member._share._retry, "_interval", 0.0)
+    end = member.latest(BatchOffset(), None)
+    assert member.latest(end, None) is end
+    sent = len(fake.commits)
+    assert member.latest(end, None) is end
+    assert len(fake.commits) == sent
 
 
 def test_limits_hold(start: Start) -> None:
