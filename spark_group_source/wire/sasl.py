@@ -129,7 +129,7 @@ def token(path: str, deadline: Deadline) -> tuple[str, dict[str, str]]:
     """
     name = f"The function '{path}' of 'kafka.sasl.oauthbearer.token.provider'"
     try:
-        answer = bounded(load(path, "function"), deadline)
+        answer = bounded(load(path, "function"), deadline, path)
     except TimeoutError as error:
         raise DeadlineExceeded(f"{name} did not return in time.") from error
     except Exception as error:

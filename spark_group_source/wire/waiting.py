@@ -6,7 +6,7 @@ import math
 import select
 import threading
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from spark_group_source.clock import Deadline
 
@@ -28,26 +28,46 @@ def readable(descriptors: Iterable[int], seconds: float) -> set[int]:
     return {each for each, _ in poll.poll(min(math.ceil(max(seconds, 0.0) * 1000), LONGEST_MS))}
 
 
-def bounded(call: Callable[[], Result], deadline: Deadline) -> Result:
+class _Call(threading.Thread):
+    """A call in a thread of its own, and what came of it."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        super().__init__(name="bounded", daemon=True)
+        self._call = call
+        self.returned: list[Any] = []
+        self.raised: list[Exception] = []
+
+    def run(self) -> None:
+        try:
+            self.returned.append(self._call())
+        except Exception as error:  # the caller's, whatever it is
+            self.raised.append(error)
+
+
+_left_behind: dict[str, _Call] = {}
+"""Calls that had not returned by their deadline, by name."""
+
+
+def bounded(call: Callable[[], Result], deadline: Deadline, name: str = "") -> Result:
     """What ``call`` returns or raises. It runs in a thread of its own, which is left behind at the deadline.
+
+    As long as one of the same ``name`` that was left behind is running, that one is waited for in place of another: a
+    function that hangs would have one more thread with each try.
 
     Raises:
         TimeoutError: it has not returned by then.
     """
-    returned: list[Result] = []
-    raised: list[Exception] = []
-
-    def run() -> None:
-        try:
-            returned.append(call())
-        except Exception as error:  # the caller's, whatever it is
-            raised.append(error)
-
-    thread = threading.Thread(target=run, name="bounded", daemon=True)
-    thread.start()
-    thread.join(deadline.remaining())
-    if raised:
-        raise raised[0]
-    if not returned:
+    running = _left_behind.get(name)
+    if running is None or not running.is_alive():
+        running = _Call(call)
+        running.start()
+    running.join(deadline.remaining())
+    if not running.returned and not running.raised:
+        if name:
+            _left_behind[name] = running
         raise TimeoutError
-    return returned[0]
+    if _left_behind.get(name) is running:
+        _left_behind.pop(name, None)  # what it returned is not kept
+    if running.raised:
+        raise running.raised[0]
+    return cast(Result, running.returned[0])

@@ -17,6 +17,8 @@ from spark_group_source.wire.settings import Sasl
 
 LONG = 90.0
 RELEASE = threading.Event()
+ANSWERED = threading.Event()
+CALLS: list[int] = []
 PLAIN = Sasl("PLAIN", "alice", Secret("s3cret"))
 
 
@@ -130,6 +132,12 @@ def hanging() -> str:
     return "t0ken"
 
 
+def hanging_once() -> str:
+    CALLS.append(1)
+    ANSWERED.wait(LONG)
+    return f"t0ken{len(CALLS)}"
+
+
 def test_tokens_come_from_the_users_function_with_what_else_it_tells() -> None:
     bearer = Sasl("OAUTHBEARER", token_provider=f"{__name__}:the_token")
     assert authenticated(bearer, welcome(), answer(lifetime=1000))[1] == [b"n,,\x01auth=Bearer t0ken\x01\x01"]
@@ -158,3 +166,13 @@ def test_a_function_that_hangs_is_waited_for_until_the_deadline_only() -> None:
     with pytest.raises(DeadlineExceeded, match=r"token\.provider' did not return in time"):
         token(f"{__name__}:hanging", Deadline.after(0.2))
     RELEASE.set()
+
+
+def test_a_function_that_hangs_is_not_called_again_before_it_has_returned() -> None:
+    for _ in range(5):
+        with pytest.raises(DeadlineExceeded):
+            token(f"{__name__}:hanging_once", Deadline.after(0.02))
+    assert len(CALLS) == 1
+    threading.Timer(0.1, ANSWERED.set).start()
+    assert token(f"{__name__}:hanging_once", Deadline.after(LONG))[0] == "t0ken1"
+    assert token(f"{__name__}:hanging_once", Deadline.after(LONG))[0] == "t0ken2"
