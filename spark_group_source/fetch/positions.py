@@ -86,13 +86,20 @@ def _round(
     deadline: Deadline,
     found: dict[TopicPartition, int],
 ) -> dict[TopicPartition, GroupSourceError]:
-    """Asks every leader once, adds to ``found``; what went wrong, by partition."""
+    """Asks every leader once, adds to ``found``; what went wrong, by partition.
+
+    Those connected come first, and the others have a fair part of the time each, of which one is left for the answers:
+    a leader that cannot be reached does not keep the others' from being taken.
+    """
     topics = cluster.topics({tp.topic for tp in wanted}, deadline, fresh=fresh)
     by_leader, troubles = _by_leader(topics, wanted)
     asked: list[tuple[Connection, dict[TopicPartition, int]]] = []
-    for leader, part in by_leader.items():
+    leaders = sorted(by_leader, key=cluster.connected, reverse=True)
+    for left, leader in zip(range(len(leaders), 0, -1), leaders, strict=True):
+        part = by_leader[leader]
         try:
-            connection = cluster.connection(leader, deadline)
+            turn = deadline.at_most(deadline.remaining() / (left + bool(asked)))
+            connection = cluster.connection(leader, turn)
             connection.send(_request(part, read_committed), deadline)
             asked.append((connection, part))
         except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:

@@ -114,6 +114,11 @@ class Cluster:
         self._connections[broker_id, purpose] = opened
         return opened
 
+    def connected(self, broker_id: int) -> bool:
+        """Whether there is a connection to this broker that has not failed as far as is known."""
+        kept = self._connections.get((broker_id, ""))
+        return kept is not None and not kept.closed
+
     def release_memory(self) -> None:
         """Gives back what answers were received into; connections stay."""
         for connection in self._connections.values():
@@ -172,7 +177,7 @@ class Cluster:
         def to_bootstrap(host: str, port: int) -> Callable[[Deadline], Connection]:
             return lambda deadline: self._connect_bootstrap(host, port, deadline)
 
-        known = sorted(self._brokers, key=lambda each: ((each, "") not in self._connections, random.random()))
+        known = sorted(self._brokers, key=lambda each: (not self.connected(each), random.random()))
         addresses = {(each.host, each.port) for each in self._brokers.values()}
         rest = [where for where in self.options.bootstrap_servers if where not in addresses]
         return [to_known(each) for each in known] + [to_bootstrap(*where) for where in rest]

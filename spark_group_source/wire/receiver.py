@@ -49,6 +49,10 @@ class Receiver:
             into = memoryview(self._size) if self._frame is None else self._frame
             while self._received < len(into):
                 self._received += _receive_into(sock, into[self._received :], deadline, interrupt)
+                # A peer that sends a byte now and then never lets one operation run out of time. What has all come by
+                # now is good, though: it may have waited here while this thread waited for another broker.
+                if self._received < len(into) and deadline.expired():
+                    raise TimeoutError
             self._received = 0
             if self._frame is not None:
                 frame, self._frame = self._frame, None
@@ -91,7 +95,4 @@ def _receive_into(sock: socket, into: memoryview, deadline: Deadline, interrupt:
     received = sock.recv_into(into)
     if received == 0:
         raise ConnectionResetError("it closed the connection")
-    # A peer that sends a byte now and then never lets one operation run out of time.
-    if deadline.expired():
-        raise TimeoutError
     return received

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -32,6 +34,15 @@ def fake() -> Iterator[FakeKafka]:
 def cluster(fake: FakeKafka) -> Iterator[Cluster]:
     brokers = tuple(("127.0.0.1", each.port) for each in fake.brokers.values())
     made = Cluster(WireOptions(brokers, "test", request_timeout=0.3, retry_backoff=0.01, retry_backoff_max=0.02))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def unhurried(fake: FakeKafka) -> Iterator[Cluster]:
+    """Waits for connections and answers for as long as the deadline allows."""
+    brokers = tuple(("127.0.0.1", each.port) for each in fake.brokers.values())
+    made = Cluster(WireOptions(brokers, "test"))
     yield made
     made.close()
 
@@ -181,3 +192,58 @@ def test_a_leader_that_hangs_is_asked_after_the_next_time(
     before = len(fake.requests)
     assert ends(cluster) == {"t-0": 3, "t-1": 1}
     assert {node for api, node, _ in fake.requests[before:] if api == "ListOffsets"} == {1}
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_leader_that_hangs_does_not_keep_the_others_answers_from_being_taken(
+    fake: FakeKafka, unhurried: Cluster, monkeypatch: pytest.MonkeyPatch, connected: bool
+) -> None:
+    cluster = unhurried
+    monkeypatch.setattr("spark_group_source.wire.cluster.LEAST_TURN", 0.05)
+    cluster.metadata(["t"], Deadline.after(LONG))
+    kept = {number: cluster.connection(number, Deadline.after(LONG)) for number in (1, 2)}
+    if not connected:
+        cluster.close()
+    fake.brokers[1].hung = True  # the first to be asked, and waited for
+    assert ends(cluster, set(), within=2.0) == {"t-1": 0}
+    assert cluster.connected(2)
+    assert not connected or cluster.connection(2, Deadline.after(LONG)) is kept[2], "it is in order"
+    fake.brokers[1].hung = False
+
+
+def test_a_leader_that_cannot_be_reached_leaves_time_for_an_answer_that_is_slow(
+    fake: FakeKafka, unhurried: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unhurried.metadata(["t"], Deadline.after(LONG))
+    unhurried.connection(2, Deadline.after(LONG))
+    fake.brokers[1].hung = True
+    held = threading.Event()
+    fake.next("ListOffsets", Fault(hold=held, broker=2))
+    opening = unhurried._open
+
+    def late(*where: Any) -> Any:
+        """The answer comes when the time of the connection that is not to be had is over."""
+        try:
+            return opening(*where)
+        finally:
+            held.set()
+
+    monkeypatch.setattr(unhurried, "_open", late)
+    assert ends(unhurried, set(), within=2.0) == {"t-1": 0}
+    fake.brokers[1].hung = False
+
+
+def test_all_leaders_are_asked_before_an_answer_is_waited_for(fake: FakeKafka, unhurried: Cluster) -> None:
+    ends(unhurried)
+    held = threading.Event()
+    for number in (1, 2):
+        fake.next("ListOffsets", Fault(hold=held, broker=number))
+    before = len(fake.requests)
+    asking = threading.Thread(target=lambda: ends(unhurried))
+    asking.start()
+    deadline = time.monotonic() + 20.0  # answers are held for 30 s at most
+    while sum(api == "ListOffsets" for api, _, _ in fake.requests[before:]) < 2:
+        assert time.monotonic() < deadline, "only one is asked"
+        time.sleep(0.005)
+    held.set()
+    asking.join(LONG)

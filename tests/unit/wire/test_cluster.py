@@ -79,6 +79,19 @@ def test_a_broker_that_is_down_leaves_its_work_to_another(fake: FakeKafka, clust
         assert cluster.metadata(["t"], after()).topics["t"].partitions
 
 
+def test_a_broker_whose_connection_has_failed_is_asked_after_those_that_are_connected(
+    fake: FakeKafka, cluster: Cluster
+) -> None:
+    cluster.metadata(None, after())
+    for broker in (1, 2):
+        cluster.connection(broker, after())
+    cluster.connection(1, after()).close()
+    before = len(fake.requests)
+    for _ in range(10):
+        cluster.metadata(["t"], after())
+    assert {node for _, node, _ in fake.requests[before:]} == {2}
+
+
 def test_no_broker_at_all_is_one_error_in_time_that_names_them(fake: FakeKafka, cluster: Cluster) -> None:
     ports = [each.port for each in fake.brokers.values()]
     for broker in fake.brokers.values():

@@ -91,6 +91,20 @@ def test_bytes_that_keep_dripping_do_not_stretch_the_deadline(fake: FakeKafka, c
     assert connection.closed
 
 
+def test_an_answer_that_has_all_come_by_the_deadline_is_returned_after_it_and_a_part_of_one_is_not(
+    pair: tuple[Connection, socket.socket],
+) -> None:
+    connection, theirs = pair
+    connection.send(heartbeat(), Deadline.after(LONG))
+    theirs.sendall(framed(answer(1)))
+    assert connection.receive(Deadline.after(0.0)).error_code == 25
+    connection.send(heartbeat(), Deadline.after(LONG))
+    theirs.sendall(framed(answer(2))[:-1])
+    with pytest.raises(DeadlineExceeded):
+        connection.receive(Deadline.after(0.0))
+    assert connection.closed
+
+
 def test_an_error_names_the_broker_with_its_id_host_and_port(fake: FakeKafka) -> None:
     port = fake.brokers[1].port
     connection = Connection.open("127.0.0.1", port, OPTIONS, Deadline.after(LONG), broker_id=1)
