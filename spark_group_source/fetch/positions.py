@@ -42,7 +42,7 @@ def log_offsets(
     are: the caller asks again.
 
     Raises:
-        TopicError: a topic may not be described, or is still unknown at the deadline.
+        TopicError: a topic may not be described, or is still unknown at the deadline and ``missing`` is not given.
         BrokerUnavailable, DeadlineExceeded: not all leaders answered in time, or none after the rounds.
     """
     found: dict[TopicPartition, int] = {}
@@ -72,7 +72,7 @@ def log_offsets(
             cluster.forget(tp.topic for tp in troubles)
             if missing is not None and found:
                 break
-            raise _unanswered(troubles)
+            raise _unanswered(troubles, unknown_is_final=missing is None)
         time.sleep(pause)
         pause = min(pause * 2, cluster.options.retry_backoff_max)
     return found
@@ -183,9 +183,9 @@ def _unknown(troubles: Mapping[TopicPartition, GroupSourceError]) -> set[TopicPa
     }
 
 
-def _unanswered(troubles: Mapping[TopicPartition, GroupSourceError]) -> GroupSourceError:
+def _unanswered(troubles: Mapping[TopicPartition, GroupSourceError], unknown_is_final: bool) -> GroupSourceError:
     tp, trouble = next(iter(sorted(troubles.items())))
-    if isinstance(trouble, TopicError):
+    if isinstance(trouble, TopicError) and unknown_is_final:
         return trouble
     more = f" (and {len(troubles) - 1} more partitions)" if len(troubles) > 1 else ""
     return DeadlineExceeded(f"The position of {tp}{more} was not told in time: {trouble.happened}")

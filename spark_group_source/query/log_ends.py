@@ -31,6 +31,16 @@ STALEST_OF_EACH = 0.0005
 MISSING_INTERVAL = 30.0
 """Seconds until partitions that were deleted are looked for again."""
 
+PROBE_TIMEOUT = 1.0
+"""Seconds for the first time that partitions whose leaders told nothing are asked for again, apart from the others.
+Each time in a row has twice as many, up to :data:`LOOK_TIMEOUT`."""
+
+PROBE_INTERVAL = 5.0
+"""Seconds between two of these; fewer after the first ones, as most elections are short."""
+
+PROBE_REST = 3.0
+"""The time between two is at least this many times what the last one took: meanwhile the others are not looked at."""
+
 CUT_LOOKS = 3
 """Looks that must agree that a log ends before a position: a leader just replaced may still answer."""
 
@@ -71,6 +81,8 @@ class LogEnds:
         self._missing: set[TopicPartition] = set()
         self._silent: Set[TopicPartition] = frozenset()
         self._missed_at = clock()
+        self._probe_timeout = PROBE_TIMEOUT
+        self._probe_at = float("-inf")
         self._clock = clock
         self._looked_at = self._uncut_at = float("-inf")
         self._moved_at = clock()
@@ -82,7 +94,7 @@ class LogEnds:
         :data:`STALEST`, or longer with many partitions: Spark asks an idle source a hundred times a second, which alone
         would cost some per cent of a core. While the brokers cannot be asked the ends are those seen last, and a
         partition never seen is left out: a query outlives an outage. So is one that is deleted, where
-        ``failOnDataLoss`` is false.
+        ``failOnDataLoss`` is false. Those whose leaders tell nothing are asked for less often than the others.
 
         Raises:
             DataLoss: a partition does not exist any more.
@@ -90,7 +102,7 @@ class LogEnds:
         stalest = max(STALEST, STALEST_OF_EACH * len(positions))
         due = self._looked_at + min(max((self._clock() - self._moved_at) / PATIENCE, FRESHEST), stalest)
         wait = due - self._clock()
-        if wait > 0 and not positions.keys() - self.known.keys() - self._missing:
+        if wait > 0 and not positions.keys() - self.known.keys() - self._missing - self._silent:
             if any(self.known.get(tp, at) > at for tp, at in positions.items()):
                 return {tp: self.known[tp] for tp in positions if tp in self.known}
             time.sleep(wait)
@@ -137,6 +149,9 @@ class LogEnds:
     def _tell(self, silent: Set[TopicPartition]) -> None:
         if silent != self._silent and silent:
             log.warning("no leader tells the end of %s; the query goes on with the others", names(silent))
+        if silent - self._silent:
+            self._probe_timeout = PROBE_TIMEOUT
+            self._probe_at = self._clock() + PROBE_TIMEOUT
         self._silent = silent
 
     def expire(self) -> None:
@@ -147,27 +162,50 @@ class LogEnds:
         if self._clock() - self._missed_at > MISSING_INTERVAL:
             self._missing = set()
         missing: set[TopicPartition] = set()
+        silent = self._silent & partitions
+        others = partitions - self._missing - silent
         try:
-            found = log_offsets(
-                self._cluster,
-                dict.fromkeys(partitions - self._missing, LATEST),
-                read_committed=self._options.read_committed,
-                deadline=Deadline.after(LOOK_TIMEOUT, self._clock),
-                missing=missing,
-            )
+            found = self._ask(others, LOOK_TIMEOUT, missing)
         except GroupSourceError as error:
             if not error.retriable:
                 raise
-            log.warning("the ends of %d partition(s) are not known: %s", len(partitions), error)
-            self._looked_at = self._clock()
-            return
+            log.warning("the ends of %d partition(s) are not known: %s", len(others), error)
+            found, others = {}, set()
+        found |= self._probe(silent, missing)
         go_on_without(missing, self._options.fail_on_data_loss)
         if missing:
             self._missing |= missing
             self._missed_at = self._clock()
-        self._tell(partitions - found.keys() - self._missing)
+        self._tell((others | silent) - found.keys() - self._missing)
         seen = {tp: end for tp, end in self.known.items() if tp in partitions and tp not in self._missing}
         ends = seen | found
         self._looked_at = self._clock()
         if ends != self.known:
             self.known, self._moved_at = ends, self._looked_at
+
+    def _probe(self, silent: Set[TopicPartition], missing: set[TopicPartition]) -> dict[TopicPartition, int]:
+        """The ends of those that told nothing the last time, as far as they do now, where it is time to ask."""
+        if not silent or self._clock() < self._probe_at:
+            return {}
+        began = self._clock()
+        try:
+            return self._ask(silent, self._probe_timeout, missing)
+        except GroupSourceError as error:
+            if not error.retriable:
+                raise
+            return {}
+        finally:
+            self._probe_timeout = min(self._probe_timeout * 2, LOOK_TIMEOUT)
+            now = self._clock()
+            self._probe_at = now + max(min(self._probe_timeout, PROBE_INTERVAL), (now - began) * PROBE_REST)
+
+    def _ask(
+        self, partitions: Set[TopicPartition], seconds: float, missing: set[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        return log_offsets(
+            self._cluster,
+            dict.fromkeys(partitions, LATEST),
+            read_committed=self._options.read_committed,
+            deadline=Deadline.after(seconds, self._clock),
+            missing=missing,
+        )

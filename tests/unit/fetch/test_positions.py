@@ -155,6 +155,17 @@ def test_a_partition_that_does_not_exist_is_an_error_or_left_out_as_missing(
     assert missing == {B}
 
 
+def test_partitions_that_are_unknown_at_the_deadline_may_be_asked_for_again_where_it_came_before_the_last_round(
+    fake: FakeKafka, patient: Cluster, hand: Hand
+) -> None:
+    fake.logs["t"].clear()
+    missing: set[TopicPartition] = set()
+    with pytest.raises(GroupSourceError, match="t-0 .* not told in time: t-0 does not exist") as error:
+        ends(patient, missing, within=50.0, clock=hand)
+    assert error.value.retriable
+    assert not missing
+
+
 def test_a_partition_without_a_leader_is_left_out_where_others_are_found(
     fake: FakeKafka, patient: Cluster, hand: Hand
 ) -> None:
