@@ -24,7 +24,7 @@ class Retry:
             self._at = self._clock() + self._interval
             return True
 
-    def later(self) -> None:
-        """A try has just ended."""
+    def later(self, least: float = 0.0) -> None:
+        """A try has just ended: the next is due after the interval, or after ``least`` seconds where that is longer."""
         with self._lock:
-            self._at = self._clock() + self._interval
+            self._at = self._clock() + max(self._interval, least)

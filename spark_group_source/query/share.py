@@ -29,6 +29,10 @@ SILENT_PART = 0.5
 """Part of a session that finding and committing start positions may take on the member's thread, which does not
 heartbeat meanwhile: the first heartbeat after it still has half a session to arrive."""
 
+RESOLVE_REST, RESOLVE_REST_MAX = 4.0, 30.0
+"""Start positions that no leader tells are looked for again after this many times what the last try took, up to so many
+seconds, where the query has other partitions to read: they wait meanwhile."""
+
 
 class Share:
     """The partitions that a query owns. Is the member's listener; ``ledger`` and ``committer`` are the query's too."""
@@ -108,7 +112,8 @@ class Share:
     def mend(self, me: Membership, access: Access, deadline: Deadline | None = None) -> None:
         """Tries again what failed, start positions and commits, ``groupCommit.retryIntervalMs`` after the last try.
 
-        Caller: both threads; what one of them tries, the other does not.
+        Where start positions keep others from being read, it is more. Caller: both threads; what one of them tries, the
+        other does not.
         """
         unresolved = self.ledger.unresolved(me)
         if not (unresolved or self.ledger.uncommitted()) or not self._retry.due():
@@ -117,7 +122,7 @@ class Share:
             self.resolve(unresolved, me, access, deadline)  # and commits
         else:
             self.committer.commit(me, access, deadline)
-        self._retry.later()
+            self._retry.later()
 
     def resolve(self, partitions: Partitions, me: Membership, access: Access, deadline: Deadline | None = None) -> None:
         """Finds where partitions start, and commits that, so that a crash before their first batch skips nothing.
@@ -125,6 +130,7 @@ class Share:
         What cannot be found now is logged, and stays unresolved for another try. With a ``deadline`` all of it is
         over by then.
         """
+        began = self._clock()
         most = self._starts.timeout
         deadline = deadline or Deadline.after(most + self._options.commit_timeout)
         with self.ledger.claimed(partitions) as claim:
@@ -138,6 +144,9 @@ class Share:
                     raise
                 log.warning("group %s: no start position for %s: %s", self._group_id, names(claim.partitions), error)
         self.committer.commit(me, access, deadline)
+        rest = min((self._clock() - began) * RESOLVE_REST, RESOLVE_REST_MAX)
+        others = self.ledger.unresolved(me) and self.ledger.positions(me) and not self.ledger.uncommitted()
+        self._retry.later(rest if others else 0.0)
 
     def start_over(self, topics: Collection[str], me: Membership, access: Access) -> None:
         """Reads topics made anew from the beginning of their logs, whatever was read or committed. Caller: the query.

@@ -249,6 +249,48 @@ def test_what_was_logged_of_a_topic_made_anew_is_forgotten_also_of_partitions_th
     assert share.ledger.positions(OWNER) == {A: 2, B: 4}
 
 
+@pytest.mark.parametrize(
+    ("silent", "took", "pause"), [((B,), 5.0, 20.0), ((B,), 14.0, 30.0), ((B,), 0.0, 1.0), ((A, B), 5.0, 1.0)]
+)
+def test_starts_that_no_leader_tells_are_looked_for_less_often_the_longer_it_keeps_others_from_being_read(
+    access: Access,
+    group: Group,
+    logs: dict[TopicPartition, tuple[int, int]],
+    silent: tuple[TopicPartition, ...],
+    took: float,
+    pause: float,
+) -> None:
+    share, hand = make(access), Hand()
+    share._retry._clock = share._clock = hand
+    told = {tp: logs.pop(tp) for tp in silent}
+    group.meanwhile = lambda: setattr(hand, "now", took)
+    share.gained(BOTH, OWNER)
+    logs |= told
+    hand.now += pause - 0.5
+    share.mend(OWNER, access)
+    assert share.ledger.unresolved(OWNER) == set(silent)
+    hand.now += 0.5
+    share.mend(OWNER, access)
+    assert not share.ledger.unresolved(OWNER)
+
+
+def test_a_commit_that_failed_does_not_wait_for_starts_that_no_leader_tells(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share, hand = make(access), Hand()
+    share._retry._clock = share._clock = hand
+    logs.pop(B)
+    share.gained(BOTH, OWNER)
+    read(share, {A: 6})
+    group.refused = Refused(Verdict.RETRY, "why")
+    group.meanwhile = lambda: setattr(hand, "now", 5.0)
+    share.resolve(frozenset({B}), OWNER, access)
+    group.refused = None
+    hand.now += 1.0
+    share.mend(OWNER, access)
+    assert group.offsets[A].offset == 6
+
+
 @pytest.mark.parametrize("told", ["one", "none"])
 def test_a_partition_of_a_topic_made_anew_whose_beginning_is_told_later_starts_there_and_not_at_the_old_commit(
     access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]], told: str
