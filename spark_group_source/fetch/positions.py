@@ -37,9 +37,9 @@ def log_offsets(
     """The offset of each partition at -2 (earliest), -1 (latest) or a timestamp in milliseconds: -1 for no such record.
 
     All leaders are asked before the first answer is waited for. Partitions whose leader moved are asked again. Those
-    that the brokers still do not know after :data:`ROUNDS` are added to ``missing`` and left out, where it is given;
-    those whose leader does not answer are then left out as well, as long as some are found, and not waited for if none
-    are: the caller asks again.
+    that the brokers still do not know after :data:`ROUNDS`, in two of them in a row, are added to ``missing`` and left
+    out, where it is given; those whose leader does not answer are then left out as well, as long as some are found, and
+    not waited for if none are: the caller asks again.
 
     Raises:
         TopicError: a topic may not be described, or is still unknown at the deadline and ``missing`` is not given.
@@ -47,6 +47,7 @@ def log_offsets(
     """
     found: dict[TopicPartition, int] = {}
     absent: set[TopicPartition] = set()
+    unknown: set[TopicPartition] = set()
     troubles: dict[TopicPartition, GroupSourceError] = {}
     pause = cluster.options.retry_backoff
     for rounds in itertools.count(1):
@@ -61,12 +62,14 @@ def log_offsets(
                 raise
             # Nobody told until the deadline who leads now: why that was asked is what there is to say.
             told = False
+        # A broker that has just started knows nothing: one alone is not believed.
+        before, unknown = unknown, _unknown(troubles)
         if missing is not None and told and rounds >= ROUNDS:
-            absent |= _unknown(troubles)
+            absent |= unknown & before
             missing |= absent
         if not troubles.keys() - absent:
             continue
-        enough = missing is not None and rounds >= ROUNDS
+        enough = missing is not None and rounds >= ROUNDS and not unknown - absent
         if not told or deadline.remaining() <= pause or enough:
             # The next call asks for the leaders first: the one that did not answer may have been replaced.
             cluster.forget(tp.topic for tp in troubles)

@@ -51,7 +51,7 @@ class Cluster:
         Raises:
             BrokerUnavailable: no broker answered until the deadline.
         """
-        told = metadata.interpret(self._ask_anyone(metadata.build(topics), deadline))
+        told = metadata.interpret(self._ask_anyone(metadata.build(topics), deadline, metadata.check))
         self._brokers = dict(told.brokers)
         self._topics.update(told.topics)
         return told
@@ -133,10 +133,11 @@ class Cluster:
             self._bootstrap.close()
             self._bootstrap = None
 
-    def _ask_anyone(self, request: Any, deadline: Deadline) -> Any:
+    def _ask_anyone(self, request: Any, deadline: Deadline, check: Callable[[Any], None] = lambda answer: None) -> Any:
         """The first answer of any broker; rounds over all that are known, with pauses, until the deadline.
 
-        Each has a fair part of the time that is left, so that one that is silent leaves time for the others.
+        Each has a fair part of the time that is left, so that one that is silent leaves time for the others; so does
+        one whose answer ``check`` refuses.
 
         Raises:
             AuthenticationFailed: a broker did not let this client in; the others are not asked then.
@@ -153,7 +154,9 @@ class Cluster:
                 if trouble and turn.expired():
                     break
                 try:
-                    return connect(turn).call(request, turn.at_most(self.options.request_timeout))
+                    answer = connect(turn).call(request, turn.at_most(self.options.request_timeout))
+                    check(answer)
+                    return answer
                 except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
                     trouble.append(error)
             if all(isinstance(each, ProtocolError) for each in trouble):

@@ -8,6 +8,7 @@ from typing import Any
 
 from kafka.protocol.metadata import MetadataRequest
 
+from spark_group_source.errors import BrokerUnavailable
 from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.wire import versions
 
@@ -61,6 +62,16 @@ def build(topics: Collection[str] | None) -> Any:
         allow_auto_topic_creation=False,
         include_topic_authorized_operations=False,
     )
+
+
+def check(answer: Any) -> None:
+    """Refuses what a broker says that has just started, and has not learned of the cluster: it knows no topic either.
+
+    Raises:
+        BrokerUnavailable: it names no brokers, not even itself.
+    """
+    if not answer.brokers:
+        raise BrokerUnavailable("A broker that has just started tells of no brokers and topics yet.")
 
 
 def interpret(answer: Any) -> Metadata:

@@ -155,6 +155,22 @@ def test_a_partition_that_does_not_exist_is_an_error_or_left_out_as_missing(
     assert missing == {B}
 
 
+@pytest.mark.parametrize(("rounds", "gone"), [(1, set()), (2, {B})])
+def test_a_partition_is_missing_where_two_rounds_in_a_row_say_so(
+    fake: FakeKafka, patient: Cluster, hand: Hand, rounds: int, gone: set[TopicPartition]
+) -> None:
+    def unknown(answer: Any) -> None:
+        for topic in answer.topics:
+            topic.error_code, topic.partitions = 3, []
+
+    fake.logs["t"][1].leader = None
+    fake.next("Metadata", Fault(), times=3)
+    fake.next("Metadata", Fault(edit=unknown), times=rounds)
+    missing: set[TopicPartition] = set()
+    assert ends(patient, missing, within=1000.0, clock=hand) == {"t-0": 3}
+    assert missing == gone
+
+
 def test_partitions_that_are_unknown_at_the_deadline_may_be_asked_for_again_where_it_came_before_the_last_round(
     fake: FakeKafka, patient: Cluster, hand: Hand
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -90,6 +91,29 @@ def test_a_broker_whose_connection_has_failed_is_asked_after_those_that_are_conn
     for _ in range(10):
         cluster.metadata(["t"], after())
     assert {node for _, node, _ in fake.requests[before:]} == {2}
+
+
+def knows_nothing(answer: Any) -> None:
+    """What a broker tells that has just started."""
+    answer.brokers = []
+    for each in answer.topics:
+        each.error_code, each.partitions = 3, []
+
+
+def test_a_broker_that_tells_of_no_brokers_is_not_believed(fake: FakeKafka, cluster: Cluster) -> None:
+    fake.next("Metadata", Fault(edit=knows_nothing, broker=1), times=1000)
+    for _ in range(6):
+        told = cluster.metadata(["t"], after())
+        assert set(told.brokers) == {1, 2}
+        assert told.topics["t"].partitions == {0: 1, 1: 2}
+
+
+def test_brokers_that_all_tell_of_no_brokers_are_asked_until_the_deadline(fake: FakeKafka, cluster: Cluster) -> None:
+    fake.next("Metadata", Fault(edit=knows_nothing), times=3)
+    assert cluster.metadata(["t"], after()).topics["t"].partitions
+    fake.next("Metadata", Fault(edit=knows_nothing), times=10_000)
+    with pytest.raises(BrokerUnavailable, match="no brokers"):
+        cluster.metadata(["t"], after(0.5))
 
 
 def test_no_broker_at_all_is_one_error_in_time_that_names_them(fake: FakeKafka, cluster: Cluster) -> None:
