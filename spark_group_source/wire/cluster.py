@@ -53,6 +53,11 @@ class Cluster:
         """
         told = metadata.interpret(self._ask_anyone(metadata.build(topics), deadline, metadata.check))
         self._brokers = dict(told.brokers)
+        for where, kept in list(self._connections.items()):
+            # A broker that was retired has ended its connections; nobody asks for one to that id again.
+            if where[0] not in self._brokers and not kept.in_flight and not kept.usable():
+                kept.close()
+                del self._connections[where]
         self._topics.update(told.topics)
         return told
 

@@ -142,6 +142,23 @@ def test_a_kept_connection_is_used_again_and_one_that_broke_is_not(fake: FakeKaf
     assert anew.usable()
 
 
+def test_connections_to_a_broker_that_was_retired_are_closed_once_it_has_ended_them(
+    fake: FakeKafka, cluster: Cluster
+) -> None:
+    cluster.metadata(None, after())
+    kept = [cluster.connection(2, after(), purpose) for purpose in ("", "other")]
+    retired = fake.brokers.pop(2)
+    cluster.metadata(None, after())
+    assert not any(each.closed for each in kept), "whoever holds one may still use it"
+    retired.stop()
+    deadline = after()
+    while not all(each.closed for each in kept):
+        assert not deadline.expired()
+        cluster.metadata(None, after())
+    assert {number for number, _ in cluster._connections} <= {1}
+    retired.join()
+
+
 def test_a_connection_that_timed_out_is_never_used_again(fake: FakeKafka, cluster: Cluster) -> None:
     fake.next("Metadata", Fault(delay=0.3))
     fake.next("Metadata", Fault(delay=0.3))
