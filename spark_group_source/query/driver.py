@@ -90,8 +90,9 @@ class Driver:
             check_names(stream_start(self._options), existing)
         self._share.restore(logged.ends(), existing)
         self._member.start(topics)
-        if self._renewal is not None:
-            self._mend(self._member.snapshot())  # a run may be over before the first hour is
+        if self._renewal is not None and self._renewal.due():  # a run may be over before the first hour is
+            self._ledger.renew()
+            self._share.committer.commit(self._member.snapshot(), self._own)
 
     def await_share(self) -> None:
         """Waits until the group has given this query its share, as long as a dead member may hold it up."""
