@@ -82,7 +82,7 @@ class GroupOffsets:
     def _commit(self, me: Membership, offsets: Offsets, metadata: str, deadline: Deadline) -> CommitAnswer:
         by_topic: dict[str, list[Any]] = defaultdict(list)
         topic_of = OffsetCommitRequest.OffsetCommitRequestTopic
-        for tp, offset in sorted(offsets.items()):
+        for tp, offset in offsets.items():
             by_topic[tp.topic].append(
                 topic_of.OffsetCommitRequestPartition(
                     version=8,

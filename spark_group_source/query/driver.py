@@ -90,8 +90,7 @@ class Driver:
             check_names(stream_start(self._options), existing)
         self._share.restore(logged.ends(), existing)
         self._member.start(topics)
-        if self._renewal is not None and self._renewal.due():  # a run may be over before the first hour is
-            self._ledger.renew()
+        if self._renew():  # a run may be over before the first hour is
             self._share.committer.commit(self._member.snapshot(), self._own)
 
     def await_share(self) -> None:
@@ -174,19 +173,25 @@ class Driver:
 
     def _mend(self, me: Membership) -> None:
         """Tries again what failed: commits, and start positions of newly owned partitions. Renews assigned ones'."""
-        if self._renewal is not None and self._renewal.due():
-            self._ledger.renew()
+        self._renew()
         self._share.mend(me, self._own)
         if self._planned is None and me.in_flight - self._ledger.uncommitted():
             # Committed by now, perhaps on the member's thread: a hand-over may be waiting for just this.
             self._member.batch_done(self._ledger.uncommitted())
+
+    def _renew(self) -> bool:
+        """Has the offsets of assigned partitions committed once more where it is time to; whether it is."""
+        due = self._renewal is not None and self._renewal.due()
+        if due:
+            self._ledger.renew()
+        return due
 
     def _plan(self, start: BatchOffset, limit: int | None, me: Membership) -> BatchOffset:
         positions = self._ledger.positions(me)
         topics = {tp.topic for tp in positions}
         if self._losses.start_over(topics, me):
             return start
-        self._losses.go_on_without(start, topics)
+        self._losses.go_on_without(start, topics, me)
         ends = self._ends.of(positions)
         cut = self._ends.cut(positions, ends)
         # Those looks at the logs may have brought news of the topics.

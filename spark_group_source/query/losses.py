@@ -35,8 +35,6 @@ class Losses:
     def start_over(self, topics: set[str], me: Membership) -> bool:
         """Offsets in a topic that is no more mean nothing in the one that has its name now. Whether there is one."""
         anew = self._ids.made_anew(topics)
-        if not self._fail_on_data_loss:
-            self._let_go(self._ids.made_anew(self._ids.read.keys() - topics - {tp.topic for tp in me.readable}), me)
         if not anew:
             return False
         names = ", ".join(sorted(anew))
@@ -47,19 +45,23 @@ class Losses:
                 " new one from its beginning.",
             )
         log.warning("topic %s was made anew; it is read from its beginning, as failOnDataLoss is false", names)
-        self._share.start_over(anew, me, self._access)
-        self._ids.accept(anew)
+        self._accept(anew, me)
         return True
 
-    def _let_go(self, anew: set[str], me: Membership) -> None:
-        """What others own was made anew: where this query was is nowhere now. It goes on at their commits one day."""
-        if anew:
-            self._share.start_over(anew, me, self._access)
-            self._ids.accept(anew)
-            self.gone -= anew
+    def _accept(self, anew: set[str], me: Membership) -> None:
+        self._share.start_over(anew, me, self._access)
+        self._ids.accept(anew)
+        self.gone -= anew
 
-    def go_on_without(self, start: BatchOffset, topics: set[str]) -> None:
-        """Looks for topics that this query has read and that the group gives nobody any more: they may be deleted."""
+    def go_on_without(self, start: BatchOffset, topics: set[str], me: Membership) -> None:
+        """Looks for topics that this query has read and that others own, or nobody any more: they may be deleted.
+
+        In one that was made anew meanwhile this query has no place: it goes on at their commits, should it own it.
+        """
+        if not self._fail_on_data_loss and (others := self._ids.read.keys() - topics):
+            anew = self._ids.made_anew(others - {tp.topic for tp in me.readable})
+            if anew:
+                self._accept(anew, me)
         read = {tp.topic for tp in start.ranges}
         self.gone -= topics
         elsewhere = {name for name in read - topics - self.gone if self._subscription.matches(name)}

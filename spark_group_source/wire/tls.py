@@ -7,7 +7,6 @@ made from then on have the new certificate.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import socket
@@ -28,6 +27,8 @@ from spark_group_source.wire import sockets, ssl_stores
 from spark_group_source.wire.settings import Tls
 
 log = logging.getLogger(__name__)
+
+_Stamp = tuple[int, int, int]
 
 PROTOCOLS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 """Versions of TLS by Java's names, which are those that brokers from 3.3 on speak by default."""
@@ -51,8 +52,8 @@ _CLIENT_CERTIFICATE = (
 )
 
 
-_latest: dict[Tls, ssl.SSLContext] = {}
-"""What was last made of each settings."""
+_kept: dict[Tls, tuple[tuple[_Stamp, ...], ssl.SSLContext]] = {}
+"""What was last made of each settings, and of which files."""
 
 
 def context(tls: Tls) -> ssl.SSLContext:
@@ -64,12 +65,14 @@ def context(tls: Tls) -> ssl.SSLContext:
         OptionError: a file cannot be read here, or is not what it should be, and never was.
     """
     try:
-        _latest[tls] = _context(tls, _stamp(tls.ca_file, "truststore"), _stamp(tls.key_file, "keystore"))
+        stamps = _stamp(tls.ca_file, "truststore"), _stamp(tls.key_file, "keystore")
+        if tls not in _kept or _kept[tls][0] != stamps:
+            _kept[tls] = stamps, _made(tls)
     except OptionError as error:
-        if tls not in _latest:
+        if tls not in _kept:
             raise
         log.warning("the certificates read before are used on: %s", error)
-    return _latest[tls]
+    return _kept[tls][1]
 
 
 def handshake(sock: socket.socket, host: str, broker: str, settings: Tls, deadline: Deadline) -> ssl.SSLSocket:
@@ -140,7 +143,7 @@ def _refused_here(broker: str, error: ssl.SSLCertVerificationError) -> Authentic
     return AuthenticationFailed(f"The certificate of broker {broker} is refused: {why}.", action)
 
 
-def _stamp(path: str | None, store: str) -> tuple[int, int, int]:
+def _stamp(path: str | None, store: str) -> _Stamp:
     """Changes when the file does."""
     if path is None:
         return 0, 0, 0
@@ -160,8 +163,7 @@ def _unreadable(path: str, store: str, error: OSError) -> OptionError:
     )
 
 
-@functools.lru_cache(maxsize=8)
-def _context(tls: Tls, *stamps: tuple[int, int, int]) -> ssl.SSLContext:
+def _made(tls: Tls) -> ssl.SSLContext:
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     made.check_hostname = tls.check_host_name
     spoken = [PROTOCOLS[each] for each in tls.versions]

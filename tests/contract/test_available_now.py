@@ -46,7 +46,7 @@ class Background:
 
 
 def looks(fake: FakeKafka) -> int:
-    return sum(api == "OffsetFetch" for api, _, _ in fake.requests)
+    return fake.asked("OffsetFetch")
 
 
 def beside_another(on_fake: Bench) -> tuple[Query, Query]:

@@ -101,7 +101,7 @@ def test_of_a_commit_in_several_requests_what_was_not_confirmed_is_tried_again(
 ) -> None:
     monkeypatch.setattr("spark_group_source.group.group_offsets.COMMIT_BYTES", 1)  # a request for each partition
     on_fake.produce(5, 5, 5, 5)
-    query = on_fake.start()
+    query = on_fake.start(groupCommit_retryIntervalMs="1000")  # not before it is looked at
     query.begin()
     fake.next("OffsetCommit", Fault(), times=2)
     fake.next("OffsetCommit", fault)
@@ -113,24 +113,18 @@ def test_of_a_commit_in_several_requests_what_was_not_confirmed_is_tried_again(
     assert query.driver._share.counters.failed_commits == 1
 
 
-def test_a_commit_that_is_refused_as_too_large_is_tried_again_with_its_mark(on_fake: Bench, fake: FakeKafka) -> None:
+@pytest.mark.parametrize("errno", [14, 28])
+def test_a_failed_commit_of_an_idle_query_is_tried_again_with_its_mark_and_without_a_batch(
+    on_fake: Bench, fake: FakeKafka, errno: int
+) -> None:
     on_fake.produce(5)
     query = on_fake.start()
     query.begin()
-    fake.next("OffsetCommit", Fault(error=28), times=2)
+    fake.next("OffsetCommit", Fault(error=errno), times=3)
     query.finish()
     eventually(lambda: not query.poll() and on_fake.committed()[0] == 5, "the commit")
     assert {each.metadata for each in fake.commits} == {MARK}
-    assert query.driver._share.counters.failed_commits == 2
-
-
-def test_a_failed_commit_of_an_idle_query_is_tried_again_without_a_batch(on_fake: Bench, fake: FakeKafka) -> None:
-    on_fake.produce(5)
-    query = on_fake.start()
-    query.begin()
-    fake.next("OffsetCommit", Fault(error=14), times=3)
-    query.finish()
-    eventually(lambda: not query.poll() and on_fake.committed()[0] == 5, "the commit")
+    assert query.driver._share.counters.failed_commits == 3
 
 
 @pytest.mark.parametrize("retries", [0, 2])
@@ -339,7 +333,7 @@ def test_a_join_that_waits_at_the_broker_does_not_keep_the_query_from_ending(on_
     fake.next("JoinGroup", Fault(), times=1)  # it gets its id
     fake.next("JoinGroup", Fault(silent=True))
     query.driver.start(query.end)
-    eventually(lambda: sum(api == "JoinGroup" for api, _, _ in fake.requests) == 2, "the join")
+    eventually(lambda: fake.asked("JoinGroup") == 2, "the join")
     query.close()  # the answer never comes: without the interrupt the thread would still wait for it
     assert not query.member._thread.is_alive()
     assert not fake.group(on_fake.group).members
@@ -464,21 +458,18 @@ def test_a_look_at_the_topics_that_is_not_answered_does_not_end_the_session(on_f
     patient = {"kafka_request_timeout_ms": "600000", "kafka_metadata_max_age_ms": "1"}
     on_fake.start(None, kafka_session_timeout_ms="6000", **patient)
     fake.next("Metadata", Fault(silent=True), times=1000)
-    asked = sum(api == "Metadata" for api, _, _ in fake.requests)
-    eventually(lambda: sum(api == "Metadata" for api, _, _ in fake.requests) > asked, "a look")
-    beats = sum(api == "Heartbeat" for api, _, _ in fake.requests)
-    eventually(lambda: sum(api == "Heartbeat" for api, _, _ in fake.requests) > beats + 1, "heartbeats")
+    asked = fake.asked("Metadata")
+    eventually(lambda: fake.asked("Metadata") > asked, "a look")
+    beats = fake.asked("Heartbeat")
+    eventually(lambda: fake.asked("Heartbeat") > beats + 1, "heartbeats")
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["leader", "static leader that is back"])
 def test_the_leader_finds_another_members_topic_that_is_made_anew(on_fake: Bench, fake: FakeKafka, back: bool) -> None:
     def settled() -> bool:
-        generation, looks = fake.group(on_fake.group).generation, asked("Metadata")
-        eventually(lambda: asked("Metadata") > looks + 10, "looks at the topics")
+        generation, looks = fake.group(on_fake.group).generation, fake.asked("Metadata")
+        eventually(lambda: fake.asked("Metadata") > looks + 10, "looks at the topics")
         return fake.group(on_fake.group).generation == generation
-
-    def asked(name: str) -> int:
-        return sum(api == name for api, _, _ in fake.requests)
 
     often: dict[str, Any] = {"kafka_metadata_max_age_ms": "50", "failOnDataLoss": "false"}
     leader = on_fake.start(kafka_group_instance_id="one", **often)
@@ -506,9 +497,9 @@ def test_a_static_member_does_not_leave_and_its_next_run_takes_its_place(on_fake
     assert again.owns() == {0, 1, 2, 3}
     assert len(fake.group(on_fake.group).members) == 1
     # Each asks whether it is back; one that is looks for what it left to nobody, and here asks for no other round.
-    eventually(lambda: sum(api == "DescribeGroups" for api, _, _ in fake.requests) == 3, "the look")
-    beats = sum(api == "Heartbeat" for api, _, _ in fake.requests)
-    eventually(lambda: sum(api == "Heartbeat" for api, _, _ in fake.requests) > beats + 1, "heartbeats")
+    eventually(lambda: fake.asked("DescribeGroups") == 3, "the look")
+    beats = fake.asked("Heartbeat")
+    eventually(lambda: fake.asked("Heartbeat") > beats + 1, "heartbeats")
     assert fake.group(on_fake.group).generation == generation
 
 
@@ -519,8 +510,8 @@ def test_a_new_static_member_waits_for_a_hand_over_and_asks_for_no_other_round(o
     second = on_fake.query(kafka_group_instance_id="two")
     second.driver.start(second.end)
     eventually(lambda: first.me.phase is Phase.DRAINING, "the hand-over to wait for the batch")
-    beats = sum(api == "Heartbeat" for api, _, _ in fake.requests)
-    eventually(lambda: sum(api == "Heartbeat" for api, _, _ in fake.requests) > beats + 5, "heartbeats of both")
+    beats = fake.asked("Heartbeat")
+    eventually(lambda: fake.asked("Heartbeat") > beats + 5, "heartbeats of both")
     assert (fake.group(on_fake.group).state, fake.group(on_fake.group).generation) == ("Stable", 2)
 
 
@@ -548,7 +539,7 @@ def test_while_a_hand_over_waits_for_its_batch_each_heartbeat_is_a_success_and_o
     on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     def heartbeats() -> int:
-        return sum(api == "Heartbeat" for api, _, _ in fake.requests)
+        return fake.asked("Heartbeat")
 
     on_fake.produce(5, 5)
     first = on_fake.start(kafka_partition_assignment_strategy="range")
@@ -697,12 +688,12 @@ def test_nothing_is_joined_any_more_after_a_fatal_error(on_fake: Bench, fake: Fa
     eventually(lambda: not fake._faults._coming["Heartbeat"], "the heartbeats of both")
     first.finish()
     first.driver.complete(first.end)
-    joins = sum(api == "JoinGroup" for api, _, _ in fake.requests)
+    joins = fake.asked("JoinGroup")
     answered.set()
     with pytest.raises(GroupError):
         eventually(first.poll, "the error")
     first.member._thread.join(PATIENCE)
-    assert sum(api == "JoinGroup" for api, _, _ in fake.requests) == joins
+    assert fake.asked("JoinGroup") == joins
 
 
 def test_a_completed_batch_whose_commit_failed_is_committed_when_the_query_ends(

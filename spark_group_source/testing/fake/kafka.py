@@ -105,6 +105,10 @@ class FakeKafka:
         with self._changed:
             self.logs[topic][partition].truncate(start)
 
+    def asked(self, api: str) -> int:
+        """How many requests of this kind have come."""
+        return sum(each == api for each, _, _ in self.requests)
+
     def group(self, group: str) -> FakeGroup:
         """The state of a group; only to be looked at."""
         return self._groups.setdefault(group, FakeGroup(self._changed))

@@ -407,7 +407,7 @@ def test_an_answer_cut_short_is_read_again_or_refused_and_never_taken(fake: Fake
 
 def test_connections_are_kept_for_the_next_task_and_not_after_a_failure(fake: FakeKafka) -> None:
     def opened() -> int:
-        return sum(api == "ApiVersions" for api, _, _ in fake.requests)
+        return fake.asked("ApiVersions")
 
     fill(fake)
     offsets(read(task(fake, (0, 0, 20))))
