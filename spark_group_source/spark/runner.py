@@ -22,12 +22,21 @@ def leave_on_sigterm() -> None:
         return
 
     def end(signum: int, frame: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        finish_leaving()
         raise SystemExit(0)
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_when_orphaned, args=(os.getppid(),), name="orphan-watch", daemon=True).start()
+
+
+def finish_leaving() -> None:
+    """From here on SIGTERM is ignored.
+
+    A JVM that dies closes the runner's socket, too: the runner may be leaving already when its parent's death is seen.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _leave_when_orphaned(parent: int) -> None:

@@ -17,7 +17,7 @@ from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.modes import check_stream
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.spark.input_partitions import Application, TaskPartition, Tasks, read_task
-from spark_group_source.spark.runner import leave_on_sigterm, log_to_stderr
+from spark_group_source.spark.runner import finish_leaving, leave_on_sigterm, log_to_stderr
 from spark_group_source.spark.schema import columns_of
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Leaves the group."""
         if self._driver is not None:
+            finish_leaving()
             self._driver.close()
 
     def _started(self, logged: BatchOffset) -> Driver:
