@@ -37,6 +37,18 @@ _PASSWORD = (
     " and that the user exists for this 'kafka.sasl.mechanism'."
 )
 
+_KERBEROS_PASSES = frozenset(
+    2529638912 + code
+    for code in (
+        21,  # KRB5KDC_ERR_CLIENT_NOTYET
+        29,  # KRB5KDC_ERR_SVC_UNAVAILABLE
+        33,  # KRB5KRB_AP_ERR_TKT_NYV: a ticket of a clock that is ahead
+        156,  # KRB5_KDC_UNREACH
+        220,  # KRB5_REALM_CANT_RESOLVE
+    )
+)
+"""Errors of Kerberos that pass by themselves, as gssapi numbers them; names and numbers are those of MIT's krb5.h."""
+
 Ask = Callable[[Any], Any]
 """Sends a request and returns its answer."""
 
@@ -50,7 +62,7 @@ def authenticate(settings: Sasl, host: str, broker: str, ask: Ask, deadline: Dea
 
     Raises:
         AuthenticationFailed: the broker refused the mechanism or the credentials.
-        BrokerUnavailable: the function that provides tokens failed.
+        BrokerUnavailable: the function that provides tokens failed, or no ticket can be had for now.
         DeadlineExceeded: it took too long.
     """
     handshake = ask(SaslHandshakeRequest(version=versions.SASL_HANDSHAKE, mechanism=settings.mechanism))
@@ -85,7 +97,14 @@ def _mechanism(settings: Sasl, host: str, broker: str, deadline: Deadline) -> An
         given["sasl_kerberos_service_name"] = settings.kerberos_service
     if settings.token_provider is not None:
         given["sasl_oauth_token_provider"] = _Token(settings.token_provider, deadline)
-    return _step(settings, broker, lambda: get_sasl_mechanism(settings.mechanism)(**given))
+    make = get_sasl_mechanism(settings.mechanism)
+    if settings.mechanism != "GSSAPI":
+        return _step(settings, broker, lambda: make(**given))
+    try:
+        # It asks a KDC for a ticket, and knows no deadline.
+        return _step(settings, broker, lambda: bounded(lambda: make(**given), deadline))
+    except TimeoutError as error:
+        raise DeadlineExceeded(f"Kerberos gave no ticket for broker {broker} in time.") from error
 
 
 def _step(settings: Sasl, broker: str, step: Callable[..., Any], *arguments: Any) -> Any:
@@ -98,9 +117,14 @@ def _step(settings: Sasl, broker: str, step: Callable[..., Any], *arguments: Any
             " UTF-8.",
             _PASSWORD,
         ) from None
+    except TimeoutError:
+        raise
     except Exception as error:  # whatever a mechanism's library raises
+        happened = f"Authentication at broker {broker} by {settings.mechanism} failed: {error!r}."
+        if getattr(error, "min_code", None) in _KERBEROS_PASSES:
+            raise BrokerUnavailable(happened) from error
         raise AuthenticationFailed(
-            f"Authentication at broker {broker} by {settings.mechanism} failed: {error!r}.",
+            happened,
             _CREDENTIALS.get(settings.mechanism, _PASSWORD),
         ) from error
 
