@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import traceback
+import types
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -176,3 +179,52 @@ def test_a_function_that_hangs_is_not_called_again_before_it_has_returned() -> N
     threading.Timer(0.1, ANSWERED.set).start()
     assert token(f"{__name__}:hanging_once", Deadline.after(LONG))[0] == "t0ken1"
     assert token(f"{__name__}:hanging_once", Deadline.after(LONG))[0] == "t0ken2"
+
+
+class GSSError(Exception):
+    """As gssapi raises it; see what a real one says in tests/integration/test_kerberos.py."""
+
+    def __init__(self, minor: int) -> None:
+        super().__init__("Unspecified GSS failure")
+        self.min_code = minor % 2**32
+
+
+def gssapi(monkeypatch: pytest.MonkeyPatch, begin: Callable[[object], bytes]) -> Sasl:
+    """Settings of a mechanism whose library begins so: there it asks a KDC for a ticket."""
+    name = types.SimpleNamespace(canonicalize=lambda _: "name")
+    library = types.SimpleNamespace(
+        Name=lambda *_, **__: name,
+        NameType=types.SimpleNamespace(hostbased_service=1),
+        MechType=types.SimpleNamespace(kerberos=1),
+        SecurityContext=lambda **_: types.SimpleNamespace(step=begin, complete=False),
+    )
+    monkeypatch.setitem(sys.modules, "gssapi", library)
+    return Sasl("GSSAPI", kerberos_service="kafka")
+
+
+@pytest.mark.parametrize(
+    ("minor", "kind"),
+    [
+        (-1765328228, BrokerUnavailable),  # Cannot contact any KDC
+        (-1765328164, BrokerUnavailable),  # Cannot resolve network address for KDC
+        (-1765328355, BrokerUnavailable),  # A service is not available
+        (-1765328377, AuthenticationFailed),  # Server not found in Kerberos database
+        (-1765328352, AuthenticationFailed),  # Ticket expired
+    ],
+)
+def test_what_passes_at_a_kdc_may_be_tried_again(
+    monkeypatch: pytest.MonkeyPatch, minor: int, kind: type[GroupSourceError]
+) -> None:
+    def refused(_: object) -> bytes:
+        raise GSSError(minor)
+
+    with pytest.raises(kind, match="by GSSAPI failed: GSSError"):
+        authenticated(gssapi(monkeypatch, refused), welcome())
+
+
+def test_a_kdc_that_does_not_answer_is_waited_for_until_the_deadline_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+    settings = gssapi(monkeypatch, lambda _: b"ticket" if answered.wait(LONG) else b"")
+    with pytest.raises(DeadlineExceeded, match=r"no ticket for broker 1 \(host:9092\)"):
+        authenticate(settings, "host", "1 (host:9092)", Broker(welcome()), Deadline.after(0.2))
+    answered.set()
