@@ -23,7 +23,8 @@ PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 def missing() -> str:
     """What this machine lacks for a realm and its clients; empty where it lacks nothing."""
     lacks = [each for each in PROGRAMS if shutil.which(each, path=PATH) is None]
-    lacks += [each for each in ["gssapi for Python"] if importlib.util.find_spec("gssapi") is None]
+    if importlib.util.find_spec("gssapi") is None:
+        lacks.append("gssapi for Python")
     return ", ".join(lacks)
 
 
