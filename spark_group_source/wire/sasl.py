@@ -42,12 +42,14 @@ _KERBEROS_PASSES = frozenset(
     for code in (
         21,  # KRB5KDC_ERR_CLIENT_NOTYET
         29,  # KRB5KDC_ERR_SVC_UNAVAILABLE
-        33,  # KRB5KRB_AP_ERR_TKT_NYV: a ticket of a clock that is ahead
+        32,  # KRB5KRB_AP_ERR_TKT_EXPIRED: no KDC gives a new one by the keytab, or nobody has called kinit yet
+        33,  # KRB5KRB_AP_ERR_TKT_NYV: of a clock that is ahead
+        34,  # KRB5KRB_AP_ERR_REPEAT: what looks like a replay may be none
         156,  # KRB5_KDC_UNREACH
         220,  # KRB5_REALM_CANT_RESOLVE
     )
 )
-"""Errors of Kerberos that pass by themselves, as gssapi numbers them; names and numbers are those of MIT's krb5.h."""
+"""Errors of Kerberos that may pass, as gssapi numbers them; names and numbers are those of MIT's krb5.h."""
 
 Ask = Callable[[Any], Any]
 """Sends a request and returns its answer."""
@@ -121,12 +123,8 @@ def _step(settings: Sasl, broker: str, step: Callable[..., Any], *arguments: Any
         raise
     except Exception as error:  # whatever a mechanism's library raises
         happened = f"Authentication at broker {broker} by {settings.mechanism} failed: {error!r}."
-        if getattr(error, "min_code", None) in _KERBEROS_PASSES:
-            raise BrokerUnavailable(happened) from error
-        raise AuthenticationFailed(
-            happened,
-            _CREDENTIALS.get(settings.mechanism, _PASSWORD),
-        ) from error
+        kind = BrokerUnavailable if getattr(error, "min_code", None) in _KERBEROS_PASSES else AuthenticationFailed
+        raise kind(happened, _CREDENTIALS.get(settings.mechanism, _PASSWORD)) from error
 
 
 class _Token(AbstractTokenProvider):  # type: ignore[misc]

@@ -46,10 +46,10 @@ class Realm:
         """The ``krb5.conf`` of everybody in the realm."""
         return self._directory / "krb5.conf"
 
-    def principal(self, name: str) -> Path:
-        """Makes a principal; returns the keytab with which it proves who it is."""
+    def principal(self, name: str, lifetime: str = "1 day") -> Path:
+        """Makes a principal, with tickets that last so long; returns the keytab with which it proves who it is."""
         keytab = self._directory / f"{name.replace('/', '-')}.keytab"
-        self._run("kadmin.local", "addprinc", "-randkey", name)
+        self._run("kadmin.local", "addprinc", "-randkey", "-maxlife", lifetime, name)
         self._run("kadmin.local", "ktadd", "-k", str(keytab), name)
         return keytab
 

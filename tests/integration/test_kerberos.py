@@ -16,7 +16,7 @@ from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.ports import HOST
 from spark_group_source.wire.connection import Connection
 from tests.integration.kerberos import REALM, Realm, missing
-from tests.integration.query_process import QueryProcess
+from tests.integration.query_process import QueryProcess, eventually
 from tests.integration.standing import caught_up, fill
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no {missing()} on this machine")
@@ -129,6 +129,30 @@ def test_a_kdc_that_is_away_is_waited_for_and_nobody_who_has_a_ticket_needs_it(
         assert raised.value.retriable
     finally:
         realm.start()
+    connect(kerberized)
+
+
+@pytest.mark.usefixtures("alice")
+def test_a_ticket_that_ends_while_the_kdc_is_away_is_followed_by_another_when_it_is_back(
+    kerberized: EmbeddedKafka, realm: Realm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KRB5_CLIENT_KTNAME", str(realm.principal("bob", "5 seconds")))
+    connect(kerberized)
+    realm.stop()
+    refused: list[BrokerUnavailable] = []
+
+    def has_ended() -> bool:
+        try:
+            connect(kerberized)
+        except BrokerUnavailable as error:
+            refused.append(error)
+        return bool(refused)
+
+    try:
+        eventually(has_ended, what="the end of the ticket")
+    finally:
+        realm.start()
+    assert "Ticket expired" in str(refused[0])
     connect(kerberized)
 
 
