@@ -2,8 +2,8 @@
 # or later. `make` alone lists what there is.
 PYTHON ?= python3
 # The oldest and the newest Python that this machine has of those supported, on the PATH or with pyenv.
-OLDEST_PYTHON ?= $(call python,3.10 3.11 3.12 3.13)
-NEWEST_PYTHON ?= $(call python,3.13 3.12 3.11 3.10)
+OLDEST_PYTHON ?= $(call python,3.10 3.11 3.12 3.13 3.14)
+NEWEST_PYTHON ?= $(call python,3.14 3.13 3.12 3.11 3.10)
 OLDEST_SPARK := pyspark==4.1.0
 VENV := .venv
 OLDEST := .venv-oldest
