@@ -99,12 +99,15 @@ def _mechanism(settings: Sasl, host: str, broker: str, deadline: Deadline) -> An
         given["sasl_kerberos_service_name"] = settings.kerberos_service
     if settings.token_provider is not None:
         given["sasl_oauth_token_provider"] = _Token(settings.token_provider, deadline)
-    make = get_sasl_mechanism(settings.mechanism)
+
+    def begin() -> Any:
+        return _step(settings, broker, lambda: get_sasl_mechanism(settings.mechanism)(**given))
+
     if settings.mechanism != "GSSAPI":
-        return _step(settings, broker, lambda: make(**given))
+        return begin()
     try:
         # It asks a KDC for a ticket, and knows no deadline.
-        return _step(settings, broker, lambda: bounded(lambda: make(**given), deadline))
+        return bounded(begin, deadline)
     except TimeoutError as error:
         raise DeadlineExceeded(f"Kerberos gave no ticket for broker {broker} in time.") from error
 
@@ -119,8 +122,6 @@ def _step(settings: Sasl, broker: str, step: Callable[..., Any], *arguments: Any
             " UTF-8.",
             _PASSWORD,
         ) from None
-    except TimeoutError:
-        raise
     except Exception as error:  # whatever a mechanism's library raises
         happened = f"Authentication at broker {broker} by {settings.mechanism} failed: {error!r}."
         kind = BrokerUnavailable if getattr(error, "min_code", None) in _KERBEROS_PASSES else AuthenticationFailed

@@ -491,7 +491,7 @@ def test_the_leader_finds_another_members_topic_that_is_made_anew(on_fake: Bench
 def test_a_static_member_does_not_leave_and_its_next_run_takes_its_place(on_fake: Bench, fake: FakeKafka) -> None:
     first = on_fake.start(kafka_group_instance_id="one")
     first.close()
-    assert not any(api == "LeaveGroup" for api, _, _ in fake.requests)
+    assert not fake.asked("LeaveGroup")
     generation = fake.group(on_fake.group).generation
     again = on_fake.start(kafka_group_instance_id="one")
     assert again.owns() == {0, 1, 2, 3}

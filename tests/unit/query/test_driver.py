@@ -77,7 +77,7 @@ def test_offsets_must_name_exactly_the_partitions_there_are_when_a_new_checkpoin
 ) -> None:
     with pytest.raises(OptionError, match=r'missing: t-1.*{"t":{"0":4,"1":-2}}'):
         start(startingOffsets='{"t":{"0":4}}')
-    assert not any(api == "JoinGroup" for api, _, _ in fake.requests)
+    assert not fake.asked("JoinGroup")
     logged = BatchOffset.of([OffsetRange("t", 0, 0, 6, str(fake.ids["t"]))])
     reads = start(logged, startingOffsets='{"t":{"0":4}}').latest(logged, None).reads()
     assert [(each.start, each.end) for each in reads] == [(6, 10)]
