@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 Clock = Callable[[], float]
 """Returns monotonic seconds; only differences mean anything."""
@@ -12,17 +13,28 @@ Clock = Callable[[], float]
 monotonic: Clock = time.monotonic
 
 
+class Wakeup(Protocol):
+    """What ends a wait early; :class:`spark_group_source.wire.interrupt.Interrupt` is one."""
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when waits must end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A moment on a clock. One is made per operation and passed down, so that waits do not add up."""
+    """A moment on a clock. One is made per operation and passed down, so that waits do not add up.
+
+    Every wait for Kafka also ends, with ``Interrupted``, once ``interrupt`` is set.
+    """
 
     at: float
     clock: Clock = monotonic
+    interrupt: Wakeup | None = None
 
     @classmethod
-    def after(cls, seconds: float, clock: Clock = monotonic) -> Deadline:
+    def after(cls, seconds: float, clock: Clock = monotonic, interrupt: Wakeup | None = None) -> Deadline:
         """The moment ``seconds`` from now."""
-        return cls(clock() + seconds, clock)
+        return cls(clock() + seconds, clock, interrupt)
 
     def remaining(self) -> float:
         """Seconds left, never negative."""
@@ -34,4 +46,4 @@ class Deadline:
 
     def at_most(self, seconds: float) -> Deadline:
         """The earlier of this deadline and ``seconds`` from now."""
-        return Deadline(min(self.at, self.clock() + seconds), self.clock)
+        return Deadline(min(self.at, self.clock() + seconds), self.clock, self.interrupt)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +14,7 @@ from spark_group_source.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_T
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, ProtocolError, TopicError
 from spark_group_source.fetch.errors import Remedy, remedy
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.wire import versions
+from spark_group_source.wire import versions, waiting
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.metadata import Topic
@@ -76,7 +75,7 @@ def log_offsets(
             if missing is not None and found:
                 break
             raise _unanswered(troubles, unknown_is_final=missing is None)
-        time.sleep(pause)
+        waiting.pause(pause, deadline)
         pause = min(pause * 2, cluster.options.retry_backoff_max)
     return found
 

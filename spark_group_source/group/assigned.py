@@ -57,7 +57,7 @@ class Assigned:
         own = self._settings.subscription.partitions
         self._state = Membership(phase=Phase.STABLE, owned=dict.fromkeys(own, 0))
         log.info("group %s: reads %d assigned partition(s), as no member", self._settings.group_id, len(own))
-        self._listener.gained(own, self._state)
+        self._listener.gained(own, self._state, Deadline.after(self._settings.session_timeout, self._clock))
 
     def _check_members(self) -> None:
         found = self._offsets.describe(Deadline.after(self._settings.request_timeout, self._clock))
@@ -86,6 +86,9 @@ class Assigned:
     def plan(self, partitions: Partitions, uncommitted: Partitions, me: Membership) -> Partitions:
         """The partitions that the next batch may read: all of them."""
         return partitions
+
+    def commit_refused(self, me: Membership, refused: Refused) -> None:
+        """There is no membership to lose: a commit that is refused is tried again."""
 
     def batch_done(self, uncommitted: Partitions) -> None:
         """Nobody waits for a batch to end."""

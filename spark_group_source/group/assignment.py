@@ -144,6 +144,12 @@ def subscribed_topics(members: Iterable[Member]) -> set[str]:
     return {topic for each in members for topic in ConsumerProtocolSubscription.decode(each.subscription).topics}
 
 
+def claimed_partitions(members: Iterable[Member]) -> set[TopicPartition]:
+    """Partitions that members say they own: these exist, whatever one broker tells of their topics."""
+    claims = (ConsumerProtocolSubscription.decode(each.subscription).owned_partitions or [] for each in members)
+    return {TopicPartition(each.topic, number) for claim in claims for each in claim for number in each.partitions}
+
+
 def decode_assignment(encoded: bytes) -> frozenset[TopicPartition]:
     """This member's share; empty bytes are an empty share, as the broker sends them to a member left out."""
     if not encoded:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from spark_group_source.clock import Deadline
@@ -19,9 +20,31 @@ from spark_group_source.group.counters import Timings
 from spark_group_source.group.events import Refused
 from spark_group_source.group.verdicts import Verdict, fatal, verdict
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.interrupt import Interrupt, Interrupted
+from spark_group_source.wire.connection import Connection
+from spark_group_source.wire.interrupt import Interrupted
 
 Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What a member does while it waits for an answer that may take minutes: it makes sure that the wait has a sense.
+
+    ``check`` is called ``every`` so many seconds. Once it returns a refusal, the answer has as long to arrive again,
+    since it may be on its way; then the refusal is the answer.
+    """
+
+    check: Callable[[], Refused | None]
+    every: float
+
+    def until(self, connection: Connection, deadline: Deadline) -> Refused | None:
+        """Waits until the answer begins to arrive, or the deadline has come: ``None``; or the wait has no sense."""
+        refused: Refused | None = None
+        while not connection.answering(deadline.at_most(self.every)):
+            if refused is not None or deadline.expired():
+                return refused
+            refused = self.check()
+        return None
 
 
 class Channel:
@@ -41,25 +64,41 @@ class Channel:
         """The next request asks first who the coordinator is."""
         self._broker_id = None
 
-    def call(self, request: Any, deadline: Deadline, interrupt: Interrupt | None = None) -> Any:
+    @property
+    def broker_id(self) -> int | None:
+        """The coordinator as far as it is known."""
+        return self._broker_id
+
+    def call(self, request: Any, deadline: Deadline, watch: Watch | None = None) -> Any:
         """The broker's answer, or :class:`Refused` where none came.
 
+        Only the answer may take until the deadline: the coordinator is found and reached within a request's timeout.
+
+        Args:
+            watch: what to do now and then while the answer is waited for.
+
         Raises:
-            Interrupted: ``interrupt`` was set; the request is pending at the broker, and the connection is closed.
+            Interrupted: the deadline's interrupt was set; the request is pending at the broker, and the connection is
+                closed.
         """
         try:
+            quick = deadline.at_most(self._cluster.options.request_timeout)
             if self._broker_id is None:
-                self._broker_id = self._cluster.coordinator(self._group_id, deadline).id
-            connection = self._cluster.connection(self._broker_id, deadline, self._purpose)
+                self._broker_id = self._cluster.coordinator(self._group_id, quick).id
+            connection = self._cluster.connection(self._broker_id, quick, self._purpose)
             began = deadline.clock()
-            connection.send(request, deadline)
+            connection.send(request, quick)
             try:
-                answer = connection.receive(deadline, interrupt)
+                refused = None if watch is None else watch.until(connection, deadline)
+                answer = connection.receive(deadline) if refused is None else refused
             except Interrupted:
                 # The answer is still to come: it must not be taken for that of the next request.
                 connection.close()
                 raise
-            self._timings.answered(request.name, deadline.clock() - began)
+            if refused is not None:
+                connection.close()
+            else:
+                self._timings.answered(request.name, deadline.clock() - began)
             return answer
         except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
             self.rediscover()

@@ -10,14 +10,14 @@ from kafka.protocol.consumer import HeartbeatRequest, JoinGroupRequest, LeaveGro
 from spark_group_source.clock import Deadline
 from spark_group_source.group import assignment
 from spark_group_source.group.assignment import Member
-from spark_group_source.group.channel import Channel
+from spark_group_source.group.channel import Channel, Watch
 from spark_group_source.group.counters import Timings
 from spark_group_source.group.description import PROTOCOL_TYPE, GroupDescription, describe
-from spark_group_source.group.events import Joined, Refused, Synced
+from spark_group_source.group.events import Joined, Refused
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
+from spark_group_source.offsets import Partitions
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.interrupt import Interrupt
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +40,22 @@ class Coordinator:
     def __init__(self, cluster: Cluster, settings: GroupSettings, timings: Timings | None = None) -> None:
         self._settings = settings
         self._channel = Channel(cluster, settings.group_id, "membership", timings)
+        # A JoinGroup that waits at the broker holds up everything behind it on its connection.
+        self._liveness = Channel(cluster, settings.group_id, "liveness", timings)
 
     def rediscover(self) -> None:
         """The next request asks first who the coordinator is."""
         self._channel.rediscover()
+        self._liveness.rediscover()
 
     def join(
-        self, me: Membership, subscriptions: Mapping[str, bytes], deadline: Deadline, interrupt: Interrupt
+        self, me: Membership, subscriptions: Mapping[str, bytes], deadline: Deadline, watch: Watch
     ) -> Round | Refused:
         """Joins the group; waits until all members have, up to the rebalance timeout.
 
         Args:
             subscriptions: what the leader is told, by assignor, in order of preference.
+            watch: what to do while the others are waited for.
 
         Raises:
             Interrupted: the query ends; the join is pending at the broker, and the connection is closed.
@@ -69,7 +73,7 @@ class Coordinator:
             protocols=[protocol(version=9, name=name, metadata=told) for name, told in subscriptions.items()],
             reason=me.reason[:255],
         )
-        answer = self._channel.call(request, deadline, interrupt)
+        answer = self._channel.call(request, deadline, watch)
         if isinstance(answer, Refused):
             return answer
         if answer.error_code:
@@ -83,10 +87,8 @@ class Coordinator:
             tuple(Member(m.member_id, bytes(m.metadata), m.group_instance_id) for m in answer.members),
         )
 
-    def sync(
-        self, turn: Round, shares: Mapping[str, bytes], deadline: Deadline, interrupt: Interrupt
-    ) -> Synced | Refused:
-        """Learns this member's share; the leader tells everybody's."""
+    def sync(self, turn: Round, shares: Mapping[str, bytes], deadline: Deadline, watch: Watch) -> Partitions | Refused:
+        """This member's share; the leader tells everybody's."""
         share = SyncGroupRequest.SyncGroupRequestAssignment
         request = SyncGroupRequest(
             version=5,
@@ -98,15 +100,19 @@ class Coordinator:
             protocol_name=turn.assignor,
             assignments=[share(version=5, member_id=who, assignment=what) for who, what in shares.items()],
         )
-        answer = self._channel.call(request, deadline, interrupt)
+        answer = self._channel.call(request, deadline, watch)
         if isinstance(answer, Refused):
             return answer
         if answer.error_code:
             return self._channel.refused("SyncGroup", answer.error_code)
-        return Synced(assignment.decode_assignment(answer.assignment))
+        return assignment.decode_assignment(answer.assignment)
 
-    def heartbeat(self, me: Membership, deadline: Deadline) -> Refused | None:
-        """Tells the group that this member lives; ``None`` when all is well."""
+    def heartbeat(self, me: Membership, deadline: Deadline, *, waiting: bool = False) -> Refused | None:
+        """Tells the group that this member lives; ``None`` when all is well.
+
+        Args:
+            waiting: another request of this member is waiting at the coordinator.
+        """
         request = HeartbeatRequest(
             version=4,
             group_id=self._settings.group_id,
@@ -114,10 +120,16 @@ class Coordinator:
             member_id=me.member_id,
             group_instance_id=self._settings.instance_id,
         )
-        answer = self._channel.call(request, deadline)
+        channel = self._liveness if waiting else self._channel
+        answer = channel.call(request, deadline)
         if isinstance(answer, Refused):
             return answer
-        return self._channel.refused("Heartbeat", answer.error_code) if answer.error_code else None
+        return channel.refused("Heartbeat", answer.error_code) if answer.error_code else None
+
+    @property
+    def moved(self) -> bool:
+        """Whether a heartbeat found another coordinator than the one at which a request is waiting."""
+        return self._liveness.broker_id not in (None, self._channel.broker_id)
 
     def describe(self, deadline: Deadline) -> GroupDescription | Refused:
         """State and members of the group."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from spark_group_source.errors import GroupSourceError
@@ -19,9 +20,22 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """SyncGroup was answered with this member's share."""
+    """SyncGroup was answered with this member's share. ``session_ends`` as in :class:`Alive`."""
 
     assigned: Partitions
+    session_ends: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """The coordinator knows this member in ``generation``.
+
+    ``session_ends`` is when the coordinator may remove the member unless it hears from it again: one session after
+    the request was *sent* that the coordinator answered, in seconds of the clock.
+    """
+
+    generation: int
+    session_ends: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +71,7 @@ class SubscriptionChanged:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed."""
+    """Time passed: a drain or the session may be over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,4 +79,4 @@ class Close:
     """The query ends."""
 
 
-Event = Joined | Synced | Refused | BatchPlanned | BatchDone | SubscriptionChanged | Tick | Close
+Event = Joined | Synced | Alive | Refused | BatchPlanned | BatchDone | SubscriptionChanged | Tick | Close

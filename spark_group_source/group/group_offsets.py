@@ -13,7 +13,8 @@ from typing import Any
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.error_codes import UNKNOWN_MEMBER_ID
+from spark_group_source.error_codes import FENCED_INSTANCE_ID, UNKNOWN_MEMBER_ID
+from spark_group_source.error_codes import describe as describe_error
 from spark_group_source.group.channel import Channel
 from spark_group_source.group.commits import Committed
 from spark_group_source.group.counters import Timings
@@ -117,6 +118,9 @@ class GroupOffsets:
         whole = [errno for errno in errors.values() if verdict(errno) not in (Verdict.SKIP, Verdict.SHORTEN)]
         if not whole:
             return CommitAnswer(confirmed, errors)
+        if whole[0] == FENCED_INSTANCE_ID:
+            # The join that follows says so to the user; until then the partitions are somebody else's.
+            return CommitAnswer(confirmed, errors, Refused(Verdict.LOST, f"OffsetCommit: {describe_error(whole[0])}"))
         topics = {tp.topic for tp, errno in errors.items() if errno == whole[0]}
         return CommitAnswer(confirmed, errors, self._channel.refused("OffsetCommit", whole[0], topics=topics))
 

@@ -10,30 +10,48 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Collection
+from contextlib import closing
+from dataclasses import replace
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.actions import Action, Gained, Join, Leave, Lost, Pause, Revoked, Sync
+from spark_group_source.group.channel import Watch
 from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.counters import Timings
-from spark_group_source.group.events import BatchDone, BatchPlanned, Close, Event, Refused, SubscriptionChanged, Tick
+from spark_group_source.group.events import (
+    Alive,
+    BatchDone,
+    BatchPlanned,
+    Close,
+    Event,
+    Refused,
+    SubscriptionChanged,
+    Synced,
+    Tick,
+)
 from spark_group_source.group.listener import Listener
 from spark_group_source.group.pulse import Pulse
 from spark_group_source.group.rounds import Rounds
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.state import Membership, Phase, step
+from spark_group_source.group.state import SESSION_OVER, Membership, Phase, step
 from spark_group_source.group.verdicts import Verdict
 from spark_group_source.offsets import Partitions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.interrupt import Interrupt, Interrupted
+from spark_group_source.wire.waiting import pause
 
 log = logging.getLogger(__name__)
 
 LEAVE_TIMEOUT = 3.0
 """Seconds for a last LeaveGroup: Spark kills the process some seconds after it asked it to end."""
 
-JOIN_SLACK = 10.0
-"""Seconds beyond the rebalance timeout in which the broker must have answered a JoinGroup."""
+STUCK = 1.0
+"""Seconds until a thread that a user's own code holds up is left behind, and its member leaves without it."""
+
+RESOLVING_PART = 0.5
+"""Part of a session that start positions may take on the member's thread, which does not heartbeat meanwhile: the first
+heartbeat after it still has half a session to arrive."""
 
 
 class Member:
@@ -55,16 +73,19 @@ class Member:
         self._settings = settings
         self._listener = listener
         self._clock = clock
+        self._closing = Interrupt()
         self._coordinator = Coordinator(cluster, settings, timings)
-        self._rounds = Rounds(cluster, self._coordinator, settings, clock)
+        self._rounds = Rounds(cluster, self._coordinator, settings, clock, self._closing)
         self._state = Membership(cooperative=self._rounds.cooperative)
         self._todo: deque[Action] = deque([Join()])
         self._changed = threading.Condition()
-        self._closing = Interrupt()
         self._pulse = Pulse(settings, clock)
         self._next_heartbeat = 0.0
+        self._proven_until = 0.0
+        self._joining_because = ""
         self._settled = False
         self._closed = False
+        self._leaving = threading.Event()
         # A daemon: where the process is ended without close(), it must not wait for the group.
         self._thread = threading.Thread(target=self._run, name="group-member", daemon=True)
 
@@ -76,10 +97,13 @@ class Member:
     def snapshot(self) -> Membership:
         """The membership as it is now. Caller: anybody.
 
+        Its session is looked at here too: the member's thread may be held up by a user's own code.
+
         Raises:
             GroupSourceError: the group refused this member for good.
         """
         with self._changed:
+            self._apply(Tick())
             if self._state.error is not None:
                 raise self._state.error
             return self._state
@@ -109,10 +133,24 @@ class Member:
         commit of what earlier batches read. Caller: the query.
         """
         with self._changed:
+            self._apply(Tick())
             readable = self._state.readable
             allowed = frozenset(tp for tp in partitions if tp in readable and readable[tp] == me.owned.get(tp))
             self._apply(BatchPlanned(allowed | uncommitted))
             return allowed
+
+    def commit_refused(self, me: Membership, refused: Refused) -> None:
+        """The coordinator refused a commit of ``me`` as it does with those that are no members any more.
+
+        Where that is still this member's generation, everything owned is lost. While a join is under way the generation
+        may be over because all have joined: its answer decides. Caller: both threads.
+        """
+        with self._changed:
+            now = self._state
+            settled = now.phase in (Phase.STABLE, Phase.DRAINING) or refused.verdict is Verdict.RESET
+            if settled and (now.member_id, now.generation) == (me.member_id, me.generation) and now.owned:
+                # With the id it has: where that is unknown the join is told so.
+                self._apply(replace(refused, verdict=Verdict.LOST))
 
     def batch_done(self, uncommitted: Partitions) -> None:
         """The batch is completed, and committed except of ``uncommitted`` partitions. Caller: the query."""
@@ -122,7 +160,8 @@ class Member:
     def close(self) -> None:
         """Leaves the group and ends the thread, within :data:`LEAVE_TIMEOUT`. Caller: the query, at its end.
 
-        Repeating it does no harm.
+        A thread that a user's own code holds up ends when that returns, and does nothing more. Repeating it does no
+        harm.
         """
         with self._changed:
             self._apply(Close())
@@ -130,15 +169,31 @@ class Member:
             return
         self._closed = True
         self._closing.set()
-        if self._thread.is_alive():
+        if self._thread.is_alive() and not self._leaving.wait(STUCK):
+            self._leave_without_thread()
+        elif self._thread.is_alive():
             self._thread.join(LEAVE_TIMEOUT + 1.0)
         if not self._thread.is_alive():
             self._closing.close()
 
+    def _leave_without_thread(self) -> None:
+        log.warning("group %s: the member's thread is blocked; the member leaves without it", self._settings.group_id)
+        with closing(Cluster(self._cluster.options)) as cluster:
+            self._leave(Coordinator(cluster, self._settings))
+
     def _apply(self, event: Event) -> None:
         """Takes one step; the caller holds the lock."""
-        self._state, actions = step(self._state, event, self._clock(), self._settings.drain_timeout)
-        if self._state.phase is Phase.FAILED or any(isinstance(action, Join | Leave) for action in actions):
+        # What the coordinator has just confirmed goes before the look at the clock.
+        steps = (event, Tick()) if isinstance(event, Alive | Synced) else (Tick(), event)
+        for each in steps:
+            self._step(each)
+
+    def _step(self, event: Event) -> None:
+        before = self._state
+        self._state, actions = step(before, event, self._clock(), self._settings.drain_timeout)
+        if self._state is before and not actions:
+            return
+        if self._state.phase is Phase.FAILED or any(isinstance(action, Join | Sync | Leave) for action in actions):
             # What was to be sent in the phase that is over has no meaning in the next one. After a failure a join
             # would leave a member in the group that nobody is.
             self._todo = deque(each for each in self._todo if not isinstance(each, Join | Sync | Pause))
@@ -183,6 +238,8 @@ class Member:
         until = self._next_heartbeat
         if self._state.phase is Phase.DRAINING:
             until = min(until, self._state.drain_by)
+        if self._state.owned:
+            until = min(until, self._state.session_ends)
         return max(0.0, until - self._clock())
 
     def _perform(self, action: Action) -> None:
@@ -196,38 +253,85 @@ class Member:
             case Leave():
                 self._leave()
             case Gained(partitions):
-                self._listener.gained(partitions, self._state)
+                self._listener.gained(partitions, self._state, self._resolving())
             case Revoked(partitions, late):
                 self._listener.revoked(partitions, late)
             case Lost(partitions, why):
                 self._listener.lost(partitions, why)
 
     def _join(self) -> None:
+        me = self._state
         # The first join of a member only gets it an id, with which it joins at once.
-        level = logging.INFO if self._state.member_id else logging.DEBUG
-        log.log(level, "group %s: joining, because %s", self._settings.group_id, self._state.reason)
-        deadline = Deadline.after(self._settings.rebalance_timeout + JOIN_SLACK, self._clock)
+        level = logging.INFO if me.member_id and me.reason != self._joining_because else logging.DEBUG
+        log.log(level, "group %s: joining, because %s", self._settings.group_id, me.reason)
+        self._joining_because = me.reason
         self._listener.joining()
-        answer = self._rounds.join(self._state, deadline, self._closing)
+        answer = self._rounds.join(me, self._watch(me))
         if isinstance(answer, Refused):
             self._refused(answer)
         else:
             self._post(answer)
 
     def _sync(self) -> None:
-        answer = self._rounds.sync(self._closing)
+        answer: Partitions | Refused
+        shares = self._rounds.assign()
+        if isinstance(shares, Refused):
+            answer = shares
+        else:
+            self._proven_until = self._clock() + self._settings.session_timeout
+            answer = self._rounds.sync(shares, self._watch(self._state))
         if isinstance(answer, Refused):
             self._refused(answer)
             return
         self._pulse.well()
+        self._joining_because = ""
         self._next_heartbeat = self._clock() + self._settings.heartbeat_interval
-        self._post(answer)
+        self._post(Synced(answer, self._proven_until))
         self._report()
         self._listener.rebalanced()
         self._perform_news()
         with self._changed:
             self._settled = True
             self._changed.notify_all()
+
+    def _watch(self, me: Membership) -> Watch:
+        """Makes sure that the coordinator still knows this member while a join or a sync of ``me`` is waiting there.
+
+        The request itself proves nothing: it may be lost, on a connection that died, and others have the partitions.
+        """
+
+        def check() -> Refused | None:
+            self._post(Tick())
+            if self._state.generation != me.generation:
+                return Refused(Verdict.REDISCOVER, SESSION_OVER)
+            if not (me.owned or me.phase is Phase.SYNCING):
+                return None  # a new member is none before its join is answered
+            refused = self._heartbeat(me, waiting=True)
+            if refused is not None and refused.verdict in (Verdict.LOST, Verdict.RESET, Verdict.FATAL):
+                return refused
+            if self._coordinator.moved:
+                return Refused(Verdict.REDISCOVER, "another broker coordinates the group now")
+            return None
+
+        return Watch(check, self._settings.heartbeat_interval)
+
+    def _heartbeat(self, me: Membership, *, waiting: bool = False) -> Refused | None:
+        """Sends a heartbeat, and notes until when it keeps the session; ``None`` where all is well."""
+        session_ends = self._clock() + self._settings.session_timeout
+        deadline = self._within(self._settings.heartbeat_timeout)
+        refused = self._coordinator.heartbeat(me, deadline, waiting=waiting)
+        # A group that rebalances says so to its members only.
+        if refused is None or refused.verdict is Verdict.REJOIN:
+            self._proven_until = session_ends
+            self._post(Alive(me.generation, session_ends))
+        return refused
+
+    def _within(self, seconds: float) -> Deadline:
+        return Deadline.after(seconds, self._clock, self._closing)
+
+    def _resolving(self) -> Deadline:
+        """When the listener must have found start positions: heartbeats wait for it."""
+        return self._within(self._settings.session_timeout * RESOLVING_PART)
 
     def _perform_news(self) -> None:
         """Tells the listener at once what the sync brought, so that a share counts as settled with its positions."""
@@ -255,19 +359,20 @@ class Member:
         if me.phase not in (Phase.STABLE, Phase.DRAINING) or self._clock() < self._next_heartbeat:
             return
         self._next_heartbeat = self._clock() + self._settings.heartbeat_interval
-        refused = self._coordinator.heartbeat(me, Deadline.after(self._settings.heartbeat_timeout, self._clock))
+        refused = self._heartbeat(me)
         # That the group rebalances is no news while it waits for this member, and the answer keeps the session alive.
         awaited = me.phase is Phase.DRAINING and refused is not None and refused.verdict is Verdict.REJOIN
         if refused is not None and not awaited:
             self._refused(refused)
             return
         self._pulse.well()
+        if me.phase is not Phase.STABLE:
+            return  # the hand-over has a deadline, and what follows may take half a session
         if self._rounds.look_due():
             if why := self._rounds.outdated():
                 self._post(SubscriptionChanged(why))
-        elif me.phase is Phase.STABLE:
-            # Not while draining: it may take half a session, and the hand-over has a deadline.
-            self._listener.heard(me)
+        else:
+            self._listener.heard(me, self._resolving())
 
     def _refused(self, refused: Refused) -> None:
         self._pulse.refused(refused)
@@ -276,23 +381,24 @@ class Member:
     def _pause(self, rediscover: bool) -> None:
         if rediscover:
             self._coordinator.rediscover()
-        deadline = Deadline.after(self._pulse.pause(), self._clock)
-        with self._changed:
-            self._changed.wait_for(lambda: self._state.phase is Phase.LEFT, deadline.remaining())
+        seconds = self._pulse.pause()
+        pause(seconds, self._within(seconds))
         self._next_heartbeat = self._clock()
 
-    def _leave(self) -> None:
+    def _leave(self, coordinator: Coordinator | None = None) -> None:
         """A static member does not leave: its next run, within the session, keeps the partitions."""
-        if self._settings.instance_id is not None or not self._state.member_id:
+        member_id = self._state.member_id
+        if self._leaving.is_set() or self._settings.instance_id is not None or not member_id:
             return
+        self._leaving.set()
         deadline = Deadline.after(LEAVE_TIMEOUT, self._clock)
-        refused = self._coordinator.leave(self._state.member_id, "the query ends", deadline)
+        refused = (coordinator or self._coordinator).leave(member_id, "the query ends", deadline)
         if refused is None:
-            log.info("group %s: member %s left", self._settings.group_id, self._state.member_id)
+            log.info("group %s: member %s left", self._settings.group_id, member_id)
         else:
             log.warning(
                 "group %s: member %s may be seen until its session ends: %s",
                 self._settings.group_id,
-                self._state.member_id,
+                member_id,
                 refused.why,
             )

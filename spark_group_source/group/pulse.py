@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 
 from spark_group_source.clock import Clock
 from spark_group_source.group.events import Refused
@@ -16,6 +17,10 @@ WARN_EVERY = 60.0
 that still holds it."""
 
 
+JITTER = 0.2
+"""Part by which a pause may be shorter or longer, so that the members of a group do not all come back at once."""
+
+
 class Pulse:
     """Successes and refusals of one member. Written by the member's thread alone."""
 
@@ -24,6 +29,7 @@ class Pulse:
         self._clock = clock
         self._heard_at = clock()
         self._warn_at = self._heard_at + WARN_EVERY
+        self._said: Verdict | None = None
         self._backoff = settings.retry_backoff
 
     @property
@@ -34,13 +40,18 @@ class Pulse:
     def well(self) -> None:
         """The group has taken a sync or a heartbeat."""
         self._heard_at = self._clock()
+        self._said = None
         self._warn_at = self._heard_at + WARN_EVERY
         self._backoff = self._settings.retry_backoff
 
     def refused(self, refused: Refused) -> None:
-        """The group has refused a request: says so, loudly if that has gone on for long."""
-        level = logging.DEBUG if refused.verdict is Verdict.NAMED else logging.INFO
-        log.log(level, "group %s: %s", self._settings.group_id, refused.why)
+        """The group has refused a request: says so once, and loudly each minute that it goes on.
+
+        Nothing is said of what leads to a join at once: the line on the join tells why.
+        """
+        quiet = refused.verdict in (Verdict.NAMED, Verdict.REJOIN, self._said)
+        self._said = refused.verdict
+        log.log(logging.DEBUG if quiet else logging.INFO, "group %s: %s", self._settings.group_id, refused.why)
         if self._clock() >= self._warn_at:
             self._warn_at = self._clock() + WARN_EVERY
             log.warning(
@@ -50,4 +61,4 @@ class Pulse:
     def pause(self) -> float:
         """Seconds to wait before the next try; they double from one to the next until there is a success."""
         pause, self._backoff = self._backoff, min(self._backoff * 2, self._settings.retry_backoff_max)
-        return pause
+        return pause * random.uniform(1 - JITTER, 1 + JITTER)

@@ -8,28 +8,45 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
-from spark_group_source.clock import Clock, Deadline
+from spark_group_source.clock import Clock, Deadline, Wakeup
 from spark_group_source.errors import AuthenticationFailed, GroupSourceError, OptionError
 from spark_group_source.group import assignment
+from spark_group_source.group.channel import Watch
 from spark_group_source.group.coordinator import Coordinator, Round
 from spark_group_source.group.description import STABLE
-from spark_group_source.group.events import Joined, Refused, Synced
+from spark_group_source.group.events import Joined, Refused
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
+from spark_group_source.group.topic_view import TopicView
 from spark_group_source.group.verdicts import Verdict
 from spark_group_source.listing import names
 from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.interrupt import Interrupt
 from spark_group_source.wire.metadata import Topic, partitions_of
 
 log = logging.getLogger(__name__)
+
+JOIN_SLACK = 10.0
+"""Seconds beyond the rebalance timeout in which the broker must have answered a JoinGroup."""
+
+DISPUTED_LOOK = 10.0
+"""Seconds until the topics are looked at again after brokers contradicted each other."""
 
 
 class Rounds:
     """The round that a member is in, and what it was about. All methods are for the member's thread."""
 
-    def __init__(self, cluster: Cluster, coordinator: Coordinator, settings: GroupSettings, clock: Clock) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        coordinator: Coordinator,
+        settings: GroupSettings,
+        clock: Clock,
+        interrupt: Wakeup | None = None,
+    ) -> None:
+        """``interrupt`` ends every wait once the query ends."""
+        self._interrupt = interrupt
+        self._topic_view = TopicView(cluster, settings.group_id)
         self._cluster = cluster
         self._coordinator = coordinator
         self._settings = settings
@@ -41,7 +58,7 @@ class Rounds:
         self._layout = assignment.Layout({})
         self._round: Round | None = None
         self._next_look = 0.0
-        self._is_back = None if settings.instance_id is not None and self.cooperative else False
+        self._is_back = None if settings.instance_id is not None else False
         """Whether this is a static member that was in the group and has not looked what it left; None: not known."""
 
     @property
@@ -52,8 +69,9 @@ class Rounds:
     def subscribe(self, topics: Collection[str]) -> None:
         """These are the topics of the first round. Caller: the query, before the member's thread begins."""
         self._topics = frozenset(topics)
+        self._next_look = self._clock() + self._settings.metadata_max_age
 
-    def join(self, me: Membership, deadline: Deadline, interrupt: Interrupt) -> Joined | Refused:
+    def join(self, me: Membership, watch: Watch) -> Joined | Refused:
         """Joins the group; waits until all members have, up to the rebalance timeout.
 
         Raises:
@@ -62,14 +80,15 @@ class Rounds:
         if self._is_back is None:
             self._is_back = self._known()
         subscriptions = self._assignors.subscriptions(self._topics, me.owned, me.generation)
-        answer = self._coordinator.join(me, subscriptions, deadline, interrupt)
+        deadline = self._within(self._settings.rebalance_timeout + JOIN_SLACK)
+        answer = self._coordinator.join(me, subscriptions, deadline, watch)
         if isinstance(answer, Refused):
             return answer
         self._round = answer
         return answer.joined
 
-    def sync(self, interrupt: Interrupt) -> Synced | Refused:
-        """Learns this member's share of the round it has joined; the leader tells everybody's.
+    def assign(self) -> dict[str, bytes] | Refused:
+        """Everybody's share of the round that was joined where this member is to assign; of nobody otherwise.
 
         Raises:
             AuthenticationFailed: a broker does not let this client in.
@@ -78,18 +97,28 @@ class Rounds:
         """
         assert self._round is not None, "a sync follows a join"
         try:
-            shares = self._shares(self._round)
+            return self._shares(self._round)
         except (OptionError, AuthenticationFailed):
             raise
         except GroupSourceError as error:
             return Refused(Verdict.RETRY, f"the assignment could not be made: {error}")
+
+    def sync(self, shares: Mapping[str, bytes], watch: Watch) -> Partitions | Refused:
+        """Learns this member's share of the round it has joined, and tells everybody's as :meth:`assign` made them.
+
+        Raises:
+            Interrupted: the query ends.
+            OptionError: a user's assignor failed.
+        """
+        assert self._round is not None, "a sync follows a join"
         # As in Kafka's own client: the leader has all it needs, and where it dies the broker answers after its session.
-        deadline = Deadline.after(self._settings.request_timeout, self._clock)
-        answer = self._coordinator.sync(self._round, shares, deadline, interrupt)
+        deadline = self._within(self._settings.request_timeout)
+        answer = self._coordinator.sync(self._round, shares, deadline, watch)
         if isinstance(answer, Refused):
             return answer
-        self._next_look = self._clock() + (self._settings.metadata_max_age if self._is_back is False else 0.0)
-        self._assignors.assigned(self._round.assignor, answer.assigned, self._round.joined.generation)
+        if self._is_back is not False:
+            self._next_look = self._clock()
+        self._assignors.assigned(self._round.assignor, answer, self._round.joined.generation)
         return answer
 
     def __str__(self) -> str:
@@ -110,7 +139,7 @@ class Rounds:
         self._next_look = self._clock() + self._settings.metadata_max_age
         deadline = self._between_heartbeats()
         try:
-            found = self._settings.subscription.find(self._cluster, deadline)
+            found = self._settings.subscription.find(self._topic_view, deadline)
             topics = frozenset(found)
             leads = self._round is not None and self._round.leads
             layout = self._look(self._watched | topics, deadline) if leads else self._layout
@@ -118,6 +147,8 @@ class Rounds:
         except GroupSourceError as error:
             log.warning("group %s: the topics could not be looked at: %s", self._settings.group_id, error)
             return ""
+        if self._topic_view.disputed:
+            self._next_look = self._clock() + min(DISPUTED_LOOK, self._settings.metadata_max_age)
         changed = layout != self._layout or topics != self._topics
         self._topics = topics
         if changed:
@@ -153,6 +184,7 @@ class Rounds:
         partitions to nobody."""
         if turn.leads:
             self._watched = self._topics | assignment.subscribed_topics(turn.members)
+            self._topic_view.expect(assignment.claimed_partitions(turn.members))
             self._layout = self._look(self._watched, self._between_heartbeats())
         if not turn.assigns:
             return {}
@@ -160,10 +192,13 @@ class Rounds:
 
     def _between_heartbeats(self) -> Deadline:
         """When an answer must be there that this thread waits for while it should heartbeat."""
-        return Deadline.after(self._settings.heartbeat_timeout, self._clock)
+        return self._within(self._settings.heartbeat_timeout)
+
+    def _within(self, seconds: float) -> Deadline:
+        return Deadline.after(seconds, self._clock, self._interrupt)
 
     def _look(self, topics: frozenset[str], deadline: Deadline) -> assignment.Layout:
-        found = self._cluster.metadata(topics, deadline).topics
+        found = self._topic_view.metadata(topics, deadline).topics
         return assignment.Layout(
             {name: frozenset(topic.partitions) for name, topic in found.items() if topic.partitions and not topic.error}
         )

@@ -7,7 +7,8 @@
       ├──── refused ───────┘                  │           │     batch: heartbeats go on until it is done
       └──── asked to rejoin, nothing to wait for ◀────────┘
 
-    from everywhere: LEFT when the query ends, FAILED when the group refuses for good
+    from everywhere: LEFT when the query ends, FAILED when the group refuses for good, JOINING with nothing owned when
+    the session is over: the coordinator has not answered for as long as it keeps a silent member
 
 :func:`step` takes what happened and says what the state is now and what to do about it. It knows no thread, socket
 or clock; :mod:`spark_group_source.group.member` performs the actions and reports what came of them.
@@ -15,6 +16,7 @@ or clock; :mod:`spark_group_source.group.member` performs the actions and report
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -22,6 +24,7 @@ from enum import Enum, auto
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.actions import Action, Gained, Join, Leave, Lost, Pause, Revoked, Sync
 from spark_group_source.group.events import (
+    Alive,
     BatchDone,
     BatchPlanned,
     Close,
@@ -36,6 +39,8 @@ from spark_group_source.group.verdicts import Verdict
 from spark_group_source.offsets import Partitions, TopicPartition
 
 NONE: Partitions = frozenset()
+
+SESSION_OVER = "the coordinator has not answered a heartbeat for a whole session"
 
 
 class Phase(Enum):
@@ -55,7 +60,8 @@ class Membership:
 
     ``revoking`` are owned partitions that must be given up: no new batch may read them. ``in_flight`` are those with
     work that is not committed: read by the batch that Spark works on, or by one whose commit failed. ``drain_by`` is
-    when a drain ends, in the clock's seconds.
+    when a drain ends, in the clock's seconds. ``session_ends`` is when the coordinator may have given everything owned
+    to others, since it has not confirmed this member for a whole session.
     """
 
     cooperative: bool = True
@@ -66,6 +72,7 @@ class Membership:
     revoking: Partitions = NONE
     in_flight: Partitions = NONE
     drain_by: float = 0.0
+    session_ends: float = math.inf
     reason: str = "the query starts"
     error: GroupSourceError | None = None
 
@@ -90,17 +97,22 @@ def step(now: Membership, event: Event, time: float, drain_timeout: float) -> St
     if now.phase in (Phase.LEFT, Phase.FAILED):
         return now, []
     match event:
+        case Alive(generation, session_ends):
+            # What an earlier generation was told proves nothing about this one.
+            return replace(now, session_ends=session_ends) if generation == now.generation else now, []
         case BatchPlanned(partitions):
             return replace(now, in_flight=partitions), []
         case BatchDone(uncommitted):
             return _drained(replace(now, in_flight=uncommitted), time)
+        case Tick() if now.owned and time >= now.session_ends:
+            return _lost(now, SESSION_OVER)
         case Tick():
             return _drained(now, time)
         case Joined(member_id, generation):
             joined = replace(now, phase=Phase.SYNCING, member_id=member_id, generation=generation)
             return joined, [Sync()]
-        case Synced(assigned):
-            return _synced(now, assigned, time + drain_timeout)
+        case Synced():
+            return _synced(now, event, time + drain_timeout)
         case SubscriptionChanged(why):
             return _rejoin(now, why, time + drain_timeout) if now.phase is Phase.STABLE else (now, [])
         case Refused():
@@ -108,15 +120,19 @@ def step(now: Membership, event: Event, time: float, drain_timeout: float) -> St
         case Close():
             # A batch in flight may never be confirmed: waiting for it would hold up everybody else.
             gone: list[Action] = [Revoked(frozenset(now.owned))] if now.owned else []
-            return replace(now, phase=Phase.LEFT, owned={}, revoking=NONE), [*gone, Leave()]
+            left = replace(now, phase=Phase.LEFT, owned={}, revoking=NONE, session_ends=math.inf)
+            return left, [*gone, Leave()]
     raise AssertionError(f"no such event: {event!r}")
 
 
-def _synced(now: Membership, assigned: Partitions, drain_by: float) -> Step:
+def _synced(now: Membership, synced: Synced, drain_by: float) -> Step:
+    if now.phase is not Phase.SYNCING:
+        return now, []  # the session ended while the coordinator was waited for: a join is under way
+    assigned = synced.assigned
     gained = assigned - now.owned.keys()
     owned = {**now.owned, **dict.fromkeys(gained, now.generation)}
     gone = frozenset(owned) - assigned
-    stable = replace(now, phase=Phase.STABLE, owned=owned, revoking=NONE)
+    stable = replace(now, phase=Phase.STABLE, owned=owned, revoking=NONE, session_ends=synced.session_ends)
     news: list[Action] = [Gained(gained)] if gained else []
     if not gone:
         return stable, news
@@ -168,27 +184,29 @@ def _refused(now: Membership, refused: Refused, drain_by: float) -> Step:
         case Verdict.REJOIN:
             return replace(now, phase=Phase.JOINING, reason=refused.why), [Join()]
         case Verdict.LOST | Verdict.RESET:
-            return _lost(now, refused)
+            return _lost(now, refused.why, "" if refused.verdict is Verdict.RESET else now.member_id)
         case Verdict.FATAL:
-            failed = replace(now, phase=Phase.FAILED, owned={}, revoking=NONE, error=refused.error)
+            failed = replace(
+                now, phase=Phase.FAILED, owned={}, revoking=NONE, session_ends=math.inf, error=refused.error
+            )
             gone = frozenset(now.owned)
             return failed, [Lost(gone, refused.why)] if gone else []
         case _:
             return _pause(now, rediscover=refused.verdict is not Verdict.RETRY)
 
 
-def _lost(now: Membership, refused: Refused) -> Step:
-    member_id = "" if refused.verdict is Verdict.RESET else now.member_id
+def _lost(now: Membership, why: str, member_id: str | None = None) -> Step:
     after = replace(
         now,
         phase=Phase.JOINING,
-        member_id=member_id,
+        member_id=now.member_id if member_id is None else member_id,
         generation=-1,
         owned={},
         revoking=NONE,
-        reason=refused.why,
+        session_ends=math.inf,
+        reason=why,
     )
-    news: list[Action] = [Lost(frozenset(now.owned), refused.why)] if now.owned else []
+    news: list[Action] = [Lost(frozenset(now.owned), why)] if now.owned else []
     return after, [*news, Join()]
 
 

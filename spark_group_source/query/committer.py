@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from spark_group_source.clock import Deadline
 from spark_group_source.error_codes import describe
 from spark_group_source.errors import CommitFailed
 from spark_group_source.group.commits import MARK, marked
 from spark_group_source.group.counters import Counters
+from spark_group_source.group.events import Refused
 from spark_group_source.group.state import Membership
 from spark_group_source.group.verdicts import Verdict, denied, verdict
 from spark_group_source.listing import names
@@ -31,9 +32,19 @@ class Committer:
     """
 
     def __init__(
-        self, options: SourceOptions, ledger: SharedLedger, counters: Counters, retry: Retry, facts: Mapping[str, str]
+        self,
+        options: SourceOptions,
+        ledger: SharedLedger,
+        counters: Counters,
+        retry: Retry,
+        facts: Mapping[str, str],
+        no_member: Callable[[Membership, Refused], None],
     ) -> None:
-        """``facts`` stand in the metadata of commits where ``commitMetadata`` is on."""
+        """``facts`` stand in the metadata of commits where ``commitMetadata`` is on.
+
+        ``no_member`` is called where the coordinator refuses a commit because it does not know the member any more.
+        """
+        self._no_member = no_member
         self._options = options
         self._ledger = ledger
         self._counters = counters
@@ -69,6 +80,8 @@ class Committer:
         if answer.refused is not None:
             if answer.refused.error is not None and denied(answer.refused.error):
                 raise answer.refused.error
+            if answer.refused.verdict in (Verdict.LOST, Verdict.RESET):
+                self._no_member(me, answer.refused)
             self._failed(pending.keys() - answer.confirmed.keys(), answer.refused.why)
             return False
         self._failed_in_a_row = 0

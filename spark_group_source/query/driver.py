@@ -12,6 +12,7 @@ from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.assigned import Assigned
 from spark_group_source.group.counters import Timings
+from spark_group_source.group.events import Refused
 from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.member import Member
 from spark_group_source.group.state import Membership
@@ -55,7 +56,8 @@ class Driver:
         self._own = Access(cluster, GroupOffsets(cluster, self._settings, timings))
         members_cluster = Cluster(wire)
         member_side = Access(members_cluster, GroupOffsets(members_cluster, self._settings, timings))
-        self._share = Share(options, member_side, {"application": application_id, "client": wire.client_id}, clock)
+        facts = {"application": application_id, "client": wire.client_id}
+        self._share = Share(options, member_side, facts, clock, self._no_member)
         self._ledger = self._share.ledger
         kind = Assigned if options.partitions else Member
         self._member: Assigned | Member = kind(members_cluster, self._settings, self._share, clock, timings)
@@ -170,6 +172,9 @@ class Driver:
         self._ends.expire()
         self._share.committer.commit(self._member.snapshot(), self._own)
         self._member.batch_done(self._ledger.uncommitted())
+
+    def _no_member(self, me: Membership, refused: Refused) -> None:
+        self._member.commit_refused(me, refused)
 
     def _mend(self, me: Membership) -> None:
         """Tries again what failed: commits, and start positions of newly owned partitions. Renews assigned ones'."""

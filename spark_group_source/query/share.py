@@ -7,12 +7,13 @@ What they share is in three objects, each with a lock of its own: the ledger, th
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.counters import Counters
+from spark_group_source.group.events import Refused
 from spark_group_source.group.state import Membership
 from spark_group_source.listing import names
 from spark_group_source.offsets import Offsets, Partitions
@@ -24,10 +25,6 @@ from spark_group_source.query.shared_ledger import SharedLedger
 from spark_group_source.query.starts import Starts
 
 log = logging.getLogger(__name__)
-
-SILENT_PART = 0.5
-"""Part of a session that finding and committing start positions may take on the member's thread, which does not
-heartbeat meanwhile: the first heartbeat after it still has half a session to arrive."""
 
 RESOLVE_REST, RESOLVE_REST_MAX = 4.0, 30.0
 """Start positions that no leader tells are looked for again after this many times what the last try took, up to so many
@@ -43,8 +40,11 @@ class Share:
         member_side: Access,
         facts: Mapping[str, str] | None = None,
         clock: Clock = monotonic,
+        no_member: Callable[[Membership, Refused], None] = lambda me, refused: None,
     ) -> None:
         """``facts`` stand in the metadata of commits where ``commitMetadata`` is on.
+
+        ``no_member`` is called where the coordinator refuses a commit because it does not know the member any more.
 
         ``rebalanced_at`` is when the present generation began, in monotonic seconds.
         """
@@ -52,25 +52,22 @@ class Share:
         self.rebalanced_at: float | None = None
         self.ledger = SharedLedger()
         self._retry = Retry(options.commit_retry_interval, clock)
-        self.committer = Committer(options, self.ledger, self.counters, self._retry, facts or {})
+        self.committer = Committer(options, self.ledger, self.counters, self._retry, facts or {}, no_member)
         self._starts = Starts(options, self.ledger)
         self._options = options
         self._clock = clock
         self._group_id = options.group_id
         self._member_side = member_side
 
-    def gained(self, partitions: Partitions, me: Membership) -> None:
+    def gained(self, partitions: Partitions, me: Membership, deadline: Deadline | None = None) -> None:
         """Finds where newly owned partitions start, and commits it. Caller: the member's thread."""
         self.ledger.gained(partitions)
-        self.resolve(partitions, me, self._member_side, self._between_heartbeats())
+        self.resolve(partitions, me, self._member_side, deadline)
 
-    def heard(self, me: Membership) -> None:
+    def heard(self, me: Membership, deadline: Deadline | None = None) -> None:
         """Tries again what failed when partitions were gained: the query may be busy. Caller: the member's thread."""
         if self.ledger.unresolved(me) or self.ledger.unstarted(me):
-            self.mend(me, self._member_side, self._between_heartbeats())
-
-    def _between_heartbeats(self) -> Deadline:
-        return Deadline.after(self._options.session_timeout * SILENT_PART)
+            self.mend(me, self._member_side, deadline)
 
     def joining(self) -> None:
         """This member asks to join. Caller: the member's thread."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
@@ -18,7 +17,7 @@ from spark_group_source.errors import (
     GroupSourceError,
     ProtocolError,
 )
-from spark_group_source.wire import metadata, sockets, versions
+from spark_group_source.wire import metadata, sockets, versions, waiting
 from spark_group_source.wire.attempts import Attempts
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.metadata import Broker, Metadata, Topic
@@ -61,6 +60,20 @@ class Cluster:
         self._topics.update(told.topics)
         return told
 
+    def metadata_of(self, broker_id: int, topics: Collection[str] | None, deadline: Deadline) -> Metadata:
+        """What one broker says of these topics, or of all. Changes nothing of what is known here.
+
+        Raises:
+            BrokerUnavailable, DeadlineExceeded, ProtocolError: this broker did not answer until the deadline.
+        """
+        answer = self.connection(broker_id, deadline).call(metadata.build(topics), deadline)
+        metadata.check(answer)
+        return metadata.interpret(answer)
+
+    def broker_ids(self) -> list[int]:
+        """The brokers of the cluster as last told, those connected first."""
+        return sorted(self._brokers, key=lambda each: (not self.connected(each), each))
+
     def topics(self, names: Collection[str], deadline: Deadline, *, fresh: bool = False) -> dict[str, Topic]:
         """What the cluster said of these topics last; asks where it has not been asked yet, or ``fresh`` is set.
 
@@ -97,7 +110,7 @@ class Cluster:
             # Another question that the deadline cuts short would tell less than this answer.
             if deadline.remaining() <= rest + LEAST_TURN:
                 raise DeadlineExceeded(f"No broker coordinates the group '{group_id}' (error {found.error_code}).")
-            time.sleep(rest)
+            waiting.pause(rest, deadline)
 
     def connection(self, broker_id: int, deadline: Deadline, purpose: str = "") -> Connection:
         """The connection to a broker for one purpose; different purposes do not wait for each other's answers.
@@ -174,7 +187,7 @@ class Cluster:
                     f"No Kafka broker answered {request.name}: {' '.join(each.happened for each in told)}",
                     next((each.action for each in told if each.action), _UNREACHABLE),
                 ) from told[0]
-            time.sleep(rest)
+            waiting.pause(rest, deadline)
 
     def _candidates(self) -> list[Callable[[Deadline], Connection]]:
         """Ways to a broker: those connected, those known, then the rest of the bootstrap list."""

@@ -19,10 +19,11 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from spark_group_source.clock import Deadline, monotonic
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, ProtocolError
 from spark_group_source.wire import sasl, sockets, tls, versions
-from spark_group_source.wire.interrupt import Interrupt, Interrupted
+from spark_group_source.wire.interrupt import Interrupted
 from spark_group_source.wire.payload import Payload, correlation_id, header_size
 from spark_group_source.wire.receiver import MAX_FRAME, Receiver
 from spark_group_source.wire.settings import Sasl, WireOptions
+from spark_group_source.wire.waiting import ready
 
 if TYPE_CHECKING:
     from socket import socket
@@ -128,26 +129,38 @@ class Connection:
             sock.sendall(frame)
             self._in_flight.append(sent)
 
-    def receive(self, deadline: Deadline, interrupt: Interrupt | None = None) -> Any:
+    def answering(self, deadline: Deadline) -> bool:
+        """Waits until some of the next answer has come, or the connection has ended; whether one came in time.
+
+        Raises:
+            BrokerUnavailable: the connection was closed.
+            Interrupted: the deadline's interrupt was set first.
+        """
+        if self._socket is None:
+            raise BrokerUnavailable(f"The connection to broker {self} was closed.")
+        return sockets.buffered(self._socket) or ready(self._socket.fileno(), deadline)
+
+    def receive(self, deadline: Deadline) -> Any:
         """The next answer, decoded.
 
         Raises:
             BrokerUnavailable, DeadlineExceeded, ProtocolError: there is none; the connection is closed.
-            Interrupted: ``interrupt`` was set first; what came so far is kept, and receive() may be called again.
+            Interrupted: the deadline's interrupt was set first; what came so far is kept, and receive() may be called
+                again.
         """
-        payload = self.receive_payload(deadline, interrupt)
+        payload = self.receive_payload(deadline)
         try:
             return payload.decode()
         except Exception as error:  # whatever foreign code stumbles over in bytes that make no sense
             raise self._no_response(payload.request) from error
 
-    def receive_payload(self, deadline: Deadline, interrupt: Interrupt | None = None) -> Payload:
+    def receive_payload(self, deadline: Deadline) -> Payload:
         """The next answer, not decoded. Raises what :meth:`receive` does."""
         if not self._in_flight:
             raise ProtocolError(f"Nothing was asked of broker {self}, so there is no answer to wait for.")
         sent = self._in_flight[0]
         with self._closing_on_failure(sent, deadline):
-            frame, buffer = self._receiver.receive(self._open_socket(), deadline, interrupt)
+            frame, buffer = self._receiver.receive(self._open_socket(), deadline)
             answered = correlation_id(frame)
             if answered != sent.correlation_id:
                 raise ProtocolError(f"Broker {self} answered request {answered} where {sent.correlation_id} was due.")

@@ -6,8 +6,8 @@ import contextlib
 import socket
 
 
-class Interrupted(Exception):
-    """The wait was ended by :meth:`Interrupt.set`. Not an error: nothing is wrong with the connection."""
+class Interrupted(BaseException):
+    """The wait was ended by :meth:`Interrupt.set`. Not an error, so that nothing that deals with errors keeps it."""
 
 
 class Interrupt:

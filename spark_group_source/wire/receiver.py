@@ -8,8 +8,7 @@ from socket import socket
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import ProtocolError
 from spark_group_source.wire import sockets
-from spark_group_source.wire.interrupt import Interrupt, Interrupted
-from spark_group_source.wire.waiting import readable
+from spark_group_source.wire.waiting import ready
 
 MAX_FRAME = 2**30
 """Largest response accepted, in bytes: beyond any fetch size that makes sense, below what a broken length may claim."""
@@ -36,19 +35,19 @@ class Receiver:
         self._buffer = bytearray()
         self._spare = bytearray()
 
-    def receive(self, sock: socket, deadline: Deadline, interrupt: Interrupt | None) -> tuple[memoryview, bytearray]:
+    def receive(self, sock: socket, deadline: Deadline) -> tuple[memoryview, bytearray]:
         """The next response without its length, and the buffer in which it lies.
 
         Raises:
             TimeoutError: it is not complete at the deadline.
             OSError: the connection broke, or the peer closed it.
             ProtocolError: its length cannot be.
-            Interrupted: ``interrupt`` was set first.
+            Interrupted: the deadline's interrupt was set first.
         """
         while True:
             into = memoryview(self._size) if self._frame is None else self._frame
             while self._received < len(into):
-                self._received += _receive_into(sock, into[self._received :], deadline, interrupt)
+                self._received += _receive_into(sock, into[self._received :], deadline)
                 # A peer that sends a byte now and then never lets one operation run out of time. What has all come by
                 # now is good, though: it may have waited here while this thread waited for another broker.
                 if self._received < len(into) and deadline.expired():
@@ -86,11 +85,9 @@ class Receiver:
         return memoryview(self._buffer)[:size]
 
 
-def _receive_into(sock: socket, into: memoryview, deadline: Deadline, interrupt: Interrupt | None) -> int:
-    if interrupt is not None and not sockets.buffered(sock):
-        both = [sock.fileno(), interrupt.fileno()]
-        if interrupt.fileno() in readable(both, deadline.remaining()):
-            raise Interrupted
+def _receive_into(sock: socket, into: memoryview, deadline: Deadline) -> int:
+    if deadline.interrupt is not None and not sockets.buffered(sock) and not ready(sock.fileno(), deadline):
+        raise TimeoutError
     sockets.limit(sock, deadline)
     received = sock.recv_into(into)
     if received == 0:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
+import select
 import socket
 import ssl
 from collections.abc import Callable, Mapping
@@ -12,7 +14,7 @@ from typing import Any
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded
 from spark_group_source.wire.settings import WireOptions
-from spark_group_source.wire.waiting import Result, bounded, readable
+from spark_group_source.wire.waiting import Result, bounded, readable, ready
 
 SHORTEST, LONGEST = 0.001, 1e6
 """Seconds that an operation on a socket gets at least, since a timeout of 0 would mean not to wait at all, and at most,
@@ -124,8 +126,14 @@ def _connect_from(
             # A port may serve several brokers, and another connection while the last one's end is still waited out.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(source)
-        limit(sock, deadline)
-        sock.connect(where)
+        sock.setblocking(False)
+        failed = sock.connect_ex(where)
+        if failed == errno.EINPROGRESS:
+            if not ready(sock.fileno(), deadline, select.POLLOUT):
+                raise TimeoutError("timed out")
+            failed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if failed:
+            raise OSError(failed, os.strerror(failed))
     except BaseException:
         sock.close()
         raise

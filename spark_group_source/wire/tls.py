@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import socket
 import ssl
 import tempfile
@@ -23,7 +24,7 @@ from spark_group_source.errors import (
     GroupSourceError,
     OptionError,
 )
-from spark_group_source.wire import sockets, ssl_stores
+from spark_group_source.wire import ssl_stores, waiting
 from spark_group_source.wire.settings import Tls
 
 log = logging.getLogger(__name__)
@@ -92,8 +93,8 @@ def handshake(sock: socket.socket, host: str, broker: str, settings: Tls, deadli
     try:
         made = context(settings).wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
         secured = made
-        sockets.limit(made, deadline)
-        made.do_handshake()
+        made.setblocking(False)
+        _shake_hands(made, deadline)
     except TimeoutError as error:
         secured.close()
         raise DeadlineExceeded(f"Broker {broker} did not end the TLS handshake in time. {_NO_TLS}") from error
@@ -104,6 +105,25 @@ def handshake(sock: socket.socket, host: str, broker: str, settings: Tls, deadli
         secured.close()
         raise
     return made
+
+
+def _shake_hands(sock: ssl.SSLSocket, deadline: Deadline) -> None:
+    """Completes the handshake of a socket that does not block.
+
+    Raises:
+        TimeoutError: it took too long.
+        Interrupted: the deadline's interrupt was set first.
+    """
+    while True:
+        try:
+            sock.do_handshake()
+            return
+        except ssl.SSLWantReadError:
+            events = select.POLLIN
+        except ssl.SSLWantWriteError:
+            events = select.POLLOUT
+        if not waiting.ready(sock.fileno(), deadline, events):
+            raise TimeoutError
 
 
 def trouble(broker: str, error: OSError) -> GroupSourceError:

@@ -5,15 +5,21 @@ from __future__ import annotations
 import math
 import select
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
 from spark_group_source.clock import Deadline
+from spark_group_source.wire.interrupt import Interrupted
 
 Result = TypeVar("Result")
 
 LONGEST_MS = 10**9
 """Milliseconds of one wait at most, eleven days: the system counts them in 31 bits."""
+
+
+SLICE = 0.05
+"""Seconds after which a wait for another thread looks whether it was interrupted."""
 
 
 def readable(descriptors: Iterable[int], seconds: float) -> set[int]:
@@ -25,7 +31,43 @@ def readable(descriptors: Iterable[int], seconds: float) -> set[int]:
     for each in descriptors:
         poll.register(each, select.POLLIN)
     # Rounded up: a wait of less than a millisecond must not become a loop that waits for nothing.
-    return {each for each, _ in poll.poll(min(math.ceil(max(seconds, 0.0) * 1000), LONGEST_MS))}
+    return {each for each, _ in poll.poll(_milliseconds(seconds))}
+
+
+def _milliseconds(seconds: float) -> int:
+    return min(math.ceil(max(seconds, 0.0) * 1000), LONGEST_MS)
+
+
+def ready(descriptor: int, deadline: Deadline, events: int = select.POLLIN) -> bool:
+    """Waits until a descriptor has bytes to read or has ended; whether that came before the deadline.
+
+    Args:
+        events: ``POLLOUT`` to wait until bytes can be written.
+
+    Raises:
+        Interrupted: the deadline's interrupt was set first.
+    """
+    poll = select.poll()
+    poll.register(descriptor, events)
+    if deadline.interrupt is not None:
+        poll.register(deadline.interrupt.fileno(), select.POLLIN)
+    found = {each for each, _ in poll.poll(_milliseconds(deadline.remaining()))}
+    if deadline.interrupt is not None and deadline.interrupt.fileno() in found:
+        raise Interrupted
+    return descriptor in found
+
+
+def pause(seconds: float, deadline: Deadline) -> None:
+    """Does nothing for some seconds, but no longer than until the deadline.
+
+    Raises:
+        Interrupted: the deadline's interrupt was set.
+    """
+    seconds = min(seconds, deadline.remaining())
+    if deadline.interrupt is None:
+        time.sleep(seconds)
+    elif readable([deadline.interrupt.fileno()], seconds):
+        raise Interrupted
 
 
 class _Call(threading.Thread):
@@ -56,12 +98,18 @@ def bounded(call: Callable[[], Result], deadline: Deadline, name: str = "") -> R
 
     Raises:
         TimeoutError: it has not returned by then.
+        Interrupted: the deadline's interrupt was set first.
     """
     running = _left_behind.get(name)
     if running is None or not running.is_alive():
         running = _Call(call)
         running.start()
-    running.join(deadline.remaining())
+    try:
+        _join(running, deadline)
+    except Interrupted:
+        if name:
+            _left_behind[name] = running
+        raise
     if not running.returned and not running.raised:
         if name:
             _left_behind[name] = running
@@ -71,3 +119,12 @@ def bounded(call: Callable[[], Result], deadline: Deadline, name: str = "") -> R
     if running.raised:
         raise running.raised[0]
     return cast(Result, running.returned[0])
+
+
+def _join(running: threading.Thread, deadline: Deadline) -> None:
+    if deadline.interrupt is None:
+        running.join(deadline.remaining())
+        return
+    while running.is_alive() and not deadline.expired():
+        running.join(min(SLICE, deadline.remaining()))
+        pause(0.0, deadline)

@@ -10,7 +10,7 @@ import pytest
 
 from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.task import FetchTask
-from spark_group_source.group import member
+from spark_group_source.group import rounds
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka
@@ -71,7 +71,7 @@ def rows(ranges: list[OffsetRange], wire: WireOptions) -> list[tuple[int, int]]:
 def test_harm_at_any_step_delays_and_loses_and_repeats_nothing(
     proxied: Proxied, bench: Bench, monkeypatch: pytest.MonkeyPatch, api: str, harm: Harm
 ) -> None:
-    monkeypatch.setattr(member, "JOIN_SLACK", REQUEST_TIMEOUT_S)
+    monkeypatch.setattr(rounds, "JOIN_SLACK", REQUEST_TIMEOUT_S)
     _, proxy = proxied
     timeouts = {"kafka.request.timeout.ms": f"{REQUEST_TIMEOUT_S * 1000:.0f}", "kafka.max.poll.interval.ms": "3000"}
     query = bench.query(None, **timeouts)

@@ -479,7 +479,7 @@ def test_finding_and_committing_a_start_on_the_members_thread_leaves_half_a_sess
     share = make(
         access, None, **{"kafka.session.timeout.ms": f"{session * 1000:.0f}", "kafka.heartbeat.interval.ms": "1000"}
     )
-    share.gained(BOTH, OWNER)
+    share.gained(BOTH, OWNER, Deadline.after(session / 2))
     assert len(group.waits) == 2
     assert max(group.waits) <= session / 2, "both have the one deadline"
 
@@ -491,7 +491,8 @@ def test_a_start_is_not_committed_behind_a_commit_that_takes_longer_than_the_ses
     share.gained(frozenset({A}), OWNER)
     group.commits.clear()
     read(share, {A: 6})
-    group.meanwhile = lambda: share.gained(frozenset({B}), OWNER)  # would wait for ever: it is on the same thread
+    # This would wait for ever, as it is on the same thread.
+    group.meanwhile = lambda: share.gained(frozenset({B}), OWNER, Deadline.after(0.015))
     assert share.committer.commit(OWNER, access)
     assert group.commits == [{A: 6}]
     share.committer.commit(OWNER, access)

@@ -224,10 +224,10 @@ def test_an_interrupt_ends_a_pending_wait_and_leaves_the_answer_to_be_received(
     ended = threading.Timer(0.05, interrupt.set)
     ended.start()
     with pytest.raises(Interrupted):
-        connection.receive(Deadline.after(LONG), interrupt)
+        connection.receive(Deadline.after(LONG, interrupt=interrupt))
     assert not connection.closed
     peer.sendall(whole[7:])
-    assert connection.receive(Deadline.after(LONG), later).error_code == 25
+    assert connection.receive(Deadline.after(LONG, interrupt=later)).error_code == 25
     ended.join()
     for each in (interrupt, later):
         each.close()
@@ -240,7 +240,7 @@ def test_an_interrupt_that_was_set_before_ends_the_wait_at_once(pair: tuple[Conn
     interrupt.set()
     connection.send(heartbeat(), Deadline.after(LONG))
     with pytest.raises(Interrupted):
-        connection.receive(Deadline.after(LONG), interrupt)
+        connection.receive(Deadline.after(LONG, interrupt=interrupt))
     interrupt.close()
 
 

@@ -89,7 +89,7 @@ def test_an_answer_that_tls_has_read_already_is_not_waited_for(pair: tuple[Conne
     for number in (1, 2):
         connection.send(heartbeat(), Deadline.after(LONG))
         peer.sendall(answer(number))
-        assert connection.receive(Deadline.after(SHORT * 50), interrupt).error_code == 25
+        assert connection.receive(Deadline.after(SHORT * 50, interrupt=interrupt)).error_code == 25
     interrupt.close()
 
 
