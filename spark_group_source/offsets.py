@@ -81,11 +81,22 @@ class BatchOffset:
     ``ranges`` has one range per partition. A partition that the batch does not read, because nothing is new or
     because another member owns it, stands with ``start == end``: the end this query logged for it last.
     ``group`` is the id of the group that read them, empty where that is unknown.
+
+    ``starts`` are partitions that existed when the query first started, and that it has not owned since: where they
+    have no commit, ``startingOffsets`` apply to them, which were the given offset then, or are still to be looked up.
+    ``resets`` are those that ``resetOffsetsOnStart`` is still to move, whatever the group has committed.
     The JSON text of equal offsets is equal, since Spark compares text.
     """
 
     ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict)
     group: str = ""
+    starts: Mapping[TopicPartition, int | None] = field(default_factory=dict)
+    resets: Partitions = frozenset()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever logged: the query starts for the first time with its checkpoint."""
+        return not (self.ranges or self.group or self.starts)
 
     @classmethod
     def of(cls, ranges: Iterable[OffsetRange], group: str = "") -> BatchOffset:
@@ -100,18 +111,40 @@ class BatchOffset:
         """The next offset to read of each partition once this batch is done."""
         return {tp: each.end for tp, each in self.ranges.items()}
 
+    def check_group(self, group_id: str) -> None:
+        """Refuses a checkpoint of another group.
+
+        Raises:
+            GroupSourceError: this offset was logged by a member of another group.
+        """
+        if self.group and self.group != group_id:
+            raise GroupSourceError(
+                f"The checkpoint belongs to the group '{self.group}', and 'kafka.group.id' is '{group_id}'.",
+                f"Set 'kafka.group.id' to '{self.group}', or use a new checkpoint location: the query then starts at"
+                f" the committed offsets of '{group_id}', or where 'startingOffsets' says.",
+            )
+
     def as_json(self) -> dict[str, Any]:
         """The form Spark logs, with sorted keys and partitions sorted by number.
 
-        ``{"group": id, "topics": {name: {"id": id, "partitions": {"0": [start, end, epoch]}}}, "version": 2}``. An
-        epoch that is unknown is left out.
+        ``{"group": id, "topics": {name: {"id": id, "partitions": {"0": [start, end, epoch]}}}, "version": 2}``, and
+        where there are any ``"resets": {name: [0]}`` and ``"starts": {name: {"0": offset or null}}``. An epoch that is
+        unknown is left out.
         """
         topics: dict[str, Any] = {}
         for each in sorted(self.ranges.values()):
             topic = topics.setdefault(each.topic, {"id": each.topic_id, "partitions": {}})
             epoch = [] if each.epoch == UNKNOWN_EPOCH else [each.epoch]
             topic["partitions"][str(each.partition)] = [each.start, each.end, *epoch]
-        return {"group": self.group, "topics": topics, "version": VERSION}
+        found = {"group": self.group, "topics": topics, "version": VERSION}
+        if self.resets:
+            found["resets"] = numbers_by_topic(self.resets)
+        if self.starts:
+            found["starts"] = {
+                name: {str(number): self.starts[TopicPartition(name, number)] for number in numbers}
+                for name, numbers in numbers_by_topic(self.starts).items()
+            }
+        return found
 
     @classmethod
     def from_json(cls, logged: Mapping[str, Any] | None) -> BatchOffset:
@@ -131,11 +164,20 @@ class BatchOffset:
                 for name, topic in logged["topics"].items()
                 for number, offsets in topic["partitions"].items()
             ]
+            starts = {
+                TopicPartition(name, int(number)): None if offset is None else int(offset)
+                for name, offsets in logged.get("starts", {}).items()
+                for number, offset in offsets.items()
+            }
+            resets = {
+                TopicPartition(name, int(each)) for name, part in logged.get("resets", {}).items() for each in part
+            }
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise GroupSourceError(
                 f"The checkpoint holds an offset that this source did not write: {_shown(logged)}.", _NEW_CHECKPOINT
             ) from error
-        return cls.of(ranges, str(logged.get("group", "")))
+        by_partition = {each.tp: each for each in ranges}
+        return cls(by_partition, str(logged.get("group", "")), starts, frozenset(resets))
 
 
 _NEW_CHECKPOINT = "Start with a new checkpoint location: the query then goes on at the group's committed offsets."

@@ -16,9 +16,14 @@ MARK = "spark-group-source"
 metadata, so a lower offset without the mark is somebody's decision and not a commit of ours that failed."""
 
 
-def marked(facts: Mapping[str, object]) -> str:
+STARTING = f"{MARK} starting"
+"""Start of the metadata where ``resetOffsetsOnStart`` has just moved a partition, and no batch is logged yet that says
+so. A query that dies before is moved no second time: what arrived since then would be skipped."""
+
+
+def marked(facts: Mapping[str, object], mark: str = MARK) -> str:
     """Metadata that says this source wrote it, and what else is to be known: the mark, then JSON."""
-    return f"{MARK} {json.dumps(facts)}" if facts else MARK
+    return f"{mark} {json.dumps(facts)}" if facts else mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,11 @@ class Committed:
     def marked(self) -> bool:
         """Whether this source wrote it."""
         return self.metadata.startswith(MARK)
+
+    @property
+    def starting(self) -> bool:
+        """Whether a query wrote it that was reset, and died before its checkpoint knew of that."""
+        return self.metadata.startswith(STARTING)
 
 
 def resume_at(committed: Committed | None, logged: int | None, start: int | None) -> int:
@@ -56,13 +66,11 @@ class Ledger:
     """Offsets of one query. Not thread-safe: its owner holds a lock.
 
     ``logged``: ends that Spark has logged for this query, of every partition it ever read. ``positions``: next
-    offset to plan, of each partition owned now. ``found``: the group's commit when it came to be owned. ``done``: what
-    may be committed. ``committed``: what the group has.
+    offset to plan, of each partition owned now. ``done``: what may be committed. ``committed``: what the group has.
     """
 
     logged: dict[TopicPartition, int] = field(default_factory=dict)
     positions: dict[TopicPartition, int] = field(default_factory=dict)
-    found: dict[TopicPartition, Committed | None] = field(default_factory=dict)
     done: dict[TopicPartition, int] = field(default_factory=dict)
     committed: dict[TopicPartition, int] = field(default_factory=dict)
     in_flight: frozenset[TopicPartition] = frozenset()
@@ -73,7 +81,6 @@ class Ledger:
         Except where the batch in flight ends there: that is not completed yet.
         """
         self.positions[tp] = position
-        self.found[tp] = committed
         if committed is not None:
             self.committed[tp] = committed.offset
         if tp not in self.in_flight:
@@ -82,7 +89,7 @@ class Ledger:
     def dropped(self, partitions: Iterable[TopicPartition]) -> None:
         """These are not owned any more: nothing of them is planned or committed from here on."""
         for tp in partitions:
-            for book in (self.positions, self.found, self.done, self.committed):
+            for book in (self.positions, self.done, self.committed):
                 book.pop(tp, None)
 
     def forget(self, topics: Collection[str]) -> None:
@@ -100,16 +107,6 @@ class Ledger:
         self.in_flight = frozenset(ends)
         self.logged.update(ends)
         self.positions.update({tp: end for tp, end in ends.items() if tp in self.positions})
-
-    def replayed(self, ends: Offsets) -> None:
-        """Spark reads a batch again that it logged before this process was started, and that ends at ``ends``.
-
-        Partitions were perhaps resumed without knowing of it; an operator's rewind still goes before it.
-        """
-        self.in_flight = frozenset(ends)
-        self.logged.update(ends)
-        for tp in ends.keys() & self.positions.keys():
-            self.positions[tp] = resume_at(self.found[tp], ends[tp], None)
 
     def completed(self, ends: Offsets) -> None:
         """Spark has completed the batch that ends at ``ends``.
@@ -139,6 +136,11 @@ class Ledger:
         for tp, offset in self.done.items():
             if self.committed.get(tp) == offset >= self.logged.get(tp, offset):
                 del self.committed[tp]
+
+    def commit_again(self, partitions: Iterable[TopicPartition]) -> None:
+        """What the group has of these is to be committed once more, with other metadata."""
+        for tp in partitions:
+            self.committed.pop(tp, None)
 
     def _is_news(self, tp: TopicPartition, offset: int) -> bool:
         return tp not in self.committed or offset > self.committed[tp]

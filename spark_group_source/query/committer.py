@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from spark_group_source.clock import Deadline
 from spark_group_source.error_codes import describe
 from spark_group_source.errors import CommitFailed
-from spark_group_source.group.commits import MARK, marked
+from spark_group_source.group.commits import MARK, STARTING, marked
 from spark_group_source.group.counters import Counters
 from spark_group_source.group.events import Refused
 from spark_group_source.group.state import Membership
@@ -70,7 +70,13 @@ class Committer:
             return False
         try:
             pending = self._ledger.pending(me)
-            return not pending or self._send(pending, self._metadata(me), me, access, deadline)
+            starting = self._ledger.unlogged()
+            parts = (
+                ({tp: at for tp, at in pending.items() if tp in starting}, STARTING),
+                ({tp: at for tp, at in pending.items() if tp not in starting}, MARK),
+            )
+            sent = (self._send(part, self._metadata(me, mark), me, access, deadline) for part, mark in parts if part)
+            return all(sent)
         finally:
             self._one_commit.release()
 
@@ -94,18 +100,18 @@ class Committer:
         self._ledger.uncommittable(answer.errors)
         return True
 
-    def _metadata(self, me: Membership) -> str:
+    def _metadata(self, me: Membership, mark: str) -> str:
         if self._facts is None:
-            return MARK
+            return mark
         now = {"member": me.member_id, "generation": me.generation, "batches": self._counters.batches}
-        return marked(self._facts | now)
+        return marked(self._facts | now, mark)
 
     def _shorter(self, metadata: str) -> str:
-        if metadata == MARK:
+        if metadata in (MARK, STARTING):
             return ""
         log.warning("group %s: commitMetadata is too long for the brokers and left out from now on", self._group_id)
         self._facts = None
-        return MARK
+        return STARTING if metadata.startswith(STARTING) else MARK
 
     def _failed(self, partitions: Iterable[TopicPartition], why: str) -> None:
         self._counters.failed_commits += 1

@@ -72,8 +72,12 @@ class Driver:
         self._handed_out_at = clock()
         self._report = Report(self._settings, self._share.counters, timings, clock)
 
-    def start(self, logged: BatchOffset) -> None:
-        """Checks that the topics are there, then joins the group. ``logged`` is where the checkpoint stands.
+    def start(self, logged: BatchOffset, *, replayed: bool = False) -> None:
+        """Checks that the topics are there, then joins the group.
+
+        Args:
+            logged: where the checkpoint stands.
+            replayed: Spark has read that batch once more, since an earlier process did not complete it.
 
         Raises:
             BrokerUnavailable: no broker answered in time.
@@ -81,16 +85,18 @@ class Driver:
             DataLoss: one that was read before does not exist any more.
             OptionError: the checkpoint is new, and an option names other partitions than there are to start at.
             GroupError: partitions are assigned, and the group has members.
+            GroupSourceError: the checkpoint belongs to another group.
         """
+        logged.check_group(self._options.group_id)
         given = self._options
         check = StartCheck(self._own.cluster, self._settings.subscription, given.fail_on_data_loss, self._clock)
         topics = check.topics(logged.ranges)
         self._losses.gone = check.gone(topics, logged.ranges)
         self._ids.restore(logged)
         existing = partitions_of(topics.values())
-        if not logged.ranges:
+        if logged.is_empty:
             check_names(stream_start(self._options), existing)
-        self._share.restore(logged.ends(), existing)
+        self._share.restore(logged, existing, self._own, replayed=replayed)
         self._member.start(topics)
         if self._renew():  # a run may be over before the first hour is
             self._share.committer.commit(self._member.snapshot(), self._own)
@@ -129,19 +135,6 @@ class Driver:
             return self._plan(start, limit, me)
         return self._plan_to_target(start, limit)
 
-    def replay(self, batch: BatchOffset) -> None:
-        """Spark is to read ``batch``: where it is not the one planned here, an earlier process has logged it.
-
-        That happens when the very first batch of a query failed; of later ones :meth:`start` is told.
-        """
-        if batch == self._planned:
-            return
-        reads = {each.tp: each.end for each in batch.reads()}
-        self._ledger.replayed(reads)
-        self._member.plan(frozenset(reads), self._ledger.uncommitted(), self._member.snapshot())
-        self._planned_from, self._planned = None, batch
-        self._handed_out_at = self._clock()
-
     def ends(self) -> Offsets:
         """The ends of the log as last seen."""
         return self._ends.known
@@ -168,6 +161,7 @@ class Driver:
         self._share.counters.batches += 1
         self._share.counters.offsets += sum(each.size for each in end.reads())
         self._ledger.completed({each.tp: each.end for each in end.reads()})
+        self._ledger.batch_logged(end.ranges)
         self._planned = self._planned_from = None
         self._ends.expire()
         self._share.committer.commit(self._member.snapshot(), self._own)
@@ -212,11 +206,13 @@ class Driver:
         moving = frozenset(tp for tp, end in admitted.items() if end > positions[tp])
         # That is logged at once, also where there is nothing to read: a restart goes on at the end logged last.
         went_back = any(_behind(start.ranges.get(tp), at, ids[tp.topic]) for tp, at in positions.items())
-        if not moving and not went_back:
+        # So is where the query starts: a restart must not decide that again.
+        must_be_logged = went_back or start.is_empty
+        if not moving and not must_be_logged:
             return start
         # The last thing that may take time is behind: what is allowed here is noted as planned at once.
         moving = self._member.plan(moving, self._ledger.uncommitted(), me)
-        if not moving and not went_back:
+        if not moving and not must_be_logged:
             return start
         known = {
             tp: OffsetRange(*tp, each.end, each.end, each.topic_id)
@@ -226,7 +222,9 @@ class Driver:
         for tp, position in positions.items():
             end = admitted[tp] if tp in moving else position
             known[tp] = OffsetRange(*tp, position, end, ids[tp.topic])
-        self._planned_from, self._planned = start, BatchOffset(known)
+        first = self._ledger.first_start().without(known)
+        self._planned_from = start
+        self._planned = BatchOffset(known, self._options.group_id, first.offsets, first.resets)
         self._last_batch_at = self._handed_out_at = self._clock()
         self._ledger.planned({tp: admitted[tp] for tp in moving})
         return self._planned

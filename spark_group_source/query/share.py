@@ -16,7 +16,7 @@ from spark_group_source.group.counters import Counters
 from spark_group_source.group.events import Refused
 from spark_group_source.group.state import Membership
 from spark_group_source.listing import names
-from spark_group_source.offsets import Offsets, Partitions
+from spark_group_source.offsets import BatchOffset, Offsets, Partitions
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.access import Access
 from spark_group_source.query.committer import Committer
@@ -98,13 +98,12 @@ class Share:
         self.counters.lost += len(partitions)
         self.ledger.dropped(partitions)
 
-    def restore(self, logged: Offsets, existing: Partitions) -> None:
+    def restore(self, logged: BatchOffset, existing: Partitions, access: Access, *, replayed: bool = False) -> None:
         """Begins where the checkpoint stands, with the partitions ``existing`` now: see :meth:`Starts.restore`.
 
         Caller: the query, before the member starts.
         """
-        self.ledger.restore(logged)
-        self._starts.restore(logged, existing)
+        self._starts.restore(logged, existing, access, replayed=replayed)
 
     def mend(self, me: Membership, access: Access, deadline: Deadline | None = None) -> None:
         """Tries again what failed, start positions and commits, ``groupCommit.retryIntervalMs`` after the last try.

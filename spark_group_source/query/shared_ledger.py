@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from spark_group_source.group.commits import Committed, Ledger
 from spark_group_source.group.state import Membership
@@ -20,12 +20,34 @@ class Claim:
     takings: int
 
 
+@dataclass(frozen=True, slots=True)
+class FirstStart:
+    """What is still to be done of a query's first start, by this process or a later one with the same checkpoint.
+
+    ``offsets`` are partitions that existed then and were not owned since: where they have no commit,
+    ``startingOffsets`` apply, which were the given offset then, or are still to be looked up (``None``). ``resets`` are
+    those that are moved whatever the group has committed. ``resets_first_share``: all that come first.
+    """
+
+    offsets: Mapping[TopicPartition, int | None] = field(default_factory=dict)
+    resets: Partitions = frozenset()
+    resets_first_share: bool = False
+
+    def without(self, partitions: Iterable[TopicPartition]) -> FirstStart:
+        """The same once these have started."""
+        done = set(partitions)
+        return replace(
+            self, offsets={tp: at for tp, at in self.offsets.items() if tp not in done}, resets=self.resets - done
+        )
+
+
 class SharedLedger:
     """Where each partition stands. Each method is one step, under a lock that is held for no longer than that takes.
 
     ``_lock`` guards everything here: the ledger; ``_owned``, the partitions that the group has given to this query;
     ``_claimed``, those of them whose start a thread is looking for; ``_anew``, those in a topic made anew whose
-    beginning is not known yet; and ``_takings``, how often partitions were taken away.
+    beginning is not known yet; ``_takings``, how often partitions were taken away; ``_first``, what is still to be done
+    of the query's first start; and ``_unlogged``, partitions that were reset, where no batch is logged that says so.
     """
 
     def __init__(self) -> None:
@@ -35,16 +57,41 @@ class SharedLedger:
         self._claimed: set[TopicPartition] = set()
         self._anew: set[TopicPartition] = set()
         self._takings = 0
+        self._first = FirstStart()
+        self._unlogged: set[TopicPartition] = set()
 
-    def restore(self, logged: Offsets) -> None:
+    def restore(self, logged: Offsets, first: FirstStart | None = None) -> None:
         """Begins with the ends that the checkpoint has. Caller: the query, before the member starts."""
         with self._lock:
             self._ledger.logged.update(logged)
+            self._first = first or FirstStart()
 
     def gained(self, partitions: Partitions) -> None:
         """These are owned from now on; where they start is to be found. Caller: the member's thread."""
         with self._lock:
             self._owned |= partitions
+            if self._first.resets_first_share:
+                self._first = replace(self._first, resets=partitions, resets_first_share=False)
+
+    def first_start(self) -> FirstStart:
+        """What is still to be done of the query's first start."""
+        with self._lock:
+            return self._first
+
+    def unlogged(self) -> Partitions:
+        """Partitions that were reset, where no batch is logged that says so."""
+        with self._lock:
+            return frozenset(self._unlogged)
+
+    def batch_logged(self, partitions: Iterable[TopicPartition]) -> None:
+        """Spark has logged a batch with these partitions: their commits need not say any more that they start.
+
+        Caller: the query.
+        """
+        with self._lock:
+            known = self._unlogged.intersection(partitions)
+            self._unlogged -= known
+            self._ledger.commit_again(known)
 
     def dropped(self, partitions: Partitions) -> None:
         """These are owned no more. Caller: the member's thread."""
@@ -52,6 +99,7 @@ class SharedLedger:
             self._takings += 1
             self._owned -= partitions
             self._anew -= partitions
+            self._unlogged -= partitions
             self._ledger.dropped(partitions)
 
     def positions(self, me: Membership) -> dict[TopicPartition, int]:
@@ -64,11 +112,6 @@ class SharedLedger:
         """Spark is given a batch up to these ends. Caller: the query."""
         with self._lock:
             self._ledger.planned(ends)
-
-    def replayed(self, ends: Offsets) -> None:
-        """Spark reads a batch up to these ends that was logged by an earlier process. Caller: the query."""
-        with self._lock:
-            self._ledger.replayed(ends)
 
     def completed(self, ends: Offsets) -> None:
         """Spark has completed the batch with these ends. Caller: the query."""
@@ -111,6 +154,8 @@ class SharedLedger:
             for tp, start in starts.items():
                 self._ledger.gained(tp, committed.get(tp), start)
             self._anew -= starts.keys()
+            self._unlogged |= self._first.resets & starts.keys()
+            self._first = self._first.without(starts)
             return True
 
     def start_over(self, topics: Collection[str], partitions: Partitions, starts: Offsets) -> None:
@@ -121,6 +166,7 @@ class SharedLedger:
         with self._lock:
             self._takings += 1  # what the other thread is about to find is a position in the old topic
             self._ledger.forget(topics)
+            self._first = self._first.without([tp for tp in self._first.offsets if tp.topic in topics])
             mine = partitions & self._owned
             self._anew |= mine - starts.keys()
             for tp in mine & starts.keys():

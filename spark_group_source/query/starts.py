@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import DataLoss, DeadlineExceeded, OptionError
+from spark_group_source.errors import DataLoss, DeadlineExceeded, GroupSourceError, OptionError
 from spark_group_source.fetch.positions import log_offsets
+from spark_group_source.group.commits import Committed as Commit
 from spark_group_source.group.commits import resume_at
 from spark_group_source.group.events import Refused
 from spark_group_source.listing import names, some
-from spark_group_source.offsets import Offsets, Partitions, TopicPartition
-from spark_group_source.options.bounds import Committed, Earliest, Place
+from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, TopicPartition
+from spark_group_source.options.bounds import Committed, Earliest, Exact, Latest, Place, StartAt
 from spark_group_source.options.modes import stream_start
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.access import Access
 from spark_group_source.query.rebalance_callback import rebalance_callback
 from spark_group_source.query.resolution import resolve
-from spark_group_source.query.shared_ledger import Claim, SharedLedger
+from spark_group_source.query.shared_ledger import Claim, FirstStart, SharedLedger
 
 log = logging.getLogger(__name__)
 
@@ -35,19 +36,46 @@ class Starts:
         self._ledger = ledger
         self._group_id = options.group_id
         self._callback = rebalance_callback(options.rebalance_callback)
-        self._resetting = False
-        self._existing: Partitions = frozenset()
+        self._replayed: Mapping[TopicPartition, OffsetRange] = {}
+        self._group_unnamed = False
 
-    def restore(self, logged: Offsets, existing: Partitions) -> None:
+    def restore(self, logged: BatchOffset, existing: Partitions, access: Access, *, replayed: bool = False) -> None:
         """Begins where the checkpoint stands. Caller: the query, before the member starts.
 
         With nothing ``logged`` the checkpoint is new: ``resetOffsetsOnStart`` applies to the first share, and
-        ``startingOffsets`` to the partitions ``existing`` now. What comes into being later is read from its beginning,
-        as by Spark's own source: a query that starts at the latest offsets must not miss the first records of a
-        partition that was added while it runs.
+        ``startingOffsets`` to the partitions ``existing`` now. That is decided once: the checkpoint keeps what is still
+        to be done of it. What comes into being later is read from its beginning, as by Spark's own source: a query that
+        starts at the latest offsets must not miss the first records of a partition that was added while it runs.
+
+        Args:
+            replayed: Spark has read the batch ``logged`` once more, since an earlier process did not complete it.
+
+        Raises:
+            GroupSourceError: a leader refuses for good to tell the end of its log.
         """
-        self._resetting = self._options.reset_offsets_on_start and not logged
-        self._existing = frozenset() if logged else existing
+        reset = self._options.reset_offsets_on_start
+        offsets = self._decide(existing, access) if logged.is_empty else logged.starts
+        first = FirstStart(offsets, logged.resets if reset else frozenset(), reset and not logged.ranges)
+        self._ledger.restore(logged.ends(), first)
+        self._replayed = {each.tp: each for each in logged.reads()} if replayed else {}
+        self._group_unnamed = bool(logged.ranges) and not logged.group
+
+    def _decide(self, existing: Partitions, access: Access) -> dict[TopicPartition, int | None]:
+        """Where ``startingOffsets`` put these partitions as the query starts.
+
+        Only what ``latest`` means changes with time. It is looked up now for all of them, also for those that this
+        query comes to own later, so that nothing that arrives meanwhile is skipped.
+        """
+        at = _without_commits(stream_start(self._options))
+        latest = [tp for tp in existing if isinstance(at.places.get(tp) if isinstance(at, Exact) else at, Latest)]
+        ends: Offsets = {}
+        try:
+            ends = self._at(Latest(), latest, access, Deadline.after(RESOLVE_TIMEOUT)) if latest else {}
+        except GroupSourceError as error:
+            if not error.retriable:
+                raise
+            log.warning("group %s: the latest offsets are looked up later: %s", self._group_id, error)
+        return {tp: ends.get(tp) for tp in existing}
 
     @property
     def timeout(self) -> float:
@@ -65,15 +93,19 @@ class Starts:
         committed = access.offsets.committed(partitions, deadline)
         if isinstance(committed, Refused):
             raise committed.error or DeadlineExceeded(f"The committed offsets cannot be read: {committed.why}.")
-        if self._resetting:
-            log.info("group %s: resetOffsetsOnStart moves %s", self._group_id, names(partitions))
-            committed = {}
+        first = self._ledger.first_start()
+        starting = {tp for tp, each in committed.items() if each.starting}
+        if reset := (partitions & first.resets) - starting:
+            log.info("group %s: resetOffsetsOnStart moves %s", self._group_id, names(reset))
+            committed = {tp: each for tp, each in committed.items() if tp not in reset}
         logged, anew = self._ledger.logged(partitions)
+        self._warn(committed, logged)
         # The group's commit of a topic made anew is one in the old topic.
         committed = {tp: each for tp, each in committed.items() if tp not in anew}
         unknown = frozenset(tp for tp in partitions if tp not in committed and logged[tp] is None)
-        existing = self._existing - anew
-        starts = self._without_commit(unknown & existing, access, deadline)
+        existing = first.offsets.keys() - anew
+        decided = {tp: at for tp, at in first.offsets.items() if at is not None and tp in unknown & existing}
+        starts = decided | self._without_commit((unknown & existing) - decided.keys(), access, deadline)
         starts |= self._of_new(unknown - existing - anew, access, deadline)
         starts |= self._at(Earliest(), unknown & anew, access, deadline)
         silent = unknown - starts.keys()
@@ -83,8 +115,32 @@ class Starts:
         moved = self._callback(logged, positions)
         # A position that was set anew is committed even where the group has a further one.
         kept = {tp: each for tp, each in committed.items() if tp not in moved}
-        if self._ledger.started(claim, {tp: moved.get(tp, at) for tp, at in positions.items()}, kept):
-            self._resetting = False
+        self._ledger.started(claim, {tp: moved.get(tp, at) for tp, at in positions.items()}, kept)
+
+    def _warn(self, committed: Mapping[TopicPartition, Commit], logged: Mapping[TopicPartition, int | None]) -> None:
+        """Says what the checkpoint and the group's commits together make probable, once."""
+        known = {tp for tp, end in logged.items() if end is not None}
+        if self._group_unnamed and known and not known & committed.keys():
+            self._group_unnamed = False
+            log.warning(
+                "group %s: the checkpoint does not name its group, and this one has committed nothing of %s. If the"
+                " checkpoint belongs to another group, stop the query and use a new checkpoint location.",
+                self._group_id,
+                names(known),
+            )
+        past = [
+            f"{tp} [{self._replayed[tp].start}, {min(each.offset, self._replayed[tp].end)})"
+            for tp, each in sorted(committed.items())
+            if tp in self._replayed and each.offset > self._replayed[tp].start
+        ]
+        if past:
+            log.warning(
+                "group %s: the batch that this query has just replayed was read by others since it was logged: %s. Rows"
+                " that are added up or appended outside of this query's sink are there twice. Queries that keep state"
+                " should not share a group.",
+                self._group_id,
+                some(past),
+            )
 
     def beginnings(self, partitions: Partitions, access: Access) -> dict[TopicPartition, int]:
         """Where the logs of these partitions begin, as far as leaders tell."""
@@ -93,15 +149,13 @@ class Starts:
     def _without_commit(self, partitions: Partitions, access: Access, deadline: Deadline) -> dict[TopicPartition, int]:
         if not partitions:
             return {}
-        at = stream_start(self._options)
-        if isinstance(at, Committed):
-            if at.otherwise is None:
-                raise OptionError(
-                    f"The group '{self._group_id}' has no committed offset of {names(partitions)}, and"
-                    " 'startingOffsetsFallback' is fail.",
-                    "Commit some (kafka-consumer-groups --reset-offsets), or set the option to earliest or latest.",
-                )
-            at = at.otherwise
+        at = _without_commits(stream_start(self._options))
+        if at is None:
+            raise OptionError(
+                f"The group '{self._group_id}' has no committed offset of {names(partitions)}, and"
+                " 'startingOffsetsFallback' is fail.",
+                "Commit some (kafka-consumer-groups --reset-offsets), or set the option to earliest or latest.",
+            )
         return self._at(at, partitions, access, deadline)
 
     def _of_new(self, partitions: Partitions, access: Access, deadline: Deadline) -> dict[TopicPartition, int]:
@@ -142,3 +196,8 @@ class Starts:
             )
 
         return resolve(place, partitions, ask, self._options.fail_on_data_loss)
+
+
+def _without_commits(at: StartAt) -> Place | None:
+    """What is said of partitions without a committed offset; ``None`` where that is an error."""
+    return at.otherwise if isinstance(at, Committed) else at

@@ -46,6 +46,9 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available_now = False
         self._last_json: dict[str, Any] | None = None
         self._last = BatchOffset()
+        # Where the query stands. PySpark 4.1 does not tell.
+        self._position = BatchOffset()
+        self._replayed = False
 
     def __reduce__(self) -> tuple[object, ...]:
         # The copy for the executors has no member, sockets or locks.
@@ -63,11 +66,13 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """The empty offset: where partitions start is known once they are owned, and never from here.
 
+        Nothing is started yet. Spark asks also when the first batch is logged already, and decides with its next call
+        whether the query starts for the first time or goes on.
+
         Raises:
             OptionError: an option that streams need is missing, or one is given that they cannot have.
-            GroupSourceError: the topics or the group cannot be had.
         """
-        self._started(BatchOffset())
+        self._check()
         return BatchOffset().as_json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
@@ -76,7 +81,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             GroupSourceError: the group refused this member for good, or records are gone.
         """
-        begin = self._last if start is None else self._parse(start)
+        begin = self._position if start is None else self._parse(start)
         end = self._started(begin).latest(begin, self._most(limit))
         if end is begin:
             return begin.as_json() if start is None else start
@@ -91,12 +96,11 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Tasks of the batch that ends at ``end``: its ranges stand there, whatever the group says now."""
+        batch = self._position = self._parse(end)
+        batch.check_group(self._options.group_id)
         if start == end:
-            self._last = self._parse(end)
             return []
-        batch = self._last = self._parse(end)
-        if self._driver is not None:
-            self._driver.replay(batch)
+        self._replayed |= self._driver is None
         return self._tasks.of(batch.reads())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -120,18 +124,21 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._driver is None:
             from spark_group_source.query.driver import Driver  # executors need nothing of the group
 
-            # Not in streamReader(): what is raised there Spark buries under an error of its own.
-            check_stream(self._options)
-            columns_of(self._schema)
+            self._check()
             log_to_stderr()
             leave_on_sigterm()
             driver = Driver(self._options, self._tasks.wire(), application_id=self._application.id)
-            driver.start(logged)
+            driver.start(logged, replayed=self._replayed)
             self._driver = driver
             if self._available_now:
                 driver.freeze_target()
             driver.await_share()
         return self._driver
+
+    def _check(self) -> None:
+        # Not in streamReader(): what is raised there Spark buries under an error of its own.
+        check_stream(self._options)
+        columns_of(self._schema)
 
     def _parse(self, logged: dict[str, Any]) -> BatchOffset:
         # An idle query is polled a hundred times a second with the same offset.
@@ -141,6 +148,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _remember(self, offset: BatchOffset) -> dict[str, Any]:
         self._last_json, self._last = offset.as_json(), offset
+        self._position = offset
         return self._last_json
 
     def _most(self, limit: ReadLimit | None) -> int | None:

@@ -82,6 +82,10 @@ class Query:
         found = self.driver.latest(self.end, limit)
         if found == self.end:
             return []
+        if not found.reads():
+            # A batch without rows, if it is one at all: Spark completes it at once.
+            self.end = found
+            return []
         self.running = found
         self.read += found.reads()
         return found.reads()

@@ -107,25 +107,6 @@ def test_a_rewind_in_mid_batch_is_not_overwritten_by_the_batch() -> None:
     assert ledger.pending() == {}
 
 
-def test_the_first_batch_replayed_after_a_crash_is_not_read_again() -> None:
-    ledger = Ledger()
-    ledger.gained(A, Committed(5, MARK), 5)
-    ledger.replayed({A: 9})
-    assert ledger.positions == {A: 9}
-    assert ledger.pending() == {}
-    ledger.completed({A: 9})
-    assert ledger.pending() == {A: 9}
-
-
-def test_a_rewind_goes_before_a_replayed_batch() -> None:
-    ledger = Ledger()
-    ledger.gained(A, Committed(2), 2)
-    ledger.replayed({A: 9})
-    ledger.completed({A: 9})
-    assert ledger.positions == {A: 2}
-    assert ledger.pending() == {}
-
-
 def test_a_partition_taken_away_while_its_batch_was_planned_is_resumed_anew_when_it_is_back() -> None:
     ledger = Ledger()
     ledger.gained(A, Committed(5), 5)
@@ -155,7 +136,7 @@ def test_a_rewind_and_a_batch_in_flight_are_not_renewed() -> None:
 
 def test_renewing_never_goes_back_behind_what_the_group_has() -> None:
     ledger = Ledger()
-    ledger.replayed({A: 5})
+    ledger.planned({A: 5})
     ledger.gained(A, Committed(9), 9)
     ledger.completed({A: 5})
     ledger.renew()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_group_source.errors import DataLoss, OptionError
+from spark_group_source.errors import DataLoss, GroupSourceError, OptionError
 from spark_group_source.group.commits import MARK
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
@@ -67,8 +67,9 @@ def test_a_partition_that_was_lost_and_came_back_while_a_batch_was_planned_is_le
         return ends(positions)
 
     monkeypatch.setattr(driver._ends, "of", meanwhile)
-    assert driver.latest(BatchOffset(), None) == BatchOffset()
-    reads = driver.latest(BatchOffset(), None).reads()
+    nothing = driver.latest(BatchOffset(), None)
+    assert not nothing.reads()
+    reads = driver.latest(nothing, None).reads()
     assert [(each.start, each.end) for each in reads] == [(8, 10)]
 
 
@@ -95,17 +96,24 @@ def test_a_time_is_the_start_of_partitions_without_a_commit(fake: FakeKafka, sta
     assert fake.commits[0].offsets == {("t", 0): 10, ("t", 1): 0}
 
 
-def test_a_batch_that_an_earlier_process_logged_is_in_flight_until_it_is_completed(
-    fake: FakeKafka, start: Start
-) -> None:
+def test_where_a_query_starts_is_logged_before_there_is_anything_to_read(fake: FakeKafka, start: Start) -> None:
+    driver = start(startingOffsets="latest")
+    first = driver.latest(BatchOffset(), None)
+    assert first.ends() == {TopicPartition("t", 0): 10, TopicPartition("t", 1): 0}
+    assert not first.reads()
+    assert driver.latest(first, None) is first
+    driver.close()
+    fake.produce("t", ["more"], partition=0)
+    reads = start(first, startingOffsets="latest", resetOffsetsOnStart="true").latest(first, None).reads()
+    assert [(each.start, each.end) for each in reads] == [(10, 11)]
+
+
+def test_a_checkpoint_of_another_group_is_refused_with_both_names(fake: FakeKafka, start: Start) -> None:
     driver = start()
-    replayed = BatchOffset.of([OffsetRange("t", 0, 0, 6, str(fake.ids["t"]))])
-    driver.replay(replayed)
-    assert driver._member.snapshot().in_flight == {TopicPartition("t", 0)}
-    assert fake.group("g").offsets["t", 0][0] == 0
-    following = driver.latest(replayed, None).reads()
-    assert [(each.start, each.end) for each in following] == [(6, 10)]
-    assert fake.group("g").offsets["t", 0][0] == 6
+    logged = driver.latest(BatchOffset(), None)
+    with pytest.raises(GroupSourceError, match=r"belongs to the group 'g', and 'kafka.group.id' is 'other'"):
+        start(logged, **{"kafka.group.id": "other"})
+    assert fake.asked("JoinGroup") == 2, "nobody joined the other group"
 
 
 def test_an_end_that_is_not_of_the_batch_planned_completes_nothing(fake: FakeKafka, start: Start) -> None:
@@ -232,8 +240,9 @@ def test_a_topic_whose_id_is_not_told_is_read_later_and_not_taken_for_another_on
     driver = start()
     with monkeypatch.context() as outage:
         outage.setattr(driver._ids, "_now", lambda topics: {})
-        assert driver.latest(BatchOffset(), None) == BatchOffset()
-    assert [each.topic_id for each in driver.latest(BatchOffset(), None).reads()] == [str(fake.ids["t"])]
+        nothing = driver.latest(BatchOffset(), None)
+        assert not nothing.reads()
+    assert [each.topic_id for each in driver.latest(nothing, None).reads()] == [str(fake.ids["t"])]
 
 
 def test_ends_logged_of_a_topic_that_was_made_anew_do_not_stay_in_the_offset(fake: FakeKafka, start: Start) -> None:

@@ -16,7 +16,7 @@ from spark_group_source.group.events import Refused
 from spark_group_source.group.group_offsets import CommitAnswer
 from spark_group_source.group.state import Membership
 from spark_group_source.group.verdicts import Verdict
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.access import Access
 from spark_group_source.query.rebalance_callback import ByTopic
@@ -98,7 +98,8 @@ def access(group: Group) -> Access:
 def make(access: Access, logged: Mapping[TopicPartition, int] | None = None, /, **options: str) -> Share:
     given = {"kafka.bootstrap.servers": "h:1", "kafka.group.id": "g", "subscribe": "t", "startingOffsets": "earliest"}
     share = Share(parse_options(given | options), access)
-    share.restore(logged or {}, BOTH)
+    ranges = [OffsetRange(*tp, end, end) for tp, end in (logged or {}).items()]
+    share.restore(BatchOffset.of(ranges), BOTH, access)
     return share
 
 
@@ -164,7 +165,7 @@ def test_a_partition_added_while_the_query_runs_starts_at_its_beginning_whatever
     access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     share = make(access, startingOffsets='{"t":{"0":5}}')
-    share.restore({}, frozenset({A}))
+    share.restore(BatchOffset(), frozenset({A}), access)
     share.gained(BOTH, OWNER)
     assert share.ledger.positions(OWNER) == {A: 5, B: 0}
 
@@ -451,6 +452,81 @@ def test_reset_applies_to_the_first_share_of_a_new_checkpoint_only(
     share.gained(frozenset({B}), OWNER)
     assert share.ledger.positions(OWNER) == {A: 2, B: 4}
     assert group.commits == [{A: 2}]
+
+
+def test_a_reset_partition_whose_leader_was_silent_is_reset_later(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    group.offsets = {A: Committed(8), B: Committed(4)}
+    share = make(access, resetOffsetsOnStart="true")
+    silent = logs.pop(B)
+    share.gained(BOTH, OWNER)
+    assert share.ledger.positions(OWNER) == {A: 2}
+    logs[B] = silent
+    share.resolve(frozenset({B}), OWNER, access)
+    assert share.ledger.positions(OWNER) == {A: 2, B: 0}
+
+
+def test_a_query_that_died_before_its_reset_was_logged_is_not_reset_again(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    given = {"resetOffsetsOnStart": "true", "startingOffsets": "latest"}
+    make(access, **given).gained(BOTH, OWNER)
+    assert {tp: each.offset for tp, each in group.offsets.items()} == {A: 10, B: 5}
+    logs[A], logs[B] = (2, 30), (0, 25)
+    again = make(access, **given)
+    again.gained(BOTH, OWNER)
+    assert again.ledger.positions(OWNER) == {A: 10, B: 5}
+
+
+def test_a_new_checkpoint_is_reset_once_the_last_one_has_logged_its_reset(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    given = {"resetOffsetsOnStart": "true", "startingOffsets": "latest"}
+    first = make(access, **given)
+    first.gained(BOTH, OWNER)
+    first.ledger.batch_logged(BOTH)
+    first.committer.commit(OWNER, access)
+    assert {each.metadata for each in group.offsets.values()} == {MARK}
+    logs[A], logs[B] = (2, 30), (0, 25)
+    again = make(access, **given)
+    again.gained(BOTH, OWNER)
+    assert again.ledger.positions(OWNER) == {A: 30, B: 25}
+
+
+def test_what_latest_means_is_decided_when_the_query_starts_and_kept_by_its_checkpoint(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access, startingOffsets="latest")
+    logs[A], logs[B] = (2, 30), (0, 25)
+    share.gained(frozenset({A}), OWNER)
+    assert share.ledger.positions(OWNER) == {A: 10}
+    first = share.ledger.first_start()
+    assert first.offsets == {B: 5}
+    restarted = make(access, startingOffsets="latest")
+    logged = BatchOffset({A: OffsetRange(*A, 10, 10)}, "g", first.offsets)
+    restarted.restore(BatchOffset.from_json(logged.as_json()), BOTH, access)
+    restarted.gained(BOTH, OWNER)
+    assert restarted.ledger.positions(OWNER) == {A: 10, B: 5}
+
+
+def test_a_batch_that_others_have_read_meanwhile_is_warned_of_with_its_ranges_when_it_is_replayed(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    group.offsets = {A: Committed(7, MARK), B: Committed(0, MARK)}
+    share = make(access)
+    logged = BatchOffset.of([OffsetRange(*A, 3, 9), OffsetRange(*B, 0, 4)], "g")
+    share.restore(logged, BOTH, access, replayed=True)
+    share.gained(BOTH, OWNER)
+    assert "was read by others since it was logged: t-0 [3, 7). Rows" in caplog.text
+    assert share.ledger.positions(OWNER) == {A: 9, B: 4}
+
+
+def test_an_old_checkpoint_is_warned_of_where_the_group_has_committed_nothing_of_it(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    make(access, {A: 9}).gained(BOTH, OWNER)
+    assert "the checkpoint does not name its group" in caplog.text
 
 
 def test_a_commit_waits_no_longer_than_its_timeout_for_one_that_is_under_way(
