@@ -43,7 +43,7 @@ class _Sent:
 class Connection:
     """A connection to one broker. Use :meth:`open`.
 
-    ``used_at`` is when something was last sent, in monotonic seconds.
+    ``used_at`` is when something was last sent, ``answered_at`` when the last answer came, in monotonic seconds.
 
     It belongs to one thread and one process: requests and answers are matched by their order alone, so neither another
     thread nor a forked child may use it.
@@ -54,6 +54,7 @@ class Connection:
         self.port = port
         self.broker_id = broker_id
         self.used_at = monotonic()
+        self.answered_at: float | None = None
         self._socket: socket | None = sock
         self._client_id = options.client_id
         self._correlation_id = 0
@@ -155,6 +156,7 @@ class Connection:
             if header is None:
                 raise self._no_response(sent.request)
             self._in_flight.popleft()
+            self.answered_at = monotonic()
             self._answered |= sent.request.API_KEY != ApiVersionsRequest.API_KEY
             return Payload(sent.request, frame[header:], buffer)
 
@@ -213,9 +215,8 @@ class Connection:
             waited = deadline.clock() - sent.at
             raise DeadlineExceeded(f"Broker {self} did not answer {name} within {waited:.1f} s.") from error
         except ssl.SSLError as error:
-            # With TLS 1.3 a broker refuses a client's certificate only after the handshake.
             self.close()
-            raise tls.trouble(str(self), error) from error
+            raise tls.session_trouble(str(self), error, answered=self.answered_at is not None) from error
         except OSError as error:
             self.close()
             action = "" if self._answered or self._speaks_sasl else _NO_SASL
