@@ -12,6 +12,7 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 from spark_group_source.clock import Deadline, monotonic
 from spark_group_source.error_codes import GROUP_AUTHORIZATION_FAILED
 from spark_group_source.errors import (
+    AuthenticationFailed,
     BrokerUnavailable,
     DeadlineExceeded,
     GroupError,
@@ -22,6 +23,7 @@ from spark_group_source.wire import metadata, sockets, versions
 from spark_group_source.wire.attempts import Attempts
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.metadata import Broker, Metadata, Topic
+from spark_group_source.wire.refusals import Refusals
 from spark_group_source.wire.settings import WireOptions
 
 GROUP = 0
@@ -35,10 +37,16 @@ _UNREACHABLE = "Check 'kafka.bootstrap.servers', and that the addresses brokers 
 
 
 class Cluster:
-    """Brokers and connections of one thread. Connections are kept, and opened again when they broke."""
+    """Brokers and connections of one thread. Connections are kept, and opened again when they broke.
 
-    def __init__(self, options: WireOptions) -> None:
+    Args:
+        refused_for: seconds for which a refused authentication is retried in a process that never authenticated with
+            these options. After a success it is retried for longer: see :class:`Refusals`.
+    """
+
+    def __init__(self, options: WireOptions, refused_for: float = 0.0) -> None:
         self.options = options
+        self._refusals = Refusals(options, refused_for)
         self._brokers: dict[int, Broker] = {}
         self._connections: dict[tuple[int, str], Connection] = {}
         self._bootstrap: Connection | None = None
@@ -145,7 +153,7 @@ class Cluster:
         one whose answer ``check`` refuses.
 
         Raises:
-            AuthenticationFailed: a broker did not let this client in; the others are not asked then.
+            AuthenticationFailed: a broker refused this client for good; the others are not asked then.
             BrokerUnavailable: no broker answered until the deadline.
             ProtocolError: all of them are too old, or are no Kafka brokers.
         """
@@ -208,11 +216,21 @@ class Cluster:
         try:
             within = deadline.at_most(self._attempts.timeout(where))
             opened = Connection.open(host, port, self.options, within, broker_id)
+        except AuthenticationFailed as error:
+            refused = self._refusals.retriable(error, self._answered_at())
+            self._attempts.failed(where, refused)
+            raise refused from error
         except (BrokerUnavailable, DeadlineExceeded) as error:
             self._attempts.failed(where, error)
             raise
         self._attempts.succeeded(where)
+        self._refusals.accepted()
         return opened
+
+    def _answered_at(self) -> float | None:
+        """When any broker last answered."""
+        kept = [*self._connections.values(), *filter(None, [self._bootstrap])]
+        return max((each.answered_at for each in kept if each.answered_at is not None), default=None)
 
     def _fit(self, kept: Connection) -> bool:
         return kept.usable() and monotonic() - kept.used_at <= self.options.max_idle

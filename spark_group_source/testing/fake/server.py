@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kafka.protocol import admin, consumer, metadata
+from kafka.protocol import admin, consumer, metadata, sasl
 
 from spark_group_source.testing.fake.faults import Fault, Faults, put_error
 
@@ -29,6 +29,8 @@ REQUESTS = {
         consumer.ListOffsetsRequest,
         consumer.FetchRequest,
         admin.DescribeGroupsRequest,
+        sasl.SaslHandshakeRequest,
+        sasl.SaslAuthenticateRequest,
     )
 }
 _HEAD = struct.Struct(">hh")
