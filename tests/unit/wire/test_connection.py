@@ -280,6 +280,29 @@ def test_an_answer_cut_short_anywhere_is_a_protocol_error() -> None:
         assert isinstance(received(whole[:size]), ProtocolError), size
 
 
+@pytest.mark.parametrize(
+    "tags",
+    [
+        b"\x01\x00\x00",
+        b"\x01\x07\x02ab",
+        b"\x02\x00\x01x\x80\x01\x81\x01" + b"y" * 129,
+    ],
+    ids=["an empty one", "one", "two, of long numbers"],
+)
+def test_unknown_tagged_fields_of_a_response_header_are_skipped(tags: bytes) -> None:
+    whole = found_coordinator()
+    assert received(whole[:4] + tags + whole[5:]).coordinators[0].node_id == 1
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"", b"\x01", b"\x01\x00", b"\x01\x00\x05ab", b"\xff\xff\xff\xff\x0f\x00\x00", b"\x80\x80\x80\x80\x80\x00"],
+    ids=["nothing", "a count", "no size", "cut short", "far too many", "an endless number"],
+)
+def test_tagged_fields_that_go_beyond_the_response_are_a_protocol_error(header: bytes) -> None:
+    assert isinstance(received(found_coordinator()[:4] + header), ProtocolError)
+
+
 def test_an_answer_with_any_byte_changed_ends_in_an_answer_or_in_one_of_our_errors() -> None:
     chance = random.Random(20240229)
     whole = found_coordinator()
