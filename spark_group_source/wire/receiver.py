@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ssl
 import struct
 from socket import socket
 
@@ -87,12 +89,25 @@ class Receiver:
 
 
 def _receive_into(sock: socket, into: memoryview, deadline: Deadline, interrupt: Interrupt | None) -> int:
-    if interrupt is not None and not sockets.buffered(sock):
-        both = [sock.fileno(), interrupt.fileno()]
-        if interrupt.fileno() in readable(both, deadline.remaining()):
-            raise Interrupted
-    sockets.limit(sock, deadline)
-    received = sock.recv_into(into)
+    if interrupt is None:
+        sockets.limit(sock, deadline)
+        received = sock.recv_into(into)
+    else:
+        received = _receive_unless(interrupt, sock, into, deadline)
     if received == 0:
         raise ConnectionResetError("it closed the connection")
     return received
+
+
+def _receive_unless(interrupt: Interrupt, sock: socket, into: memoryview, deadline: Deadline) -> int:
+    while True:
+        if not sockets.buffered(sock):
+            ready = readable([sock.fileno(), interrupt.fileno()], deadline.remaining())
+            if interrupt.fileno() in ready:
+                raise Interrupted
+            if not ready:
+                raise TimeoutError
+        # Not to wait here: what came may be a part of a TLS record, and the rest of it may never come.
+        sock.settimeout(0)
+        with contextlib.suppress(ssl.SSLWantReadError, BlockingIOError):
+            return sock.recv_into(into)

@@ -20,7 +20,7 @@ from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, D
 from spark_group_source.secret import Secret
 from spark_group_source.wire import tls
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.interrupt import Interrupt
+from spark_group_source.wire.interrupt import Interrupt, Interrupted
 from spark_group_source.wire.settings import Tls, WireOptions
 from tests.certificates import Authority
 
@@ -114,6 +114,38 @@ def test_an_answer_that_tls_has_read_already_is_not_waited_for(pair: tuple[Conne
         peer.sendall(answer(number))
         assert connection.receive(Deadline.after(SHORT * 50), interrupt).error_code == 25
     interrupt.close()
+
+
+@pytest.mark.parametrize("part", [1, 5, 20])
+def test_an_interrupt_ends_the_wait_for_the_rest_of_a_tls_record(authority: Authority, part: int) -> None:
+    connection, server, to_server, to_client, theirs = by_hand(authority)
+    interrupt, later = Interrupt(), Interrupt()
+    connection.send(heartbeat(), Deadline.after(LONG))
+    to_server.write(theirs.recv(2**16))
+    server.write(answer(1))
+    record = to_client.read()
+    theirs.sendall(record[:part])
+    ended = threading.Timer(0.05, interrupt.set)
+    ended.start()
+    with pytest.raises(Interrupted):
+        connection.receive(Deadline.after(SHORT * 50), interrupt)
+    assert not connection.closed
+    theirs.sendall(record[part:])
+    assert connection.receive(Deadline.after(LONG), later).error_code == 25
+    ended.join()
+    for each in (interrupt, later, connection, theirs):
+        each.close()
+
+
+def test_a_part_of_a_tls_record_is_waited_for_until_the_deadline_only(authority: Authority) -> None:
+    connection, _, _, _, theirs = by_hand(authority)
+    interrupt = Interrupt()
+    connection.send(heartbeat(), Deadline.after(LONG))
+    theirs.sendall(b"\x17\x03\x03")
+    with pytest.raises(DeadlineExceeded):
+        connection.receive(Deadline.after(SHORT), interrupt)
+    interrupt.close()
+    theirs.close()
 
 
 def test_a_peer_that_says_nothing_is_given_up_at_the_deadline(authority: Authority) -> None:
