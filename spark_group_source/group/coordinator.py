@@ -16,6 +16,7 @@ from spark_group_source.group.description import PROTOCOL_TYPE, GroupDescription
 from spark_group_source.group.events import Joined, Refused, Synced
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
+from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.interrupt import Interrupt
 
@@ -59,14 +60,16 @@ class Coordinator:
         own = self._settings
         protocol = JoinGroupRequest.JoinGroupRequestProtocol
         request = JoinGroupRequest(
-            version=9,
+            version=versions.JOIN_GROUP,
             group_id=own.group_id,
             session_timeout_ms=round(own.session_timeout * 1000),
             rebalance_timeout_ms=round(own.rebalance_timeout * 1000),
             member_id=me.member_id,
             group_instance_id=own.instance_id,
             protocol_type=PROTOCOL_TYPE,
-            protocols=[protocol(version=9, name=name, metadata=told) for name, told in subscriptions.items()],
+            protocols=[
+                protocol(version=versions.JOIN_GROUP, name=name, metadata=told) for name, told in subscriptions.items()
+            ],
             reason=me.reason[:255],
         )
         answer = self._channel.call(request, deadline, interrupt)
@@ -89,14 +92,16 @@ class Coordinator:
         """Learns this member's share; the leader tells everybody's."""
         share = SyncGroupRequest.SyncGroupRequestAssignment
         request = SyncGroupRequest(
-            version=5,
+            version=versions.SYNC_GROUP,
             group_id=self._settings.group_id,
             generation_id=turn.joined.generation,
             member_id=turn.joined.member_id,
             group_instance_id=self._settings.instance_id,
             protocol_type=PROTOCOL_TYPE,
             protocol_name=turn.assignor,
-            assignments=[share(version=5, member_id=who, assignment=what) for who, what in shares.items()],
+            assignments=[
+                share(version=versions.SYNC_GROUP, member_id=who, assignment=what) for who, what in shares.items()
+            ],
         )
         answer = self._channel.call(request, deadline, interrupt)
         if isinstance(answer, Refused):
@@ -108,7 +113,7 @@ class Coordinator:
     def heartbeat(self, me: Membership, deadline: Deadline) -> Refused | None:
         """Tells the group that this member lives; ``None`` when all is well."""
         request = HeartbeatRequest(
-            version=4,
+            version=versions.HEARTBEAT,
             group_id=self._settings.group_id,
             generation_id=me.generation,
             member_id=me.member_id,
@@ -127,9 +132,11 @@ class Coordinator:
         """Leaves the group, so that its partitions move at once; ``None`` when the broker has confirmed."""
         identity = LeaveGroupRequest.MemberIdentity
         request = LeaveGroupRequest(
-            version=5,
+            version=versions.LEAVE_GROUP,
             group_id=self._settings.group_id,
-            members=[identity(version=5, member_id=member_id, group_instance_id=None, reason=reason)],
+            members=[
+                identity(version=versions.LEAVE_GROUP, member_id=member_id, group_instance_id=None, reason=reason)
+            ],
         )
         answer = self._channel.call(request, deadline)
         if isinstance(answer, Refused):
