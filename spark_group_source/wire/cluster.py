@@ -33,6 +33,9 @@ LEAST_TURN = 1.0
 # UNKNOWN_SERVER_ERROR, REQUEST_TIMED_OUT, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR
 _TRANSIENT_COORDINATOR = {-1, 7, 14, 15, 16}
 
+KEEP_TOPICS = 600.0
+"""Seconds for which a topic is kept that nobody asks for any more."""
+
 _UNREACHABLE = "Check 'kafka.bootstrap.servers', and that the addresses brokers advertise can be reached."
 
 
@@ -52,6 +55,7 @@ class Cluster:
         self._bootstrap: Connection | None = None
         self._attempts = Attempts(options)
         self._topics: dict[str, Topic] = {}
+        self._asked_at: dict[str, float] = {}
 
     def metadata(self, topics: Collection[str] | None, deadline: Deadline) -> Metadata:
         """What the cluster says of these topics, or of all; never creates any.
@@ -66,7 +70,11 @@ class Cluster:
             if where[0] not in self._brokers and not kept.in_flight and not kept.usable():
                 kept.close()
                 del self._connections[where]
-        self._topics.update(told.topics)
+        now = monotonic()
+        self._asked_at.update(dict.fromkeys(topics or (), now))
+        self._asked_at = {name: at for name, at in self._asked_at.items() if now - at <= KEEP_TOPICS}
+        # A pattern's lookup lists every topic of the cluster: only those that somebody reads are kept.
+        self._topics = {n: topic for n, topic in {**self._topics, **told.topics}.items() if n in self._asked_at}
         return told
 
     def topics(self, names: Collection[str], deadline: Deadline, *, fresh: bool = False) -> dict[str, Topic]:
@@ -75,6 +83,7 @@ class Cluster:
         Raises:
             BrokerUnavailable: no broker answered until the deadline.
         """
+        self._asked_at.update(dict.fromkeys(names, monotonic()))
         if fresh or any(name not in self._topics for name in names):
             self.metadata(names, deadline)
         return {name: self._topics[name] for name in names if name in self._topics}
@@ -199,7 +208,7 @@ class Cluster:
         return [to_known(each) for each in known] + [to_bootstrap(*where) for where in rest]
 
     def _connect_bootstrap(self, host: str, port: int, deadline: Deadline) -> Connection:
-        names = sockets.canonical_names(host, port, deadline) if self.options.canonical_bootstrap else [host]
+        names = sockets.canonical_names(host, deadline) if self.options.canonical_bootstrap else [host]
         kept = self._bootstrap
         if kept is not None and kept.host in names and kept.port == port and self._fit(kept):
             return kept
