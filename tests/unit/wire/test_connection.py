@@ -144,6 +144,23 @@ def test_a_length_that_cannot_be_is_refused_before_memory_is_taken_for_it(
     assert connection.closed
 
 
+@pytest.mark.parametrize("size", [2**30 + 1, 2**31 - 1])
+def test_a_record_batch_that_is_too_large_is_said_to_be_one(fake: FakeKafka, connection: Connection, size: int) -> None:
+    fake.next("Heartbeat", Fault(raw=struct.pack(">i", size)))
+    too_large = rf"announces a response of {size} bytes; .* at most {2**30}\..*'max\.message\.bytes'"
+    with pytest.raises(ProtocolError, match=too_large) as refused:
+        connection.call(heartbeat(), Deadline.after(LONG))
+    assert "Is it a Kafka broker" not in str(refused.value)
+    assert connection.closed
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 503 Service Unavailable\r\n\r\n", struct.pack(">i", -1)])
+def test_what_is_no_response_is_not_taken_for_a_large_one(fake: FakeKafka, connection: Connection, said: bytes) -> None:
+    fake.next("Heartbeat", Fault(raw=said))
+    with pytest.raises(ProtocolError, match="Is it a Kafka broker"):
+        connection.call(heartbeat(), Deadline.after(LONG))
+
+
 @pytest.mark.parametrize("alert", [b"\x15\x03\x03\x00\x02\x02\x28", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
 def test_a_listener_with_tls_or_of_another_protocol_is_said_to_be_one(fake: FakeKafka, alert: bytes) -> None:
     fake.next("ApiVersions", Fault(raw=alert))
