@@ -141,6 +141,11 @@ class Cluster:
         kept = self._connections.get((broker_id, ""))
         return kept is not None and not kept.closed
 
+    def throttled(self, broker_id: int, purpose: str = "") -> float:
+        """Seconds until this broker reads requests from the connection for this purpose again; 0 if it does."""
+        kept = self._connections.get((broker_id, purpose))
+        return 0.0 if kept is None or kept.closed else kept.throttled_for
+
     def release_memory(self) -> None:
         """Gives back what answers were received into; connections stay."""
         for connection in self._connections.values():

@@ -23,6 +23,7 @@ from spark_group_source.wire.interrupt import Interrupt, Interrupted
 from spark_group_source.wire.payload import Payload, correlation_id, header_size
 from spark_group_source.wire.receiver import MAX_FRAME, Receiver
 from spark_group_source.wire.settings import Sasl, WireOptions
+from spark_group_source.wire.throttle import Throttle
 
 if TYPE_CHECKING:
     from socket import socket
@@ -60,6 +61,7 @@ class Connection:
         self._correlation_id = 0
         self._in_flight: deque[_Sent] = deque()
         self._receiver = Receiver(str(self))
+        self._throttle = Throttle(str(self))
         self._session: Deadline | None = None
         self._speaks_sasl = options.sasl is not None
         self._answered = False
@@ -102,6 +104,11 @@ class Connection:
         """Requests that have not been answered yet."""
         return len(self._in_flight)
 
+    @property
+    def throttled_for(self) -> float:
+        """Seconds until the broker reads from this connection again. Requests wait until then."""
+        return self._throttle.remaining()
+
     def fileno(self) -> int:
         """What a selector waits on for the next answer."""
         return self._open_socket().fileno()
@@ -111,13 +118,17 @@ class Connection:
         self.send(request, deadline)
         return self.receive(deadline)
 
-    def send(self, request: Any, deadline: Deadline) -> None:
+    def send(self, request: Any, deadline: Deadline, interrupt: Interrupt | None = None) -> None:
         """Sends a request, a kafka-python message with its version; answers come in order of the requests.
 
         Raises:
             BrokerUnavailable: the connection broke, or the broker had closed it.
-            DeadlineExceeded: the broker did not take the request in time.
+            DeadlineExceeded: the broker did not take the request in time; or it throttles this client beyond the
+                deadline. Then nothing was sent, and the connection is as good as before.
+            Interrupted: ``interrupt`` was set while the broker throttled this client. Nothing was sent.
         """
+        if not self.closed:
+            self._throttle.wait(request.name, deadline, interrupt)
         self._correlation_id = (self._correlation_id + 1) % 2**31
         request.with_header(correlation_id=self._correlation_id, client_id=self._client_id)
         frame = request.encode(framed=True, header=True)
@@ -158,7 +169,9 @@ class Connection:
             self._in_flight.popleft()
             self.answered_at = monotonic()
             self._answered |= sent.request.API_KEY != ApiVersionsRequest.API_KEY
-            return Payload(sent.request, frame[header:], buffer)
+            payload = Payload(sent.request, frame[header:], buffer)
+            self._throttle.answered(payload.throttle_time())
+            return payload
 
     def reuse(self, payload: Payload) -> None:
         """Receives a later answer into the memory of ``payload``, of which nothing may be in use any more."""
@@ -187,7 +200,9 @@ class Connection:
             sock.close()
 
     def _check_versions(self, deadline: Deadline) -> None:
-        versions.check(self.call(versions.request(), deadline), str(self))
+        answer = self.call(versions.request(), deadline)
+        self._throttle.answered(answer.throttle_time_ms / 1000)
+        versions.check(answer, str(self))
         self._receiver.max_frame = MAX_FRAME
 
     def _authenticate(self, settings: Sasl, deadline: Deadline) -> None:

@@ -8,7 +8,12 @@ from typing import Any
 
 from kafka.protocol.metadata import ApiVersionsRequest
 
-_CORRELATION_ID = struct.Struct(">i")
+from spark_group_source.wire import versions
+
+_CORRELATION_ID = _THROTTLE_TIME = struct.Struct(">i")
+
+_THROTTLED = {each.API_KEY for each in versions.PINNED}
+"""Requests whose answers begin with the throttle time in milliseconds. That of ApiVersions stands elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +27,13 @@ class Payload:
     def decode(self) -> Any:
         """The response as kafka-python's message. Raises anything where the bytes make no sense."""
         return _response_class(self.request).decode(self.body)
+
+    def throttle_time(self) -> float:
+        """Seconds for which the broker reads no other request from this connection (KIP-219)."""
+        if self.request.API_KEY not in _THROTTLED or len(self.body) < _THROTTLE_TIME.size:
+            return 0.0
+        (milliseconds,) = _THROTTLE_TIME.unpack_from(self.body)
+        return max(0, milliseconds) / 1000
 
 
 def correlation_id(frame: memoryview) -> int:
