@@ -21,6 +21,7 @@ from spark_group_source.errors import (
 )
 from spark_group_source.wire import metadata, sockets, versions
 from spark_group_source.wire.attempts import Attempts
+from spark_group_source.wire.backoff import Backoff
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.metadata import Broker, Metadata, Topic
 from spark_group_source.wire.refusals import Refusals
@@ -101,7 +102,7 @@ class Cluster:
             GroupError: the group may not be described.
         """
         request = FindCoordinatorRequest(version=versions.FIND_COORDINATOR, key_type=GROUP, coordinator_keys=[group_id])
-        pause = self._pauses()
+        backoff = self._backoff()
         while True:
             found = self._ask_anyone(request, deadline).coordinators[0]
             if not found.error_code:
@@ -110,11 +111,11 @@ class Cluster:
                 return broker
             if found.error_code not in _TRANSIENT_COORDINATOR:
                 raise _no_coordinator(group_id, found.error_code)
-            rest = pause()
+            pause = backoff.next()
             # Another question that the deadline cuts short would tell less than this answer.
-            if deadline.remaining() <= rest + LEAST_TURN:
+            if deadline.remaining() <= pause + LEAST_TURN:
                 raise DeadlineExceeded(f"No broker coordinates the group '{group_id}' (error {found.error_code}).")
-            time.sleep(rest)
+            time.sleep(pause)
 
     def connection(self, broker_id: int, deadline: Deadline, purpose: str = "") -> Connection:
         """The connection to a broker for one purpose; different purposes do not wait for each other's answers.
@@ -171,7 +172,7 @@ class Cluster:
             BrokerUnavailable: no broker answered until the deadline.
             ProtocolError: all of them are too old, or are no Kafka brokers.
         """
-        pause = self._pauses()
+        backoff = self._backoff()
         told: list[GroupSourceError] = []
         while True:
             trouble: list[GroupSourceError] = []
@@ -190,13 +191,13 @@ class Cluster:
                 raise trouble[0]
             # A last round that the deadline cuts short tells less than the one before.
             told = max(trouble, told, key=len)
-            rest = pause()
-            if deadline.remaining() <= rest:
+            pause = backoff.next()
+            if deadline.remaining() <= pause:
                 raise BrokerUnavailable(
                     f"No Kafka broker answered {request.name}: {' '.join(each.happened for each in told)}",
                     next((each.action for each in told if each.action), _UNREACHABLE),
                 ) from told[0]
-            time.sleep(rest)
+            time.sleep(pause)
 
     def _candidates(self) -> list[Callable[[Deadline], Connection]]:
         """Ways to a broker: those connected, those known, then the rest of the bootstrap list."""
@@ -249,15 +250,8 @@ class Cluster:
     def _fit(self, kept: Connection) -> bool:
         return kept.usable() and monotonic() - kept.used_at <= self.options.max_idle
 
-    def _pauses(self) -> Callable[[], float]:
-        pause = self.options.retry_backoff
-
-        def following() -> float:
-            nonlocal pause
-            now, pause = pause, min(pause * 2, self.options.retry_backoff_max)
-            return now
-
-        return following
+    def _backoff(self) -> Backoff:
+        return Backoff(self.options.retry_backoff, self.options.retry_backoff_max)
 
 
 def _no_coordinator(group_id: str, errno: int) -> GroupError:

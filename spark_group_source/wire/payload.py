@@ -33,7 +33,7 @@ class Payload:
         if self.request.API_KEY not in _THROTTLED or len(self.body) < _THROTTLE_TIME.size:
             return 0.0
         (milliseconds,) = _THROTTLE_TIME.unpack_from(self.body)
-        return max(0, milliseconds) / 1000
+        return max(0.0, float(milliseconds) / 1000)
 
 
 def correlation_id(frame: memoryview) -> int:

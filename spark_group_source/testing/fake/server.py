@@ -13,7 +13,6 @@ from typing import Any
 from kafka.protocol import admin, consumer, metadata, sasl
 
 from spark_group_source.testing.fake.faults import Fault, Faults, put_error
-from spark_group_source.wire.waiting import readable
 
 REQUESTS = {
     each.API_KEY: each
