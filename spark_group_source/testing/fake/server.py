@@ -133,9 +133,9 @@ class FakeBroker:
         """Reads nothing for a while, as brokers do after a throttled answer (KIP-219)."""
         connection.settimeout(max(0.001, until - time.monotonic()))
         with contextlib.suppress(TimeoutError):
-            if connection.recv(1, socket.MSG_PEEK):
+            if connection.recv(1, socket.MSG_PEEK) and (early := until - time.monotonic()) > 0:
                 self.sent_while_muted += 1
-                time.sleep(max(0.0, until - time.monotonic()))
+                time.sleep(early)
         connection.settimeout(None)
 
 
