@@ -4,7 +4,7 @@
     ├── OptionError            a source option is missing, unknown or has a bad value
     ├── BrokerUnavailable      no broker could be reached, or a connection broke (retriable)
     ├── DeadlineExceeded       a bounded wait ran out (retriable)
-    ├── AuthenticationFailed   a broker does not take this client for whom it says it is, or the reverse
+    ├── AuthenticationFailed   a broker rejected the client's credentials, or the client the broker's certificate
     ├── BrokerError            a broker answered with an error code
     │   ├── TopicError         the topic does not exist or may not be read
     │   └── GroupError         the group refuses this member for good

@@ -10,6 +10,11 @@ from spark_group_source.clock import monotonic
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 
+REFUSED_FOR = 60.0
+"""Seconds for which a task in a new worker process retries a refused authentication. The driver was accepted with the
+same settings, so a broker that refuses is often still starting. Each task attempt has this time, and one failed task
+attempt must not cost a query that ran for weeks."""
+
 _Kept = dict[tuple[int, WireOptions], tuple[float, Cluster]]
 _kept: _Kept = {}
 
@@ -24,7 +29,7 @@ def cluster(options: WireOptions) -> Iterator[Cluster]:
     key = (os.getpid(), options)
     _close_idle()
     _, found = _kept.pop(key, (0.0, None))
-    lent = found or Cluster(options)
+    lent = found or Cluster(options, refused_for=REFUSED_FOR)
     try:
         yield lent
     except BaseException:

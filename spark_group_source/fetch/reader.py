@@ -94,8 +94,14 @@ class Reading:
         for cursor, broker in self._recovery.brokers(due):
             by_broker[broker].append(cursor)
         for broker, cursors in by_broker.items():
-            if broker not in self._asked:
-                self._send(broker, cursors)
+            if broker in self._asked:
+                continue
+            if throttled := self._cluster.throttled(broker, PURPOSE):
+                # The others are read meanwhile.
+                for each in cursors:
+                    each.due, each.trouble = now + throttled, f"broker {broker} throttles this client"
+                continue
+            self._send(broker, cursors)
 
     def _send(self, broker: int, cursors: list[Cursor]) -> None:
         deadline = Deadline.after(self._cluster.options.request_timeout, self._clock)
@@ -122,11 +128,12 @@ class Reading:
         """
         now = self._clock()
         held = [each.due - now for each in self._cursors if each.due > now and not each.done]
+        left = self._moved_at + self._task.patience - now
         if not self._asked:
-            time.sleep(min(held, default=0.0))
+            time.sleep(max(0.0, min(*held, left)) if held else 0.0)
             return []
         overdue_in = [asked.deadline.remaining() for asked in self._asked.values()]
-        wait = min(*held, *overdue_in, self._moved_at + self._task.patience - now)
+        wait = min(*held, *overdue_in, left)
         broker_of = {asked.connection.fileno(): broker for broker, asked in self._asked.items()}
         ready = [broker_of[each] for each in readable(broker_of, wait)]
         overdue = {each: self._asked[each] for each in self._asked if self._asked[each].deadline.expired()}

@@ -17,6 +17,7 @@ from spark_group_source.group.events import Joined, Refused
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
 from spark_group_source.offsets import Partitions
+from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
 
 
@@ -39,6 +40,7 @@ class Coordinator:
 
     def __init__(self, cluster: Cluster, settings: GroupSettings, timings: Timings | None = None) -> None:
         self._settings = settings
+        self._cluster = cluster
         self._channel = Channel(cluster, settings.group_id, "membership", timings)
         # A JoinGroup that waits at the broker holds up everything behind it on its connection.
         self._liveness = Channel(cluster, settings.group_id, "liveness", timings)
@@ -63,14 +65,16 @@ class Coordinator:
         own = self._settings
         protocol = JoinGroupRequest.JoinGroupRequestProtocol
         request = JoinGroupRequest(
-            version=9,
+            version=versions.JOIN_GROUP,
             group_id=own.group_id,
             session_timeout_ms=round(own.session_timeout * 1000),
             rebalance_timeout_ms=round(own.rebalance_timeout * 1000),
             member_id=me.member_id,
             group_instance_id=own.instance_id,
             protocol_type=PROTOCOL_TYPE,
-            protocols=[protocol(version=9, name=name, metadata=told) for name, told in subscriptions.items()],
+            protocols=[
+                protocol(version=versions.JOIN_GROUP, name=name, metadata=told) for name, told in subscriptions.items()
+            ],
             reason=me.reason[:255],
         )
         answer = self._channel.call(request, deadline, watch)
@@ -91,14 +95,16 @@ class Coordinator:
         """This member's share; the leader tells everybody's."""
         share = SyncGroupRequest.SyncGroupRequestAssignment
         request = SyncGroupRequest(
-            version=5,
+            version=versions.SYNC_GROUP,
             group_id=self._settings.group_id,
             generation_id=turn.joined.generation,
             member_id=turn.joined.member_id,
             group_instance_id=self._settings.instance_id,
             protocol_type=PROTOCOL_TYPE,
             protocol_name=turn.assignor,
-            assignments=[share(version=5, member_id=who, assignment=what) for who, what in shares.items()],
+            assignments=[
+                share(version=versions.SYNC_GROUP, member_id=who, assignment=what) for who, what in shares.items()
+            ],
         )
         answer = self._channel.call(request, deadline, watch)
         if isinstance(answer, Refused):
@@ -114,7 +120,7 @@ class Coordinator:
             waiting: another request of this member is waiting at the coordinator.
         """
         request = HeartbeatRequest(
-            version=4,
+            version=versions.HEARTBEAT,
             group_id=self._settings.group_id,
             generation_id=me.generation,
             member_id=me.member_id,
@@ -125,6 +131,12 @@ class Coordinator:
         if isinstance(answer, Refused):
             return answer
         return channel.refused("Heartbeat", answer.error_code) if answer.error_code else None
+
+    @property
+    def throttled(self) -> float:
+        """Seconds for which the coordinator reads no request, because this client exceeds a quota."""
+        broker_id = self._channel.broker_id
+        return 0.0 if broker_id is None else self._cluster.throttled(broker_id, "membership")
 
     @property
     def moved(self) -> bool:
@@ -139,9 +151,11 @@ class Coordinator:
         """Leaves the group, so that its partitions move at once; ``None`` when the broker has confirmed."""
         identity = LeaveGroupRequest.MemberIdentity
         request = LeaveGroupRequest(
-            version=5,
+            version=versions.LEAVE_GROUP,
             group_id=self._settings.group_id,
-            members=[identity(version=5, member_id=member_id, group_instance_id=None, reason=reason)],
+            members=[
+                identity(version=versions.LEAVE_GROUP, member_id=member_id, group_instance_id=None, reason=reason)
+            ],
         )
         answer = self._channel.call(request, deadline)
         if isinstance(answer, Refused):

@@ -12,6 +12,7 @@ from spark_group_source.group.assignment import decode_assignment
 from spark_group_source.group.channel import Channel
 from spark_group_source.group.events import Refused
 from spark_group_source.offsets import TopicPartition
+from spark_group_source.wire import versions
 
 PROTOCOL_TYPE = "consumer"
 STABLE = "Stable"
@@ -62,7 +63,9 @@ def describe(channel: Channel, group_id: str, deadline: Deadline) -> GroupDescri
 
     Of a group of Kafka 4's own protocol (KIP-848) this request tells none.
     """
-    request = DescribeGroupsRequest(version=5, groups=[group_id], include_authorized_operations=False)
+    request = DescribeGroupsRequest(
+        version=versions.DESCRIBE_GROUPS, groups=[group_id], include_authorized_operations=False
+    )
     answer = channel.call(request, deadline)
     if isinstance(answer, Refused):
         return answer

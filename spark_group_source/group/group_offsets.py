@@ -24,6 +24,7 @@ from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
 from spark_group_source.group.verdicts import Verdict, verdict
 from spark_group_source.offsets import Offsets, TopicPartition, numbers_by_topic
+from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
 
 NO_MEMBERS = (
@@ -86,7 +87,7 @@ class GroupOffsets:
         for tp, offset in offsets.items():
             by_topic[tp.topic].append(
                 topic_of.OffsetCommitRequestPartition(
-                    version=8,
+                    version=versions.OFFSET_COMMIT,
                     partition_index=tp.partition,
                     committed_offset=offset,
                     committed_leader_epoch=-1,
@@ -94,12 +95,15 @@ class GroupOffsets:
                 )
             )
         request = OffsetCommitRequest(
-            version=8,
+            version=versions.OFFSET_COMMIT,
             group_id=self._settings.group_id,
             generation_id_or_member_epoch=me.generation,
             member_id=me.member_id,
             group_instance_id=self._settings.instance_id,
-            topics=[topic_of(version=8, name=name, partitions=parts) for name, parts in by_topic.items()],
+            topics=[
+                topic_of(version=versions.OFFSET_COMMIT, name=name, partitions=parts)
+                for name, parts in by_topic.items()
+            ],
         )
         answer = self._channel.call(request, deadline)
         if isinstance(answer, Refused):
@@ -136,13 +140,13 @@ class GroupOffsets:
             partitions
             if partitions is None
             else [
-                group_of.OffsetFetchRequestTopics(version=8, name=name, partition_indexes=numbers)
+                group_of.OffsetFetchRequestTopics(version=versions.OFFSET_FETCH, name=name, partition_indexes=numbers)
                 for name, numbers in numbers_by_topic(partitions).items()
             ]
         )
         request = OffsetFetchRequest(
-            version=8,
-            groups=[group_of(version=8, group_id=self._settings.group_id, topics=topics)],
+            version=versions.OFFSET_FETCH,
+            groups=[group_of(version=versions.OFFSET_FETCH, group_id=self._settings.group_id, topics=topics)],
             require_stable=True,
         )
         answer = self._channel.call(request, deadline.at_most(self._settings.offset_fetch_timeout))

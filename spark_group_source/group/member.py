@@ -358,6 +358,9 @@ class Member:
         me = self._state
         if me.phase not in (Phase.STABLE, Phase.DRAINING) or self._clock() < self._next_heartbeat:
             return
+        if throttled := self._coordinator.throttled:
+            self._next_heartbeat = self._clock() + throttled
+            return
         self._next_heartbeat = self._clock() + self._settings.heartbeat_interval
         refused = self._heartbeat(me)
         # That the group rebalances is no news while it waits for this member, and the answer keeps the session alive.

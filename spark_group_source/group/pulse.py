@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import logging
-import random
 
 from spark_group_source.clock import Clock
 from spark_group_source.group.events import Refused
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.verdicts import Verdict
+from spark_group_source.wire.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
 WARN_EVERY = 60.0
 """Seconds between two warnings while the group refuses what this member asks, for example the instance id of a member
 that still holds it."""
-
-
-JITTER = 0.2
-"""Part by which a pause may be shorter or longer, so that the members of a group do not all come back at once."""
 
 
 class Pulse:
@@ -30,7 +26,7 @@ class Pulse:
         self._heard_at = clock()
         self._warn_at = self._heard_at + WARN_EVERY
         self._said: Verdict | None = None
-        self._backoff = settings.retry_backoff
+        self._backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
 
     @property
     def silence(self) -> float:
@@ -42,7 +38,7 @@ class Pulse:
         self._heard_at = self._clock()
         self._said = None
         self._warn_at = self._heard_at + WARN_EVERY
-        self._backoff = self._settings.retry_backoff
+        self._backoff.reset()
 
     def refused(self, refused: Refused) -> None:
         """The group has refused a request: says so once, and loudly each minute that it goes on.
@@ -60,5 +56,4 @@ class Pulse:
 
     def pause(self) -> float:
         """Seconds to wait before the next try; they double from one to the next until there is a success."""
-        pause, self._backoff = self._backoff, min(self._backoff * 2, self._settings.retry_backoff_max)
-        return pause * random.uniform(1 - JITTER, 1 + JITTER)
+        return self._backoff.next()

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from spark_group_source.clock import Clock, monotonic
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded
+from spark_group_source.wire.backoff import Backoff, doubled
 from spark_group_source.wire.settings import WireOptions
 
 Address = tuple[str, int]
 
-MOST_DOUBLINGS = 20
-"""Beyond this many failures nothing grows any more."""
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Failed:
-    times: int
-    again_at: float
-    happened: str
-    action: str
+    backoff: Backoff
+    again_at: float = 0.0
+    happened: str = ""
+    action: str = ""
 
 
 class Attempts:
-    """Failures in a row, by a broker's address. Pauses and times double with each, as in Kafka's own client."""
+    """Failures in a row, by a broker's address. Pauses and times double with each, as in Kafka's own client.
 
-    def __init__(self, options: WireOptions, clock: Clock = monotonic) -> None:
+    Args:
+        chance: as of :class:`Backoff`.
+    """
+
+    def __init__(
+        self, options: WireOptions, clock: Clock = monotonic, chance: Callable[[], float] = random.random
+    ) -> None:
         self._options = options
         self._clock = clock
+        self._chance = chance
         self._failed: dict[Address, _Failed] = {}
 
     def check(self, address: Address) -> None:
@@ -42,21 +49,21 @@ class Attempts:
 
     def timeout(self, address: Address) -> float:
         """Seconds that the next connection may take."""
-        own = self._options
-        return min(own.connect_timeout * self._growth(address), own.connect_timeout_max)
+        failed = self._failed.get(address)
+        times = failed.backoff.failures if failed else 0
+        return doubled(self._options.connect_timeout, self._options.connect_timeout_max, times)
 
     def failed(self, address: Address, error: BrokerUnavailable | DeadlineExceeded) -> None:
         """It could not be reached."""
         own = self._options
-        pause = min(own.reconnect_backoff * self._growth(address), own.reconnect_backoff_max)
-        times = self._failed[address].times if address in self._failed else 0
+        failed = self._failed.get(address)
+        if failed is None:
+            backoff = Backoff(own.reconnect_backoff, own.reconnect_backoff_max, chance=self._chance)
+            failed = self._failed[address] = _Failed(backoff)
+        failed.again_at = self._clock() + failed.backoff.next()
         # Not the error itself: its traceback would keep the connection alive.
-        self._failed[address] = _Failed(times + 1, self._clock() + pause, error.happened, error.action)
+        failed.happened, failed.action = error.happened, error.action
 
     def succeeded(self, address: Address) -> None:
         """It was reached."""
         self._failed.pop(address, None)
-
-    def _growth(self, address: Address) -> float:
-        failed = self._failed.get(address)
-        return 2.0 ** min(failed.times, MOST_DOUBLINGS) if failed else 1.0

@@ -11,6 +11,7 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 from spark_group_source.clock import Deadline, monotonic
 from spark_group_source.error_codes import GROUP_AUTHORIZATION_FAILED
 from spark_group_source.errors import (
+    AuthenticationFailed,
     BrokerUnavailable,
     DeadlineExceeded,
     GroupError,
@@ -19,8 +20,10 @@ from spark_group_source.errors import (
 )
 from spark_group_source.wire import metadata, sockets, versions, waiting
 from spark_group_source.wire.attempts import Attempts
+from spark_group_source.wire.backoff import Backoff
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.metadata import Broker, Metadata, Topic
+from spark_group_source.wire.refusals import Refusals
 from spark_group_source.wire.settings import WireOptions
 
 GROUP = 0
@@ -30,19 +33,29 @@ LEAST_TURN = 1.0
 # UNKNOWN_SERVER_ERROR, REQUEST_TIMED_OUT, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR
 _TRANSIENT_COORDINATOR = {-1, 7, 14, 15, 16}
 
+KEEP_TOPICS = 600.0
+"""Seconds for which a topic is kept that nobody asks for any more."""
+
 _UNREACHABLE = "Check 'kafka.bootstrap.servers', and that the addresses brokers advertise can be reached."
 
 
 class Cluster:
-    """Brokers and connections of one thread. Connections are kept, and opened again when they broke."""
+    """Brokers and connections of one thread. Connections are kept, and opened again when they broke.
 
-    def __init__(self, options: WireOptions) -> None:
+    Args:
+        refused_for: seconds for which a refused authentication is retried in a process that never authenticated with
+            these options. After a success it is retried for longer: see :class:`Refusals`.
+    """
+
+    def __init__(self, options: WireOptions, refused_for: float = 0.0) -> None:
         self.options = options
+        self._refusals = Refusals(options, refused_for)
         self._brokers: dict[int, Broker] = {}
         self._connections: dict[tuple[int, str], Connection] = {}
         self._bootstrap: Connection | None = None
         self._attempts = Attempts(options)
         self._topics: dict[str, Topic] = {}
+        self._asked_at: dict[str, float] = {}
 
     def metadata(self, topics: Collection[str] | None, deadline: Deadline) -> Metadata:
         """What the cluster says of these topics, or of all; never creates any.
@@ -57,7 +70,11 @@ class Cluster:
             if where[0] not in self._brokers and not kept.in_flight and not kept.usable():
                 kept.close()
                 del self._connections[where]
-        self._topics.update(told.topics)
+        now = monotonic()
+        self._asked_at.update(dict.fromkeys(topics or (), now))
+        self._asked_at = {name: at for name, at in self._asked_at.items() if now - at <= KEEP_TOPICS}
+        # A pattern's lookup lists every topic of the cluster: only those that somebody reads are kept.
+        self._topics = {n: topic for n, topic in {**self._topics, **told.topics}.items() if n in self._asked_at}
         return told
 
     def metadata_of(self, broker_id: int, topics: Collection[str] | None, deadline: Deadline) -> Metadata:
@@ -80,6 +97,7 @@ class Cluster:
         Raises:
             BrokerUnavailable: no broker answered until the deadline.
         """
+        self._asked_at.update(dict.fromkeys(names, monotonic()))
         if fresh or any(name not in self._topics for name in names):
             self.metadata(names, deadline)
         return {name: self._topics[name] for name in names if name in self._topics}
@@ -97,7 +115,7 @@ class Cluster:
             GroupError: the group may not be described.
         """
         request = FindCoordinatorRequest(version=versions.FIND_COORDINATOR, key_type=GROUP, coordinator_keys=[group_id])
-        pause = self._pauses()
+        backoff = self._backoff()
         while True:
             found = self._ask_anyone(request, deadline).coordinators[0]
             if not found.error_code:
@@ -106,11 +124,11 @@ class Cluster:
                 return broker
             if found.error_code not in _TRANSIENT_COORDINATOR:
                 raise _no_coordinator(group_id, found.error_code)
-            rest = pause()
+            pause = backoff.next()
             # Another question that the deadline cuts short would tell less than this answer.
-            if deadline.remaining() <= rest + LEAST_TURN:
+            if deadline.remaining() <= pause + LEAST_TURN:
                 raise DeadlineExceeded(f"No broker coordinates the group '{group_id}' (error {found.error_code}).")
-            waiting.pause(rest, deadline)
+            waiting.pause(pause, deadline)
 
     def connection(self, broker_id: int, deadline: Deadline, purpose: str = "") -> Connection:
         """The connection to a broker for one purpose; different purposes do not wait for each other's answers.
@@ -137,6 +155,11 @@ class Cluster:
         kept = self._connections.get((broker_id, ""))
         return kept is not None and not kept.closed
 
+    def throttled(self, broker_id: int, purpose: str = "") -> float:
+        """Seconds until this broker reads requests from the connection for this purpose again; 0 if it does."""
+        kept = self._connections.get((broker_id, purpose))
+        return 0.0 if kept is None or kept.closed else kept.throttled_for
+
     def release_memory(self) -> None:
         """Gives back what answers were received into; connections stay."""
         for connection in self._connections.values():
@@ -158,11 +181,11 @@ class Cluster:
         one whose answer ``check`` refuses.
 
         Raises:
-            AuthenticationFailed: a broker did not let this client in; the others are not asked then.
+            AuthenticationFailed: a broker refused this client for good; the others are not asked then.
             BrokerUnavailable: no broker answered until the deadline.
             ProtocolError: all of them are too old, or are no Kafka brokers.
         """
-        pause = self._pauses()
+        backoff = self._backoff()
         told: list[GroupSourceError] = []
         while True:
             trouble: list[GroupSourceError] = []
@@ -181,13 +204,13 @@ class Cluster:
                 raise trouble[0]
             # A last round that the deadline cuts short tells less than the one before.
             told = max(trouble, told, key=len)
-            rest = pause()
-            if deadline.remaining() <= rest:
+            pause = backoff.next()
+            if deadline.remaining() <= pause:
                 raise BrokerUnavailable(
                     f"No Kafka broker answered {request.name}: {' '.join(each.happened for each in told)}",
                     next((each.action for each in told if each.action), _UNREACHABLE),
                 ) from told[0]
-            waiting.pause(rest, deadline)
+            waiting.pause(pause, deadline)
 
     def _candidates(self) -> list[Callable[[Deadline], Connection]]:
         """Ways to a broker: those connected, those known, then the rest of the bootstrap list."""
@@ -204,7 +227,7 @@ class Cluster:
         return [to_known(each) for each in known] + [to_bootstrap(*where) for where in rest]
 
     def _connect_bootstrap(self, host: str, port: int, deadline: Deadline) -> Connection:
-        names = sockets.canonical_names(host, port, deadline) if self.options.canonical_bootstrap else [host]
+        names = sockets.canonical_names(host, deadline) if self.options.canonical_bootstrap else [host]
         kept = self._bootstrap
         if kept is not None and kept.host in names and kept.port == port and self._fit(kept):
             return kept
@@ -221,24 +244,27 @@ class Cluster:
         try:
             within = deadline.at_most(self._attempts.timeout(where))
             opened = Connection.open(host, port, self.options, within, broker_id)
+        except AuthenticationFailed as error:
+            refused = self._refusals.retriable(error, self._answered_at())
+            self._attempts.failed(where, refused)
+            raise refused from error
         except (BrokerUnavailable, DeadlineExceeded) as error:
             self._attempts.failed(where, error)
             raise
         self._attempts.succeeded(where)
+        self._refusals.accepted()
         return opened
+
+    def _answered_at(self) -> float | None:
+        """When any broker last answered."""
+        kept = [*self._connections.values(), *filter(None, [self._bootstrap])]
+        return max((each.answered_at for each in kept if each.answered_at is not None), default=None)
 
     def _fit(self, kept: Connection) -> bool:
         return kept.usable() and monotonic() - kept.used_at <= self.options.max_idle
 
-    def _pauses(self) -> Callable[[], float]:
-        pause = self.options.retry_backoff
-
-        def following() -> float:
-            nonlocal pause
-            now, pause = pause, min(pause * 2, self.options.retry_backoff_max)
-            return now
-
-        return following
+    def _backoff(self) -> Backoff:
+        return Backoff(self.options.retry_backoff, self.options.retry_backoff_max)
 
 
 def _no_coordinator(group_id: str, errno: int) -> GroupError:

@@ -23,6 +23,7 @@ from spark_group_source.wire.interrupt import Interrupted
 from spark_group_source.wire.payload import Payload, correlation_id, header_size
 from spark_group_source.wire.receiver import MAX_FRAME, Receiver
 from spark_group_source.wire.settings import Sasl, WireOptions
+from spark_group_source.wire.throttle import Throttle
 from spark_group_source.wire.waiting import ready
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class _Sent:
 class Connection:
     """A connection to one broker. Use :meth:`open`.
 
-    ``used_at`` is when something was last sent, in monotonic seconds.
+    ``used_at`` is when something was last sent, ``answered_at`` when the last answer came, in monotonic seconds.
 
     It belongs to one thread and one process: requests and answers are matched by their order alone, so neither another
     thread nor a forked child may use it.
@@ -55,11 +56,13 @@ class Connection:
         self.port = port
         self.broker_id = broker_id
         self.used_at = monotonic()
+        self.answered_at: float | None = None
         self._socket: socket | None = sock
         self._client_id = options.client_id
         self._correlation_id = 0
         self._in_flight: deque[_Sent] = deque()
         self._receiver = Receiver(str(self))
+        self._throttle = Throttle(str(self))
         self._session: Deadline | None = None
         self._speaks_sasl = options.sasl is not None
         self._answered = False
@@ -102,6 +105,11 @@ class Connection:
         """Requests that have not been answered yet."""
         return len(self._in_flight)
 
+    @property
+    def throttled_for(self) -> float:
+        """Seconds until the broker reads from this connection again. Requests wait until then."""
+        return self._throttle.remaining()
+
     def fileno(self) -> int:
         """What a selector waits on for the next answer."""
         return self._open_socket().fileno()
@@ -116,8 +124,12 @@ class Connection:
 
         Raises:
             BrokerUnavailable: the connection broke, or the broker had closed it.
-            DeadlineExceeded: the broker did not take the request in time.
+            DeadlineExceeded: the broker did not take the request in time; or it throttles this client beyond the
+                deadline. Then nothing was sent, and the connection is as good as before.
+            Interrupted: the deadline's interrupt was set while the broker throttled this client. Nothing was sent.
         """
+        if not self.closed:
+            self._throttle.wait(request.name, deadline)
         self._correlation_id = (self._correlation_id + 1) % 2**31
         request.with_header(correlation_id=self._correlation_id, client_id=self._client_id)
         frame = request.encode(framed=True, header=True)
@@ -168,8 +180,11 @@ class Connection:
             if header is None:
                 raise self._no_response(sent.request)
             self._in_flight.popleft()
+            self.answered_at = monotonic()
             self._answered |= sent.request.API_KEY != ApiVersionsRequest.API_KEY
-            return Payload(sent.request, frame[header:], buffer)
+            payload = Payload(sent.request, frame[header:], buffer)
+            self._throttle.answered(payload.throttle_time())
+            return payload
 
     def reuse(self, payload: Payload) -> None:
         """Receives a later answer into the memory of ``payload``, of which nothing may be in use any more."""
@@ -198,7 +213,9 @@ class Connection:
             sock.close()
 
     def _check_versions(self, deadline: Deadline) -> None:
-        versions.check(self.call(versions.request(), deadline), str(self))
+        answer = self.call(versions.request(), deadline)
+        self._throttle.answered(answer.throttle_time_ms / 1000)
+        versions.check(answer, str(self))
         self._receiver.max_frame = MAX_FRAME
 
     def _authenticate(self, settings: Sasl, deadline: Deadline) -> None:
@@ -226,9 +243,8 @@ class Connection:
             waited = deadline.clock() - sent.at
             raise DeadlineExceeded(f"Broker {self} did not answer {name} within {waited:.1f} s.") from error
         except ssl.SSLError as error:
-            # With TLS 1.3 a broker refuses a client's certificate only after the handshake.
             self.close()
-            raise tls.trouble(str(self), error) from error
+            raise tls.session_trouble(str(self), error, answered=self.answered_at is not None) from error
         except OSError as error:
             self.close()
             action = "" if self._answered or self._speaks_sasl else _NO_SASL

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ssl
 import struct
 from socket import socket
 
@@ -15,6 +17,13 @@ MAX_FRAME = 2**30
 
 MAX_FIRST_FRAME = 2**20
 """The same for the first response, which is small: what a listener with TLS answers claims some 350 MB."""
+
+_TOO_LARGE = (
+    "A fetch asks for less, so it met a single record batch of that size. Lower 'max.message.bytes' of the topic, or"
+    " 'message.max.bytes' of the brokers, so that producers write smaller batches. To skip the batch, set the group's"
+    " offset behind it."
+)
+_NO_KAFKA = "Is it a Kafka broker? For a listener with TLS set 'kafka.security.protocol' to SSL or SASL_SSL."
 
 _SIZE = struct.Struct(">i")
 
@@ -75,21 +84,36 @@ class Receiver:
 
     def _memory(self, size: int) -> memoryview:
         if not _SIZE.size <= size <= self.max_frame:
-            raise ProtocolError(
-                f"Broker {self._peer} announces a response of {size} bytes.",
-                "Is it a Kafka broker? For a listener with TLS set 'kafka.security.protocol' to SSL or SASL_SSL.",
-            )
+            raise self._refusal(size)
         self._buffer, self._spare = self._spare, bytearray()
         if len(self._buffer) < size:
             self._buffer = bytearray(size)
         return memoryview(self._buffer)[:size]
 
+    def _refusal(self, size: int) -> ProtocolError:
+        happened = f"Broker {self._peer} announces a response of {size} bytes"
+        # The length of the first response, or of any from an HTTP server, is text or a part of another protocol.
+        if size > MAX_FRAME and self.max_frame == MAX_FRAME and self._size != b"HTTP":
+            return ProtocolError(f"{happened}; this source receives at most {MAX_FRAME}.", _TOO_LARGE)
+        return ProtocolError(f"{happened}.", _NO_KAFKA)
+
 
 def _receive_into(sock: socket, into: memoryview, deadline: Deadline) -> int:
-    if deadline.interrupt is not None and not sockets.buffered(sock) and not ready(sock.fileno(), deadline):
-        raise TimeoutError
-    sockets.limit(sock, deadline)
-    received = sock.recv_into(into)
+    if deadline.interrupt is None:
+        sockets.limit(sock, deadline)
+        received = sock.recv_into(into)
+    else:
+        received = _receive_interruptibly(sock, into, deadline)
     if received == 0:
         raise ConnectionResetError("it closed the connection")
     return received
+
+
+def _receive_interruptibly(sock: socket, into: memoryview, deadline: Deadline) -> int:
+    while True:
+        if not sockets.buffered(sock) and not ready(sock.fileno(), deadline):
+            raise TimeoutError
+        # Not to wait here: what came may be a part of a TLS record, and the rest of it may never come.
+        sock.settimeout(0)
+        with contextlib.suppress(ssl.SSLWantReadError, BlockingIOError):
+            return sock.recv_into(into)

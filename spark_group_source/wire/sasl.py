@@ -107,7 +107,7 @@ def _mechanism(settings: Sasl, host: str, broker: str, deadline: Deadline) -> An
         return begin()
     try:
         # It asks a KDC for a ticket, and knows no deadline.
-        return bounded(begin, deadline)
+        return bounded(begin, deadline, f"ticket for {host}")
     except TimeoutError as error:
         raise DeadlineExceeded(f"Kerberos gave no ticket for broker {broker} in time.") from error
 

@@ -66,9 +66,10 @@ def connect(host: str, port: int, options: WireOptions, deadline: Deadline) -> s
         DeadlineExceeded: the host's name was not resolved in time.
     """
     trouble: list[str] = []
-    addresses = _resolve(host, port, deadline)
+    addresses = _resolve(host, deadline)
     sources = _sources(options, deadline)
-    for left, (family, _, _, _, where) in zip(range(len(addresses), 0, -1), addresses, strict=True):
+    for left, (family, _, _, _, found) in zip(range(len(addresses), 0, -1), addresses, strict=True):
+        where = (found[0], port, *found[2:])
         try:
             return _connect(family, where, sources, options, _part(deadline, left))
         except OSError as error:
@@ -76,7 +77,7 @@ def connect(host: str, port: int, options: WireOptions, deadline: Deadline) -> s
     raise BrokerUnavailable(f"Broker {address(host, port)} cannot be reached ({'; '.join(trouble)}).")
 
 
-def canonical_names(host: str, port: int, deadline: Deadline) -> list[str]:
+def canonical_names(host: str, deadline: Deadline) -> list[str]:
     """The names of a host's addresses, as the system's resolver tells them; an address itself where it has no name.
 
     Raises:
@@ -85,10 +86,10 @@ def canonical_names(host: str, port: int, deadline: Deadline) -> list[str]:
     """
 
     def look_up() -> list[str]:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         return list(dict.fromkeys(socket.getnameinfo(each[4], socket.NI_NUMERICSERV)[0] for each in found))
 
-    return _in_time(look_up, host, deadline)
+    return _in_time(look_up, "names of", host, deadline)
 
 
 def _connect(
@@ -144,22 +145,22 @@ def _sources(options: WireOptions, deadline: Deadline) -> dict[int, str]:
     """The local address of connections, by the kind of the peer's address; any where no host is given."""
     if options.source_host is None:
         return {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
-    return {family: where[0] for family, _, _, _, where in _resolve(options.source_host, 0, deadline)}
+    return {family: where[0] for family, _, _, _, where in _resolve(options.source_host, deadline)}
 
 
 def _part(deadline: Deadline, left: int) -> Deadline:
     return deadline.at_most(deadline.remaining() / left)
 
 
-def _resolve(host: str, port: int, deadline: Deadline) -> list[Any]:
-    """All addresses of a host."""
-    return _in_time(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), host, deadline)
+def _resolve(host: str, deadline: Deadline) -> list[Any]:
+    """All addresses of a host, without a port."""
+    return _in_time(lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM), "addresses of", host, deadline)
 
 
-def _in_time(ask: Callable[[], Result], host: str, deadline: Deadline) -> Result:
+def _in_time(ask: Callable[[], Result], what: str, host: str, deadline: Deadline) -> Result:
     """What the system's resolver answers, which knows no deadline."""
     try:
-        return bounded(ask, deadline)
+        return bounded(ask, deadline, f"{what} {host}")
     except TimeoutError as error:
         raise DeadlineExceeded(f"Host '{host}' was not resolved in time.") from error
     except (OSError, UnicodeError) as error:  # UnicodeError: an empty label, or one of more than 63 characters

@@ -38,6 +38,10 @@ _SERVER_NAME = {62, 64}  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_M
 _PERIOD = {9, 10}  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
 _OURS = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "DECRYPT_ERROR")
 """Parts of the names of alerts by which a broker refuses the client's certificate, or the lack of one."""
+_NOT_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}
+"""What OpenSSL calls the first bytes of a peer that does not speak TLS."""
+_NO_AGREEMENT = ("PROTOCOL", "CIPHER", "HANDSHAKE_FAILURE", "INSUFFICIENT_SECURITY")
+"""Parts of the names of errors by which the two sides find no version or cipher that both speak."""
 
 _NO_TLS = (
     "A listener without TLS answers like this: check the port in 'kafka.bootstrap.servers', or set"
@@ -127,22 +131,43 @@ def _shake_hands(sock: ssl.SSLSocket, deadline: Deadline) -> None:
 
 
 def trouble(broker: str, error: OSError) -> GroupSourceError:
-    """What an error of a TLS connection means, as an error that says what to do about it."""
+    """What an error of the handshake means, as an error that says what to do about it."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _refused_here(broker, error)
-    reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
-    if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"):
+    reason = _reason(error)
+    if reason in _NOT_TLS:
         return AuthenticationFailed(f"Broker {broker} does not speak TLS ({reason}).", _NO_TLS)
-    if "ALERT" in reason and any(each in reason for each in _OURS):
-        return AuthenticationFailed(
-            f"Broker {broker} refused this client's certificate ({reason}).", _CLIENT_CERTIFICATE
-        )
-    if "ALERT" in reason or "PROTOCOL" in reason or "CIPHER" in reason:
+    if _refuses_certificate(reason):
+        return _certificate_refused(broker, reason)
+    if any(each in reason for each in _NO_AGREEMENT):
         return AuthenticationFailed(
             f"Broker {broker} and this client could not agree on how to encrypt ({reason}).",
             "Check 'kafka.ssl.enabled.protocols' and 'kafka.ssl.cipher.suites' against the broker's.",
         )
-    return BrokerUnavailable(f"Broker {broker} ended the TLS handshake or connection: {error}.", _NO_TLS)
+    return BrokerUnavailable(f"Broker {broker} ended the TLS handshake: {error}.", _NO_TLS)
+
+
+def session_trouble(broker: str, error: ssl.SSLError, *, answered: bool) -> GroupSourceError:
+    """What an error after the handshake means. It says nothing about the settings, with one exception.
+
+    With TLS 1.3 a broker refuses a client's certificate only after the client's handshake, but before its first answer.
+    """
+    reason = _reason(error)
+    if not answered and _refuses_certificate(reason):
+        return _certificate_refused(broker, reason)
+    return BrokerUnavailable(f"The TLS session with broker {broker} broke: {error}.")
+
+
+def _reason(error: OSError) -> str:
+    return (error.reason or "") if isinstance(error, ssl.SSLError) else ""
+
+
+def _refuses_certificate(reason: str) -> bool:
+    return "ALERT" in reason and any(each in reason for each in _OURS)
+
+
+def _certificate_refused(broker: str, reason: str) -> AuthenticationFailed:
+    return AuthenticationFailed(f"Broker {broker} refused this client's certificate ({reason}).", _CLIENT_CERTIFICATE)
 
 
 def _refused_here(broker: str, error: ssl.SSLCertVerificationError) -> AuthenticationFailed:

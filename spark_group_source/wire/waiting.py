@@ -17,7 +17,6 @@ Result = TypeVar("Result")
 LONGEST_MS = 10**9
 """Milliseconds of one wait at most, eleven days: the system counts them in 31 bits."""
 
-
 SLICE = 0.05
 """Seconds after which a wait for another thread looks whether it was interrupted."""
 
@@ -86,36 +85,35 @@ class _Call(threading.Thread):
             self.raised.append(error)
 
 
-_left_behind: dict[str, _Call] = {}
-"""Calls that had not returned by their deadline, by name."""
+_left_behind: dict[tuple[int, str], _Call] = {}
+"""Calls that had not returned by their deadline, by the thread that made them and their name."""
 
 
-def bounded(call: Callable[[], Result], deadline: Deadline, name: str = "") -> Result:
+def bounded(call: Callable[[], Result], deadline: Deadline, name: str) -> Result:
     """What ``call`` returns or raises. It runs in a thread of its own, which is left behind at the deadline.
 
-    As long as one of the same ``name`` that was left behind is running, that one is waited for in place of another: a
-    function that hangs would have one more thread with each try.
+    A call that hangs would leave one more thread behind with each try. So the next call of the same ``name`` waits for
+    the thread that was left behind, and returns its answer. The name says what is called, and for whom. Threads never
+    share an answer, because it may have a state.
 
     Raises:
         TimeoutError: it has not returned by then.
         Interrupted: the deadline's interrupt was set first.
     """
-    running = _left_behind.get(name)
+    key = threading.get_ident(), name
+    running = _left_behind.get(key)
     if running is None or not running.is_alive():
         running = _Call(call)
         running.start()
     try:
         _join(running, deadline)
     except Interrupted:
-        if name:
-            _left_behind[name] = running
+        _left_behind[key] = running
         raise
     if not running.returned and not running.raised:
-        if name:
-            _left_behind[name] = running
+        _left_behind[key] = running
         raise TimeoutError
-    if _left_behind.get(name) is running:
-        _left_behind.pop(name, None)  # what it returned is not kept
+    _left_behind.pop(key, None)  # what it returned is not kept
     if running.raised:
         raise running.raised[0]
     return cast(Result, running.returned[0])

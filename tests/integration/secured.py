@@ -102,12 +102,14 @@ def running(directory: Path) -> Iterator[Secured]:
         with kafka.admin() as admin:
             # One request takes a user once.
             for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
-                users = [
-                    UserScramCredentialUpsertion(user, mechanism, password=PASSWORD, iterations=4096)
-                    for user in (ALICE, BOB)
-                ]
-                assert set((refused := admin.alter_user_scram_credentials(users)).values()) == {None}, refused
+                refused = admin.alter_user_scram_credentials(scram_users(mechanism))
+                assert set(refused.values()) == {None}, refused
         yield Secured(kafka, authority, client, encrypted)
+
+
+def scram_users(mechanism: ScramMechanism) -> list[UserScramCredentialUpsertion]:
+    """The users as brokers store them for one mechanism."""
+    return [UserScramCredentialUpsertion(each, mechanism, password=PASSWORD, iterations=4096) for each in (ALICE, BOB)]
 
 
 def unsigned_token(lifetime: float = 3600.0, subject: str = ALICE) -> str:

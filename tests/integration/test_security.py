@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from kafka.admin import ScramMechanism, UserScramCredentialDeletion
 from kafka.protocol.metadata import MetadataRequest
 
 from spark_group_source.clock import Deadline
@@ -33,7 +34,7 @@ from spark_group_source.wire.connection import Connection
 from tests.certificates import Authority, parts
 from tests.drivers import drivers
 from tests.integration.query_process import eventually
-from tests.integration.secured import ALICE, BOB, KEY_PASSWORD, PASSWORD, SESSION_MS, Secured
+from tests.integration.secured import ALICE, BOB, KEY_PASSWORD, PASSWORD, SESSION_MS, Secured, scram_users
 
 LONG = 90.0
 SHORT = 3.0
@@ -196,6 +197,26 @@ def test_a_certificate_that_was_renewed_is_used_by_new_connections(secured: Secu
         connected(options)
     file.write_bytes(secured.client.read_bytes())
     connected(options).close()
+
+
+def test_a_user_that_brokers_do_not_know_for_a_while_is_let_in_again(
+    secured: Secured, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(connected(secured.scram(BOB))) as cluster, secured.kafka.admin() as admin:
+
+        def refused() -> bool:
+            cluster.close()
+            try:
+                cluster.metadata([], Deadline.after(SHORT))
+            except BrokerUnavailable as error:
+                return "refused to authenticate" in str(error)
+            return False
+
+        admin.alter_user_scram_credentials([UserScramCredentialDeletion(BOB, ScramMechanism.SCRAM_SHA_512)])
+        eventually(refused)
+        assert "settings that worked before are refused" in caplog.text
+        admin.alter_user_scram_credentials(scram_users(ScramMechanism.SCRAM_SHA_512))
+        assert cluster.metadata([], Deadline.after(LONG)).brokers
 
 
 @pytest.mark.parametrize("how", ["password", "token"])

@@ -34,6 +34,7 @@ class Fault:
         truncate: bytes of the answer that are sent, framed as if they were all; negative ones are cut off its end.
         raw: sent in place of the answer as it is, without framing.
         dribble: the answer is sent byte by byte, with so many seconds between.
+        throttle: seconds that the answer gives as throttle time; the connection is not read from for as long.
         broker: only where this broker is asked; any by default.
     """
 
@@ -46,6 +47,7 @@ class Fault:
     truncate: int | None = None
     raw: bytes | None = None
     dribble: float | None = None
+    throttle: float = 0.0
     broker: int | None = None
 
 

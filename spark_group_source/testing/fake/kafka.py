@@ -165,6 +165,12 @@ class FakeKafka:
         error = 0 if known else UNKNOWN_TOPIC
         return topic(version=12, error_code=error, name=name, topic_id=topic_id, partitions=partitions)
 
+    def _SaslHandshake(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
+        answer.error_code, answer.mechanisms = error, ["PLAIN"]
+
+    def _SaslAuthenticate(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
+        answer.error_code, answer.error_message, answer.auth_bytes, answer.session_lifetime_ms = error, None, b"", 0
+
     def _FindCoordinator(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
         found = self.brokers[self.coordinator]
         coordinator = metadata.FindCoordinatorResponse.Coordinator

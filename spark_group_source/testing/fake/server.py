@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kafka.protocol import admin, consumer, metadata
+from kafka.protocol import admin, consumer, metadata, sasl
 
 from spark_group_source.testing.fake.faults import Fault, Faults, put_error
 
@@ -29,6 +29,8 @@ REQUESTS = {
         consumer.ListOffsetsRequest,
         consumer.FetchRequest,
         admin.DescribeGroupsRequest,
+        sasl.SaslHandshakeRequest,
+        sasl.SaslAuthenticateRequest,
     )
 }
 _HEAD = struct.Struct(">hh")
@@ -39,12 +41,16 @@ Handler = Callable[[str, Any, int], Any]
 
 
 class FakeBroker:
-    """Serves ``handle`` on a loopback port, which it keeps when it is stopped and started again."""
+    """Serves ``handle`` on a loopback port, which it keeps when it is stopped and started again.
+
+    ``sent_while_muted`` counts the requests that came on a connection while it was throttled.
+    """
 
     def __init__(self, node: int, handle: Handler, faults: Faults) -> None:
         self.node = node
         self.port = 0
         self.hung = False
+        self.sent_while_muted = 0
         self._handle = handle
         self._faults = faults
         self._listener: socket.socket | None = None
@@ -111,12 +117,26 @@ class FakeBroker:
             put_error(api, answer, fault.error)
         if fault.edit is not None:
             fault.edit(answer)
+        if fault.throttle:
+            answer.throttle_time_ms = round(fault.throttle * 1000)
         _wait(fault)
         if fault.drop == "after":
             return False
+        muted_until = time.monotonic() + fault.throttle
         if not fault.silent:
             _send(connection, _encoded(answer, request.header.correlation_id, fault), fault.dribble)
+        if fault.throttle:
+            self._mute(connection, muted_until)
         return fault.drop != "answered"
+
+    def _mute(self, connection: socket.socket, until: float) -> None:
+        """Reads nothing for a while, as brokers do after a throttled answer (KIP-219)."""
+        connection.settimeout(max(0.001, until - time.monotonic()))
+        with contextlib.suppress(TimeoutError):
+            if connection.recv(1, socket.MSG_PEEK) and (early := until - time.monotonic()) > 0:
+                self.sent_while_muted += 1
+                time.sleep(early)
+        connection.settimeout(None)
 
 
 def _wait(fault: Fault) -> None:

@@ -210,6 +210,27 @@ def test_one_partition_in_trouble_does_not_keep_the_others_from_being_read(fake:
     assert set(of(1, 0, 20)) <= set(offsets(rows))
 
 
+def test_a_broker_that_throttles_does_not_keep_the_others_from_being_read(fake: FakeKafka) -> None:
+    fill(fake)
+    fill(fake, partition=1)
+    none = Fault(
+        edit=lambda answer: setattr(answer.responses[0].partitions[0], "records", b""), throttle=LONG, broker=1
+    )
+    fake.next("Fetch", none)
+    # What waits for the throttle's end fails the task by its patience: nothing else comes before.
+    with pytest.raises(DeadlineExceeded, match=r"t-0.*broker 1 throttles this client") as stuck:
+        list(read(task(fake, (0, 0, 20), (1, 0, 20), patience=1.0)))
+    assert "t-1" not in str(stuck.value)
+    assert [broker.sent_while_muted for broker in fake.brokers.values()] == [0, 0]
+
+
+def test_a_broker_that_throttles_is_read_to_the_end(fake: FakeKafka) -> None:
+    fill(fake)
+    fake.next("Fetch", Fault(throttle=0.1), times=4)
+    assert offsets(read(task(fake, (0, 0, 20), max_bytes=200))) == of(0, 0, 20)
+    assert fake.brokers[1].sent_while_muted == 0
+
+
 def test_empty_answers_are_no_error_as_long_as_more_comes_in_time(fake: FakeKafka) -> None:
     fill(fake, batches=1)
     calls = []

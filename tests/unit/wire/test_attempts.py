@@ -41,7 +41,7 @@ def fake() -> Iterator[FakeKafka]:
 
 def test_pauses_double_up_to_the_longest_and_begin_anew_after_a_success() -> None:
     clock = Hand()
-    attempts = Attempts(OPTIONS, clock)
+    attempts = Attempts(OPTIONS, clock, chance=lambda: 0.5)
     for pause in (0.05, 0.1, 0.15, 0.15):
         attempts.check(HERE)
         attempts.failed(HERE, BrokerUnavailable("It refused.", "Start it."))
@@ -53,6 +53,16 @@ def test_pauses_double_up_to_the_longest_and_begin_anew_after_a_success() -> Non
     attempts.failed(HERE, BrokerUnavailable("again"))
     clock.now += 0.051
     attempts.check(HERE)
+
+
+def test_clients_that_failed_at_the_same_moment_do_not_come_back_at_the_same_moment() -> None:
+    clock, again = Hand(), set()
+    for _ in range(20):
+        attempts = Attempts(OPTIONS, clock)
+        attempts.failed(HERE, BrokerUnavailable("It refused."))
+        again.add(attempts._failed[HERE].again_at)
+    assert len(again) > 1
+    assert all(0.04 <= each <= 0.06 for each in again)
 
 
 def test_connections_may_take_twice_as_long_after_each_failure_up_to_the_longest() -> None:

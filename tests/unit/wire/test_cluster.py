@@ -11,8 +11,9 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupError
 from spark_group_source.testing.fake import FakeKafka, Fault
-from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.cluster import KEEP_TOPICS, Cluster
 from spark_group_source.wire.settings import WireOptions
+from tests.unit.hand_clock import Hand
 
 LONG = 90.0
 
@@ -51,6 +52,22 @@ def test_topics_are_asked_for_once_until_they_are_forgotten_or_wanted_fresh(fake
     cluster.topics(["t"], after())
     cluster.topics(["t"], after(), fresh=True)
     assert asked() == 3
+
+
+def test_topics_that_nobody_asks_for_are_not_kept(
+    fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Hand()
+    monkeypatch.setattr("spark_group_source.wire.cluster.monotonic", clock)
+    for name in ("used", "over", "never"):
+        fake.create_topic(name)
+    cluster.metadata(["t", "used", "over"], after())
+    for _ in range(3):
+        clock.now += KEEP_TOPICS * 0.6
+        cluster.topics(["used"], after())
+        assert "never" in cluster.metadata(None, after()).topics
+    assert set(cluster._topics) == set(cluster._asked_at) == {"used"}
+    assert set(cluster.topics(["used", "over"], after())) == {"used", "over"}
 
 
 def test_a_topic_that_does_not_exist_has_an_error_and_is_not_created(fake: FakeKafka, cluster: Cluster) -> None:

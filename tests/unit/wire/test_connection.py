@@ -144,6 +144,23 @@ def test_a_length_that_cannot_be_is_refused_before_memory_is_taken_for_it(
     assert connection.closed
 
 
+@pytest.mark.parametrize("size", [2**30 + 1, 2**31 - 1])
+def test_a_record_batch_that_is_too_large_is_said_to_be_one(fake: FakeKafka, connection: Connection, size: int) -> None:
+    fake.next("Heartbeat", Fault(raw=struct.pack(">i", size)))
+    too_large = rf"announces a response of {size} bytes; .* at most {2**30}\..*'max\.message\.bytes'"
+    with pytest.raises(ProtocolError, match=too_large) as refused:
+        connection.call(heartbeat(), Deadline.after(LONG))
+    assert "Is it a Kafka broker" not in str(refused.value)
+    assert connection.closed
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 503 Service Unavailable\r\n\r\n", struct.pack(">i", -1)])
+def test_what_is_no_response_is_not_taken_for_a_large_one(fake: FakeKafka, connection: Connection, said: bytes) -> None:
+    fake.next("Heartbeat", Fault(raw=said))
+    with pytest.raises(ProtocolError, match="Is it a Kafka broker"):
+        connection.call(heartbeat(), Deadline.after(LONG))
+
+
 @pytest.mark.parametrize("alert", [b"\x15\x03\x03\x00\x02\x02\x28", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
 def test_a_listener_with_tls_or_of_another_protocol_is_said_to_be_one(fake: FakeKafka, alert: bytes) -> None:
     fake.next("ApiVersions", Fault(raw=alert))
@@ -278,6 +295,29 @@ def test_an_answer_cut_short_anywhere_is_a_protocol_error() -> None:
     assert received(whole).coordinators[0].node_id == 1
     for size in range(4, len(whole)):
         assert isinstance(received(whole[:size]), ProtocolError), size
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        b"\x01\x00\x00",
+        b"\x01\x07\x02ab",
+        b"\x02\x00\x01x\x80\x01\x81\x01" + b"y" * 129,
+    ],
+    ids=["an empty one", "one", "two, of long numbers"],
+)
+def test_unknown_tagged_fields_of_a_response_header_are_skipped(tags: bytes) -> None:
+    whole = found_coordinator()
+    assert received(whole[:4] + tags + whole[5:]).coordinators[0].node_id == 1
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"", b"\x01", b"\x01\x00", b"\x01\x00\x05ab", b"\xff\xff\xff\xff\x0f\x00\x00", b"\x80\x80\x80\x80\x80\x00"],
+    ids=["nothing", "a count", "no size", "cut short", "far too many", "an endless number"],
+)
+def test_tagged_fields_that_go_beyond_the_response_are_a_protocol_error(header: bytes) -> None:
+    assert isinstance(received(found_coordinator()[:4] + header), ProtocolError)
 
 
 def test_an_answer_with_any_byte_changed_ends_in_an_answer_or_in_one_of_our_errors() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -95,17 +96,46 @@ def test_bootstrap_servers_are_reached_by_the_names_of_their_addresses_where_tha
                 cluster.close()
 
 
-def test_a_name_that_is_not_told_in_time_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resolver_that_hangs_is_given_up_and_has_one_thread_for_each_host(monkeypatch: pytest.MonkeyPatch) -> None:
     told = threading.Event()
+    asked: list[str] = []
 
-    def silent(*_: object, **__: object) -> list[object]:
+    def silent(host: str, *_: object, **__: object) -> list[object]:
+        asked.append(host)
         told.wait(LONG)
-        return []
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (LOOPBACK, 0))]
 
     monkeypatch.setattr(socket, "getaddrinfo", silent)
-    with pytest.raises(DeadlineExceeded, match="'broker' was not resolved"):
-        sockets.canonical_names("broker", 9092, Deadline.after(0.05))
+    options = WireOptions((), "test")
+    for port in range(9092, 9095):
+        for host in ("one", "two"):
+            with pytest.raises(DeadlineExceeded, match=f"'{host}' was not resolved"):
+                sockets.connect(host, port, options, Deadline.after(0.02))
+    for _ in range(3):
+        with pytest.raises(DeadlineExceeded, match="'one' was not resolved"):
+            sockets.canonical_names("one", Deadline.after(0.02))
+    assert sorted(asked) == ["one", "one", "two"], "addresses of each, and the names of one"
     told.set()
+    assert sockets.canonical_names("one", Deadline.after(LONG))
+
+
+def test_an_answer_of_the_resolver_that_came_late_is_used_for_any_port(
+    server: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve, told = socket.getaddrinfo, threading.Event()
+
+    def slow(*given: Any, **more: Any) -> Any:
+        told.wait(LONG)
+        return resolve(*given, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    options = WireOptions((), "test")
+    with pytest.raises(DeadlineExceeded):
+        sockets.connect(LOOPBACK, 1, options, Deadline.after(0.02))
+    threading.Timer(0.05, told.set).start()
+    port = server.getsockname()[1]
+    with sockets.connect(LOOPBACK, port, options, Deadline.after(LONG)) as sock:
+        assert sock.getpeername() == (LOOPBACK, port)
 
 
 def test_the_longest_times_that_options_take_are_no_error_of_the_system(server: socket.socket) -> None:

@@ -20,7 +20,7 @@ from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, D
 from spark_group_source.secret import Secret
 from spark_group_source.wire import tls
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.interrupt import Interrupt
+from spark_group_source.wire.interrupt import Interrupt, Interrupted
 from spark_group_source.wire.settings import Tls, WireOptions
 from tests.certificates import Authority
 
@@ -54,6 +54,29 @@ def pair(authority: Authority) -> Iterator[tuple[Connection, ssl.SSLSocket]]:
     yield connection, accepted[0]
     connection.close()
     accepted[0].close()
+
+
+def by_hand(authority: Authority) -> tuple[Connection, ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO, socket.socket]:
+    """A connection, and a TLS peer whose bytes the test carries in both directions."""
+    ours, theirs = socket.socketpair()
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = serving(authority.issue("broker", file="by-hand.pem")).wrap_bio(to_server, to_client, server_side=True)
+
+    def shake() -> None:
+        while True:
+            try:
+                server.do_handshake()
+                theirs.sendall(to_client.read())
+                return
+            except ssl.SSLWantReadError:
+                theirs.sendall(to_client.read())
+                to_server.write(theirs.recv(2**16))
+
+    peer = threading.Thread(target=shake)
+    peer.start()
+    secured = tls.handshake(ours, "broker", "b:1", Tls(ca_file=str(authority.file)), Deadline.after(LONG))
+    peer.join()
+    return Connection(secured, "broker", 1, OPTIONS), server, to_server, to_client, theirs
 
 
 def answer(correlation_id: int) -> bytes:
@@ -93,6 +116,38 @@ def test_an_answer_that_tls_has_read_already_is_not_waited_for(pair: tuple[Conne
     interrupt.close()
 
 
+@pytest.mark.parametrize("part", [1, 5, 20])
+def test_an_interrupt_ends_the_wait_for_the_rest_of_a_tls_record(authority: Authority, part: int) -> None:
+    connection, server, to_server, to_client, theirs = by_hand(authority)
+    interrupt, later = Interrupt(), Interrupt()
+    connection.send(heartbeat(), Deadline.after(LONG))
+    to_server.write(theirs.recv(2**16))
+    server.write(answer(1))
+    record = to_client.read()
+    theirs.sendall(record[:part])
+    ended = threading.Timer(0.05, interrupt.set)
+    ended.start()
+    with pytest.raises(Interrupted):
+        connection.receive(Deadline.after(SHORT * 50, interrupt=interrupt))
+    assert not connection.closed
+    theirs.sendall(record[part:])
+    assert connection.receive(Deadline.after(LONG, interrupt=later)).error_code == 25
+    ended.join()
+    for each in (interrupt, later, connection, theirs):
+        each.close()
+
+
+def test_a_part_of_a_tls_record_is_waited_for_until_the_deadline_only(authority: Authority) -> None:
+    connection, _, _, _, theirs = by_hand(authority)
+    interrupt = Interrupt()
+    connection.send(heartbeat(), Deadline.after(LONG))
+    theirs.sendall(b"\x17\x03\x03")
+    with pytest.raises(DeadlineExceeded):
+        connection.receive(Deadline.after(SHORT, interrupt=interrupt))
+    interrupt.close()
+    theirs.close()
+
+
 def test_a_peer_that_says_nothing_is_given_up_at_the_deadline(authority: Authority) -> None:
     ours, theirs = socket.socketpair()
     with pytest.raises(DeadlineExceeded, match="TLS handshake in time"):
@@ -106,10 +161,17 @@ def test_a_peer_that_says_nothing_is_given_up_at_the_deadline(authority: Authori
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", AuthenticationFailed, "does not speak TLS.*kafka.security.protocol"),
         (b"\x15\x03\x03\x00\x02\x02\x28", AuthenticationFailed, "could not agree.*kafka.ssl.cipher.suites"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", AuthenticationFailed, "could not agree.*kafka.ssl.enabled.protocols"),
         (b"\x15\x03\x03\x00\x02\x02\x74", AuthenticationFailed, "CERTIFICATE_REQUIRED.*kafka.ssl.keystore.location"),
+        (b"\x15\x03\x03\x00\x02\x02\x50", BrokerUnavailable, "ended the TLS handshake.*internal error"),
+        (b"\x15\x03\x03\x00\x02\x02\x14", BrokerUnavailable, "ended the TLS handshake.*bad record mac"),
+        (b"\x15\x03\x03\x00\x02\x02\x5a", BrokerUnavailable, "ended the TLS handshake"),
         (b"", BrokerUnavailable, "A listener without TLS answers like this"),
     ],
-    ids=["HTTP", "no cipher in common", "no certificate", "the end"],
+    ids=[
+        *("HTTP", "no cipher in common", "no version in common", "no certificate"),
+        *("an internal error", "a bad record", "cancelled", "the end"),
+    ],
 )
 def test_each_way_in_which_a_handshake_fails_says_what_to_change(
     authority: Authority, said: bytes, kind: type[Exception], says: str
@@ -120,6 +182,58 @@ def test_each_way_in_which_a_handshake_fails_says_what_to_change(
     with pytest.raises(kind, match=says):
         tls.handshake(ours, "broker", "b:1", Tls(ca_file=str(authority.file)), Deadline.after(LONG))
     theirs.close()
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_an_alert_on_an_established_session_breaks_only_the_connection(authority: Authority, answered: bool) -> None:
+    connection, server, to_server, to_client, theirs = by_hand(authority)
+    number = 1
+    if answered:
+        connection.send(heartbeat(), Deadline.after(LONG))
+        to_server.write(theirs.recv(2**16))
+        server.read(2**16)
+        server.write(answer(number))
+        theirs.sendall(to_client.read())
+        assert connection.receive(Deadline.after(LONG)).error_code == 25
+        number = 2
+    connection.send(heartbeat(), Deadline.after(LONG))
+    sent = bytearray(theirs.recv(2**16))
+    sent[-1] ^= 1
+    to_server.write(bytes(sent))
+    with pytest.raises(ssl.SSLError):
+        server.read(2**16)
+    theirs.sendall(to_client.read())
+    with pytest.raises(BrokerUnavailable, match="(?i)TLS session with broker .* broke: .*bad.record.mac"):
+        connection.receive(Deadline.after(LONG))
+    assert connection.closed
+    theirs.close()
+
+
+def test_bytes_that_are_no_tls_record_on_an_established_session_break_only_the_connection(authority: Authority) -> None:
+    connection, _, _, _, theirs = by_hand(authority)
+    connection.send(heartbeat(), Deadline.after(LONG))
+    theirs.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10)
+    with pytest.raises(BrokerUnavailable, match="The TLS session with broker .* broke"):
+        connection.receive(Deadline.after(LONG))
+    assert connection.closed
+    theirs.close()
+
+
+@pytest.mark.parametrize(
+    "alert",
+    [
+        *("SSLV3_ALERT_BAD_CERTIFICATE", "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE", "SSLV3_ALERT_CERTIFICATE_REVOKED"),
+        *("SSLV3_ALERT_CERTIFICATE_EXPIRED", "SSLV3_ALERT_CERTIFICATE_UNKNOWN", "TLSV13_ALERT_CERTIFICATE_REQUIRED"),
+        *("TLSV1_ALERT_UNKNOWN_CA", "TLSV1_ALERT_ACCESS_DENIED", "TLSV1_ALERT_DECRYPT_ERROR"),
+    ],
+)
+def test_a_certificate_is_refused_before_the_first_answer_only(alert: str) -> None:
+    error = ssl.SSLError(1, alert)
+    error.reason = alert
+    refused = tls.session_trouble("b:1", error, answered=False)
+    assert isinstance(refused, AuthenticationFailed)
+    assert alert in refused.happened
+    assert isinstance(tls.session_trouble("b:1", error, answered=True), BrokerUnavailable)
 
 
 @pytest.mark.parametrize(

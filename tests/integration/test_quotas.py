@@ -1,0 +1,95 @@
+"""Brokers that throttle by quota: what is read comes slower, and no connection is lost."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from kafka.protocol.metadata import FindCoordinatorRequest
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import DeadlineExceeded
+from spark_group_source.fetch.reader import Reading
+from spark_group_source.fetch.task import FetchTask
+from spark_group_source.offsets import OffsetRange
+from spark_group_source.records.columns import arrow_schema
+from spark_group_source.testing import EmbeddedKafka
+from spark_group_source.testing.broker import java_command
+from spark_group_source.wire import sockets, versions
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.settings import WireOptions
+
+LONG = 90.0
+WINDOW_S = 2
+"""Quotas are measured over ten of these, and a request is throttled for one at most."""
+RECORDS, RECORD_BYTES = 40, 50_000
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[EmbeddedKafka]:
+    """One whose throttles are longer than a request may take."""
+    with EmbeddedKafka(config={"quota.window.size.seconds": str(WINDOW_S)}) as running:
+        yield running
+
+
+@pytest.fixture
+def limited(kafka: EmbeddedKafka, unique: Callable[[str], str]) -> Callable[[str], WireOptions]:
+    """Makes a client with a quota, for example ``request_percentage=0.01``."""
+
+    def make(quota: str) -> WireOptions:
+        client = unique("client")
+        arguments = ["--bootstrap-server", kafka.bootstrap_servers, "--alter", "--add-config", quota]
+        arguments += ["--entity-type", "clients", "--entity-name", client]
+        silent = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+        command = java_command(kafka.libs, "256m", "kafka.admin.ConfigCommand", arguments, silent)
+        subprocess.run(command, check=True, capture_output=True, timeout=LONG)
+        host, _, port = kafka.bootstrap_servers.rpartition(":")
+        return WireOptions(((host, int(port)),), client)
+
+    return make
+
+
+def test_a_connection_that_is_throttled_beyond_a_deadline_is_used_again(
+    limited: Callable[[str], WireOptions],
+) -> None:
+    request = FindCoordinatorRequest(version=versions.FIND_COORDINATOR, key_type=0, coordinator_keys=["g"])
+    with closing(Cluster(limited("request_percentage=0.01"))) as cluster:
+        cluster.metadata([], Deadline.after(LONG))
+        kept = cluster.connection(1, Deadline.after(LONG), "test")
+        until = Deadline.after(LONG)
+        while not until.expired() and cluster.throttled(1, "test") < 1.0:
+            kept.call(request, Deadline.after(LONG))
+        with pytest.raises(DeadlineExceeded, match="throttles this client for another"):
+            kept.call(request, Deadline.after(0.5))
+        assert kept.usable()
+        assert kept.call(request, Deadline.after(LONG)).coordinators
+
+
+def test_a_task_under_a_quota_of_bytes_reads_everything_over_the_same_connections(
+    kafka: EmbeddedKafka,
+    limited: Callable[[str], WireOptions],
+    unique: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic = kafka.create_topic(unique("topic"))
+    kafka.produce(topic, [f"{number:0{RECORD_BYTES}d}" for number in range(RECORDS)])
+    opened = []
+    connect = sockets.connect
+
+    def counted(*given: Any) -> Any:
+        opened.append(given)
+        return connect(*given)
+
+    monkeypatch.setattr(sockets, "connect", counted)
+    # Ten windows' worth is read at once, and the rest as fast as the quota allows.
+    wire = limited(f"consumer_byte_rate={RECORDS * RECORD_BYTES // (12 * WINDOW_S)}")
+    task = FetchTask((OffsetRange(topic, 0, 0, RECORDS, ""),), wire, arrow_schema(["offset"]), max_bytes=300_000)
+    with closing(Cluster(wire)) as cluster:
+        offsets = [row["offset"] for rows in Reading(task, cluster).batches() for row in rows.to_pylist()]
+    assert offsets == list(range(RECORDS))
+    assert "throttles this client" in caplog.text
+    assert len(opened) <= 3, "one to ask anybody, one to ask the broker, one to fetch"

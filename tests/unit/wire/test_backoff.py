@@ -1,0 +1,49 @@
+"""Pauses double, up to a maximum, and vary by chance."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from spark_group_source.clock import Deadline
+from spark_group_source.testing.fake import FakeKafka, Fault
+from spark_group_source.wire.backoff import JITTER, Backoff
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.settings import WireOptions
+
+LONG = 90.0
+
+
+@pytest.mark.parametrize(("chance", "factor"), [(0.0, 0.8), (0.25, 0.9), (0.5, 1.0), (1.0, 1.2)])
+def test_each_pause_is_twice_the_one_before_within_the_jitter(chance: float, factor: float) -> None:
+    backoff = Backoff(0.1, 0.5, chance=lambda: chance)
+    expected = [0.1, 0.2, 0.4, 0.5, 0.5]
+    assert [backoff.next() for _ in expected] == pytest.approx([each * factor for each in expected])
+    backoff.reset()
+    assert backoff.next() == pytest.approx(0.1 * factor)
+
+
+def test_chance_is_asked_for_each_pause_and_stays_within_the_jitter() -> None:
+    backoff = Backoff(1.0, 1.0)
+    pauses = [backoff.next() for _ in range(1000)]
+    assert len(set(pauses)) > 900
+    assert 1 - JITTER <= min(pauses) < 1 - JITTER / 2 < 1 + JITTER / 2 < max(pauses) <= 1 + JITTER
+
+
+def test_many_failures_are_no_overflow() -> None:
+    backoff = Backoff(0.1, 60.0, jitter=0.0)
+    assert [backoff.next() for _ in range(5000)][-1] == 60.0
+
+
+def test_the_retries_of_a_cluster_vary(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    with FakeKafka() as fake:
+        fake.next("FindCoordinator", Fault(error=15), times=6)
+        cluster = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test", retry_backoff_max=0.1))
+        cluster.coordinator("g", Deadline.after(LONG))
+        cluster.close()
+    assert len(pauses) == 6
+    assert len(set(pauses)) > 1
+    assert all(0.08 <= each <= 0.12 for each in pauses)

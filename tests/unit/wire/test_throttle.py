@@ -1,0 +1,143 @@
+"""A broker that throttles this client: nothing is sent that it would not read, and the connection stays good."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kafka.protocol.consumer import HeartbeatRequest
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import DeadlineExceeded
+from spark_group_source.fetch import requests
+from spark_group_source.fetch.requests import Wanted
+from spark_group_source.testing.fake import FakeKafka, Fault
+from spark_group_source.wire import versions
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.connection import Connection
+from spark_group_source.wire.interrupt import Interrupt, Interrupted
+from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.throttle import LOG_EVERY, Throttle
+from tests.unit.hand_clock import Hand
+
+LONG, SHORT = 90.0, 0.1
+BEYOND = 5000.0
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeKafka]:
+    with FakeKafka() as running:
+        running.create_topic("t")
+        yield running
+
+
+@pytest.fixture
+def cluster(fake: FakeKafka) -> Iterator[Cluster]:
+    made = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test", retry_backoff=0.01))
+    made.metadata(None, after())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def connection(cluster: Cluster) -> Connection:
+    return cluster.connection(1, after(), "test")
+
+
+def after(seconds: float = LONG) -> Deadline:
+    return Deadline.after(seconds)
+
+
+def heartbeat() -> Any:
+    return HeartbeatRequest(
+        version=versions.HEARTBEAT, group_id="g", generation_id=1, member_id="m", group_instance_id=None
+    )
+
+
+def throttled(fake: FakeKafka, connection: Connection, seconds: float) -> None:
+    """The broker throttles the client in an answer to this connection."""
+    fake.next("Heartbeat", Fault(throttle=seconds))
+    connection.call(heartbeat(), after())
+
+
+def test_a_request_waits_until_the_broker_reads_again(fake: FakeKafka, connection: Connection) -> None:
+    throttled(fake, connection, 0.3)
+    assert 0 < connection.throttled_for <= 0.3
+    assert connection.call(heartbeat(), after()).error_code == 25
+    assert connection.throttled_for == 0
+    assert fake.brokers[1].sent_while_muted == 0
+
+
+def test_an_answer_that_is_not_decoded_throttles_as_well(fake: FakeKafka, connection: Connection) -> None:
+    fake.next("Fetch", Fault(throttle=BEYOND))
+    wanted = [Wanted(str(fake.ids["t"]), 0, 0, 1000)]
+    connection.send(requests.build(wanted, max_wait=0.0, max_bytes=1000, read_committed=False), after())
+    connection.receive_payload(after())
+    assert BEYOND - LONG < connection.throttled_for <= BEYOND
+
+
+def test_the_first_answer_of_a_connection_throttles_as_well(fake: FakeKafka, cluster: Cluster) -> None:
+    fake.next("ApiVersions", Fault(throttle=BEYOND))
+    assert cluster.connection(1, after(), "new").throttled_for > BEYOND - LONG
+
+
+@pytest.mark.parametrize("request_class", versions.PINNED, ids=lambda each: each.__name__)
+def test_answers_begin_with_the_throttle_time(request_class: Any) -> None:
+    request = request_class(version=versions.PINNED[request_class])
+    request.with_header(correlation_id=1, client_id="c")
+    assert next(iter(request.header.get_response_class()._struct.fields)) == "throttle_time_ms"
+
+
+def test_a_throttle_beyond_the_deadline_is_an_error_at_once_and_leaves_the_connection_as_it_was(
+    fake: FakeKafka, cluster: Cluster, connection: Connection
+) -> None:
+    throttled(fake, connection, BEYOND)
+    before = len(fake.requests)
+    with pytest.raises(DeadlineExceeded, match=r"HeartbeatRequest was not sent: broker 1 .* throttles .* quota"):
+        connection.call(heartbeat(), after())
+    assert connection.usable()
+    assert cluster.connection(1, after(), "test") is connection
+    assert len(fake.requests) == before
+
+
+def test_an_interrupt_ends_the_wait_and_leaves_the_connection_as_it_was(
+    fake: FakeKafka, connection: Connection
+) -> None:
+    throttled(fake, connection, LONG)
+    interrupt = Interrupt()
+    ended = threading.Timer(0.05, interrupt.set)
+    ended.start()
+    with pytest.raises(Interrupted):
+        connection.send(heartbeat(), Deadline.after(LONG * 2, interrupt=interrupt))
+    assert connection.usable()
+    ended.join()
+    interrupt.close()
+
+
+def test_a_cluster_says_which_of_its_connections_are_throttled(
+    fake: FakeKafka, cluster: Cluster, connection: Connection
+) -> None:
+    throttled(fake, connection, BEYOND)
+    assert cluster.throttled(1, "test") > BEYOND - LONG
+    assert cluster.throttled(1, "fetch") == cluster.throttled(1) == cluster.throttled(9, "test") == 0
+    connection.close()
+    assert cluster.throttled(1, "test") == 0
+
+
+def test_the_longest_throttle_counts_and_is_logged_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Hand()
+    found = Throttle("1 (b:1)", clock)
+    found.answered(0.0)
+    assert not caplog.records
+    found.answered(20.0)
+    found.answered(5.0)
+    assert found.remaining() == 20.0
+    clock.now += LOG_EVERY
+    assert found.remaining() == 0.0
+    found.answered(1.5)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        f"broker 1 (b:1) throttles this client, now for {seconds} s: a quota is exceeded" for seconds in ("20.0", "1.5")
+    ]

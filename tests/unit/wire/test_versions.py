@@ -1,0 +1,64 @@
+"""Requests are sent in the versions that connections check for: the numbers stand in ``wire/versions.py`` alone."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import spark_group_source
+from spark_group_source.wire import versions
+
+PACKAGE = Path(spark_group_source.__file__).parent
+SENDING = [path for path in sorted(PACKAGE.rglob("*.py")) if "testing" not in path.relative_to(PACKAGE).parts]
+NO_REQUESTS = {"JoinGroupResponse.JoinGroupResponseMember", "told.user_data.encode"}
+"""Not sent as requests: what assignors of kafka-python are given, and what they write."""
+
+
+def constant(request: str) -> str:
+    """The name of the version of a request: ``OFFSET_FETCH`` for ``OffsetFetchRequest``."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", request.removesuffix("Request")).upper()
+
+
+def versions_given(node: ast.AST) -> list[tuple[str, str]]:
+    """(what is called, its ``version=``) of the calls below a node."""
+    return [
+        (ast.unparse(call.func), ast.unparse(keyword.value))
+        for call in ast.walk(node)
+        if isinstance(call, ast.Call)
+        for keyword in call.keywords
+        if keyword.arg == "version"
+    ]
+
+
+def functions() -> list[ast.FunctionDef]:
+    """All functions that build a request."""
+    found = [
+        node for path in SENDING for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)
+    ]
+    return [each for each in found if any(called.endswith("Request") for called, _ in versions_given(each))]
+
+
+@pytest.mark.parametrize("path", SENDING, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_version_of_a_message_is_a_number(path: Path) -> None:
+    given = versions_given(ast.parse(path.read_text()))
+    assert [each for each in given if each[1].isdigit() and each[0] not in NO_REQUESTS] == []
+
+
+@pytest.mark.parametrize("function", functions(), ids=lambda function: function.name)
+def test_a_request_and_the_messages_in_it_have_the_version_of_its_name(function: ast.FunctionDef) -> None:
+    given = versions_given(function)
+    for request in {called for called, _ in given if called.endswith("Request")}:
+        own = [version for called, version in given if called == request or not called.endswith("Request")]
+        assert {each.removeprefix("versions.") for each in own} == {constant(request)}
+
+
+def test_every_request_that_is_built_is_checked_for_but_those_that_come_before_the_check() -> None:
+    built = {called for each in functions() for called, _ in versions_given(each) if called.endswith("Request")}
+    before = {"ApiVersionsRequest", "SaslHandshakeRequest", "SaslAuthenticateRequest"}
+    assert built - before == {each.__name__ for each in versions.PINNED}
+    assert {each.__name__: getattr(versions, constant(each.__name__)) for each in versions.PINNED} == {
+        each.__name__: version for each, version in versions.PINNED.items()
+    }
