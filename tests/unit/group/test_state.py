@@ -7,6 +7,7 @@ import pytest
 from spark_group_source.errors import GroupError
 from spark_group_source.group.actions import Action, Gained, Join, Leave, Lost, Pause, Revoked, Sync
 from spark_group_source.group.events import (
+    Alive,
     BatchDone,
     BatchPlanned,
     Close,
@@ -17,7 +18,7 @@ from spark_group_source.group.events import (
     Synced,
     Tick,
 )
-from spark_group_source.group.state import Membership, Phase, Step, step
+from spark_group_source.group.state import SESSION_OVER, Membership, Phase, Step, step
 from spark_group_source.group.verdicts import Verdict
 from spark_group_source.offsets import TopicPartition
 
@@ -167,3 +168,56 @@ def test_a_changed_subscription_is_joined_for_only_when_stable() -> None:
     assert run(stable(A), SubscriptionChanged("8 to 10"))[1] == [Join()]
     rejoining, _ = run(stable(A), REBALANCE)
     assert run(rejoining, SubscriptionChanged("8 to 10")) == (rejoining, [])
+
+
+SESSION = 45.0
+
+
+def kept_until(session_ends: float, *owned: TopicPartition) -> Membership:
+    member, _ = run(Membership(), Joined("m-1", 7), Synced(frozenset(owned), session_ends))
+    return member
+
+
+def test_a_member_without_an_answer_for_a_session_owns_nothing_and_joins_again_with_its_id() -> None:
+    member, _ = run(kept_until(SESSION, A, B), BatchPlanned(frozenset({A})))
+    assert run(member, Tick(), at=SESSION - 0.1) == (member, [])
+    after, actions = run(member, Tick(), at=SESSION)
+    assert actions == [Lost(frozenset({A, B}), SESSION_OVER), Join()]
+    assert (after.member_id, after.generation, dict(after.owned)) == ("m-1", -1, {})
+    assert after.in_flight == {A}, "the batch is still running, and a later hand-over waits for it"
+
+
+def test_an_answer_keeps_the_session_for_as_long_as_it_says() -> None:
+    member, _ = run(kept_until(SESSION, A), Alive(7, SESSION + 10))
+    assert run(member, Tick(), at=SESSION + 9) == (member, [])
+    assert run(member, Tick(), at=SESSION + 10)[1] == [Lost(frozenset({A}), SESSION_OVER), Join()]
+
+
+def test_an_answer_to_an_earlier_generation_keeps_nothing() -> None:
+    member = kept_until(SESSION, A)
+    assert run(member, Alive(6, SESSION + 10)) == (member, [])
+
+
+@pytest.mark.parametrize("phase", [(REBALANCE,), (REBALANCE, Joined("m-1", 8))], ids=["joining", "syncing"])
+def test_a_session_ends_while_a_join_or_a_sync_is_waited_for(phase: tuple[Event, ...]) -> None:
+    waiting, _ = run(kept_until(SESSION, A), *phase)
+    after, actions = run(waiting, Tick(), at=SESSION)
+    assert actions == [Lost(frozenset({A}), SESSION_OVER), Join()]
+    assert run(after, Synced(frozenset({A}), SESSION * 2)) == (after, []), "the join that follows gives new partitions"
+
+
+def test_a_session_ends_in_mid_drain_and_nothing_is_revoked_in_order() -> None:
+    draining, _ = run(
+        kept_until(SESSION, A, B),
+        BatchPlanned(frozenset({B})),
+        REBALANCE,
+        Joined("m-1", 8),
+        Synced(frozenset({A}), SESSION),
+    )
+    assert draining.phase is Phase.DRAINING
+    assert run(draining, Tick(), at=SESSION)[1] == [Lost(frozenset({A, B}), SESSION_OVER), Join()]
+
+
+def test_who_owns_nothing_has_nothing_to_lose_with_the_session() -> None:
+    member = kept_until(SESSION)
+    assert run(member, Tick(), at=SESSION * 2) == (member, [])
