@@ -5,8 +5,8 @@ its third, and reads the rest in its fourth. Records arrive in all partitions al
 source as Spark does, in a plain process (``micro_batches``); real Spark runs the two steps at which records were lost.
 
 The start is decided when it is durable. Without ``resetOffsetsOnStart`` that is when the positions are committed to the
-group. With it, that is when batch 0 stands in Spark's log of offsets: before, a restart cannot know of the first run and
-is a first start again. Where it starts at the latest offsets, it may skip what arrived before it.
+group. With it, that is when batch 0 stands in Spark's log of offsets: before, a restart knows of no first run, and is a
+first start again. Where it starts at the latest offsets, it may skip what arrived before it.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def test_after_a_crash_at_any_step_a_query_goes_on_where_it_started(
     assert verdict == "ok"
 
 
-SPARK_LIMIT = 100
+SPARK_LIMIT = 400
 """Offsets of a batch of Spark's: fewer than arrive between two runs."""
 SLOW = pytest.mark.slow
 
