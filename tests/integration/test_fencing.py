@@ -179,6 +179,7 @@ def test_a_query_that_is_alone_without_its_coordinator_stops_too_and_goes_on_whe
     assert_stopped(alone, cut_at + GIVES_UP_S, healed_at)
 
 
+@SLOW
 def test_a_query_whose_callback_blocks_its_member_stops_when_its_session_ends_and_comes_back(
     kafka: CutKafka,
     topic: str,
