@@ -42,6 +42,8 @@ def main(place: str) -> None:
         .config("spark.driver.memory", "512m")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "1")
+        # When each batch was planned is the time of its file in the log of offsets: none is deleted.
+        .config("spark.sql.streaming.minBatchesToRetain", "100000")
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
     )

@@ -1,0 +1,112 @@
+"""A member that the group has given up plans nothing before it has joined again. On the fake."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from spark_group_source.errors import GroupError
+from spark_group_source.testing.fake import FakeKafka, Fault
+from tests.contract.conftest import POLL, Bench, Query, eventually
+
+SESSION_S, SLACK_S = 1.0, 0.3
+NO_NEWS = {"kafka_session_timeout_ms": "60000", "kafka_heartbeat_interval_ms": "20000"}
+"""All heartbeats of the test go well: there is one at most."""
+QUICK = {
+    "kafka_session_timeout_ms": f"{SESSION_S * 1000:.0f}",
+    "kafka_heartbeat_interval_ms": "100",
+    "groupCommit_timeoutMs": "200",
+}
+FOR_EVER = 100_000
+NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID = 16, 22, 25, 82
+
+
+def joins_again(query: Query, fake: FakeKafka, joins: int) -> None:
+    """Waits until the member asks to join; nothing may be planned until then."""
+
+    def joining() -> bool:
+        planned = query.poll()
+        assert not planned, f"planned before the member has joined again: {[str(each) for each in planned]}"
+        return fake.asked("JoinGroup") > joins
+
+    eventually(joining, "the member to join again")
+
+
+def assert_read_once(query: Query, each: int) -> None:
+    """The query has read the first ``each`` offsets of all partitions, in order and without a gap."""
+    at = dict.fromkeys(range(4), 0)
+    for part in query.read:
+        assert part.start == at[part.partition], f"{part} begins elsewhere than at {at[part.partition]}"
+        at[part.partition] = part.end
+    assert at == dict.fromkeys(range(4), each)
+
+
+@pytest.mark.parametrize(
+    ("errno", "static"),
+    [
+        pytest.param(ILLEGAL_GENERATION, False, id="ILLEGAL_GENERATION"),
+        pytest.param(UNKNOWN_MEMBER_ID, False, id="UNKNOWN_MEMBER_ID"),
+        pytest.param(UNKNOWN_MEMBER_ID, True, id="UNKNOWN_MEMBER_ID of a static member"),
+        pytest.param(FENCED_INSTANCE_ID, True, id="FENCED_INSTANCE_ID"),
+    ],
+)
+def test_after_a_commit_that_says_the_membership_is_over_nothing_is_planned_before_the_next_join(
+    on_fake: Bench, fake: FakeKafka, errno: int, static: bool
+) -> None:
+    on_fake.produce(5, 5, 5, 5)
+    query = on_fake.start(None, **NO_NEWS, **({"kafka_group_instance_id": "one"} if static else {}))
+    query.begin()
+    on_fake.produce(3, 3, 3, 3)
+    member_id, joins, may_join = query.me.member_id, fake.asked("JoinGroup"), threading.Event()
+    fake.next("OffsetCommit", Fault(error=errno))
+    fake.next("JoinGroup", Fault(hold=may_join))
+    query.finish()
+    try:
+        joins_again(query, fake, joins)
+        for _ in range(5):
+            assert not query.poll(), "planned while the join was not answered"
+    except GroupError:
+        if errno != FENCED_INSTANCE_ID:
+            raise
+        return  # another query has the place of this one, which may fail, and must not read
+    finally:
+        may_join.set()
+    if errno == UNKNOWN_MEMBER_ID:
+        fake.expire(on_fake.group, member_id)
+    query.begin()
+    query.finish()
+    eventually(lambda: not query.poll() and on_fake.committed() == dict.fromkeys(range(4), 8), "the commit of all")
+    assert_read_once(query, 8)
+
+
+@pytest.mark.parametrize(
+    "fault", [Fault(error=NOT_COORDINATOR), Fault(drop="before"), Fault(silent=True)], ids=["moved", "cut", "silent"]
+)
+def test_a_member_whose_session_has_ended_unheard_plans_nothing_before_the_next_join(
+    on_fake: Bench, fake: FakeKafka, fault: Fault
+) -> None:
+    on_fake.produce(5, 5, 5, 5)
+    query = on_fake.start(None, **QUICK)
+    query.begin()
+    for api in ("Heartbeat", "OffsetCommit"):
+        fake.next(api, fault, times=FOR_EVER)
+    fake.next("JoinGroup", Fault(error=NOT_COORDINATOR), times=FOR_EVER)
+    ended_at = time.monotonic() + SESSION_S + SLACK_S
+    query.finish()
+    on_fake.produce(1, 1, 1, 1)
+    while (asked_at := time.monotonic()) < ended_at + SESSION_S:
+        if planned := query.poll():
+            # What is planned within the session is in order.
+            late = f"{[str(each) for each in planned]} {asked_at - ended_at:.1f} s after the end of the session"
+            assert asked_at < ended_at, late
+            query.finish()
+            on_fake.produce(1, 1, 1, 1)
+        time.sleep(POLL)
+    fake.clear_faults()
+    query.begin()
+    query.finish()
+    ends = {number: log.end for number, log in fake.logs[on_fake.topic].items()}
+    eventually(lambda: not query.poll() and on_fake.committed() == ends, "the commit of all")
+    assert_read_once(query, ends[0])

@@ -1,0 +1,143 @@
+"""Runs one query without Spark, so that it starts in a second: drives the source's reader as Spark's engine does.
+
+The argument is a directory with ``settings.json``. The checkpoint has two logs, as Spark's: a batch is in ``offsets``
+before it is read and in ``commits`` when it is completed. The order of the calls is that of Spark 4.3, where it was
+looked at. Each attempt at a batch is written to ``rows/BATCH-ATTEMPT.json`` before the batch may end.
+
+What happens is told in the file ``events``; at each event in ``pause`` of the settings the process waits for a file of
+that name, or to be killed. A file ``stop`` ends the query in order when it is idle.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from spark_group_source.group.member import Member
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.spark.input_partitions import Application
+from spark_group_source.spark.schema import source_schema
+from spark_group_source.spark.stream import GroupStreamReader
+
+POLL_S = 0.02
+
+Offset = dict[str, Any]
+
+
+class Log:
+    """One of the logs in a checkpoint: a file for each batch, which is there as a whole or not at all."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def latest(self) -> int:
+        """The last batch; -1 where there is none."""
+        return max((int(each.name) for each in self._directory.glob("[0-9]*") if not each.suffix), default=-1)
+
+    def add(self, batch: int, offset: Offset) -> None:
+        write(self._directory / str(batch), offset)
+
+    def get(self, batch: int) -> Offset:
+        found: Offset = json.loads((self._directory / str(batch)).read_text())
+        return found
+
+
+def write(path: Path, what: object) -> None:
+    """Writes the file at once."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(what))
+    partial.rename(path)
+
+
+class MicroBatches:
+    """One run of a query."""
+
+    def __init__(self, work: Path) -> None:
+        self._work = work
+        settings = json.loads((work / "settings.json").read_text())
+        checkpoint = Path(settings["checkpoint"])
+        self._pause = set(settings["pause"])
+        self._offsets, self._commits = Log(checkpoint / "offsets"), Log(checkpoint / "commits")
+        self._rows = checkpoint / "rows"
+        self._rows.mkdir(exist_ok=True)
+        self._reader = GroupStreamReader(parse_options(settings["options"]), source_schema(False), Application())
+        self._ran = 0
+        self._last_event = ""
+
+    def happened(self, event: str) -> None:
+        """Tells of it, and waits where that was asked for."""
+        if event != self._last_event:  # an idle query is polled for ever
+            with (self._work / "events").open("a") as events:
+                events.write(event + "\n")
+        self._last_event = event
+        while event in self._pause and not (self._work / event).exists():
+            time.sleep(POLL_S)
+
+    def run(self) -> None:
+        """Replays the last batch if it was not completed, then runs one after the other."""
+        batch = self._offsets.latest()
+        if batch > self._commits.latest():
+            self._run(batch)
+        while not (batch == self._advance(batch) and (self._work / "stop").exists()):
+            batch = self._offsets.latest()
+        self._reader.stop()
+
+    def _advance(self, batch: int) -> int:
+        """Runs the next batch if there is one; returns the last that is completed."""
+        start = self._offsets.get(batch) if batch >= 0 else self._initial()
+        if batch < 0:
+            self.happened("started")
+        end = self._reader.latestOffset(start, self._reader.getDefaultReadLimit())
+        if batch >= 0 and json.dumps(end) == json.dumps(start):
+            self.happened(f"idle {batch}")
+            time.sleep(POLL_S)
+            return batch
+        self._offsets.add(batch + 1, end)
+        if batch >= 0:
+            self._reader.commit(start)
+        self._run(batch + 1)
+        return batch + 1
+
+    def _run(self, batch: int) -> None:
+        start = self._offsets.get(batch - 1) if batch else self._initial()
+        found: list[tuple[int, int]] = []
+        for task in self._reader.partitions(start, self._offsets.get(batch)):
+            for rows in self._reader.read(task):
+                places = rows.select(["partition", "offset"]).to_pydict()
+                found += zip(places["partition"], places["offset"], strict=True)
+        attempt = len(list(self._rows.glob(f"{batch}-*.json")))
+        write(self._rows / f"{batch}-{attempt}.json", found)
+        self._ran += 1
+        self.happened(f"read {batch}")
+        self.happened(f"read a batch, number {self._ran} of this run")
+        self._commits.add(batch, {})
+        self.happened(f"completed {batch}")
+
+    def _initial(self) -> Offset:
+        found: Offset = json.loads(json.dumps(self._reader.initialOffset()))
+        return found
+
+
+def main(place: str) -> None:
+    """Ends when it is told to stop; its error is this process' error."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    batches = MicroBatches(Path(place))
+    start = Member.start
+
+    def start_later(member: Member, topics: Collection[str]) -> None:
+        batches.happened("joining")
+        start(member, topics)
+
+    with mock.patch.object(Member, "start", start_later):
+        batches.run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
