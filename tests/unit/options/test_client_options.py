@@ -191,9 +191,13 @@ def test_how_records_are_fetched_reaches_the_tasks() -> None:
 
 
 def test_a_first_pause_or_wait_beyond_the_longest_is_the_longest() -> None:
-    parsed = parse_options(
-        GOOD | {"kafka.reconnect.backoff.ms": "5000", "kafka.socket.connection.setup.timeout.ms": "60000"}
-    )
+    given = {
+        "kafka.reconnect.backoff.ms": "5000",
+        "kafka.reconnect.backoff.max.ms": "1000",
+        "kafka.socket.connection.setup.timeout.ms": "60000",
+        "kafka.socket.connection.setup.timeout.max.ms": "30000",
+    }
+    parsed = parse_options(GOOD | given)
     assert (parsed.reconnect_backoff, parsed.connect_timeout) == (1.0, 30.0)
 
 
