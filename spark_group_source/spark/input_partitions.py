@@ -14,6 +14,7 @@ from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.options.wire import wire_options
+from spark_group_source.spark.plain_errors import plain_errors
 from spark_group_source.spark.planning import tasks
 from spark_group_source.spark.python_worker import ready_for_the_next_task
 from spark_group_source.spark.schema import columns_of
@@ -88,5 +89,6 @@ def read_task(partition: TaskPartition) -> Iterator[pa.RecordBatch]:
     """The rows of one task, as Arrow record batches."""
     from spark_group_source.fetch.reader import read  # the driver decodes nothing
 
-    yield from read(partition.task)
+    with plain_errors():
+        yield from read(partition.task)
     ready_for_the_next_task()

@@ -12,6 +12,7 @@ from spark_group_source.options.modes import ignored
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.spark.batch import GroupBoundedReader
 from spark_group_source.spark.input_partitions import Application
+from spark_group_source.spark.plain_errors import plain_errors
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
 
@@ -28,7 +29,8 @@ class GroupSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         # Spark constructs the source at load(), so this is where bad options are refused.
-        self._parsed = parse_options(options)
+        with plain_errors():
+            self._parsed = parse_options(options)
 
     @classmethod
     def name(cls) -> str:
@@ -43,6 +45,7 @@ class GroupSource(DataSource):
         """The reader of one streaming query."""
         return GroupStreamReader(self._parsed, schema, self.application)
 
+    @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of one bounded read.
 
