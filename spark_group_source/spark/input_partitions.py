@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+CLIENT_ID_LENGTH = 150
+"""Characters of a client id that name the application and the topics."""
+
+
 class Application(NamedTuple):
     """The Spark application that a query runs in."""
 
@@ -60,12 +64,16 @@ class Tasks:
         return wire_options(self._options, self._client_id())
 
     def _client_id(self) -> str:
-        """Names the query in Kafka's tools: the option, or application, topics and process."""
+        """Names the query in Kafka's tools: the option, or application, topics, the application's id and process.
+
+        The application's id tells a query that another one of its application is in its group.
+        """
         if self._options.client_id:
             return self._options.client_id
         topics = "-".join(self._options.topics) or self._options.topic_pattern
-        name = f"{self._application.name}-{topics}-{os.getpid()}"
-        return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:200]
+        process = "-".join(filter(None, [self._application.id, str(os.getpid())]))
+        name = f"{self._application.name}-{topics}"[:CLIENT_ID_LENGTH]
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{name}-{process}")
 
     def _task(self, ranges: list[OffsetRange], schema: pa.Schema, wire: WireOptions) -> FetchTask:
         return FetchTask(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import pytest
 from pyspark.util import handle_worker_exception
@@ -93,7 +93,7 @@ def test_errors_that_are_not_this_packages_pass_as_they_are() -> None:
 
 
 def test_a_read_that_is_given_up_is_no_error() -> None:
-    def rows() -> Iterator[int]:
+    def rows() -> Generator[int, None, None]:
         with plain_errors():
             yield 1
 
