@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
@@ -55,9 +56,15 @@ class GroupSource(DataSource):
         return GroupBoundedReader(self._parsed, schema, self.application, ignored(self.options))
 
 
+_registered: weakref.WeakKeyDictionary[SparkSession, Application] = weakref.WeakKeyDictionary()
+"""Sessions that know the source: Spark warns of one that is registered again."""
+
+
 def register(spark: SparkSession) -> None:
     """Makes ``format("kafka-group")`` known to a Spark session. Repeating it does no harm."""
     # The session is out of reach in the processes that Spark makes readers in: what it says travels with the class.
     conf = spark.conf
     application = Application(conf.get("spark.app.name", "pyspark") or "", conf.get("spark.app.id", "") or "")
-    spark.dataSource.register(type(GroupSource.__name__, (GroupSource,), {"application": application}))
+    if _registered.get(spark) != application:
+        spark.dataSource.register(type(GroupSource.__name__, (GroupSource,), {"application": application}))
+        _registered[spark] = application
