@@ -35,7 +35,9 @@ def main(arguments: list[str] | None = None) -> int:
         say(str(error))
         return 1
     args.output.write_text(page(args.group, history), encoding="utf-8")
-    say(f"{args.output}: {len(history.moments)} look(s), lag {history.moments[-1].lag():,}")
+    last = history.moments[-1]
+    lag = "unknown" if last.sample.unknown() else f"{last.lag():,}"
+    say(f"{args.output}: {len(history.moments)} look(s), lag {lag}")
     return 0
 
 

@@ -12,6 +12,7 @@ from report import charts
 from report.watch import History, Moment
 from spark_group_source.lag.rates import Rates, RateWindow
 from spark_group_source.lag.report import LagReport, duration
+from spark_group_source.listing import names
 
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 1120px; margin: 24px auto; padding: 0 20px }
@@ -58,9 +59,10 @@ def _tiles(group: str, history: History) -> str:
     for each in history.moments:
         rates = window.add(each.sample)
     last = history.moments[-1].sample
-    report = LagReport(group, "", last.at, last.partitions(), rates)
+    report = LagReport(group, "", last.at, last.partitions(), rates, unknown=last.unknown())
     worst = report.largest
-    tiles = [(f"{report.total:,}", f"lag in {len(report.partitions)} partition(s)")]
+    least = "≥ " * bool(report.unknown)
+    tiles = [(f"{least}{report.total:,}", f"lag in {len(report.partitions)} partition(s)")]
     if worst is not None and worst.lag:
         tiles.append((f"{worst.lag:,}", f"most, in {worst.tp}"))
     if rates.processed is not None and rates.arrived is not None:
@@ -81,6 +83,9 @@ def _warnings(history: History) -> Iterable[str]:
     idle = {each.tp for each in last.sample.partitions() if each.lag} - last.owners().keys()
     if idle and last.group.state in ("Stable", "Empty"):
         yield f"<p class='warn'>{len(idle)} partition(s) with lag belong to no member now.</p>"
+    if unknown := last.sample.unknown():
+        text = f"The lag of {len(unknown)} partition(s) is unknown: no leader told where {names(unknown)} ends."
+        yield f"<p class='warn'>{_safe(text)}</p>"
     if history.failures:
         failed = f"{len(history.failures)} look(s) failed, the last with: {history.failures[-1]}"
         yield f"<p class='warn'>{_safe(failed)}</p>"

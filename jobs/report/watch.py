@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,9 +29,9 @@ class Moment:
         """Member id by partition."""
         return {tp: each.member_id for each in self.group.members for tp in each.partitions}
 
-    def lag(self) -> int:
-        """Of all partitions."""
-        return sum(each.lag for each in self.sample.partitions())
+    def lag(self) -> float:
+        """Of all partitions; NaN if the lag of one is unknown."""
+        return math.nan if self.sample.unknown() else sum(each.lag for each in self.sample.partitions())
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ class LagListener(StreamingQueryListener):
         if not self._wanted(run):
             return
         rates = run.windows.setdefault(source, RateWindow()).add(sample)
-        report = LagReport(run.query, run.id, sample.at, sample.partitions(), rates, source, group)
+        report = LagReport(run.query, run.id, sample.at, sample.partitions(), rates, source, group, sample.unknown())
         for sink in self._sinks:
             try:
                 sink(report)

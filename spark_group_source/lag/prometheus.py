@@ -25,10 +25,17 @@ OF_PARTITIONS: dict[str, tuple[str, Callable[[PartitionLag], int]]] = {
     "log_end_offset": ("Next offset to be written, or with read_committed the last stable one.", lambda each: each.end),
 }
 OF_SOURCES: dict[str, tuple[str, Callable[[LagReport], float | None]]] = {
-    "lag_sum_offsets": ("Offsets still to be processed in all partitions.", lambda each: each.total),
+    "lag_sum_offsets": (
+        "Offsets still to be processed in all partitions.",
+        lambda each: None if each.unknown else each.total,
+    ),
     "lag_max_offsets": (
         "Offsets still to be processed where most are.",
-        lambda each: each.largest.lag if each.largest else None,
+        lambda each: each.largest.lag if each.largest and not each.unknown else None,
+    ),
+    "unknown_lag_partitions": (
+        "Partitions whose lag is unknown, as no leader told the end of the log.",
+        lambda each: len(each.unknown),
     ),
     "processed_offsets_per_second": ("Processed a second, over the last minute.", lambda each: each.rates.processed),
     "arrived_offsets_per_second": ("Arrived a second, over the last minute.", lambda each: each.rates.arrived),

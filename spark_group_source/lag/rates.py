@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_group_source.lag.sample import Sample
 from spark_group_source.offsets import Offsets
@@ -50,7 +50,10 @@ class RateWindow:
             processed = before.processed + _advance(self._last.positions, sample.positions)
             arrived = before.arrived + _advance(self._last.ends, sample.ends)
             self._marks.append(_Mark(sample.at, processed, arrived))
-        self._last = sample
+        # An end that nobody told now is compared when it is known again: what arrived meanwhile counts then.
+        before_ends = self._last.ends if self._last else {}
+        kept = {tp: before_ends[tp] for tp in sample.unknown() if tp in before_ends}
+        self._last = replace(sample, ends={**kept, **sample.ends})
         while len(self._marks) > 2 and self._marks[1].at <= sample.at - self._seconds:
             self._marks.popleft()
         first, last = self._marks[0], self._marks[-1]

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from spark_group_source.lag.rates import Rates
 from spark_group_source.lag.sample import PartitionLag
+from spark_group_source.listing import names
+from spark_group_source.offsets import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,8 @@ class LagReport:
         source: number of the source within the query, as in its progress.
         group: the consumer group, where lag was looked up in the group; ``None`` where it is what the progress tells.
         at: when it was so, in seconds since 1970.
-        partitions: sorted by topic and number.
+        partitions: those whose lag is known, sorted by topic and number.
+        unknown: those whose lag is unknown, because no leader told the end of the log.
     """
 
     query: str
@@ -29,23 +32,26 @@ class LagReport:
     rates: Rates = field(default_factory=Rates)
     source: int = 0
     group: str | None = None
+    unknown: tuple[TopicPartition, ...] = ()
 
     @property
     def total(self) -> int:
-        """Offsets still to be processed, in all partitions."""
+        """Offsets still to be processed, in all partitions; with ``unknown`` ones it is at least that many."""
         return sum(each.lag for each in self.partitions)
 
     @property
     def largest(self) -> PartitionLag | None:
-        """The partition that is furthest behind; ``None`` where there are no partitions."""
+        """The partition that is furthest behind, of those known; ``None`` if there are none."""
         return max(self.partitions, key=lambda each: each.lag, default=None)
 
     @property
     def catch_up(self) -> float | None:
         """Seconds until nothing is left at these rates: infinite where records arrive as fast as they are processed.
 
-        ``None`` while the rates are not known.
+        ``None`` while the rates are not known, or the lag of a partition.
         """
+        if self.unknown:
+            return None
         if not self.total:
             return 0.0
         if self.rates.processed is None or self.rates.arrived is None:
@@ -55,10 +61,13 @@ class LagReport:
 
     def __str__(self) -> str:
         worst = self.largest
-        if worst is None:
+        if worst is None and not self.unknown:
             return f"{self.query}: no partitions"
-        text = f"{self.query}: lag {self.total:,} in {len(self.partitions)} partition(s)"
-        if worst.lag:
+        text = f"{self.query}: lag {'at least ' * bool(self.unknown)}{self.total:,}"
+        text += f" in {len(self.partitions)} partition(s)"
+        if self.unknown:
+            text += f", unknown in {len(self.unknown)} ({names(self.unknown)})"
+        if worst is not None and worst.lag:
             text += f", most in {worst.tp} ({worst.lag:,})"
         if self.rates.processed is not None and self.rates.arrived is not None:
             text += f", {self.rates.processed:,.0f}/s processed, {self.rates.arrived:,.0f}/s arrived"

@@ -28,7 +28,7 @@ class PartitionLag:
 class Sample:
     """What one look found at time ``at``, in seconds since 1970.
 
-    A partition whose log's end is not known is in ``positions`` alone, and has no lag.
+    A partition whose leader did not tell the end of its log is in ``positions`` alone: its lag is unknown.
     """
 
     at: float
@@ -39,3 +39,7 @@ class Sample:
         """The lag of each partition, sorted by topic and number."""
         known = sorted(self.positions.keys() & self.ends.keys())
         return tuple(PartitionLag(tp, self.positions[tp], self.ends[tp]) for tp in known)
+
+    def unknown(self) -> tuple[TopicPartition, ...]:
+        """The partitions whose lag is unknown, sorted."""
+        return tuple(sorted(self.positions.keys() - self.ends.keys()))

@@ -11,6 +11,7 @@ from typing import Any
 from spark_group_source.errors import OptionError
 from spark_group_source.offsets import numbers_by_topic
 from spark_group_source.options.bounds import check_start
+from spark_group_source.options.following import with_following_defaults
 from spark_group_source.options.refused import refusal
 from spark_group_source.options.security import check_security
 from spark_group_source.options.table import OPTIONS, SourceOptions
@@ -53,7 +54,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
                 f"Option '{option.name}' is missing.", f"Give it with .option('{option.name}', ...): {option.doc}"
             )
     _check_topics(values)
-    return _checked(SourceOptions(**values))
+    return _checked(SourceOptions(**with_following_defaults(values)))
 
 
 def _unknown(key: str) -> OptionError:
@@ -88,11 +89,12 @@ def _check_topics(given: Collection[str]) -> None:
 
 
 def _checked(options: SourceOptions) -> SourceOptions:
-    if options.heartbeat_interval * 3 > options.session_timeout:
+    if options.heartbeat_interval >= options.session_timeout:
         raise OptionError(
-            f"Option 'kafka.heartbeat.interval.ms' is {options.heartbeat_interval * 1000:.0f}, more than a third of"
-            f" 'kafka.session.timeout.ms' ({options.session_timeout * 1000:.0f}).",
-            "A late heartbeat would end the session: lower the interval or raise the timeout.",
+            f"Option 'kafka.heartbeat.interval.ms' is {options.heartbeat_interval * 1000:.0f}, and"
+            f" 'kafka.session.timeout.ms' {options.session_timeout * 1000:.0f}.",
+            "The session would end before the next heartbeat. Set the interval to a third of the timeout, or leave it"
+            " out.",
         )
     if options.fetch_max_wait >= options.request_timeout:
         raise OptionError(

@@ -188,7 +188,7 @@ OPTIONS: tuple[Option, ...] = (
         "Assignors by preference: names, Java classes, module:Class.",
     ),
     Option("kafka.session.timeout.ms", "session_timeout", milliseconds, "Silence after which a member is dead."),
-    Option("kafka.heartbeat.interval.ms", "heartbeat_interval", milliseconds, "Time between heartbeats."),
+    Option("kafka.heartbeat.interval.ms", "heartbeat_interval", milliseconds, "Time between heartbeats; see above."),
     Option("kafka.max.poll.interval.ms", "max_poll_interval", milliseconds, "Longest hand-over of partitions."),
     Option("kafka.request.timeout.ms", "request_timeout", milliseconds, "Longest wait for one answer."),
     Option("kafka.retry.backoff.ms", "retry_backoff", milliseconds, "First pause before another try; it doubles."),

@@ -29,6 +29,7 @@ from spark_group_source.query.resolution import check_names
 from spark_group_source.query.retry import Retry
 from spark_group_source.query.run_target import RunTarget
 from spark_group_source.query.share import Share
+from spark_group_source.query.shared_group import warn_if_shared
 from spark_group_source.query.start_check import StartCheck
 from spark_group_source.query.topic_ids import TopicIds
 from spark_group_source.wire.cluster import Cluster
@@ -50,6 +51,7 @@ class Driver:
     ) -> None:
         self._options = options
         self._clock = clock
+        self._names = wire.client_id, application_id
         self._settings = group_settings(options)
         timings = Timings()
         cluster = Cluster(wire)
@@ -109,6 +111,7 @@ class Driver:
                 self._settings.group_id,
                 self._settings.session_timeout,
             )
+        warn_if_shared(self._own.offsets, self._settings.group_id, *self._names, self._clock)
 
     def freeze_target(self) -> None:
         """From here on the query reads up to what the log holds now, in all partitions, and no further."""

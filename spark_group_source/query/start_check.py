@@ -75,13 +75,17 @@ class StartCheck:
         return {name for name in wanted if name not in topics or topics[name].error}
 
     def _find(self, deadline: Deadline) -> dict[str, Topic]:
-        """The topics there are; a wrong address is told long before the time is up."""
+        """The topics there are; a wrong address is logged long before the time is up."""
         try:
             return self._subscription.find(self._cluster, deadline.at_most(SILENT))
         except BrokerUnavailable as error:
             if deadline.expired():
                 raise
-            log.warning("no broker answers yet, and tried on for %.0f s: %s", deadline.remaining(), error.happened)
+            log.warning(
+                "no broker has answered yet; the query fails in %.0f s if none does: %s",
+                deadline.remaining(),
+                error.happened,
+            )
         return self._subscription.find(self._cluster, deadline)
 
     def _named(self, before: frozenset[TopicPartition]) -> list[str]:

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from spark_group_source.options.modes import check_bounded
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.spark.input_partitions import Application, TaskPartition, Tasks, read_task
+from spark_group_source.spark.plain_errors import plain_errors
 from spark_group_source.spark.runner import log_to_stderr
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class GroupBoundedReader(DataSourceReader):
         self._ignored = ignored
         self._planned: list[InputPartition] | None = None
 
+    @plain_errors()
     def partitions(self) -> list[InputPartition]:
         """The tasks of the read. Where it starts and ends is looked up in the first call, and holds.
 

@@ -14,6 +14,7 @@ from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.options.wire import wire_options
+from spark_group_source.spark.plain_errors import plain_errors
 from spark_group_source.spark.planning import tasks
 from spark_group_source.spark.python_worker import ready_for_the_next_task
 from spark_group_source.spark.schema import columns_of
@@ -21,6 +22,10 @@ from spark_group_source.wire.settings import WireOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+CLIENT_ID_LENGTH = 150
+"""Characters of a client id that name the application and the topics."""
 
 
 class Application(NamedTuple):
@@ -59,12 +64,16 @@ class Tasks:
         return wire_options(self._options, self._client_id())
 
     def _client_id(self) -> str:
-        """Names the query in Kafka's tools: the option, or application, topics and process."""
+        """Names the query in Kafka's tools: the option, or application, topics, the application's id and process.
+
+        The application's id tells a query that another one of its application is in its group.
+        """
         if self._options.client_id:
             return self._options.client_id
         topics = "-".join(self._options.topics) or self._options.topic_pattern
-        name = f"{self._application.name}-{topics}-{os.getpid()}"
-        return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:200]
+        process = "-".join(filter(None, [self._application.id, str(os.getpid())]))
+        name = f"{self._application.name}-{topics}"[:CLIENT_ID_LENGTH]
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{name}-{process}")
 
     def _task(self, ranges: list[OffsetRange], schema: pa.Schema, wire: WireOptions) -> FetchTask:
         return FetchTask(
@@ -88,5 +97,6 @@ def read_task(partition: TaskPartition) -> Iterator[pa.RecordBatch]:
     """The rows of one task, as Arrow record batches."""
     from spark_group_source.fetch.reader import read  # the driver decodes nothing
 
-    yield from read(partition.task)
+    with plain_errors():
+        yield from read(partition.task)
     ready_for_the_next_task()

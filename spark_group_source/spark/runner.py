@@ -7,6 +7,9 @@ import os
 import signal
 import sys
 import threading
+from typing import Any
+
+from spark_group_source.spark.drivers_stderr import DriversStderr
 
 ORPHAN_LOOK_S = 1.0
 """Seconds between two looks whether the JVM is still there."""
@@ -31,10 +34,13 @@ def leave_on_sigterm() -> None:
 
 
 def finish_leaving() -> None:
-    """From here on SIGTERM is ignored.
+    """From here on SIGTERM is ignored, and the log goes to the driver's stderr itself.
 
     A JVM that dies closes the runner's socket, too: the runner may be leaving already when its parent's death is seen.
     """
+    for handler in logging.getLogger("spark_group_source").handlers:
+        if isinstance(handler, _Console):
+            handler.leave_pipe()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
@@ -52,7 +58,24 @@ def log_to_stderr() -> None:
     package = logging.getLogger("spark_group_source")
     if package.handlers or logging.getLogger().handlers:
         return
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Console()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%y/%m/%d %H:%M:%S"))
     package.addHandler(handler)
     package.setLevel(logging.INFO)
+
+
+class _Console(logging.StreamHandler[Any]):
+    """Writes to this process' stderr, a pipe that the JVM copies to its own stderr.
+
+    ``Process.destroy()`` in the JVM sends SIGTERM and closes its end of that pipe at once, so the last lines of a query
+    would be lost. They go another way, which is opened at the start: a dead JVM has none.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self._last = DriversStderr(os.getppid())
+
+    def leave_pipe(self) -> None:
+        """Writes past the pipe from here on."""
+        if self._last.ways:
+            self.setStream(self._last)

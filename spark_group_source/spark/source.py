@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from spark_group_source.options.modes import ignored
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.spark.batch import GroupBoundedReader
 from spark_group_source.spark.input_partitions import Application
+from spark_group_source.spark.plain_errors import plain_errors
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
 
@@ -28,7 +30,8 @@ class GroupSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         # Spark constructs the source at load(), so this is where bad options are refused.
-        self._parsed = parse_options(options)
+        with plain_errors():
+            self._parsed = parse_options(options)
 
     @classmethod
     def name(cls) -> str:
@@ -43,6 +46,7 @@ class GroupSource(DataSource):
         """The reader of one streaming query."""
         return GroupStreamReader(self._parsed, schema, self.application)
 
+    @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of one bounded read.
 
@@ -52,9 +56,15 @@ class GroupSource(DataSource):
         return GroupBoundedReader(self._parsed, schema, self.application, ignored(self.options))
 
 
+_registered: weakref.WeakKeyDictionary[SparkSession, Application] = weakref.WeakKeyDictionary()
+"""Sessions that know the source: Spark warns of one that is registered again."""
+
+
 def register(spark: SparkSession) -> None:
     """Makes ``format("kafka-group")`` known to a Spark session. Repeating it does no harm."""
     # The session is out of reach in the processes that Spark makes readers in: what it says travels with the class.
     conf = spark.conf
     application = Application(conf.get("spark.app.name", "pyspark") or "", conf.get("spark.app.id", "") or "")
-    spark.dataSource.register(type(GroupSource.__name__, (GroupSource,), {"application": application}))
+    if _registered.get(spark) != application:
+        spark.dataSource.register(type(GroupSource.__name__, (GroupSource,), {"application": application}))
+        _registered[spark] = application

@@ -17,6 +17,7 @@ from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.modes import check_stream
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.spark.input_partitions import Application, TaskPartition, Tasks, read_task
+from spark_group_source.spark.plain_errors import plain_errors
 from spark_group_source.spark.runner import finish_leaving, leave_on_sigterm, log_to_stderr
 from spark_group_source.spark.schema import columns_of
 
@@ -63,6 +64,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limit = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
+    @plain_errors()
     def initialOffset(self) -> dict[str, Any]:
         """The empty offset: where partitions start is known once they are owned, and never from here.
 
@@ -75,6 +77,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check()
         return BatchOffset().as_json()
 
+    @plain_errors()
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         """The end of the next batch, or ``start`` unchanged. ``start`` is the end of the last completed batch.
 
@@ -94,6 +97,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             report.setdefault(tp.topic, {})[str(tp.partition)] = end
         return report or None
 
+    @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Tasks of the batch that ends at ``end``: its ranges stand there, whatever the group says now."""
         batch = self._position = self._parse(end)
@@ -108,6 +112,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, TaskPartition), partition
         yield from read_task(partition)
 
+    @plain_errors()
     def commit(self, end: dict[str, Any]) -> None:
         """Spark has completed everything up to ``end``."""
         if self._driver is not None:

@@ -81,12 +81,12 @@ def run_available_now(
 ) -> Callable[..., DataFrame]:
     """Runs a streaming DataFrame to its end, and returns its rows as a batch DataFrame.
 
-    ``run_available_now(frame, checkpoint=..., output_mode="append", timeout=120)``: each run has a checkpoint of its
+    ``run_available_now(frame, checkpoint=..., *, output_mode="append", timeout=120)``: each run has a checkpoint of its
     own where none is given. See :func:`spark_group_source.testing.available_now.run_available_now`.
     """
     from spark_group_source.testing import available_now
 
-    def run(frame: DataFrame, *, checkpoint: str | Path | None = None, **how: Any) -> DataFrame:
+    def run(frame: DataFrame, checkpoint: str | Path | None = None, **how: Any) -> DataFrame:
         place = checkpoint or tmp_path_factory.mktemp("checkpoint")
         return available_now.run_available_now(frame, place, embedded_kafka, **how)
 

@@ -195,7 +195,7 @@ def _stamp(path: str | None, store: str) -> _Stamp:
     try:
         found = os.stat(path)
     except OSError as error:
-        raise _unreadable(path, store, error) from error
+        raise _unreadable(path, store, error) from None
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
@@ -243,11 +243,11 @@ def _trust(made: ssl.SSLContext, tls: Tls) -> None:
 def _choose(made: ssl.SSLContext, ciphers: tuple[str, ...]) -> None:
     try:
         made.set_ciphers(":".join(ciphers))
-    except ssl.SSLError as error:
+    except ssl.SSLError:
         raise OptionError(
             f"None of the suites in 'kafka.ssl.cipher.suites' is known to {ssl.OPENSSL_VERSION}.",
             "Write names such as TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, or leave it out.",
-        ) from error
+        ) from None
 
 
 def _password(tls: Tls) -> str:
@@ -264,10 +264,10 @@ def _explained(what: str, path: str, store: str) -> Iterator[None]:
         reason = "the key does not belong to the certificate" if mismatch else (error.reason or str(error))
         foreign = ssl_stores.kind(Path(path).read_bytes()[:8]) if path else None
         if foreign is not None:
-            raise OptionError(f"{what} is {foreign}, not PEM.", ssl_stores.conversion(store, foreign)) from error
-        raise OptionError(f"{what} cannot be used: {reason}.", _PEM) from error
+            raise OptionError(f"{what} is {foreign}, not PEM.", ssl_stores.conversion(store, foreign)) from None
+        raise OptionError(f"{what} cannot be used: {reason}.", _PEM) from None
     except OSError as error:
-        raise _unreadable(path, store, error) from error
+        raise _unreadable(path, store, error) from None
     except ValueError:
         # Python's own, of a password; without it, as an error of its encoding holds the text.
         raise OptionError(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import html.parser
 import itertools
+import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -140,6 +142,17 @@ def test_the_page_needs_nothing_else_and_names_members_partitions_and_lag() -> N
     assert all(each.startswith("data:image/png;base64,") for each in found.loads)
     assert {"client-a", "client-b", "7,650,321", "22,950,963", "client-b at 10.0.0.1"} <= set(found.text)
     assert "Stable, 2 member(s) by cooperative-sticky; 5 look(s) in 4 s" in " ".join(found.text)
+
+
+def test_a_partition_whose_lag_is_unknown_is_named_and_the_sum_is_not_said_to_be_all() -> None:
+    looks = many(3).moments
+    silent = TopicPartition("orders", 1)
+    ends = {tp: end for tp, end in looks[-1].sample.ends.items() if tp != silent}
+    looks[-1] = replace(looks[-1], sample=replace(looks[-1].sample, ends=ends))
+    text = Page(page(GROUP, History(looks))).text
+    assert f"≥ {2 * 7_650_321:,}" in text
+    assert "The lag of 1 partition(s) is unknown: no leader told where orders-1 ends." in text
+    assert math.isnan(looks[-1].lag())
 
 
 def test_names_of_clients_and_groups_cannot_write_into_the_page() -> None:

@@ -40,7 +40,7 @@ spark.kafka.clusters.<id>
 """What Spark's own source reads, besides the keys of Kafka's Java consumer."""
 
 DEFAULTS = {
-    "kafka.client.id": "application, topics and process",
+    "kafka.client.id": "application, topics, application id and process",
     "kafka.client.dns.lookup": "`use_all_dns_ips`",
     "kafka.group.id": "required in streams",
     "kafka.isolation.level": "`read_uncommitted`",

@@ -93,6 +93,16 @@ def test_a_topic_that_was_deleted_is_left_out(fake: FakeKafka) -> None:
         assert set(lags(seen.sample())) == {"t-0", "t-1"}
 
 
+def test_the_lag_of_a_partition_whose_leader_does_not_answer_is_unknown(fake: FakeKafka) -> None:
+    with closing(look(fake, 2.0)) as seen:
+        seen.sample()
+        fake.brokers[2].hung = True
+        sample = seen.sample()
+    fake.brokers[2].hung = False
+    told, silent = set(lags(sample)), {str(tp) for tp in sample.unknown()}
+    assert (told | silent, len(told), len(silent)) == ({"t-0", "t-1"}, 1, 1)
+
+
 def test_a_coordinator_that_has_moved_is_found(fake: FakeKafka) -> None:
     with closing(look(fake)) as seen:
         seen.sample()

@@ -22,7 +22,15 @@ def test_lag_is_the_end_less_the_position_and_never_negative() -> None:
 
 
 def test_a_partition_whose_end_or_position_is_not_known_has_no_lag() -> None:
-    assert Sample(0.0, {P0: 4}, {P1: 8}).partitions() == ()
+    found = Sample(0.0, {P0: 4}, {P1: 8})
+    assert (found.partitions(), found.unknown()) == ((), (P0,))
+
+
+def test_what_arrived_while_an_end_was_unknown_counts_when_it_is_known_again() -> None:
+    window = RateWindow()
+    window.add(sample(0.0, 0, 50))
+    assert window.add(Sample(1.0, {P0: 10}, {})) == Rates(10.0, 0.0)
+    assert window.add(sample(2.0, 20, 90)) == Rates(10.0, 20.0)
 
 
 def test_one_look_has_no_rates_and_two_have() -> None:

@@ -11,10 +11,12 @@ from spark_group_source.lag.report import LagReport, duration
 from spark_group_source.lag.sample import PartitionLag
 from spark_group_source.offsets import TopicPartition
 
+SILENT = TopicPartition("orders", 9)
 
-def report(*lags: int, rates: Rates = Rates()) -> LagReport:  # noqa: B008 -- it is frozen
+
+def report(*lags: int, rates: Rates = Rates(), unknown: bool = False) -> LagReport:  # noqa: B008 -- it is frozen
     partitions = tuple(PartitionLag(TopicPartition("orders", at), 100, 100 + lag) for at, lag in enumerate(lags))
-    return LagReport("to-lake", "run", 0.0, partitions, rates)
+    return LagReport("to-lake", "run", 0.0, partitions, rates, unknown=(SILENT,) if unknown else ())
 
 
 def test_lag_is_summed_and_the_partition_furthest_behind_is_named() -> None:
@@ -56,6 +58,12 @@ def test_time_to_catch_up_is_what_is_left_by_what_is_gained(
             report(7, rates=Rates(0.0, 2.0)),
             "to-lake: lag 7 in 1 partition(s), most in orders-0 (7), 0/s processed, 2/s arrived, not catching up",
         ),
+        (
+            report(7, rates=Rates(3.0, 2.0), unknown=True),
+            "to-lake: lag at least 7 in 1 partition(s), unknown in 1 (orders-9), most in orders-0 (7), 3/s processed,"
+            " 2/s arrived",
+        ),
+        (report(unknown=True), "to-lake: lag at least 0 in 0 partition(s), unknown in 1 (orders-9)"),
     ],
 )
 def test_its_text_is_one_line_for_the_log(found: LagReport, text: str) -> None:

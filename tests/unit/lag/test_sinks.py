@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,20 @@ def test_prometheus_reads_every_figure_of_a_report(tmp_path: Path) -> None:
         "processed_offsets_per_second": 20,
         "arrived_offsets_per_second": 5,
         "catch_up_seconds": 2,
+        "unknown_lag_partitions": 0,
+        "report_timestamp_seconds": 5,
+    }
+
+
+def test_while_the_lag_of_a_partition_is_unknown_there_is_no_sum_that_would_be_too_low(tmp_path: Path) -> None:
+    sink = PrometheusFile(tmp_path / "lag.prom")
+    sink(replace(report(30, rates=Rates(20.0, 5.0)), unknown=(TopicPartition("orders", 1),)))
+    found = metrics(tmp_path / "lag.prom")
+    assert found["lag_offsets", labels(topic="orders", partition="0")] == 30
+    assert {name: value for (name, which), value in found.items() if which == labels()} == {
+        "unknown_lag_partitions": 1,
+        "processed_offsets_per_second": 20,
+        "arrived_offsets_per_second": 5,
         "report_timestamp_seconds": 5,
     }
 
@@ -107,7 +122,7 @@ def test_every_metric_has_help_and_is_a_gauge_and_none_has_a_time(tmp_path: Path
     assert text.endswith("\n")
     with (tmp_path / "lag.prom").open() as lines:
         families = list(text_fd_to_metric_families(lines))
-    assert len(families) == 9
+    assert len(families) == 10
     assert all(each.documentation and each.type == "gauge" for each in families)
     # node_exporter refuses a whole file for one sample with a time.
     assert all(each.timestamp is None for family in families for each in family.samples)

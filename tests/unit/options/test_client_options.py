@@ -175,6 +175,11 @@ def test_a_client_id_that_is_not_given_names_application_topics_or_pattern_and_p
     assert Tasks(parsed, source_schema(False), Application("app")).wire().client_id == f"app-x.-y-{os.getpid()}"
 
 
+def test_a_long_client_id_keeps_the_applications_id_and_the_process() -> None:
+    long = Tasks(parse_options(GOOD | {"subscribe": "t" * 249}), source_schema(False), Application("app", "local-1"))
+    assert long.wire().client_id == f"app-{'t' * 146}-local-1-{os.getpid()}"
+
+
 def test_how_records_are_fetched_reaches_the_tasks() -> None:
     given = {
         "kafka.fetch.max.bytes": "8000000",
@@ -191,9 +196,13 @@ def test_how_records_are_fetched_reaches_the_tasks() -> None:
 
 
 def test_a_first_pause_or_wait_beyond_the_longest_is_the_longest() -> None:
-    parsed = parse_options(
-        GOOD | {"kafka.reconnect.backoff.ms": "5000", "kafka.socket.connection.setup.timeout.ms": "60000"}
-    )
+    given = {
+        "kafka.reconnect.backoff.ms": "5000",
+        "kafka.reconnect.backoff.max.ms": "1000",
+        "kafka.socket.connection.setup.timeout.ms": "60000",
+        "kafka.socket.connection.setup.timeout.max.ms": "30000",
+    }
+    parsed = parse_options(GOOD | given)
     assert (parsed.reconnect_backoff, parsed.connect_timeout) == (1.0, 30.0)
 
 

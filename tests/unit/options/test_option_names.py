@@ -73,9 +73,6 @@ NAMES = {
 
 ONLY_WITH = {
     "startingOffsetsFallback": {"startingOffsets": "committed"},
-    "kafka.heartbeat.interval.ms": {"kafka.session.timeout.ms": "200000"},
-    "kafka.session.timeout.ms": {},
-    "kafka.fetch.max.wait.ms": {"kafka.request.timeout.ms": "60000"},
 }
 WITHOUT = {"subscribePattern": "subscribe", "assign": "subscribe"}
 

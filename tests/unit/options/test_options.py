@@ -175,15 +175,18 @@ def test_limits_that_no_batch_can_meet_are_refused() -> None:
 
 
 def test_a_heartbeat_interval_that_would_end_sessions_is_refused() -> None:
-    with pytest.raises(OptionError, match="a third"):
-        parse_options(GOOD | {"kafka.session.timeout.ms": "6000", "kafka.heartbeat.interval.ms": "3000"})
+    with pytest.raises(
+        OptionError, match=r"'kafka.heartbeat.interval.ms' is 6000, and 'kafka.session.timeout.ms' 6000"
+    ):
+        parse_options(GOOD | {"kafka.session.timeout.ms": "6000", "kafka.heartbeat.interval.ms": "6000"})
+    assert parse_options(GOOD | {"kafka.session.timeout.ms": "6000", "kafka.heartbeat.interval.ms": "5999"})
 
 
 def test_a_fetch_that_would_be_given_up_before_its_answer_is_refused() -> None:
     with pytest.raises(
         OptionError, match=r"'kafka.fetch.max.wait.ms' is 30000.*'kafka.request.timeout.ms' 30000.*raise"
     ):
-        parse_options(GOOD | {"kafka.fetch.max.wait.ms": "30000"})
+        parse_options(GOOD | {"kafka.fetch.max.wait.ms": "30000", "kafka.request.timeout.ms": "30000"})
     assert parse_options(GOOD | {"kafka.fetch.max.wait.ms": "30000", "kafka.request.timeout.ms": "60000"})
 
 

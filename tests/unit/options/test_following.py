@@ -1,0 +1,93 @@
+"""Defaults follow the options that are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_group_source.options import values
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.row import Option
+from spark_group_source.options.table import OPTIONS, SourceOptions
+from spark_group_source.query.group_settings import group_settings
+from tests.unit.options.test_options import GOOD
+
+LARGEST = 2**31 - 1
+NUMBERS: dict[Callable[[str], Any], tuple[int, int]] = {
+    values.milliseconds: (1, LARGEST - 1),  # some need another that is longer
+    values.duration: (0, 10**12 - 1),
+    values.size: (1024, LARGEST),
+    values.bytes_wanted: (0, LARGEST),
+    values.buffer: (1, LARGEST),
+    values.count: (1, 10**18 - 1),
+    values.retries: (0, 10**9 - 1),
+}
+"""The smallest and largest value of each kind of option that is a number."""
+
+OF_NUMBERS = [each for each in OPTIONS if each.parse in NUMBERS]
+FIRST_AND_LONGEST = [
+    ("kafka.retry.backoff", "retry_backoff"),
+    ("kafka.reconnect.backoff", "reconnect_backoff"),
+    ("kafka.socket.connection.setup.timeout", "connect_timeout"),
+]
+
+
+def seconds(parsed: SourceOptions, *fields: str) -> tuple[float, ...]:
+    return tuple(getattr(parsed, each) for each in fields)
+
+
+@pytest.mark.parametrize("option", OF_NUMBERS, ids=lambda option: option.name)
+@given(data=st.data())
+def test_an_option_alone_is_accepted_at_each_value_and_keeps_it(option: Option, data: st.DataObject) -> None:
+    text = str(data.draw(st.integers(*NUMBERS[option.parse])))
+    parsed = parse_options(GOOD | {option.name: text})
+    assert getattr(parsed, option.field) == option.parse(text)
+    assert group_settings(parsed).drain_timeout > 0
+
+
+@pytest.mark.parametrize(
+    ("given_ms", "heartbeat", "session"),
+    [
+        ({}, 3.0, 45.0),
+        ({"session.timeout": "6000"}, 2.0, 6.0),
+        ({"session.timeout": "9000"}, 3.0, 9.0),
+        ({"session.timeout": "120000"}, 3.0, 120.0),
+        ({"heartbeat.interval": "1000"}, 1.0, 45.0),
+        ({"heartbeat.interval": "20000"}, 20.0, 60.0),
+        ({"heartbeat.interval": "3000", "session.timeout": "6000"}, 3.0, 6.0),
+    ],
+)
+def test_heartbeat_and_session_follow_each_other(given_ms: dict[str, str], heartbeat: float, session: float) -> None:
+    parsed = parse_options(GOOD | {f"kafka.{name}.ms": text for name, text in given_ms.items()})
+    assert seconds(parsed, "heartbeat_interval", "session_timeout") == (heartbeat, session)
+
+
+@pytest.mark.parametrize(
+    ("given_ms", "wait", "answer", "poll"),
+    [
+        ({}, 0.5, 30.0, 120.0),
+        ({"kafka.fetch.max.wait.ms": "30000"}, 30.0, 60.0, 120.0),
+        ({"kafka.fetch.max.wait.ms": "100000"}, 100.0, 200.0, 200.0),
+        ({"kafka.request.timeout.ms": "400"}, 0.2, 0.4, 120.0),
+        ({"kafka.request.timeout.ms": "400", "kafkaConsumer.pollTimeoutMs": "200"}, 0.1, 0.4, 0.2),
+    ],
+)
+def test_the_wait_of_a_fetch_and_the_time_for_its_answer_follow_each_other(
+    given_ms: dict[str, str], wait: float, answer: float, poll: float
+) -> None:
+    assert seconds(parse_options(GOOD | given_ms), "fetch_max_wait", "request_timeout", "poll_timeout") == (
+        wait,
+        answer,
+        poll,
+    )
+
+
+@pytest.mark.parametrize(("name", "field"), FIRST_AND_LONGEST)
+def test_the_longest_pause_follows_the_first_and_the_first_the_longest(name: str, field: str) -> None:
+    fields = (field, f"{field}_max")
+    assert seconds(parse_options(GOOD | {f"{name}.ms": "60000"}), *fields) == (60.0, 60.0)
+    assert seconds(parse_options(GOOD | {f"{name}.max.ms": "10"}), *fields) == (0.01, 0.01)

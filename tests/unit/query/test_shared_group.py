@@ -1,0 +1,78 @@
+"""A group that one application reads by several queries."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from spark_group_source.group.description import MemberDescription
+from spark_group_source.offsets import BatchOffset
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.wire import wire_options
+from spark_group_source.query.driver import Driver
+from spark_group_source.query.shared_group import others
+from spark_group_source.testing.fake import FakeKafka, Fault
+
+OWN = "app-t-local-1-77"
+WARNING = "this application is in it"
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeKafka]:
+    with FakeKafka() as running:
+        running.create_topic("t")
+        yield running
+
+
+def started(fake: FakeKafka, application_id: str = "local-1") -> None:
+    """A query that starts and ends."""
+    given = {"kafka.bootstrap.servers": fake.bootstrap_servers, "kafka.group.id": "g", "subscribe": "t"}
+    options = parse_options(given)
+    with closing(Driver(options, wire_options(options, OWN), application_id=application_id)) as driver:
+        driver.start(BatchOffset())
+        driver.await_share()
+
+
+def of_members(*client_ids: str) -> Fault:
+    """Lets DescribeGroups tell of these."""
+
+    def edit(answer: Any) -> None:
+        (group,) = answer.groups
+        (first,) = group.members
+        group.members = [copy.copy(first) for _ in client_ids]
+        for member, client_id in zip(group.members, client_ids, strict=True):
+            member.client_id = client_id
+
+    return Fault(edit=edit)
+
+
+def test_other_members_of_the_same_application_are_those_with_its_id_in_their_client_id() -> None:
+    members = [MemberDescription("m", each, "h") for each in (OWN, "app-u-local-1-78", "app-t-local-12-79", "mine")]
+    assert others(members, OWN, "local-1") == ["app-u-local-1-78"]
+
+
+def test_a_second_query_of_the_application_in_the_group_is_warned_of(
+    fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.next("DescribeGroups", of_members(OWN, "app-t-local-1-78", "app-t-local-2-79"))
+    started(fake)
+    assert f"group g: {WARNING} 2 times, also as app-t-local-1-78. Each of these reads only a part" in caplog.text
+
+
+@pytest.mark.parametrize("fault", [of_members(OWN, "app-t-local-2-79"), Fault(error=15), Fault(error=30)])
+def test_other_applications_and_a_group_that_may_not_be_described_are_no_reason_to_warn(
+    fake: FakeKafka, caplog: pytest.LogCaptureFixture, fault: Fault
+) -> None:
+    fake.next("DescribeGroups", fault)
+    started(fake)
+    assert fake.asked("DescribeGroups") == 1
+    assert WARNING not in caplog.text
+
+
+def test_an_application_without_an_id_is_not_looked_for(fake: FakeKafka) -> None:
+    started(fake, application_id="")
+    assert not fake.asked("DescribeGroups")

@@ -1,0 +1,102 @@
+"""What Spark is given of an error: its sentence, and a traceback only if that says more."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Generator
+
+import pytest
+from pyspark.util import handle_worker_exception
+
+from spark_group_source.errors import BrokerUnavailable, GroupSourceError, OptionError, TopicError
+from spark_group_source.spark.plain_errors import HIDE, plain_errors
+
+SENTENCE = TopicError("Topic 't' does not exist.", "Create it.", errno=3)
+
+
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HIDE, "")  # restored after the test, whatever it sets
+
+
+def users_function() -> None:
+    raise FileNotFoundError("ranges.json")
+
+
+def fail(error: GroupSourceError, cause: BaseException | None = None) -> None:
+    raise error from cause
+
+
+def unreachable() -> None:
+    """As connections fail: the text of each cause is part of the next message."""
+    try:
+        try:
+            raise ConnectionRefusedError(111, "Connection refused")
+        except OSError as error:
+            raise BrokerUnavailable(f"Broker b:1 cannot be reached ({error}).") from error
+    except BrokerUnavailable as error:
+        raise BrokerUnavailable(f"No broker answered: {error.happened}") from error
+
+
+def failed_function() -> None:
+    try:
+        users_function()
+    except OSError as error:
+        raise OptionError(f"The function 'm:f' failed: {error!r}.") from error
+
+
+def given_to_spark(error: BaseException) -> list[str]:
+    """The lines that PySpark sends to the JVM."""
+    sent = io.BytesIO()
+    try:
+        raise error
+    except BaseException as raised:
+        handle_worker_exception(raised, sent)
+    return sent.getvalue()[8:].decode().splitlines()
+
+
+def raised_by(failing: object, *arguments: object) -> GroupSourceError:
+    assert callable(failing)
+    with pytest.raises(GroupSourceError) as raised, plain_errors():
+        failing(*arguments)
+    return raised.value
+
+
+def test_an_error_is_one_line_whatever_calls_led_to_it() -> None:
+    (line,) = given_to_spark(raised_by(fail, SENTENCE))
+    assert line == f"spark_group_source.errors.TopicError: {SENTENCE}"
+
+
+def test_causes_that_the_message_contains_are_cut() -> None:
+    (line,) = given_to_spark(raised_by(unreachable))
+    assert "No broker answered: Broker b:1 cannot be reached ([Errno 111] Connection refused)." in line
+
+
+def test_a_failure_of_the_users_function_keeps_its_traceback_and_the_sentence_comes_last() -> None:
+    lines = given_to_spark(raised_by(failed_function))
+    assert any("in users_function" in each for each in lines)
+    assert "[INVALID_OPTION] The function 'm:f' failed: FileNotFoundError('ranges.json')." in lines[-1]
+
+
+def test_a_bug_keeps_its_traceback() -> None:
+    lines = given_to_spark(raised_by(fail, GroupSourceError("The membership failed."), KeyError("x")))
+    assert any("KeyError" in each for each in lines)
+    assert "[KAFKA_GROUP_SOURCE] The membership failed." in lines[-1]
+
+
+def test_errors_that_are_not_this_packages_pass_as_they_are() -> None:
+    bug = ZeroDivisionError()
+    with pytest.raises(ZeroDivisionError) as raised, plain_errors():
+        raise bug
+    assert raised.value is bug
+    assert len(given_to_spark(bug)) > 1
+
+
+def test_a_read_that_is_given_up_is_no_error() -> None:
+    def rows() -> Generator[int, None, None]:
+        with plain_errors():
+            yield 1
+
+    reading = rows()
+    assert next(reading) == 1
+    reading.close()
