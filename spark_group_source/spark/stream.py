@@ -50,6 +50,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Where the query stands. PySpark 4.1 does not tell.
         self._position = BatchOffset()
         self._replayed = False
+        self._prepared = False
 
     def __reduce__(self) -> tuple[object, ...]:
         # The copy for the executors has no member, sockets or locks.
@@ -74,7 +75,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             OptionError: an option that streams need is missing, or one is given that they cannot have.
         """
-        self._check()
+        self._prepare()
         return BatchOffset().as_json()
 
     @plain_errors()
@@ -100,6 +101,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Tasks of the batch that ends at ``end``: its ranges stand there, whatever the group says now."""
+        self._prepare()
         batch = self._position = self._parse(end)
         batch.check_group(self._options.group_id)
         if start == end:
@@ -129,9 +131,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._driver is None:
             from spark_group_source.query.driver import Driver  # executors need nothing of the group
 
-            self._check()
-            log_to_stderr()
-            leave_on_sigterm()
+            self._prepare()
             driver = Driver(self._options, self._tasks.wire(), application_id=self._application.id)
             driver.start(logged, replayed=self._replayed)
             self._driver = driver
@@ -140,10 +140,16 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             driver.await_share()
         return self._driver
 
-    def _check(self) -> None:
+    def _prepare(self) -> None:
+        """What the first call of all does: it checks the options, and makes this process a runner."""
+        if self._prepared:
+            return
         # Not in streamReader(): what is raised there Spark buries under an error of its own.
         check_stream(self._options)
         columns_of(self._schema)
+        log_to_stderr()
+        leave_on_sigterm()
+        self._prepared = True
 
     def _parse(self, logged: dict[str, Any]) -> BatchOffset:
         # An idle query is polled a hundred times a second with the same offset.

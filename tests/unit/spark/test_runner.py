@@ -16,7 +16,8 @@ from spark_group_source.spark.stream import GroupStreamReader
 
 class LeavesSlowly:
     def __init__(self, *args, **named): pass
-    def start(self, logged): pass
+    def start(self, logged, **named): pass
+    def latest(self, begin, limit): return begin
     def await_share(self): pass
     def close(self):
         print("leaves", flush=True)
@@ -26,7 +27,7 @@ class LeavesSlowly:
 driver.Driver = LeavesSlowly
 options = {"kafka.bootstrap.servers": "b:9092", "kafka.group.id": "g", "subscribe": "t"}
 reader = GroupStreamReader(parse_options(options), source_schema(False), Application("app"))
-reader.initialOffset()
+reader.latestOffset({})
 try:
     END
 finally:
