@@ -163,7 +163,4 @@ class Rounds:
         return Deadline.after(self._settings.heartbeat_timeout, self._clock)
 
     def _look(self, topics: frozenset[str], deadline: Deadline) -> assignment.Layout:
-        found = self._cluster.metadata(topics, deadline).topics
-        return assignment.Layout(
-            {name: frozenset(topic.partitions) for name, topic in found.items() if topic.partitions and not topic.error}
-        )
+        return assignment.Layout.of(self._cluster.metadata(topics, deadline))
