@@ -145,7 +145,6 @@ def test_members_that_speak_an_older_subscription_get_their_share(assignor: str,
 
 UNREADABLE = {
     "nothing": b"",
-    "version -1": b"\xff\xff" + bytes(20),
     "cut off": b"\0\3\0\0\0\1\0\5ab",
     "no list of topics": bytes.fromhex("0000ffffffff00000000"),
     "a topic without a name": bytes.fromhex("000000000001ffff00000000"),
