@@ -51,7 +51,11 @@ def oracle() -> Iterator[Ask]:
         told.close()
 
 
-@pytest.mark.parametrize("recorded", JAVAS, ids=itemgetter("name"))
+@pytest.mark.parametrize(
+    "recorded",
+    [each for each in JAVAS if each["answer"] != ENDLESS],  # that one would keep a core busy for all that follow
+    ids=itemgetter("name"),
+)
 def test_recorded_answers_are_those_of_kafkas_own_client(recorded: Case, oracle: Ask) -> None:
     assert oracle(recorded) == recorded["answer"]
 
