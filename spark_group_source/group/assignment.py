@@ -6,9 +6,10 @@ partitions owned and their generation, as Kafka's own client does since 3.5.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from kafka.protocol.consumer import JoinGroupResponse
@@ -17,9 +18,13 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, Consume
 from spark_group_source.errors import OptionError
 from spark_group_source.group.assignors import is_cooperative, make
 from spark_group_source.offsets import TopicPartition, numbers_by_topic
+from spark_group_source.wire.metadata import Metadata
+
+log = logging.getLogger(__name__)
 
 _SUBSCRIPTION_VERSION = 3
 _ASSIGNMENT_VERSION = 0
+_V0 = b"\0\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +38,27 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Partition numbers by topic: the view of the cluster that assignors ask for, kafka-python's and a user's own."""
+    """Partition numbers by topic: the view of the cluster that assignors ask for, also a user's own.
+
+    ``racks`` are those of each partition's replicas. They do not count in a comparison: they change whenever a broker
+    stops or starts, and the next rebalance uses them soon enough.
+    """
 
     partitions: Mapping[str, frozenset[int]]
+    racks: Mapping[TopicPartition, frozenset[str]] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def of(cls, metadata: Metadata) -> Layout:
+        """The topics that have partitions and no error."""
+        known = [topic for topic in metadata.topics.values() if topic.partitions and not topic.error]
+        return cls(
+            {topic.name: frozenset(topic.partitions) for topic in known},
+            {
+                TopicPartition(topic.name, number): metadata.racks(replicas)
+                for topic in known
+                for number, replicas in topic.replicas.items()
+            },
+        )
 
     def topics(self) -> set[str]:
         """All topics with known partitions."""
@@ -93,7 +116,7 @@ class Assignors:
             return encoded
 
     def assign(self, name: str, members: Iterable[Member], layout: Layout) -> dict[str, bytes]:
-        """Everybody's share, encoded, by member id.
+        """Everybody's share, encoded, by member id. A member whose subscription cannot be read gets an empty one.
 
         Args:
             name: of the assignor that the group chose.
@@ -103,18 +126,21 @@ class Assignors:
         Raises:
             OptionError: a user's assignor failed.
         """
-        decoded = []
+        subscribed = []
+        shares = {}
         for each in members:
-            metadata = ConsumerProtocolSubscription.decode(each.subscription)
-            # Members that send version 0 or 1 leave these out, and the assignors ask for them.
-            metadata.owned_partitions = metadata.owned_partitions or []
-            decoded.append(
+            metadata = _decoded(each.subscription)
+            if metadata is None:
+                log.warning("member %s gets no partitions: its subscription cannot be read", each.member_id)
+                shares[each.member_id] = ConsumerProtocolAssignment(_ASSIGNMENT_VERSION, [], b"")
+                continue
+            subscribed.append(
                 JoinGroupResponse.JoinGroupResponseMember(
                     version=9, member_id=each.member_id, group_instance_id=each.group_instance_id, metadata=metadata
                 )
             )
         with _users_code(name):
-            shares = self._made[name].assign(layout, decoded)
+            shares |= self._made[name].assign(layout, subscribed)
             return {member_id: share.encode(version=_ASSIGNMENT_VERSION) for member_id, share in shares.items()}
 
     def assigned(self, name: str, share: Iterable[TopicPartition], generation: int) -> None:
@@ -141,13 +167,28 @@ def _users_code(assignor: str) -> Iterator[None]:
 
 def subscribed_topics(members: Iterable[Member]) -> set[str]:
     """Topics that any member is subscribed to: the leader assigns those of the others too."""
-    return {topic for each in members for topic in ConsumerProtocolSubscription.decode(each.subscription).topics}
+    decoded = (_decoded(each.subscription) for each in members)
+    return {topic for each in decoded if each is not None for topic in each.topics}
+
+
+def _decoded(subscription: bytes) -> Any:
+    """The subscription, ``None`` if it cannot be read. Topics and user data are written alike in all versions."""
+    for written in (subscription, _V0 + subscription[len(_V0) :]):
+        # kafka-python raises whatever its codecs meet in bytes that another client has sent.
+        with suppress(Exception):
+            metadata = ConsumerProtocolSubscription.decode(written)
+            if None not in metadata.topics:
+                # Members that send version 0 leave these out.
+                metadata.owned_partitions = [each for each in metadata.owned_partitions or () if each.partitions]
+                return metadata
+    return None
 
 
 def claimed_partitions(members: Iterable[Member]) -> set[TopicPartition]:
     """Partitions that members say they own: these exist, whatever one broker tells of their topics."""
-    claims = (ConsumerProtocolSubscription.decode(each.subscription).owned_partitions or [] for each in members)
-    return {TopicPartition(each.topic, number) for claim in claims for each in claim for number in each.partitions}
+    decoded = (_decoded(each.subscription) for each in members)
+    claims = (claim for each in decoded if each is not None for claim in each.owned_partitions)
+    return {TopicPartition(claim.topic, number) for claim in claims for number in claim.partitions}
 
 
 def decode_assignment(encoded: bytes) -> frozenset[TopicPartition]:

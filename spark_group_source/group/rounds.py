@@ -198,7 +198,4 @@ class Rounds:
         return Deadline.after(seconds, self._clock, self._interrupt)
 
     def _look(self, topics: frozenset[str], deadline: Deadline) -> assignment.Layout:
-        found = self._topic_view.metadata(topics, deadline).topics
-        return assignment.Layout(
-            {name: frozenset(topic.partitions) for name, topic in found.items() if topic.partitions and not topic.error}
-        )
+        return assignment.Layout.of(self._topic_view.metadata(topics, deadline))

@@ -52,7 +52,8 @@ class TopicView:
         Raises:
             BrokerUnavailable: no broker answered until the deadline.
         """
-        found: Topics = dict(self._cluster.metadata(wanted, deadline).topics)
+        told = self._cluster.metadata(wanted, deadline)
+        found: Topics = dict(told.topics)
         known = {name: each for name, each in self._known.items() if wanted is None or name in wanted}
         disputed: Partitions = frozenset()
         if _missing(known, found):
@@ -65,7 +66,7 @@ class TopicView:
         found = self._with_hidden(found, known)
         self._known = {name: each for name, each in self._known.items() if name not in known}
         self._known |= {name: each for name, each in found.items() if each.partitions}
-        return Metadata(topics=found)
+        return replace(told, topics=found)
 
     def _all_answers(self, wanted: Collection[str] | None, deadline: Deadline) -> tuple[list[Topics], bool]:
         """What each broker says that can be asked, and whether that is more than the word of one among several."""
@@ -123,5 +124,9 @@ def _merged(answers: Iterable[Mapping[str, Topic]]) -> Topics:
             if before is None or not before.partitions:
                 merged[name] = topic if topic.partitions or before is None else before
             else:
-                merged[name] = replace(before, partitions={**topic.partitions, **before.partitions})
+                merged[name] = replace(
+                    before,
+                    partitions={**topic.partitions, **before.partitions},
+                    replicas={**topic.replicas, **before.replicas},
+                )
     return merged

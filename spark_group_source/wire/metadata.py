@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,7 @@ class Broker:
 class Topic:
     """One topic; ``partitions`` maps each number to its leader's id, ``None`` where there is no leader now.
 
-    ``error`` is Kafka's error code, 0 where all is well.
+    ``error`` is Kafka's error code, 0 where all is well. ``replicas`` maps each number to the ids of its brokers.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Topic:
     partitions: Mapping[int, int | None]
     internal: bool = False
     error: int = 0
+    replicas: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,11 @@ class Metadata:
 
     brokers: Mapping[int, Broker] = field(default_factory=dict)
     topics: Mapping[str, Topic] = field(default_factory=dict)
+
+    def racks(self, brokers: Iterable[int]) -> frozenset[str]:
+        """The racks of these brokers. A broker that is down is not known, and has none."""
+        known = (self.brokers[each].rack for each in brokers if each in self.brokers)
+        return frozenset(rack for rack in known if rack is not None)
 
 
 def partitions_of(topics: Iterable[Topic]) -> Partitions:
@@ -89,4 +95,5 @@ def _topic(told: Any) -> Topic:
         {each.partition_index: each.leader_id if each.leader_id >= 0 else None for each in told.partitions},
         told.is_internal,
         told.error_code,
+        {each.partition_index: each.replica_nodes for each in told.partitions},
     )

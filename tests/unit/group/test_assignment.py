@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
+from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 from spark_group_source.errors import OptionError
 from spark_group_source.group.assignment import (
@@ -17,6 +17,7 @@ from spark_group_source.group.assignment import (
 )
 from spark_group_source.group.assignors import ASSIGNORS
 from spark_group_source.offsets import TopicPartition
+from spark_group_source.wire.metadata import Broker, Metadata, Topic
 
 EIGHT = [TopicPartition("t", number) for number in range(8)]
 LAYOUT = Layout({"t": frozenset(range(8)), "other": frozenset({0})})
@@ -140,6 +141,59 @@ def test_members_that_speak_an_older_subscription_get_their_share(assignor: str,
     found = shares(assignor, [Member("a", subscription(["t"], [], -1)), Member("old", old)])
     assert found["a"] | found["old"] == set(EIGHT)
     assert len(found["old"]) == 4
+
+
+UNREADABLE = {
+    "nothing": b"",
+    "cut off": b"\0\3\0\0\0\1\0\5ab",
+    "no list of topics": bytes.fromhex("0000ffffffff00000000"),
+    "a topic without a name": bytes.fromhex("000000000001ffff00000000"),
+    "endless": bytes.fromhex("00007fffffff"),
+}
+
+
+@pytest.mark.parametrize("assignor", sorted(ASSIGNORS))
+@pytest.mark.parametrize("written", UNREADABLE.values(), ids=UNREADABLE)
+def test_a_member_whose_subscription_cannot_be_read_gets_an_empty_share_and_the_others_theirs(
+    assignor: str, written: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    members = [Member("odd", written), Member("a", subscription(["t"], [], -1))]
+    assert subscribed_topics(members) == {"t"}
+    encoded = Assignors([assignor]).assign(assignor, members, LAYOUT)
+    assert ConsumerProtocolAssignment.decode(encoded["odd"]).assigned_partitions == []
+    assert decode_assignment(encoded["a"]) == set(EIGHT)
+    assert "member odd gets no partitions" in caplog.text
+
+
+def test_a_subscription_that_lacks_the_fields_of_its_version_is_read_as_version_0() -> None:
+    cut = b"\0\3" + ConsumerProtocolSubscription(version=0, topics=["t"], user_data=b"").encode()[2:]
+    assert shares("range", [Member("old", cut)]) == {"old": set(EIGHT)}
+
+
+def test_topics_with_an_error_or_without_partitions_are_not_assigned() -> None:
+    metadata = Metadata(
+        {}, {"t": Topic("t", "id", {0: None}), "e": Topic("e", "", {0: 1}, error=29), "n": Topic("n", "", {})}
+    )
+    assert Layout.of(metadata) == Layout({"t": frozenset({0})})
+
+
+def test_partitions_are_in_the_racks_of_their_replicas_that_are_up() -> None:
+    brokers = {1: Broker(1, "h", 1, "a"), 2: Broker(2, "h", 2, "b"), 3: Broker(3, "h", 3)}
+    layout = Layout.of(Metadata(brokers, {"t": Topic("t", "id", {0: 1, 1: 3}, replicas={0: (1, 2, 4), 1: (3,)})}))
+    assert layout.racks == {EIGHT[0]: {"a", "b"}, EIGHT[1]: frozenset()}
+
+
+@pytest.mark.parametrize("assignor", ["range", "sticky", "cooperative-sticky"])
+def test_a_member_reads_from_its_own_rack_if_the_shares_stay_even(assignor: str) -> None:
+    layout = Layout({"t": frozenset(range(4))}, {tp: frozenset("a" if tp.partition > 1 else "b") for tp in EIGHT[:4]})
+    members = [Member(rack, Assignors([assignor], rack).subscriptions(["t"], [], -1)[assignor]) for rack in ("a", "b")]
+    encoded = Assignors([assignor]).assign(assignor, members, layout)
+    assert decode_assignment(encoded["a"]) == set(EIGHT[2:4])
+    assert decode_assignment(encoded["b"]) == set(EIGHT[:2])
+
+
+def test_racks_alone_do_not_make_a_layout_another_one() -> None:
+    assert Layout(LAYOUT.partitions, {EIGHT[0]: frozenset("a")}) == LAYOUT
 
 
 def test_the_leader_assigns_topics_that_only_others_are_subscribed_to() -> None:
