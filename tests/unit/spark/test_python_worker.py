@@ -12,7 +12,6 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -24,8 +23,8 @@ BORROWED = "spark = socket.fromfd(fd, socket.AF_INET, socket.SOCK_STREAM)"
 Task = Callable[[str], str]
 
 
-def read_int(stream: IO[bytes]) -> int:
-    return int.from_bytes(stream.read(4), "big", signed=True)
+def read_int(read: Callable[[int], bytes]) -> int:
+    return int.from_bytes(read(4), "big", signed=True)
 
 
 @pytest.fixture
@@ -43,14 +42,14 @@ def task(tmp_path: Path) -> Iterator[Task]:
         assert daemon.stdin
         assert daemon.stdout
         try:
-            with socket.create_connection(("127.0.0.1", read_int(daemon.stdout)), timeout=60) as spark:
+            with socket.create_connection(("127.0.0.1", read_int(daemon.stdout.read)), timeout=60) as spark:
                 stream = spark.makefile("rwb")
-                read_int(stream)  # the worker's process id
+                read_int(stream.read)  # the worker's process id
 
                 def run(text: str) -> str:
                     stream.write(struct.pack(">i", len(text)) + text.encode())
                     stream.flush()
-                    return stream.read(read_int(stream)).decode()
+                    return stream.read(read_int(stream.read)).decode()
 
                 assert run("secret") == "ok"
                 assert run("python_worker.ready_for_the_next_task()") == "None"
@@ -92,11 +91,12 @@ def test_an_error_while_the_options_are_set_closes_nothing(task: Task) -> None:
 def fails(frame, event, argument):
     if event == "c_call" and argument.__name__ == "setsockopt":
         raise RuntimeError
-sys.unraisablehook = failed = [].append
+failed = []
+sys.unraisablehook = lambda _: failed.append(1)
 sys.setprofile(fails)
 gc.collect()
 sys.setprofile(None)
-answer = os.fstat(fd) and len(failed.__self__)"""
+answer = os.fstat(fd) and len(failed)"""
     assert task(code) == "1"
     assert task("answer = 'still open'") == "'still open'"
 
