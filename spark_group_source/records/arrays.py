@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_group_source.records.varints import Longs
+from spark_group_source.records.varints import Longs, Memory
 
 
 def numbers(values: npt.NDArray[np.generic], kind: pa.DataType) -> pa.Array:
@@ -38,9 +38,7 @@ class Pairs:
     every fourth element copies only the bytes that are wanted. A length of -1 means null.
     """
 
-    def __init__(
-        self, memory: bytes | bytearray, first: Longs, first_length: Longs, second: Longs, second_length: Longs
-    ) -> None:
+    def __init__(self, memory: Memory, first: Longs, first_length: Longs, second: Longs, second_length: Longs) -> None:
         self._nulls = first_length < 0, second_length < 0
         count = len(first)
         bounds = np.empty((count, 4), np.int32)

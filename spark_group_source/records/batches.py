@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from spark_group_source.records.chunks import Body, Chunk, Source, joined, pieces, whole
 from spark_group_source.records.codecs import decompress
 from spark_group_source.records.frames import CODEC, CRC_BEGIN, HEADER, SIZE, Slice
 from spark_group_source.records.place import Place
@@ -21,39 +22,25 @@ from spark_group_source.records.varints import Longs, varint
 from spark_group_source.records.visibility import visible
 
 _NONE = np.empty(0, np.int64)
-_LEAST_RECORD = 7  # a length, attributes, two deltas, two lengths and a count, of one byte each
+_MARKER = 100
+"""Bytes that are enough of a transaction marker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one step of decoding may hold.
+    """How much memory one step of decoding may take, whatever a producer sends.
 
-    ``chunk`` is about the size in bytes of the records that are decoded together, and of the Arrow batches that come
-    out; only a single larger batch makes the former larger, and a single larger record the latter. ``rows`` is the most
-    in one Arrow batch, as the fixed-width columns of tiny records take more than their bytes. ``batch`` is the most
-    bytes, below 2 GiB, that one compressed batch may come to.
+    ``chunk``: maximum size in bytes of the records that are decoded together; a single larger record exceeds it.
+    ``rows``: maximum number of records whose fields are held at once, and so of the rows of an Arrow batch: the fields
+    of a small record take more memory than the record. ``headers``: maximum number of headers in one Arrow batch, for
+    the same reason, and in one record. ``batch``: maximum size in bytes, below 2 GiB, that a compressed batch may come
+    to; it bounds the size of a record, and the work.
     """
 
     chunk: int = 4 * 2**20
     rows: int = 2**17
+    headers: int = 2**20
     batch: int = 512 * 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Records of several batches. Those of batch ``i`` lie in ``memory`` from ``begins[i]`` to ``ends[i]``; batches lie
-    in their order, and there may be something else between them."""
-
-    memory: bytes | bytearray
-    begins: Longs
-    ends: Longs
-    headers: npt.NDArray[np.void]
-    slices: Sequence[Slice]
-    slice_of: npt.NDArray[np.intp]
-
-    def place(self, batch: int) -> Place:
-        """What to call batch ``batch`` in an error."""
-        return Place(self.slices[self.slice_of[batch]].frames.tp, int(self.headers["base_offset"][batch]))
 
 
 class Batches:
@@ -86,34 +73,45 @@ class Batches:
         return self._decompressed(needed) if self._codecs[needed].any() else self._as_they_lie(needed)
 
     def _as_they_lie(self, needed: Longs) -> Iterator[Chunk]:
-        """Nothing is copied."""
+        """Nothing is copied but what a batch larger than a chunk has at the borders of its pieces."""
         begins, ends = self._begins[needed] + SIZE, self._ends[needed]
         behind = np.cumsum(ends - begins)
         first = 0
         while first < len(needed):
             most = self._limits.chunk + (behind[first - 1] if first else 0)
-            last = max(int(np.searchsorted(behind, most, side="right")), first + 1)
-            yield self._chunk(needed[first:last], self._memory, begins[first:last], ends[first:last])
+            last = int(np.searchsorted(behind, most, side="right"))
+            if last == first:
+                last += 1
+                yield from pieces(self._body(int(needed[first])), self._limits.chunk, self._source(needed[first:last]))
+            else:
+                yield whole(self._memory, begins[first:last], ends[first:last], self._source(needed[first:last]))
             first = last
 
     def _decompressed(self, needed: Longs) -> Iterator[Chunk]:
+        """As many batches at a time as come to a chunk, one behind the other. A larger batch comes in pieces."""
         picked: list[int] = []
-        bodies: list[memoryview | bytes] = []
-        total = 0
+        bodies: list[list[memoryview]] = []
+        total, most = 0, self._limits.chunk
         for index in needed.tolist():
             body = self._body(index)
-            if total + len(body) > self._limits.chunk and picked:
+            begun = body.take(most + 1)
+            size = sum(map(len, begun))
+            if total + size > most and picked:
                 yield self._joined(picked, bodies)
                 picked, bodies, total = [], [], 0
+            if size > most:
+                yield from pieces(body.after(begun), most, self._source(np.array([index])))
+                continue
             picked.append(index)
-            bodies.append(body)
-            total += len(body)
+            bodies.append(begun)
+            total += size
         if picked:
             yield self._joined(picked, bodies)
 
-    def _joined(self, picked: list[int], bodies: list[memoryview | bytes]) -> Chunk:
-        ends = np.cumsum([len(each) for each in bodies], dtype=np.int64)
-        return self._chunk(np.array(picked), b"".join(bodies), np.concatenate(([0], ends[:-1])), ends)
+    def _joined(self, picked: list[int], bodies: list[list[memoryview]]) -> Chunk:
+        ends = np.cumsum([sum(map(len, each)) for each in bodies], dtype=np.int64)
+        memory = joined([piece for each in bodies for piece in each])
+        return whole(memory, np.concatenate(([0], ends[:-1])), ends, self._source(np.array(picked)))
 
     def _needed(self) -> npt.NDArray[np.bool_]:
         """Which batches have records in the wanted range that may be seen."""
@@ -151,19 +149,16 @@ class Batches:
             what = f"its CRC-32C is {found[wrong]:#010x} and not {told[wrong]:#010x}"
             raise self._place(int(batches[wrong])).corrupt(what)
 
-    def _body(self, index: int) -> memoryview | bytes:
+    def _body(self, index: int) -> Body:
         """The records of a batch."""
         payload = memoryview(self._memory)[self._begins[index] + SIZE : self._ends[index]]
         codec = int(self._codecs[index])
-        return decompress(codec, payload, self._limits.batch, self._place(index)) if codec else payload
+        if not codec:
+            return Body([payload])
+        return Body(decompress(codec, payload, self._limits.chunk, self._limits.batch, self._place(index)))
 
-    def _chunk(self, picked: Longs, memory: bytes | bytearray, begins: Longs, ends: Longs) -> Chunk:
-        headers = self._headers[picked]
-        sizes = ends - begins
-        for bad in np.flatnonzero(headers["count"] > sizes // _LEAST_RECORD)[:1].tolist():
-            what = f"{headers['count'][bad]} records cannot be in {sizes[bad]} bytes"
-            raise self._place(int(picked[bad])).corrupt(what)
-        return Chunk(memory, begins, ends, headers, self._slices, self._slice_of[picked])
+    def _source(self, picked: Longs) -> Source:
+        return Source(self._headers[picked], self._slices, self._slice_of[picked])
 
     def _marker(self, index: int, first: int = 0) -> int | None:
         """The type in a control batch: 0 ABORT, 1 COMMIT. None in one that compaction has emptied.
@@ -174,7 +169,7 @@ class Batches:
         if not self._headers["count"][index]:
             return None
         self._verify(np.array([index]))
-        body = self._body(index)
+        body = joined(self._body(index).take(_MARKER))
         try:
             _, at = varint(body, 0)
             _, at = varint(body, at + 1)  # behind the attributes: the timestamp delta
@@ -189,7 +184,7 @@ class Batches:
 
 
 def _one_memory(parts: Sequence[memoryview]) -> tuple[bytes | bytearray, list[int]]:
-    """The memory that all parts lie in, in their order, and where each of them begins in it.
+    """The memory that all parts lie in, one behind the other, and where each of them begins in it.
 
     They do if they are of one response; otherwise they are copied.
     """
@@ -197,7 +192,8 @@ def _one_memory(parts: Sequence[memoryview]) -> tuple[bytes | bytearray, list[in
     if isinstance(owner, (bytes, bytearray)) and all(each.obj is owner for each in parts):
         origin = _address(memoryview(owner))
         begins = [_address(each) - origin for each in parts]
-        if begins == sorted(begins):
+        ends = [begin + len(each) for begin, each in zip(begins, parts, strict=True)]
+        if all(end <= begin for end, begin in zip(ends, begins[1:], strict=False)):
             return owner, begins
     sizes = [len(each) for each in parts]
     return b"".join(parts), [0, *np.cumsum(sizes[:-1]).tolist()]

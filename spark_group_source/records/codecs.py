@@ -1,4 +1,4 @@
-"""Decompression of a batch's records, bounded, with the codecs that pyarrow brings."""
+"""Decompression of a batch's records, piece by piece, with the codecs that pyarrow brings."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ _BLOCK = struct.Struct(">i")
 _SNAPPY_RATIO = 22  # the densest element of the format turns three bytes into 64
 
 
-def decompress(codec: int, payload: memoryview, limit: int, place: Place) -> memoryview | bytes:
-    """The records in ``payload``.
+def decompress(codec: int, payload: memoryview, step: int, limit: int, place: Place) -> Iterator[memoryview]:
+    """The records in ``payload``, in pieces.
 
     Args:
         codec: the number in the batch's attributes: 1 gzip, 2 snappy, 3 lz4, 4 zstd.
-        limit: bytes that may come out; at most a step beyond it (64 KiB, or four times the payload) is allocated.
+        step: maximum size of a piece, or 64 KiB. A block of snappy is one piece, at most 22 times as large as before.
+        limit: maximum number of bytes that may come out.
 
     Raises:
         CorruptRecords: the payload is damaged.
@@ -33,33 +34,32 @@ def decompress(codec: int, payload: memoryview, limit: int, place: Place) -> mem
     if codec == _SNAPPY:
         pieces = _snappy(payload, limit)
     elif codec in _STREAMS:
-        pieces = _stream(_STREAMS[codec], payload)
+        pieces = _stream(_STREAMS[codec], payload, step)
     else:
         raise place.unsupported(f"is compressed with codec {codec}, which is unknown", "Upgrade this package.")
-    found: list[pa.Buffer] = []
+    left = limit
     try:
         for piece in pieces:
-            found.append(piece)
-            limit -= len(piece)
-            if limit < 0:
+            left -= len(piece)
+            if left < 0:
                 raise _TooLarge
+            yield memoryview(piece).cast("B")  # Arrow's bytes are signed
     except _TooLarge:
         raise place.unsupported(
-            f"has {len(payload)} bytes that decompress to more than is read at once",
+            f"has {len(payload)} bytes that decompress to more than {limit}",
             "Let its producer make smaller batches, or start behind it.",
         ) from None
     except (OSError, ValueError) as error:
         raise place.corrupt(f"its {_STREAMS.get(codec, 'snappy')} data cannot be decompressed ({error})") from error
-    return memoryview(found[0]) if len(found) == 1 else b"".join(found)
 
 
 class _TooLarge(Exception):
     pass
 
 
-def _stream(name: str, payload: memoryview) -> Iterator[pa.Buffer]:
+def _stream(name: str, payload: memoryview, step: int) -> Iterator[pa.Buffer]:
     stream = pa.CompressedInputStream(pa.BufferReader(payload), name)
-    step = max(_STEP, 4 * len(payload))
+    step = max(_STEP, min(step, 4 * len(payload)))
     while len(piece := stream.read_buffer(step)):
         yield piece
 

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_group_source.records.arrays import Pairs, numbers, repeated
-from spark_group_source.records.batches import Batches, Chunk, Limits
+from spark_group_source.records.batches import Batches, Limits
+from spark_group_source.records.chunks import Chunk
 from spark_group_source.records.columns import ALL, TEXTS
 from spark_group_source.records.fields import Fields, fields
 from spark_group_source.records.frames import LOG_APPEND_TIME, Slice
@@ -49,17 +50,30 @@ class Decoder:
         """
         batches = Batches(slices, read_committed=self._read_committed, check_crcs=self._check_crcs, limits=self._limits)
         for chunk in batches.chunks():
-            rows = _inside(chunk, fields(chunk))
-            first = 0
-            while first < len(rows.offset):
-                end = self._last_row(rows, first)
-                yield self._record_batch(chunk, rows.rows(slice(first, end)))
-                first = end
+            for first in range(0, len(chunk.starts), self._limits.rows):
+                part = chunk.rows(slice(first, first + self._limits.rows))
+                rows = _inside(part, fields(part))
+                for each in self._with_few_headers(part, rows):
+                    yield self._record_batch(part, each)
 
-    def _last_row(self, rows: Fields, first: int) -> int:
-        """The end of the rows that together have about the size of a chunk, and one at least."""
-        size = int(np.searchsorted(rows.end, rows.key[first] + self._limits.chunk))
-        return min(max(size, first + 1), first + self._limits.rows)
+    def _with_few_headers(self, chunk: Chunk, rows: Fields) -> Iterator[Fields]:
+        """All rows, or as many at a time as together have no more headers than the limit."""
+        if "headers" not in self._schema.names:
+            if len(rows.offset):
+                yield rows
+            return
+        total, most = np.cumsum(rows.header_count), self._limits.headers
+        first = before = 0
+        while first < len(total):
+            end = int(np.searchsorted(total, before + most, side="right"))
+            if end == first:
+                raise chunk.source.place(rows.batch[first]).unsupported(
+                    f"has at offset {rows.offset[first]} a record with {rows.header_count[first]} headers, and at most"
+                    f" {most} are read",
+                    "Leave the column headers out, or start behind the record.",
+                )
+            yield rows.rows(slice(first, end))
+            first, before = end, int(total[end - 1])
 
     def _record_batch(self, chunk: Chunk, rows: Fields) -> pa.RecordBatch:
         pairs = Pairs(chunk.memory, rows.key, rows.key_length, rows.value, rows.value_length)
@@ -83,7 +97,7 @@ class Decoder:
             return found.cast(pa.string())
         except pa.ArrowInvalid as error:
             row, why = _not_text(found)
-            raise chunk.place(rows.batch[row]).unsupported(
+            raise chunk.source.place(rows.batch[row]).unsupported(
                 f"has at offset {rows.offset[row]} a {column} that is not UTF-8: {why}",
                 f"Ask for the column as binary: .schema('{column} binary, ...').",
             ) from error
@@ -101,36 +115,36 @@ def _not_text(found: pa.Array) -> tuple[int, str]:
 
 def _inside(chunk: Chunk, rows: Fields) -> Fields:
     """The rows in the wanted range: the first and last batch of a slice may go beyond."""
-    base_offsets = chunk.headers["base_offset"].astype(np.int64)
-    start = np.array([each.start for each in chunk.slices], np.int64)[chunk.slice_of]
-    end = np.array([each.end for each in chunk.slices], np.int64)[chunk.slice_of]
-    if (base_offsets >= start).all() and (base_offsets + chunk.headers["last_offset_delta"] < end).all():
+    base_offsets = chunk.source.headers["base_offset"].astype(np.int64)
+    start = np.array([each.start for each in chunk.source.slices], np.int64)[chunk.source.slice_of]
+    end = np.array([each.end for each in chunk.source.slices], np.int64)[chunk.source.slice_of]
+    if (base_offsets >= start).all() and (base_offsets + chunk.source.headers["last_offset_delta"] < end).all():
         return rows
     return rows.rows((rows.offset >= start[rows.batch]) & (rows.offset < end[rows.batch]))
 
 
 def _topic(chunk: Chunk, rows: Fields) -> pa.Array:
-    part = chunk.slice_of[rows.batch]
+    part = chunk.source.slice_of[rows.batch]
     borders = np.concatenate(([0], np.flatnonzero(np.diff(part)) + 1, [len(part)]))
-    texts = [chunk.slices[each].frames.tp.topic for each in part[borders[:-1]]]
+    texts = [chunk.source.slices[each].frames.tp.topic for each in part[borders[:-1]]]
     return repeated(texts, np.diff(borders).tolist())
 
 
 def _partition(chunk: Chunk, rows: Fields) -> pa.Array:
-    partitions = np.array([each.frames.tp.partition for each in chunk.slices], np.int32)
-    return numbers(partitions[chunk.slice_of][rows.batch], pa.int32())
+    partitions = np.array([each.frames.tp.partition for each in chunk.source.slices], np.int32)
+    return numbers(partitions[chunk.source.slice_of][rows.batch], pa.int32())
 
 
 def _timestamp(chunk: Chunk, rows: Fields) -> pa.Array:
     """Microseconds: the batch's largest under log-append time, otherwise its first and the record's delta."""
-    appended = (chunk.headers["attributes"] & LOG_APPEND_TIME) != 0
-    largest = chunk.headers["max_timestamp"].astype(np.int64)
-    millis: Longs = np.where(appended, largest, chunk.headers["first_timestamp"])[rows.batch]
+    appended = (chunk.source.headers["attributes"] & LOG_APPEND_TIME) != 0
+    largest = chunk.source.headers["max_timestamp"].astype(np.int64)
+    millis: Longs = np.where(appended, largest, chunk.source.headers["first_timestamp"])[rows.batch]
     millis = millis + np.where(appended[rows.batch], 0, rows.timestamp_delta)
     beyond = (millis > _MOST_MILLIS) | (millis < -_MOST_MILLIS)
     if beyond.any():
         row = int(beyond.argmax())
-        raise chunk.place(rows.batch[row]).unsupported(
+        raise chunk.source.place(rows.batch[row]).unsupported(
             f"has at offset {rows.offset[row]} a timestamp of {millis[row]} ms, which is beyond Spark's range",
             "Leave the column out with .schema(...), or start behind it.",
         )
@@ -139,5 +153,5 @@ def _timestamp(chunk: Chunk, rows: Fields) -> pa.Array:
 
 def _timestamp_type(chunk: Chunk, rows: Fields) -> pa.Array:
     """0 as the producer created it, 1 as the broker appended it."""
-    kinds = ((chunk.headers["attributes"] & LOG_APPEND_TIME) != 0).astype(np.int32)
+    kinds = ((chunk.source.headers["attributes"] & LOG_APPEND_TIME) != 0).astype(np.int32)
     return numbers(kinds[rows.batch], pa.int32())

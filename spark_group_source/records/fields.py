@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spark_group_source.records.batches import Chunk
-from spark_group_source.records.starts import record_starts
+from spark_group_source.records.chunks import Chunk
 from spark_group_source.records.varints import Longs, varints
 
 
@@ -41,49 +40,29 @@ def fields(chunk: Chunk) -> Fields:
     Raises:
         CorruptRecords: lengths or counts do not add up, or an offset is beyond its batch.
     """
-    counts = chunk.headers["count"].astype(np.int64)
-    starts, ends = _bounds(chunk, counts)
     memory = np.frombuffer(chunk.memory, np.uint8)
-    batch = np.repeat(np.arange(len(counts)), counts)
-    length, at = varints(memory, starts)
-    bad = length < 0
+    batch, headers_of = chunk.batch, chunk.source.headers
+    length, at = varints(memory, chunk.starts)
     timestamp_delta, at = varints(memory, at + 1)
     offset_delta, at = varints(memory, at)
     key_length, key = varints(memory, at)
-    bad |= _impossible(key_length, length)
+    bad = _impossible(key_length, length)
     value_length, value = varints(memory, key + np.maximum(key_length, 0))
     bad |= _impossible(value_length, length)
     header_count, headers = varints(memory, value + np.maximum(value_length, 0))
     # A header takes two bytes at least. Where there is none, nothing may be left.
-    left = ends - headers
+    left = chunk.ends - headers
     bad |= (header_count < 0) | (header_count > left >> 1) | ((header_count == 0) & (left != 0))
-    bad |= (offset_delta < 0) | (offset_delta > chunk.headers["last_offset_delta"].astype(np.int64)[batch])
+    bad |= (offset_delta < 0) | (offset_delta > headers_of["last_offset_delta"].astype(np.int64)[batch])
+    offset = headers_of["base_offset"].astype(np.int64)[batch] + offset_delta
     if bad.any():
         row = int(bad.argmax())
-        raise chunk.place(batch[row]).corrupt(f"a length or count in record {_index(row, counts)} of it cannot be")
-    offset = chunk.headers["base_offset"].astype(np.int64)[batch] + offset_delta
-    return Fields(batch, offset, timestamp_delta, key, key_length, value, value_length, header_count, headers, ends)
-
-
-def _bounds(chunk: Chunk, counts: Longs) -> tuple[Longs, Longs]:
-    """Where each record begins and ends; each batch has at least one."""
-    starts, filled = record_starts(chunk.memory, chunk.begins, chunk.ends, counts)
-    if not filled.all():
-        batch = int(filled.argmin())
-        size = chunk.ends[batch] - chunk.begins[batch]
-        raise chunk.place(batch).corrupt(f"its {counts[batch]} records do not fill its {size} bytes")
-    ends = np.empty_like(starts)
-    ends[:-1] = starts[1:]
-    ends[np.cumsum(counts) - 1] = chunk.ends
-    return starts, ends
+        what = f"a length or count in its record of offset {offset[row]} cannot be"
+        raise chunk.source.place(batch[row]).corrupt(what)
+    return Fields(
+        batch, offset, timestamp_delta, key, key_length, value, value_length, header_count, headers, chunk.ends
+    )
 
 
 def _impossible(length: Longs, record: Longs) -> npt.NDArray[np.bool_]:
     return (length < -1) | (length > record)
-
-
-def _index(row: int, counts: Longs) -> int:
-    """The index within its batch of a chunk's row."""
-    before = np.cumsum(counts)
-    batch = int(np.searchsorted(before, row, side="right"))
-    return row - int(before[batch] - counts[batch])

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_group_source.records.arrays import Pairs, validity
-from spark_group_source.records.batches import Chunk
+from spark_group_source.records.chunks import Chunk
 from spark_group_source.records.columns import HEADER, HEADERS
 from spark_group_source.records.fields import Fields
 from spark_group_source.records.varints import Longs, varint, varints
@@ -91,7 +91,7 @@ class _Walk:
             raise self._error(int(rows[bad.argmax()]))
 
     def _error(self, row: int) -> Exception:
-        place = self._chunk.place(self._rows.batch[row])
+        place = self._chunk.source.place(self._rows.batch[row])
         return place.corrupt(f"the headers of the record at offset {self._rows.offset[row]} do not fit in it")
 
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
+Memory = bytes | bytearray | memoryview
 
 _MORE = 0x80
 _MOST = 10

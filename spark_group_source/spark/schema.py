@@ -41,12 +41,20 @@ def columns_of(wanted: StructType) -> pa.Schema:
     """The Arrow columns that a user's schema asks for: some of the source's in any order, key and value also as text.
 
     Raises:
-        OptionError: a column is not one of the source's, or has another type.
+        OptionError: a column is not one of the source's, has another type, or is NOT NULL.
     """
     known = {each.name: [each.dataType] for each in source_schema(include_headers=True)}
     for name in TEXTS.names:
         known[name].append(StringType())
     for column in wanted:
+        kinds = [each.simpleString() for each in known.get(column.name, [])]
+        if column.dataType.simpleString() in kinds and not (column.nullable and column.dataType in known[column.name]):
+            # Spark expects such a column of each task, and every task fails with a schema that does not match.
+            raise OptionError(
+                f"The schema asks for column '{column.name}' as NOT NULL, and each column of this source may be NULL.",
+                f"Write '{column.name} {column.dataType.simpleString()}' without NOT NULL in .schema(...). To leave"
+                f" out rows that have none, add .where('{column.name} IS NOT NULL').",
+            )
         if column.dataType not in known.get(column.name, []):
             raise OptionError(
                 f"The schema asks for column '{column.name}' of type {column.dataType.simpleString()}.",

@@ -1,113 +1,154 @@
-"""Where records begin: the same whether batches are walked side by side or one record after the other."""
+"""Where records begin: the same whether lanes are walked side by side or one record after the other."""
 
 from __future__ import annotations
 
-import itertools
+import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.record.util import encode_varint
 
 from spark_group_source.records import starts
 from spark_group_source.records.starts import record_starts
-from spark_group_source.records.varints import Longs
+from spark_group_source.records.varints import Longs, varint
+from tests.unit.records.build import Record, batch
 
-SIZES = st.sampled_from([1, 2, 62, 63, 64, 65, 300, 8190, 8191])
+HEADER = 61
+SIZES = st.sampled_from([0, 1, 55, 56, 57, 58, 300, 8180, 8181, 8182, 8183, 8184, 20_000])
 BATCHES = st.lists(st.lists(SIZES, min_size=1, max_size=6), min_size=1, max_size=6)
-
-
-def record(size: int) -> bytes:
-    length = bytearray()
-    encode_varint(size, length.append)
-    return bytes(length) + bytes(size)
 
 
 def longs(numbers: list[int]) -> Longs:
     return np.array(numbers, np.int64)
 
 
-def walked(memory: bytes, begins: list[int], ends: list[int], counts: list[int]) -> tuple[list[int], list[bool]]:
-    found, filled = record_starts(memory, longs(begins), longs(ends), longs(counts))
-    return found.tolist(), filled.tolist()
+def records(values: list[bytes]) -> tuple[bytes, list[int]]:
+    """The records of a batch with these values, and where each begins."""
+    raw, found = batch([Record(each) for each in values])[HEADER:], []
+    at = 0
+    while at < len(raw):
+        found.append(at)
+        length, at = varint(raw, at)
+        at += length
+    return raw, found
 
 
-def borders(parts: list[bytes]) -> list[int]:
-    return [0, *itertools.accumulate(len(each) for each in parts)]
-
-
-def with_gaps(sizes: list[list[int]], gap: int) -> tuple[bytes, list[int], list[int], list[int]]:
-    """Memory with batches of records of these sizes, ``gap`` bytes between them: it, their begins and ends, and where
-    records begin."""
-    memory, begins, ends, starts = b"", [], [], []
-    for batch in sizes:
-        memory += b"\xff" * gap
+def with_gaps(batches: list[list[bytes]], gap: int = 0) -> tuple[bytes, Longs, Longs, list[int]]:
+    """Memory with batches of records of these values, ``gap`` bytes before each: it, where batches begin and end, and
+    where records begin."""
+    memory, begins, ends, expected = b"", [], [], []
+    for values in batches:
+        memory += b"\x0c\0" * (gap // 2)
         begins.append(len(memory))
-        for size in batch:
-            starts.append(len(memory))
-            memory += record(size)
+        raw, found = records(values)
+        expected += [begins[-1] + each for each in found]
+        memory += raw
         ends.append(len(memory))
-    return memory, begins, ends, starts
+    return memory, longs(begins), longs(ends), expected
+
+
+def walk_side_by_side(patch: pytest.MonkeyPatch) -> None:
+    """Splits the smallest batch, and walks no lane in the plain loop."""
+    patch.setattr(starts, "_FEW", 0)
+    patch.setattr(starts, "_LEAST_SPLIT", 1)
+    patch.setattr(starts, "_MOST_SPLIT", 10**9)
+    patch.setattr(starts, "_LANES", 3)
 
 
 @pytest.fixture
-def abreast(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Walks side by side however few batches there are; tells of each walk whether it came to its end."""
-    ended: list[bool] = []
-    own = starts._abreast
+def side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    walk_side_by_side(monkeypatch)
+
+
+@pytest.fixture
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many records each lane had that was walked in the plain loop."""
+    found, own = [], starts._one_by_one
 
     def noted(*args: object) -> object:
-        found = own(*args)  # type: ignore[arg-type]
-        ended.append(found is not None)
-        return found
+        walked = own(*args)  # type: ignore[arg-type]
+        found.append(len(walked[0]))
+        return walked
 
-    monkeypatch.setattr(starts, "_LEAST_ABREAST", 0)
-    monkeypatch.setattr(starts, "_MOST_EMPTY", 1000)
-    monkeypatch.setattr(starts, "_abreast", noted)
-    return ended
+    monkeypatch.setattr(starts, "_one_by_one", noted)
+    return found
 
 
-@given(BATCHES, st.sampled_from([0, 1, 61]))
-def test_batches_side_by_side_begin_where_they_do_one_after_the_other(sizes: list[list[int]], gap: int) -> None:
-    memory, begins, ends, expected = with_gaps(sizes, gap)
-    bounds = longs(begins), longs(ends), longs([len(each) for each in sizes])
-    abreast = starts._abreast(memory, *bounds)
-    assert abreast is not None
-    found, filled = starts._one_by_one(memory, *bounds)
-    assert abreast.tolist() == found.tolist() == expected
-    assert filled.all()
+@pytest.mark.usefixtures("side_by_side")
+@given(BATCHES, st.sampled_from([0, 2, 62]), st.binary(min_size=1, max_size=9))
+def test_records_of_all_sizes_are_found_side_by_side(sizes: list[list[int]], gap: int, part: bytes) -> None:
+    values = [[(part * size)[:size] for size in each] for each in sizes]
+    memory, begins, ends, expected = with_gaps(values, gap)
+    found, behind = record_starts(memory, begins, ends, len(expected))
+    assert (found.tolist(), behind.tolist()) == (expected, ends.tolist())
 
 
-@pytest.mark.parametrize("size", [1, 63, 64, 8191, 8192, 2**20 - 1, 2**20])
-def test_records_of_every_length_are_walked(abreast: list[bool], size: int) -> None:
-    memory, begins, ends, expected = with_gaps([[size] * 2, [size] * 4], gap=3)
-    assert walked(memory, begins, ends, [2, 4]) == (expected, [True, True])
-    assert abreast == [size < 8192], "longer ones are walked one by one"
+@given(BATCHES, st.sampled_from([0, 2, 62]))
+def test_records_of_all_sizes_are_found_one_after_the_other(sizes: list[list[int]], gap: int) -> None:
+    memory, begins, ends, expected = with_gaps([[bytes(size) for size in each] for each in sizes], gap)
+    found, behind = record_starts(memory, begins, ends, len(expected))
+    assert (found.tolist(), behind.tolist()) == (expected, ends.tolist())
 
 
-@given(st.binary(min_size=1, max_size=60), st.lists(st.integers(0, 3), min_size=1, max_size=4), st.data())
-def test_damage_leads_the_walk_side_by_side_nowhere_else(raw: bytes, counts: list[int], data: st.DataObject) -> None:
-    cuts = st.lists(st.integers(0, len(raw)), min_size=len(counts) - 1, max_size=len(counts) - 1)
-    inner = sorted(data.draw(cuts))
-    bounds = longs([0, *inner]), longs([*inner, len(raw)]), longs(counts)
-    abreast = starts._abreast(raw, *bounds)
-    found, filled = starts._one_by_one(raw, *bounds)
-    assert abreast is None or (filled.all() and abreast.tolist() == found.tolist())
+@given(
+    st.lists(st.sampled_from([0, 0, 1, 2, 7, 12, 13, 14, 127, 128, 132, 255]) | st.integers(0, 255), min_size=20),
+    st.lists(st.integers(1, 9), min_size=1, max_size=4),
+)
+def test_damage_leads_lanes_to_what_the_plain_loop_finds(raw: list[int], parts: list[int]) -> None:
+    memory = bytes(raw)
+    cuts = np.unique(longs([0, *parts, len(memory)]))
+    begins, limits = cuts[:-1], cuts[1:]
+    plain = [starts._one_by_one(memory, *each) for each in zip(begins.tolist(), limits.tolist(), strict=True)]
+    with pytest.MonkeyPatch.context() as patch:
+        walk_side_by_side(patch)
+        found, behind = record_starts(memory, begins, limits, len(memory) // 7)
+    for (expected, end), begin, limit, other in zip(plain, begins, limits, behind.tolist(), strict=True):
+        assert (end == limit) == (other == limit)
+        if end == limit:
+            assert found[(found >= begin) & (found < limit)].tolist() == expected
 
 
-def test_batches_that_their_records_do_not_fill_are_told(abreast: list[bool]) -> None:
-    memory = b"\x02a" + b"\x02b" + b"\x08c" + b"\x02d"
-    _, filled = walked(memory, [0, 2, 4, 6], [2, 4, 6, 8], [1, 2, 1, 1])
-    assert filled == [True, False, False, True], "one has more records than fit, the other a length that is too long"
-    assert abreast == [False]
+def test_a_wrong_guess_is_found_and_mended(one_by_one: list[int]) -> None:
+    """A value holds records itself, as a copy of another log would."""
+    copied = records([b"copy"] * 3000)[0]
+    memory, begins, ends, expected = with_gaps([[b"v" * 100] * 1000 + [copied] + [b"w" * 100] * 1000])
+    found, behind = record_starts(memory, begins, ends, len(expected))
+    assert (found.tolist(), behind.tolist()) == (expected, ends.tolist())
+    assert max(one_by_one) == len(expected), "no guess was wrong"
 
 
-def test_one_batch_of_many_records_among_small_ones_takes_no_room_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starts, "_abreast", lambda *_: pytest.fail("walked side by side"))
-    memory, begins, ends, expected = with_gaps([[1] * 10_000, *[[1]] * 1000], gap=0)
-    assert walked(memory, begins, ends, [10_000, *[1] * 1000])[0] == expected
+def test_a_walk_ends_behind_its_limit() -> None:
+    memory, begins, _, expected = with_gaps([[b"v" * 20] * 10])
+    limit = expected[6] + 1
+    found, behind = record_starts(memory, begins, longs([limit]), 7)
+    assert (found.tolist(), behind.tolist()) == (expected[:7], [expected[7]])
+
+
+RNG = random.Random(5)
+LAYOUTS: dict[str, Callable[[int], bytes]] = {
+    "100 B": lambda _: RNG.randbytes(100),
+    "1 B": lambda _: RNG.randbytes(1),
+    "text": lambda number: b"order %d of customer %d, " % (number, number % 17) * 4,
+    "zeros": lambda _: bytes(100),
+    "small integers": lambda _: b"".join(RNG.randrange(100).to_bytes(4, "little") for _ in range(25)),
+    "utf-16": lambda number: f"order {number} of customer {number % 17}".encode("utf-16-le") * 2,
+    "20 to 700 B": lambda _: RNG.randbytes(RNG.randint(20, 700)),
+    "10 kB in a hundred": lambda number: RNG.randbytes(10_000 if number % 100 == 50 else 100),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_large_batches_are_not_walked_one_record_after_the_other(layout: str, one_by_one: list[int]) -> None:
+    values = [LAYOUTS[layout](number) for number in range(8000)]
+    memory, begins, ends, expected = with_gaps([values[:3000], values[3000:3100], values[3100:]])
+    found, behind = record_starts(memory, begins, ends, len(expected))
+    assert (found.tolist(), behind.tolist()) == (expected, ends.tolist())
+    assert sum(one_by_one) < len(expected) // 5
 
 
 def test_nothing_begins_nowhere() -> None:
-    assert walked(b"", [], [], []) == ([], [])
+    nothing = longs([])
+    found, behind = record_starts(b"", nothing, nothing, 0)
+    assert (found.tolist(), behind.tolist()) == ([], [])

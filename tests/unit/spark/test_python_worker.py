@@ -1,51 +1,150 @@
-"""Spark's Python worker between two tasks."""
+"""Spark's Python worker between two tasks, below PySpark's own daemon."""
 
 from __future__ import annotations
 
 import gc
+import os
+import shutil
 import socket
-from collections.abc import Iterator
+import struct
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from spark_group_source.spark import python_worker
 
+ROOT = Path(__file__).parents[3]
+LINUX = pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux has the option")
+BORROWED = "spark = socket.fromfd(fd, socket.AF_INET, socket.SOCK_STREAM)"
+Task = Callable[[str], str]
+
+
+def read_int(read: Callable[[int], bytes]) -> int:
+    return int.from_bytes(read(4), "big", signed=True)
+
 
 @pytest.fixture
-def after_a_task() -> Iterator[None]:
-    """What a worker is left as by its first task."""
+def task(tmp_path: Path) -> Iterator[Task]:
+    """Runs statements as a task of a worker that has done its first task; returns the repr of ``answer``."""
+    # The daemon takes a worker whose name begins with "pyspark".
+    shutil.copy(Path(__file__).with_name("worker_probe.py"), tmp_path / "pyspark_probe.py")
+    env = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT), *sys.path]),
+        "PYTHON_WORKER_FACTORY_SECRET": "secret",
+        "SPARK_REUSE_WORKER": "1",
+    }
+    command = [sys.executable, "-m", "pyspark.daemon", "pyspark_probe"]
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as daemon:
+        assert daemon.stdin
+        assert daemon.stdout
+        try:
+            with socket.create_connection(("127.0.0.1", read_int(daemon.stdout.read)), timeout=60) as spark:
+                stream = spark.makefile("rwb")
+                read_int(stream.read)  # the worker's process id
+
+                def run(text: str) -> str:
+                    stream.write(struct.pack(">i", len(text)) + text.encode())
+                    stream.flush()
+                    return stream.read(read_int(stream.read)).decode()
+
+                assert run("secret") == "ok"
+                assert run("python_worker.ready_for_the_next_task()") == "None"
+                yield run
+        finally:
+            daemon.stdin.close()
+
+
+@pytest.mark.parametrize("option", ["TCP_NODELAY", pytest.param("TCP_QUICKACK", marks=LINUX)])
+def test_no_packet_of_the_next_task_waits_for_an_acknowledgement(task: Task, option: str) -> None:
+    code = f"""{BORROWED}
+of = lambda: bool(spark.getsockopt(socket.IPPROTO_TCP, socket.{option}))
+spark.setsockopt(socket.IPPROTO_TCP, socket.{option}, 0)
+gc.collect(0)
+answer = [of()]
+gc.collect()
+answer.append(of())"""
+    assert task(code) == "[False, True]"
+    assert task("answer = 'still open'") == "'still open'"
+
+
+def test_a_default_timeout_does_not_reach_sparks_socket(task: Task) -> None:
+    """A library of the user may set one; a socket with a timeout is non-blocking, and Spark's reads then fail."""
+    assert task("socket.setdefaulttimeout(5)\ngc.collect()\nanswer = os.get_blocking(fd)") == "True"
+    assert task("answer = os.get_blocking(fd)") == "True"
+
+
+def test_no_other_socket_is_touched(task: Task) -> None:
+    code = """
+server = socket.create_server(("127.0.0.1", 0))
+users = socket.create_connection(server.getsockname())
+gc.collect()
+answer = users.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)"""
+    assert task(code) == "0"
+
+
+def test_an_error_while_the_options_are_set_closes_nothing(task: Task) -> None:
+    code = """
+def fails(frame, event, argument):
+    if event == "c_call" and argument.__name__ == "setsockopt":
+        raise RuntimeError
+failed = []
+sys.unraisablehook = lambda _: failed.append(1)
+sys.setprofile(fails)
+gc.collect()
+sys.setprofile(None)
+answer = os.fstat(fd) and len(failed)"""
+    assert task(code) == "1"
+    assert task("answer = 'still open'") == "'still open'"
+
+
+def test_a_socket_that_is_closed_is_left_alone(task: Task) -> None:
+    code = """
+sys.unraisablehook = failed = [].append
+python_worker._sparks_socket().detach()
+gc.collect()
+answer = failed.__self__"""
+    assert task(code) == "[]"
+
+
+@pytest.fixture
+def outside_of_a_worker() -> Iterator[None]:
     callbacks = list(gc.callbacks)
     python_worker.ready_for_the_next_task.cache_clear()
-    python_worker.ready_for_the_next_task()
     yield
     gc.callbacks[:] = callbacks
     gc.unfreeze()
 
 
-LINUX = pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux has the option")
-
-
-@pytest.mark.parametrize("option", ["TCP_NODELAY", pytest.param("TCP_QUICKACK", marks=LINUX)])
-@pytest.mark.usefixtures("after_a_task")
-def test_no_packet_of_the_next_task_waits_for_an_acknowledgement(option: str) -> None:
-    number = getattr(socket, option)
-    with (
-        socket.create_server(("127.0.0.1", 0)) as server,
-        socket.create_connection(server.getsockname()) as worker,
-        server.accept()[0],
-    ):
-        worker.setsockopt(socket.IPPROTO_TCP, number, 0)
-        gc.collect(0)
-        assert not worker.getsockopt(socket.IPPROTO_TCP, number)
-        gc.collect()
-        assert worker.getsockopt(socket.IPPROTO_TCP, number)
-        worker.sendall(b"still open")
-
-
-@pytest.mark.usefixtures("after_a_task")
+@pytest.mark.usefixtures("outside_of_a_worker")
 def test_what_was_imported_by_the_first_task_is_left_out_of_later_collections() -> None:
+    python_worker.ready_for_the_next_task()
     frozen = gc.get_freeze_count()
     assert frozen > 10_000
     of_a_later_task = [[number] for number in range(10_000)]
     python_worker.ready_for_the_next_task()
     assert gc.get_freeze_count() < frozen + len(of_a_later_task), "what later tasks make would never be freed"
+
+
+class Node:
+    """A part of a cycle, which only a collection frees."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.mark.usefixtures("outside_of_a_worker")
+def test_garbage_of_the_first_task_is_freed() -> None:
+    garbage = weakref.ref(Node())
+    python_worker.ready_for_the_next_task()
+    assert garbage() is None
+
+
+@pytest.mark.usefixtures("outside_of_a_worker")
+def test_without_a_daemon_nothing_runs_in_collections() -> None:
+    before = list(gc.callbacks)
+    python_worker.ready_for_the_next_task()
+    assert gc.callbacks == before

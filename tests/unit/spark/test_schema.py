@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from spark_group_source.errors import OptionError
 from spark_group_source.records.columns import ALL
@@ -32,3 +41,18 @@ def test_other_columns_and_types_are_refused_with_those_that_are_known(name: str
         columns(value=BinaryType(), **{name: kind})
     assert "value binary or string" in error.value.action
     assert "offset bigint" in error.value.action
+
+
+@pytest.mark.parametrize("name", ["value", "offset"])
+def test_a_column_that_is_not_null_is_refused_with_what_to_write(name: str) -> None:
+    """Spark would fail each task: [DATA_SOURCE_RETURN_SCHEMA_MISMATCH], "Expected: offset: int64 not null"."""
+    kind = source_schema(include_headers=True)[name].dataType
+    with pytest.raises(OptionError, match=f"'{name}' as NOT NULL") as error:
+        columns_of(StructType([StructField(name, kind, nullable=False)]))
+    assert f"'{name} {kind.simpleString()}' without NOT NULL" in error.value.action
+
+
+def test_headers_whose_parts_are_not_null_are_refused_as_well() -> None:
+    parts = StructType([StructField("key", StringType(), nullable=False), StructField("value", BinaryType())])
+    with pytest.raises(OptionError, match="'headers' as NOT NULL"):
+        columns(headers=ArrayType(parts))

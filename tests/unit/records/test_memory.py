@@ -1,0 +1,100 @@
+"""Memory of decoding stays bounded, whatever a producer sends."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_group_source.errors import CorruptRecords, UnsupportedRecords
+from spark_group_source.records.batches import Limits
+from spark_group_source.records.columns import ALL, arrow_schema
+from spark_group_source.records.decode import Decoder
+from tests.unit.records.build import Record, batch, decoded, part, resealed, rows, rows_of_kafka_python
+
+ROOT = Path(__file__).parents[3]
+MOST_MIB = 300
+HEADER, ZSTD = 61, 4
+TINY = b"\x0c\0\0\0\1\1\0"
+"""The smallest record there is: nothing but zeros, and null as key and value."""
+HEADERS = b"\xae\x1f\0\0\0\1\1\xd0\x0f" + b"\0\1" * 1000
+"""A record with nothing but a thousand empty headers."""
+
+
+def bomb(record: bytes, count: int) -> bytes:
+    """A batch of so many equal records, compressed to a few hundred kB."""
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        for _ in range(0, count, 10_000):
+            stream.write(record * 10_000)
+    body = sink.getvalue().to_pybytes()
+    header = bytearray(batch([Record(b"")], codec=ZSTD, attributes=ZSTD)[:HEADER])
+    header[8:12] = (len(body) + HEADER - 12).to_bytes(4, "big")
+    header[57:61] = count.to_bytes(4, "big")
+    return resealed(header + body)
+
+
+def peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def measured(record: bytes, count: int, column: str) -> None:
+    """Prints the rows of a bomb, and by how many MiB memory grew; for a process of its own."""
+    raw = bomb(record, count)
+    decoder = Decoder(arrow_schema([column]), read_committed=False)
+    assert list(decoder.decode([part(batch([Record(b"v", headers=[("h", b"")])]))])), "imports are done"
+    before = peak_mib()
+    found = sum(each.num_rows for each in decoder.decode([part(raw)]))
+    print(found, round(peak_mib() - before))
+
+
+@pytest.mark.parametrize(
+    ("record", "count", "column"), [("TINY", 20_000_000, "offset"), ("HEADERS", 40_000, "headers")], ids=str
+)
+def test_a_bomb_of_small_parts_takes_little_memory(record: str, count: int, column: str) -> None:
+    code = f"from tests.unit.records import test_memory as t; t.measured(t.{record}, {count}, '{column}')"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    found, grown = map(int, run.stdout.split())
+    assert found == count
+    assert grown < MOST_MIB
+
+
+SOME = [Record(b"v%d" % number, headers=[("h", b"w")] * (number % 3)) for number in range(200)]
+
+
+@pytest.mark.parametrize("codec", [0, ZSTD])
+@pytest.mark.parametrize("lie", [1, 199, 201, 2**31 - 1])
+def test_a_count_that_lies_is_damage_also_in_a_batch_that_comes_in_pieces(lie: int, codec: int) -> None:
+    raw = bytearray(batch(SOME, codec=codec))
+    raw[57:61] = lie.to_bytes(4, "big")
+    for chunk in (100, 2**20):
+        with pytest.raises(CorruptRecords, match="topic-3 at offset 0"):
+            decoded(part(resealed(raw)), limits=Limits(chunk=chunk))
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_a_batch_in_pieces_has_the_rows_of_the_whole(codec: int) -> None:
+    raw = batch([*SOME, Record(b"x" * 5000), *SOME], codec=codec)
+    found = list(Decoder(ALL, read_committed=False, limits=Limits(chunk=500)).decode([part(raw)]))
+    assert len(found) > 10
+    assert rows(pa.Table.from_batches(found)) == rows_of_kafka_python(raw)
+
+
+def test_rows_of_many_headers_come_in_several_arrow_batches() -> None:
+    decoder = Decoder(ALL, read_committed=False, limits=Limits(headers=10))
+    counts = [
+        sum(len(each or ()) for each in found["headers"].to_pylist()) for found in decoder.decode([part(batch(SOME))])
+    ]
+    assert sum(counts) == sum(len(each.headers) for each in SOME)
+    assert max(counts) <= 10
+
+
+def test_a_record_of_more_headers_than_the_limit_is_refused_where_they_are_asked_for() -> None:
+    raw = batch([*SOME, Record(b"v", headers=[("h", b"")] * 11)])
+    with pytest.raises(UnsupportedRecords, match="at offset 200 a record with 11 headers, and at most 10"):
+        decoded(part(raw), limits=Limits(headers=10))
+    assert decoded(part(raw), schema=arrow_schema(["value"]), limits=Limits(headers=10)).num_rows == 201
