@@ -12,8 +12,12 @@ from typing import Any, NamedTuple
 
 from spark_group_source.errors import GroupSourceError
 
-VERSION = 1
-"""Version of the offset JSON; a checkpoint written by a later one is refused."""
+VERSION = 2
+"""Version of the offset JSON. Version 1 has no leader epochs and no group id, and is still read; a later version is
+refused."""
+
+UNKNOWN_EPOCH = -1
+"""The leader epoch of an offset that no leader has vouched for, as Kafka's requests have it."""
 
 
 class TopicPartition(NamedTuple):
@@ -43,13 +47,18 @@ def numbers_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
-    """Offsets ``[start, end)`` of one partition of the topic that has id ``topic_id``."""
+    """Offsets ``[start, end)`` of one partition of the topic that has id ``topic_id``.
+
+    ``epoch`` is the leader epoch of ``end``: that of a leader whose log reached ``end``. A later leader whose log has
+    no such end has lost records of the range, or has others in their place (KIP-320).
+    """
 
     topic: str
     partition: int
     start: int
     end: int
     topic_id: str = ""
+    epoch: int = UNKNOWN_EPOCH
 
     @property
     def tp(self) -> TopicPartition:
@@ -71,15 +80,17 @@ class BatchOffset:
 
     ``ranges`` has one range per partition. A partition that the batch does not read, because nothing is new or
     because another member owns it, stands with ``start == end``: the end this query logged for it last.
+    ``group`` is the id of the group that read them, empty where that is unknown.
     The JSON text of equal offsets is equal, since Spark compares text.
     """
 
     ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict)
+    group: str = ""
 
     @classmethod
-    def of(cls, ranges: Iterable[OffsetRange]) -> BatchOffset:
+    def of(cls, ranges: Iterable[OffsetRange], group: str = "") -> BatchOffset:
         """The offset with these ranges, one per partition."""
-        return cls({each.tp: each for each in ranges})
+        return cls({each.tp: each for each in ranges}, group)
 
     def reads(self) -> list[OffsetRange]:
         """The ranges with something to read, sorted by partition."""
@@ -90,40 +101,72 @@ class BatchOffset:
         return {tp: each.end for tp, each in self.ranges.items()}
 
     def as_json(self) -> dict[str, Any]:
-        """The form Spark logs: ``{"topics": {name: {"id": id, "partitions": {"0": [start, end]}}}, "version": 1}``.
+        """The form Spark logs, with sorted keys and partitions sorted by number.
 
-        Keys are sorted; partitions by number.
+        ``{"group": id, "topics": {name: {"id": id, "partitions": {"0": [start, end, epoch]}}}, "version": 2}``. An
+        epoch that is unknown is left out.
         """
         topics: dict[str, Any] = {}
         for each in sorted(self.ranges.values()):
             topic = topics.setdefault(each.topic, {"id": each.topic_id, "partitions": {}})
-            topic["partitions"][str(each.partition)] = [each.start, each.end]
-        return {"topics": topics, "version": VERSION}
+            epoch = [] if each.epoch == UNKNOWN_EPOCH else [each.epoch]
+            topic["partitions"][str(each.partition)] = [each.start, each.end, *epoch]
+        return {"group": self.group, "topics": topics, "version": VERSION}
 
     @classmethod
     def from_json(cls, logged: Mapping[str, Any] | None) -> BatchOffset:
-        """The offset that :meth:`as_json` wrote; ``None`` and ``{}`` are the empty one.
+        """The offset that :meth:`as_json` wrote, in this version or an earlier one; ``None`` and ``{}`` are empty.
 
         Raises:
-            GroupSourceError: the JSON is of a later version or not of this form.
+            GroupSourceError: the JSON is of a later version, or another source wrote it.
         """
         if not logged:
             return cls()
-        if logged.get("version") != VERSION:
-            raise GroupSourceError(
-                f"The checkpoint holds an offset of version {logged.get('version')!r}; this release reads {VERSION}:"
-                f" {json.dumps(logged)[:200]}.",
-                "Use the release that wrote the checkpoint or a later one, or start with a new checkpoint location:"
-                " the query then goes on at the group's committed offsets.",
-            )
+        version = logged.get("version")
+        if version not in range(1, VERSION + 1):
+            raise _unreadable(logged)
         try:
-            return cls.of(
-                OffsetRange(name, int(number), int(start), int(end), str(topic["id"]))
+            ranges = [
+                _range(name, int(number), str(topic["id"]), *offsets)
                 for name, topic in logged["topics"].items()
-                for number, (start, end) in topic["partitions"].items()
-            )
+                for number, offsets in topic["partitions"].items()
+            ]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise GroupSourceError(
-                f"The checkpoint holds an offset that this source did not write: {json.dumps(logged)[:200]}.",
-                "Start with a new checkpoint location: the query then goes on at the group's committed offsets.",
+                f"The checkpoint holds an offset that this source did not write: {_shown(logged)}.", _NEW_CHECKPOINT
             ) from error
+        return cls.of(ranges, str(logged.get("group", "")))
+
+
+_NEW_CHECKPOINT = "Start with a new checkpoint location: the query then goes on at the group's committed offsets."
+
+
+def _range(topic: str, number: int, topic_id: str, start: int, end: int, epoch: int = UNKNOWN_EPOCH) -> OffsetRange:
+    return OffsetRange(topic, number, int(start), int(end), topic_id, int(epoch))
+
+
+def _unreadable(logged: Mapping[str, Any]) -> GroupSourceError:
+    if _is_of_the_kafka_source(logged):
+        return GroupSourceError(
+            f'The checkpoint belongs to a query with format("kafka"): {_shown(logged)}. This source does not read it.',
+            "Use a new checkpoint location, and set startingOffsets to these offsets: see docs/moving.md.",
+        )
+    return GroupSourceError(
+        f"The checkpoint holds an offset of version {logged.get('version')!r}; this release reads versions up to"
+        f" {VERSION}: {_shown(logged)}.",
+        f"Use the release that wrote the checkpoint or a later release. {_NEW_CHECKPOINT}",
+    )
+
+
+def _is_of_the_kafka_source(logged: Mapping[str, Any]) -> bool:
+    """Whether it is an offset of Spark's own Kafka source: ``{topic: {partition: offset}}``."""
+    return all(
+        isinstance(partitions, Mapping)
+        and partitions
+        and all(str(number).isdecimal() and isinstance(offset, int) for number, offset in partitions.items())
+        for partitions in logged.values()
+    )
+
+
+def _shown(logged: Mapping[str, Any]) -> str:
+    return json.dumps(logged)[:200]

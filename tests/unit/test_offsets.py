@@ -16,14 +16,29 @@ def test_equal_offsets_have_equal_json_text_whatever_order_they_were_made_in() -
     assert json.dumps(one.as_json()) == json.dumps(other.as_json())
 
 
-def test_json_holds_begin_and_end_of_every_partition_and_the_topic_id() -> None:
-    offset = BatchOffset.of([OffsetRange("t", 1, 5, 9, "id"), OffsetRange("t", 0, 2, 2, "id")])
-    assert offset.as_json() == {"topics": {"t": {"id": "id", "partitions": {"0": [2, 2], "1": [5, 9]}}}, "version": 1}
+def test_json_holds_begin_end_and_epoch_of_every_partition_the_topic_id_and_the_group() -> None:
+    offset = BatchOffset.of([OffsetRange("t", 1, 5, 9, "id", 3), OffsetRange("t", 0, 2, 2, "id")], "g")
+    assert offset.as_json() == {
+        "group": "g",
+        "topics": {"t": {"id": "id", "partitions": {"0": [2, 2], "1": [5, 9, 3]}}},
+        "version": 2,
+    }
 
 
 def test_json_round_trip_through_text() -> None:
-    offset = BatchOffset.of([OffsetRange("t", n, n, n * 2, "id") for n in range(12)])
+    offset = BatchOffset.of([OffsetRange("t", n, n, n * 2, "id", n - 1) for n in range(12)], "g")
     assert BatchOffset.from_json(json.loads(json.dumps(offset.as_json()))) == offset
+
+
+def test_an_offset_of_version_1_is_read_with_epoch_and_group_unknown() -> None:
+    logged = {"topics": {"t": {"id": "id", "partitions": {"0": [2, 2], "1": [5, 9]}}}, "version": 1}
+    expected = BatchOffset.of([OffsetRange("t", 0, 2, 2, "id", -1), OffsetRange("t", 1, 5, 9, "id", -1)], "")
+    assert BatchOffset.from_json(logged) == expected
+
+
+def test_a_checkpoint_of_sparks_own_kafka_source_is_recognized() -> None:
+    with pytest.raises(GroupSourceError, match=r'belongs to a query with format\("kafka"\).*docs/moving.md'):
+        BatchOffset.from_json({"orders": {"0": 23, "1": 0}, "version": {"0": 1}})
 
 
 @pytest.mark.parametrize("nothing", [None, {}])
@@ -32,8 +47,8 @@ def test_nothing_logged_is_the_empty_offset(nothing: dict[str, object] | None) -
 
 
 def test_an_offset_of_a_later_version_is_refused_with_what_to_do() -> None:
-    with pytest.raises(GroupSourceError, match="version 2.*new checkpoint"):
-        BatchOffset.from_json({"version": 2, "topics": {}})
+    with pytest.raises(GroupSourceError, match="version 3.*new checkpoint"):
+        BatchOffset.from_json({"version": 3, "topics": {}})
 
 
 @pytest.mark.parametrize(
@@ -42,6 +57,7 @@ def test_an_offset_of_a_later_version_is_refused_with_what_to_do() -> None:
         {"version": 1},
         {"version": 1, "topics": {"t": {"0": 3}}},
         {"version": 1, "topics": {"t": {"id": "x", "partitions": {"0": [1]}}}},
+        {"version": 2, "topics": {"t": {"id": "x", "partitions": {"0": [1, 2, 3, 4]}}}},
     ],
 )
 def test_an_offset_of_another_source_is_refused(foreign: dict[str, object]) -> None:

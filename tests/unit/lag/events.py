@@ -29,8 +29,8 @@ def offset(**partitions: tuple[int, int]) -> dict[str, Any]:
     topics: dict[str, Any] = {}
     for name, (start, end) in partitions.items():
         topic, number = name.rsplit("_", 1)
-        topics.setdefault(topic, {"id": f"id-of-{topic}", "partitions": {}})["partitions"][number] = [start, end]
-    return {"topics": topics, "version": 1}
+        topics.setdefault(topic, {"id": f"id-of-{topic}", "partitions": {}})["partitions"][number] = [start, end, 7]
+    return {"group": "g", "topics": topics, "version": 2}
 
 
 def ends(**partitions: int) -> dict[str, Any]:
