@@ -27,7 +27,7 @@ class Broker:
 class Topic:
     """One topic; ``partitions`` maps each number to its leader's id, ``None`` where there is no leader now.
 
-    ``error`` is Kafka's error code, 0 where all is well.
+    ``error`` is Kafka's error code, 0 where all is well. ``epochs`` maps each partition's number to its leader epoch.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Topic:
     partitions: Mapping[int, int | None]
     internal: bool = False
     error: int = 0
+    epochs: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,4 +90,5 @@ def _topic(told: Any) -> Topic:
         {each.partition_index: each.leader_id if each.leader_id >= 0 else None for each in told.partitions},
         told.is_internal,
         told.error_code,
+        {each.partition_index: each.leader_epoch for each in told.partitions},
     )
