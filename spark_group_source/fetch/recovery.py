@@ -46,7 +46,7 @@ class Recovery:
         fresh = any(cursor.pause for cursor in cursors)
         try:
             topics = self._cluster.topics(names, self._deadline(), fresh=fresh)
-            if not fresh and any(_leader_epoch(each, topics) < each.confirmed for each in cursors):
+            if not fresh and any(UNKNOWN_EPOCH < _leader_epoch(each, topics) < each.confirmed for each in cursors):
                 # These executors last asked before the batch was planned.
                 topics = self._cluster.topics(names, self._deadline(), fresh=True)
         except (BrokerUnavailable, DeadlineExceeded) as error:

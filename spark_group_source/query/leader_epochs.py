@@ -130,7 +130,8 @@ class EpochCheck:
         Nobody is asked while the epochs are those of the positions.
         """
         before = self._epochs.of(positions)
-        changed = {tp: epoch for tp, epoch in before.items() if leaders.get(tp, UNKNOWN_EPOCH) not in (-1, epoch)}
+        known = {tp: epoch for tp, epoch in leaders.items() if epoch != UNKNOWN_EPOCH}
+        changed = {tp: epoch for tp, epoch in before.items() if known.get(tp, epoch) != epoch}
         asked = {tp: epoch for tp, epoch in changed.items() if epoch != UNKNOWN_EPOCH}
         if asked and asked.keys() <= self.unsure and self._clock() < self._retry_at:
             asked = {}
@@ -168,7 +169,8 @@ class EpochCheck:
             if not error.retriable:
                 raise
             told = {}
-        log.info("leaders of %s changed; %d of %d told what they hold", names(epochs), len(told), len(epochs))
+        if epochs.keys() - self.unsure:
+            log.info("leaders of %s changed; %d of %d told what they hold", names(epochs), len(told), len(epochs))
         took = self._clock() - began
         self._retry_at = self._clock() + max(RETRY_PAUSE, RETRY_REST * took)
         return told
