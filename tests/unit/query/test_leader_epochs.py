@@ -212,7 +212,8 @@ def test_a_leader_older_than_the_position_is_not_read_from_until_it_is_believed(
     assert found.rows == of("harmed", 0, 5, 7)
 
 
-def test_a_topic_made_anew_has_epochs_of_its_own(fake: FakeKafka) -> None:
+def test_a_topic_made_anew_has_epochs_of_its_own(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leader_epochs, "OLDER_PATIENCE", float("inf"))
     for _ in range(3):
         fake.elect("harmed")
     reading = read_all(fake, failOnDataLoss="false")
