@@ -106,7 +106,10 @@ class Reading:
     def _send(self, broker: int, cursors: list[Cursor]) -> None:
         deadline = Deadline.after(self._cluster.options.request_timeout, self._clock)
         request = requests.build(
-            [Wanted(each.topic_id, each.tp.partition, each.position, each.max_bytes) for each in cursors],
+            [
+                Wanted(each.topic_id, each.tp.partition, each.position, each.max_bytes, each.leader_epoch)
+                for each in cursors
+            ],
             max_wait=self._task.max_wait,
             max_bytes=max(self._task.answer_bytes, *(each.max_bytes for each in cursors)),
             read_committed=self._task.read_committed,

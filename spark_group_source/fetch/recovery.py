@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, describe
 from spark_group_source.errors import BrokerUnavailable, CorruptRecords, DataLoss, DeadlineExceeded, TopicError
 from spark_group_source.fetch.cursor import Cursor
+from spark_group_source.fetch.epochs import UNDEFINED, EpochEnd, epoch_ends
 from spark_group_source.fetch.errors import UNKNOWN_TOPIC_ID, Remedy, remedy
 from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.fetch.replicas import Replicas
 from spark_group_source.fetch.task import FetchTask
-from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition
+from spark_group_source.offsets import EARLIEST, LATEST, UNKNOWN_EPOCH, TopicPartition
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Topic
 
@@ -42,11 +43,16 @@ class Recovery:
             DataLoss, TopicError: as :meth:`answer`.
         """
         names = {cursor.tp.topic for cursor in cursors}
+        fresh = any(cursor.pause for cursor in cursors)
         try:
-            topics = self._cluster.topics(names, self._deadline(), fresh=any(cursor.pause for cursor in cursors))
+            topics = self._cluster.topics(names, self._deadline(), fresh=fresh)
+            if not fresh and any(UNKNOWN_EPOCH < _leader_epoch(each, topics) < each.confirmed for each in cursors):
+                # These executors last asked before the batch was planned.
+                topics = self._cluster.topics(names, self._deadline(), fresh=True)
         except (BrokerUnavailable, DeadlineExceeded) as error:
             self.hold(cursors, error.happened)
             return
+        led: list[tuple[Cursor, int]] = []
         for cursor in cursors:
             topic = topics.get(cursor.tp.topic)
             errno = _error(cursor, topic)
@@ -54,11 +60,42 @@ class Recovery:
                 self.answer(cursor, errno)
             elif topic is not None:
                 cursor.topic_id = topic.id
+                cursor.leader_epoch = _leader_epoch(cursor, topics)
                 leader = topic.partitions.get(cursor.tp.partition)
                 if leader is None:
                     self.hold([cursor], "it has no leader, or does not exist")
                 else:
-                    yield cursor, self.replicas.broker(cursor.tp, leader)
+                    led.append((cursor, leader))
+        self._confirm([cursor for cursor, _ in led if cursor.unconfirmed], topics)
+        for cursor, leader in led:
+            if not cursor.unconfirmed:
+                yield cursor, self.replicas.broker(cursor.tp, leader)
+
+    def _confirm(self, cursors: Sequence[Cursor], topics: Mapping[str, Topic]) -> None:
+        """Asks leaders that came after these ranges were planned whether their logs still hold them to the end."""
+        if not cursors:
+            return
+        told = epoch_ends(self._cluster, topics, {each.tp: each.confirmed for each in cursors}, self._deadline())
+        for cursor in cursors:
+            now = told.get(cursor.tp)
+            if now is None:
+                self.hold([cursor], "its leader does not tell what it has of earlier epochs")
+            elif now.end == UNDEFINED:
+                self.hold([cursor], f"its leader has epoch {now.leader}, older than epoch {cursor.confirmed} before")
+            elif now.end < cursor.range.end:
+                self._truncated(cursor, now)
+            else:
+                cursor.confirmed = now.leader
+
+    def _truncated(self, cursor: Cursor, now: EpochEnd) -> None:
+        """What the range ends with was replaced: the driver goes back there, and plans what stands there now."""
+        start = max(now.end, cursor.position)
+        why = (
+            f"the log was truncated at offset {now.end} and written again. The range was planned under leader epoch"
+            f" {cursor.confirmed}, and the leader now has epoch {now.leader}"
+        )
+        self._judge(cursor, start, cursor.range.end, why)
+        cursor.end_at(now.end)
 
     def answer(self, cursor: Cursor, errno: int) -> None:
         """A broker answered for this partition with an error code.
@@ -135,7 +172,11 @@ class Recovery:
 
     def _lost(self, cursor: Cursor, until: int, why: str) -> None:
         """Offsets up to ``until`` are gone: fails, or warns and goes on behind them."""
-        what = f"Offsets [{cursor.position}, {until}) of {cursor.tp}, of {cursor.range}, are gone: {why}."
+        self._judge(cursor, cursor.position, until, why)
+        cursor.advance(until, self._task.most_bytes)
+
+    def _judge(self, cursor: Cursor, start: int, end: int, why: str) -> None:
+        what = f"Offsets [{start}, {end}) of {cursor.tp}, of {cursor.range}, are gone: {why}."
         if self._task.fail_on_data_loss:
             raise DataLoss(
                 what,
@@ -143,10 +184,14 @@ class Recovery:
                 " set failOnDataLoss to false.",
             )
         log.warning("%s They are skipped, as failOnDataLoss is false.", what)
-        cursor.advance(until, self._task.most_bytes)
 
     def _deadline(self) -> Deadline:
         return Deadline.after(self._cluster.options.request_timeout, self._clock)
+
+
+def _leader_epoch(cursor: Cursor, topics: Mapping[str, Topic]) -> int:
+    topic = topics.get(cursor.tp.topic)
+    return topic.epochs.get(cursor.tp.partition, UNKNOWN_EPOCH) if topic else UNKNOWN_EPOCH
 
 
 def _error(cursor: Cursor, topic: Topic | None) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 from kafka.protocol.consumer import FetchRequest, IsolationLevel
 
 from spark_group_source.errors import BrokerError, ProtocolError
+from spark_group_source.offsets import UNKNOWN_EPOCH
 from spark_group_source.wire import versions
 
 NO_SESSION = (0, -1)
@@ -29,12 +30,13 @@ _REPLICA = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One partition of a fetch; ``topic_id`` as a UUID's text."""
+    """One partition of a fetch; ``topic_id`` as a UUID's text. Only a leader with ``leader_epoch`` answers."""
 
     topic_id: str
     partition: int
     offset: int
     max_bytes: int
+    leader_epoch: int = UNKNOWN_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +74,9 @@ def build(
             topic_of.FetchPartition(
                 version=versions.FETCH,
                 partition=each.partition,
-                current_leader_epoch=-1,
+                current_leader_epoch=each.leader_epoch,
                 fetch_offset=each.offset,
-                last_fetched_epoch=-1,
+                last_fetched_epoch=UNKNOWN_EPOCH,
                 log_start_offset=-1,
                 partition_max_bytes=each.max_bytes,
             )

@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from spark_group_source.offsets import Offsets, TopicPartition
+from spark_group_source.offsets import UNKNOWN_EPOCH, Offsets, TopicPartition
 
 MARK = "spark-group-source"
 """Start of the metadata of every commit of this source. ``kafka-consumer-groups --reset-offsets`` writes empty
@@ -28,10 +28,11 @@ def marked(facts: Mapping[str, object], mark: str = MARK) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A partition's committed offset as the group has it."""
+    """A partition's committed offset as the group has it, with its leader epoch."""
 
     offset: int
     metadata: str = ""
+    epoch: int = UNKNOWN_EPOCH
 
     @property
     def marked(self) -> bool:

@@ -23,7 +23,7 @@ from spark_group_source.group.events import Refused
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
 from spark_group_source.group.verdicts import Verdict, verdict
-from spark_group_source.offsets import Offsets, TopicPartition, numbers_by_topic
+from spark_group_source.offsets import UNKNOWN_EPOCH, Offsets, TopicPartition, numbers_by_topic
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
 
@@ -57,15 +57,18 @@ class GroupOffsets:
         self._settings = settings
         self._channel = Channel(cluster, settings.group_id, "offsets", timings)
 
-    def commit(self, me: Membership, offsets: Offsets, metadata: str, deadline: Deadline) -> CommitAnswer:
+    def commit(
+        self, me: Membership, offsets: Offsets, metadata: str, deadline: Deadline, epochs: Offsets | None = None
+    ) -> CommitAnswer:
         """Commits offsets as member ``me``; the broker refuses them if its generation is over.
 
-        Without a member id, they are refused if the group has members. Many partitions are several requests. After one
-        that is refused no other is sent: the answer has what was confirmed until then.
+        ``epochs`` are their leader epochs. Without a member id, they are refused if the group has members. Many
+        partitions are several requests. After one that is refused no other is sent: the answer has what was confirmed
+        until then.
         """
         answer = CommitAnswer({}, {})
         for piece in self._pieces(offsets, metadata):
-            found = self._commit(me, piece, metadata, deadline)
+            found = self._commit(me, piece, metadata, deadline, epochs or {})
             answer = CommitAnswer(
                 {**answer.confirmed, **found.confirmed}, {**answer.errors, **found.errors}, found.refused
             )
@@ -81,7 +84,9 @@ class GroupOffsets:
         for at in range(0, len(partitions), most):
             yield {tp: offsets[tp] for tp in partitions[at : at + most]}
 
-    def _commit(self, me: Membership, offsets: Offsets, metadata: str, deadline: Deadline) -> CommitAnswer:
+    def _commit(
+        self, me: Membership, offsets: Offsets, metadata: str, deadline: Deadline, epochs: Offsets
+    ) -> CommitAnswer:
         by_topic: dict[str, list[Any]] = defaultdict(list)
         topic_of = OffsetCommitRequest.OffsetCommitRequestTopic
         for tp, offset in offsets.items():
@@ -90,7 +95,7 @@ class GroupOffsets:
                     version=versions.OFFSET_COMMIT,
                     partition_index=tp.partition,
                     committed_offset=offset,
-                    committed_leader_epoch=-1,
+                    committed_leader_epoch=epochs.get(tp, UNKNOWN_EPOCH),
                     committed_metadata=metadata,
                 )
             )
@@ -160,7 +165,7 @@ class GroupOffsets:
                     return self._channel.refused("OffsetFetch", part.error_code, topics=[topic.name])
                 if part.committed_offset >= 0:
                     tp = TopicPartition(topic.name, part.partition_index)
-                    found[tp] = Committed(part.committed_offset, part.metadata or "")
+                    found[tp] = Committed(part.committed_offset, part.metadata or "", part.committed_leader_epoch)
         return self._channel.refused("OffsetFetch", group.error_code) if group.error_code else found
 
     def describe(self, deadline: Deadline) -> GroupDescription | Refused:

@@ -7,16 +7,18 @@ group as it is.
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import closing
 
 from spark_group_source.clock import Clock, Deadline, monotonic
-from spark_group_source.errors import DeadlineExceeded, OptionError
+from spark_group_source.errors import DataLoss, DeadlineExceeded, OptionError
+from spark_group_source.fetch.epochs import UNDEFINED, epoch_ends
 from spark_group_source.fetch.positions import log_offsets
 from spark_group_source.group.channel import until_answered
 from spark_group_source.group.events import Refused
 from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.listing import names, some
-from spark_group_source.offsets import OffsetRange, Offsets, Partitions, TopicPartition
+from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange, Offsets, Partitions, TopicPartition
 from spark_group_source.options.bounds import Committed, EndAt, Place, StartAt
 from spark_group_source.options.modes import bounded_end, bounded_start
 from spark_group_source.options.table import SourceOptions
@@ -96,6 +98,37 @@ class _Plan:
     def _ask(self, wanted: Offsets) -> Offsets:
         return log_offsets(self._cluster, wanted, read_committed=self._options.read_committed, deadline=self._deadline)
 
+    def _before_replaced(self, committed: Offsets, epochs: Offsets) -> dict[TopicPartition, int]:
+        """The committed offsets; where a new leader has other records before one, the offset of the first of them."""
+        offsets = dict(committed)
+        while epochs:
+            topics = self._cluster.topics({tp.topic for tp in epochs}, self._deadline, fresh=True)
+            told = epoch_ends(self._cluster, topics, epochs, self._deadline)
+            for tp, now in sorted(told.items()):
+                if UNDEFINED < now.end < offsets[tp]:
+                    self._replaced(
+                        f"The group '{self._options.group_id}' has committed offset {offsets[tp]} for {tp}, whose log"
+                        f" was truncated at offset {now.end} (leader epoch {epochs[tp]} then, {now.leader} now)"
+                    )
+                    offsets[tp] = now.end
+            epochs = {tp: epoch for tp, epoch in epochs.items() if tp not in told or told[tp].end == UNDEFINED}
+            pause = self._cluster.options.retry_backoff_max if epochs else 0.0
+            if self._deadline.remaining() < pause:
+                raise DeadlineExceeded(
+                    f"The leaders of {names(epochs)} do not tell what their logs hold of old epochs."
+                )
+            time.sleep(pause)
+        return offsets
+
+    def _replaced(self, happened: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"{happened}.",
+                "An unclean leader was elected. Set failOnDataLoss to false to read from the first record that was"
+                " replaced, or give other startingOffsets.",
+            )
+        log.warning("%s. The first record that was replaced is taken, as failOnDataLoss is false.", happened)
+
     def _committed(self, partitions: Partitions) -> dict[TopicPartition, int]:
         """What the group has committed; trouble that may heal is waited for."""
         offsets = GroupOffsets(self._cluster, group_settings(self._options))
@@ -105,7 +138,8 @@ class _Plan:
             raise DeadlineExceeded(
                 f"The committed offsets of group '{self._options.group_id}' cannot be read: {found.why}."
             )
-        return {tp: each.offset for tp, each in found.items()}
+        epochs = {tp: each.epoch for tp, each in found.items() if each.epoch != UNKNOWN_EPOCH}
+        return self._before_replaced({tp: each.offset for tp, each in found.items()}, epochs)
 
 
 def _check_order(starts: Offsets, ends: Offsets, start: StartAt, end: EndAt) -> None:

@@ -81,7 +81,8 @@ class Committer:
             self._one_commit.release()
 
     def _send(self, pending: Offsets, metadata: str, me: Membership, access: Access, deadline: Deadline) -> bool:
-        answer = access.offsets.commit(me, pending, metadata, deadline)
+        epochs = self._ledger.epochs.of(pending)
+        answer = access.offsets.commit(me, pending, metadata, deadline, epochs)
         self._ledger.confirmed(answer.confirmed)
         if answer.refused is not None:
             if answer.refused.error is not None and denied(answer.refused.error):

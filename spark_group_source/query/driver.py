@@ -22,6 +22,7 @@ from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.access import Access
 from spark_group_source.query.admission import admit, backlog
 from spark_group_source.query.group_settings import group_settings
+from spark_group_source.query.leader_epochs import EpochCheck
 from spark_group_source.query.log_ends import LogEnds
 from spark_group_source.query.losses import Losses
 from spark_group_source.query.report import Report
@@ -65,6 +66,7 @@ class Driver:
         self._member: Assigned | Member = kind(members_cluster, self._settings, self._share, clock, timings)
         self._renewal = Retry(RENEW_EVERY, clock) if options.partitions else None
         self._ends = LogEnds(cluster, options, clock)
+        self._epochs = EpochCheck(cluster, self._ledger.epochs, clock)
         self._ids = TopicIds(cluster, options.metadata_max_age, clock)
         self._losses = Losses(self._settings.subscription, self._ids, self._share, self._own, options.fail_on_data_loss)
         self._target: RunTarget | None = None
@@ -95,6 +97,7 @@ class Driver:
         topics = check.topics(logged.ranges)
         self._losses.gone = check.gone(topics, logged.ranges)
         self._ids.restore(logged)
+        self._ledger.epochs.logged(logged)
         existing = partitions_of(topics.values())
         if logged.is_empty:
             check_names(stream_start(self._options), existing)
@@ -195,10 +198,14 @@ class Driver:
             return start
         self._losses.go_on_without(start, topics, me)
         ends = self._ends.of(positions)
-        cut = self._ends.cut(positions, ends)
+        replaced = self._epochs.replaced(positions, self._ends.epochs)
+        cut = {} if replaced else self._ends.cut(positions, ends)
         # Those looks at the logs may have brought news of the topics.
-        if self._losses.start_over(topics, me) or self._losses.go_back(cut, positions, me):
+        if self._losses.start_over(topics, me) or self._losses.go_back_to(replaced, positions, me):
             return start
+        if self._losses.go_back(cut, positions, me):
+            return start
+        positions = {tp: at for tp, at in positions.items() if tp not in self._epochs.unsure}
         if self._target is not None:
             ends = self._target.cap(ends)
         if self._held_back(positions, ends):
@@ -218,16 +225,17 @@ class Driver:
         if not moving and not must_be_logged:
             return start
         known = {
-            tp: OffsetRange(*tp, each.end, each.end, each.topic_id)
+            tp: OffsetRange(*tp, each.end, each.end, each.topic_id, each.epoch)
             for tp, each in start.ranges.items()
             if each.topic_id == self._ids.read.get(tp.topic, each.topic_id) and tp.topic not in self._losses.gone
         }
         for tp, position in positions.items():
             end = admitted[tp] if tp in moving else position
-            known[tp] = OffsetRange(*tp, position, end, ids[tp.topic])
+            known[tp] = OffsetRange(*tp, position, end, ids[tp.topic], self._epochs.known[tp])
         first = self._ledger.first_start().without(known)
         self._planned_from = start
         self._planned = BatchOffset(known, self._options.group_id, first.offsets, first.resets)
+        self._ledger.epochs.logged(self._planned)
         self._last_batch_at = self._handed_out_at = self._clock()
         self._ledger.planned({tp: admitted[tp] for tp in moving})
         return self._planned

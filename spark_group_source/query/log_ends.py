@@ -72,10 +72,14 @@ def go_on_without(missing: Set[TopicPartition] | Set[str], fail_on_data_loss: bo
 
 
 class LogEnds:
-    """Caches the end of each partition, and asks less often the longer nothing comes."""
+    """Caches the end of each partition, and asks less often the longer nothing comes.
+
+    ``known`` are the ends as last seen, ``epochs`` the epochs of the leaders that told them.
+    """
 
     def __init__(self, cluster: Cluster, options: SourceOptions, clock: Clock = monotonic) -> None:
         self.known: dict[TopicPartition, int] = {}
+        self.epochs: dict[TopicPartition, int] = {}
         self._cluster = cluster
         self._options = options
         self._missing: set[TopicPartition] = set()
@@ -179,6 +183,7 @@ class LogEnds:
         self._tell((others | silent) - found.keys() - self._missing)
         seen = {tp: end for tp, end in self.known.items() if tp in partitions and tp not in self._missing}
         ends = seen | found
+        self.epochs = {tp: epoch for tp, epoch in self.epochs.items() if tp in ends}
         self._looked_at = self._clock()
         if ends != self.known:
             self.known, self._moved_at = ends, self._looked_at
@@ -208,4 +213,5 @@ class LogEnds:
             read_committed=self._options.read_committed,
             deadline=Deadline.after(seconds, self._clock),
             missing=missing,
+            epochs=self.epochs,
         )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from spark_group_source.errors import DataLoss
+from spark_group_source.fetch.epochs import UNDEFINED
 from spark_group_source.group.state import Membership
 from spark_group_source.group.subscription import Subscription
-from spark_group_source.offsets import BatchOffset, Offsets
+from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition
 from spark_group_source.query.access import Access
+from spark_group_source.query.leader_epochs import Replaced
 from spark_group_source.query.log_ends import go_on_without
 from spark_group_source.query.share import Share
 from spark_group_source.query.topic_ids import TopicIds
@@ -73,9 +76,26 @@ class Losses:
         """Where a log ends before the position, reading goes on at its end. Whether there is one."""
         for tp, end in sorted(cut.items()):
             self._judge_cut(f"{tp} ends at offset {end}, before offset {positions[tp]} where this query goes on")
-        if cut:
-            self._share.go_back(cut, me, self._access)
-        return bool(cut)
+        return self._go_back(cut, me)
+
+    def go_back_to(self, replaced: Mapping[TopicPartition, Replaced], positions: Offsets, me: Membership) -> bool:
+        """Where records before the position were replaced, the query goes back to the first. Whether there are some.
+
+        A leader that is older than the position does not know the first: the query goes on at the position.
+        """
+        ends = {tp: positions[tp] if each.end == UNDEFINED else each.end for tp, each in replaced.items()}
+        for tp, each in sorted(replaced.items()):
+            self._judge(
+                each.happened(tp, positions[tp]),
+                "An unclean leader was elected, or the brokers were restored from an older copy.",
+                f"offset {ends[tp]}",
+            )
+        return self._go_back(ends, me)
+
+    def _go_back(self, ends: Offsets, me: Membership) -> bool:
+        if ends:
+            self._share.go_back(ends, me, self._access)
+        return bool(ends)
 
     def accept_cut(self, cut: Offsets, target: Offsets) -> None:
         """What was cut off a log since a run to ``target`` began is never written again as it was."""
@@ -83,10 +103,13 @@ class Losses:
             self._judge_cut(f"{tp} ends at offset {end}, before offset {target[tp]} where this run was to end")
 
     def _judge_cut(self, happened: str) -> None:
+        self._judge(happened, "The log was cut, or the position set behind it.", "the end of the log")
+
+    def _judge(self, happened: str, reason: str, where: str) -> None:
         if self._fail_on_data_loss:
             raise DataLoss(
                 f"{happened}.",
-                "The log was cut, or the position set behind it. Start with a new checkpoint and reset the group's"
-                " offsets, or set failOnDataLoss to false to go on at the end of the log.",
+                f"{reason} Start with a new checkpoint and reset the group's offsets, or set failOnDataLoss to false to"
+                f" go on at {where}.",
             )
-        log.warning("%s: it goes on at the end of the log, as failOnDataLoss is false", happened)
+        log.warning("%s: it goes on at %s, as failOnDataLoss is false", happened, where)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from spark_group_source.group.commits import Committed, Ledger
 from spark_group_source.group.state import Membership
 from spark_group_source.offsets import Offsets, Partitions, TopicPartition
+from spark_group_source.query.leader_epochs import PositionEpochs
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ class FirstStart:
 class SharedLedger:
     """Where each partition stands. Each method is one step, under a lock that is held for no longer than that takes.
 
-    ``_lock`` guards everything here: the ledger; ``_owned``, the partitions that the group has given to this query;
+    ``epochs`` are the leader epochs of the positions, with a lock of their own.
+    ``_lock`` guards everything else: the ledger; ``_owned``, the partitions that the group has given to this query;
     ``_claimed``, those of them whose start a thread is looking for; ``_anew``, those in a topic made anew whose
     beginning is not known yet; ``_takings``, how often partitions were taken away; ``_first``, what is still to be done
     of the query's first start; and ``_unlogged``, partitions that were reset, where no batch is logged that says so.
@@ -59,6 +61,7 @@ class SharedLedger:
         self._takings = 0
         self._first = FirstStart()
         self._unlogged: set[TopicPartition] = set()
+        self.epochs = PositionEpochs()
 
     def restore(self, logged: Offsets, first: FirstStart | None = None) -> None:
         """Begins with the ends that the checkpoint has. Caller: the query, before the member starts."""
@@ -151,6 +154,7 @@ class SharedLedger:
         with self._lock:
             if claim.takings != self._takings:
                 return False
+            self.epochs.started(starts, committed)
             for tp, start in starts.items():
                 self._ledger.gained(tp, committed.get(tp), start)
             self._anew -= starts.keys()
@@ -167,6 +171,7 @@ class SharedLedger:
             self._takings += 1  # what the other thread is about to find is a position in the old topic
             self._ledger.forget(topics)
             self._first = self._first.without([tp for tp in self._first.offsets if tp.topic in topics])
+            self.epochs.forget(topics=topics)
             mine = partitions & self._owned
             self._anew |= mine - starts.keys()
             for tp in mine & starts.keys():
@@ -177,6 +182,7 @@ class SharedLedger:
         with self._lock:
             mine = ends.keys() & self._owned
             self._ledger.dropped(mine)
+            self.epochs.forget(mine)
             for tp in mine:
                 self._ledger.logged[tp] = ends[tp]
                 self._ledger.gained(tp, None, ends[tp])

@@ -27,7 +27,8 @@ class Broker:
 class Topic:
     """One topic; ``partitions`` maps each number to its leader's id, ``None`` where there is no leader now.
 
-    ``error`` is Kafka's error code, 0 where all is well. ``replicas`` maps each number to the ids of its brokers.
+    ``error`` is Kafka's error code, 0 where all is well. ``replicas`` maps each number to the ids of its brokers, and
+    ``epochs`` to its leader epoch.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Topic:
     internal: bool = False
     error: int = 0
     replicas: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    epochs: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,4 +98,5 @@ def _topic(told: Any) -> Topic:
         told.is_internal,
         told.error_code,
         {each.partition_index: each.replica_nodes for each in told.partitions},
+        {each.partition_index: each.leader_epoch for each in told.partitions},
     )

@@ -17,6 +17,7 @@ from kafka.protocol.consumer import (
     ListOffsetsRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
+    OffsetForLeaderEpochRequest,
     SyncGroupRequest,
 )
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
@@ -26,6 +27,7 @@ from spark_group_source.errors import ProtocolError
 API_VERSIONS = 3
 FETCH = 13
 LIST_OFFSETS = 7
+OFFSET_FOR_LEADER_EPOCH = 4
 METADATA = 12
 OFFSET_COMMIT = 8
 OFFSET_FETCH = 8
@@ -41,6 +43,7 @@ SASL_AUTHENTICATE = 2
 PINNED = {
     FetchRequest: FETCH,
     ListOffsetsRequest: LIST_OFFSETS,
+    OffsetForLeaderEpochRequest: OFFSET_FOR_LEADER_EPOCH,
     MetadataRequest: METADATA,
     OffsetCommitRequest: OFFSET_COMMIT,
     OffsetFetchRequest: OFFSET_FETCH,

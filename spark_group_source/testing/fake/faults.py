@@ -15,6 +15,7 @@ ERROR_AT = {
     "OffsetCommit": "topics.partitions",
     "OffsetFetch": "groups",
     "ListOffsets": "topics.partitions",
+    "OffsetForLeaderEpoch": "topics.partitions",
     "Fetch": "responses.partitions",
 }
 """Where an answer carries its error code; the others do at their top."""

@@ -29,7 +29,7 @@ class FakeMember:
 
 @dataclass
 class FakeGroup:
-    """Members, generation and offsets of one group. Its methods block where a broker's answer would wait."""
+    """Members, generation, offsets and epochs of one group. Its methods block where a broker's answer would wait."""
 
     changed: threading.Condition
     state: str = EMPTY
@@ -38,6 +38,7 @@ class FakeGroup:
     protocol: str = ""
     members: dict[str, FakeMember] = field(default_factory=dict)
     offsets: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
+    epochs: dict[tuple[str, int], int] = field(default_factory=dict)
     closed: bool = False
     _promised: set[str] = field(default_factory=set)
     _instances: dict[str, str] = field(default_factory=dict)

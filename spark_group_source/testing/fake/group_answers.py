@@ -71,6 +71,7 @@ def committed(
             errno = errno or (METADATA_TOO_LARGE if len(text) > max_metadata else 0)
             if not errno:
                 group.offsets[topic.name, part.partition_index] = part.committed_offset, text
+                group.epochs[topic.name, part.partition_index] = part.committed_leader_epoch
             taken[topic.name, part.partition_index] = part.committed_offset
             texts.add(text)
             answered.partitions.append(
@@ -83,24 +84,24 @@ def committed(
     return topics, Commit(*came, taken, "|".join(sorted(texts)), errno)
 
 
-def offsets(asked: Any, known: Mapping[Partition, tuple[int, str]], errno: int) -> Any:
+def offsets(asked: Any, group: FakeGroup, errno: int) -> Any:
     """The offsets of the partitions asked for, or of all; -1 where none is known."""
     group_of = consumer.OffsetFetchResponse.OffsetFetchResponseGroup
     topic_of = group_of.OffsetFetchResponseTopics
     part_of = topic_of.OffsetFetchResponsePartitions
-    everything = numbers_by_topic(TopicPartition(*tp) for tp in known)  # what no topics at all ask for
+    everything = numbers_by_topic(TopicPartition(*tp) for tp in group.offsets)  # what no topics at all ask for
     named = {} if asked.topics is None else {each.name: each.partition_indexes for each in asked.topics}
     topics = []
     for name, numbers in ({} if errno else everything if asked.topics is None else named).items():
         parts = []
         for number in numbers:
-            offset, text = known.get((name, number), (-1, ""))
+            offset, text = group.offsets.get((name, number), (-1, ""))
             parts.append(
                 part_of(
                     version=8,
                     partition_index=number,
                     committed_offset=offset,
-                    committed_leader_epoch=-1,
+                    committed_leader_epoch=group.epochs.get((name, number), -1),
                     metadata=text,
                     error_code=0,
                 )

@@ -12,7 +12,7 @@ from typing import Any
 from kafka.protocol import consumer, metadata
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from spark_group_source.testing.fake import group_answers
+from spark_group_source.testing.fake import group_answers, leader_epochs
 from spark_group_source.testing.fake.faults import Fault, Faults
 from spark_group_source.testing.fake.group import UNKNOWN_MEMBER, FakeGroup
 from spark_group_source.testing.fake.group_answers import UNKNOWN_TOPIC, Commit, Partition
@@ -105,6 +105,12 @@ class FakeKafka:
         with self._changed:
             self.logs[topic][partition].truncate(start)
 
+    def elect(self, topic: str, partition: int = 0, end: int | None = None, leader: int | None = None) -> None:
+        """Elects a leader, by default the same broker again. An unclean election leaves the records before ``end``."""
+        with self._changed:
+            self.logs[topic][partition].elect(leader, end)
+            self._changed.notify_all()
+
     def asked(self, api: str) -> int:
         """How many requests of this kind have come."""
         return sum(each == api for each, _, _ in self.requests)
@@ -113,10 +119,11 @@ class FakeKafka:
         """The state of a group; only to be looked at."""
         return self._groups.setdefault(group, FakeGroup(self._changed))
 
-    def commit(self, group: str, offsets: dict[Partition, int], metadata: str = "") -> None:
+    def commit(self, group: str, offsets: dict[Partition, int], metadata: str = "", epoch: int = -1) -> None:
         """Sets offsets as an operator does."""
         with self._changed:
             self.group(group).offsets |= {tp: (offset, metadata) for tp, offset in offsets.items()}
+            self.group(group).epochs |= dict.fromkeys(offsets, epoch)
 
     def expire(self, group: str, member_id: str) -> None:
         """A member's session ends."""
@@ -155,7 +162,7 @@ class FakeKafka:
         topic = metadata.MetadataResponse.MetadataResponseTopic
         part = topic.MetadataResponsePartition
         partitions = [
-            part(version=12, partition_index=number, leader_id=log.leader if log.leader else -1, leader_epoch=0)
+            part(version=12, partition_index=number, leader_id=log.leader or -1, leader_epoch=log.epoch)
             for number, log in self.logs.get(name, {}).items()
         ]
         for each in partitions:
@@ -225,8 +232,8 @@ class FakeKafka:
 
     def _OffsetFetch(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
         asked = request.groups[0]
-        offsets = self.group(asked.group_id).offsets
-        answer.groups = [group_answers.offsets(asked, offsets, error or self._misplaced(node))]
+        group = self.group(asked.group_id)
+        answer.groups = [group_answers.offsets(asked, group, error or self._misplaced(node))]
 
     def _ListOffsets(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
         topic_of = consumer.ListOffsetsResponse.ListOffsetsTopicResponse
@@ -247,10 +254,13 @@ class FakeKafka:
                         error_code=errno,
                         timestamp=-1,
                         offset=offset,
-                        leader_epoch=0,
+                        leader_epoch=log.epoch if log else -1,
                     )
                 )
             answer.topics.append(topic_of(version=7, name=topic.name, partitions=parts))
+
+    def _OffsetForLeaderEpoch(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
+        answer.topics = [leader_epochs.ends(topic, self.logs.get(topic.topic, {}), node) for topic in request.topics]
 
     def _Fetch(self, request: Any, answer: Any, node: int, error: int) -> None:  # noqa: N802
         topic_of = consumer.FetchResponse.FetchableTopicResponse

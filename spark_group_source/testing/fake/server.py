@@ -27,6 +27,7 @@ REQUESTS = {
         consumer.OffsetCommitRequest,
         consumer.OffsetFetchRequest,
         consumer.ListOffsetsRequest,
+        consumer.OffsetForLeaderEpochRequest,
         consumer.FetchRequest,
         admin.DescribeGroupsRequest,
         sasl.SaslHandshakeRequest,

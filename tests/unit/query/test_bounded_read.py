@@ -132,6 +132,23 @@ def test_commits_that_retention_has_overtaken_are_data_loss_or_begin_where_the_l
     assert planned(fake, startingOffsets="committed", failOnDataLoss="false")["t-0"] == (2, 6)
 
 
+def test_a_commit_behind_a_log_that_was_truncated_and_grew_again_is_data_loss_or_read_from_there(
+    fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.commit(GROUP, {("t", 0): 5, ("t", 1): 2}, epoch=0)
+    fake.elect("t", 0, end=3, leader=2)
+    fake.elect("t", 1)
+    for _ in range(6):
+        fake.produce("t", ["new"])
+    fake.next("OffsetForLeaderEpoch", Fault(error=74))
+    truncated = r"'g' has committed offset 5 for t-0, whose log was truncated at offset 3 .*epoch 0 then, 1 now"
+    with pytest.raises(DataLoss, match=truncated):
+        planned(fake, startingOffsets="committed")
+    found = planned(fake, startingOffsets="committed", failOnDataLoss="false")
+    assert found == {"t-0": (3, 9), "t-1": (2, 3), "t-2": (0, 0)}
+    assert "The first record that was replaced is taken, as failOnDataLoss is false." in caplog.text
+
+
 def test_the_committed_offsets_are_asked_for_again_while_the_coordinator_loads_or_moves(fake: FakeKafka) -> None:
     fake.commit(GROUP, {("t", 0): 4})
     fake.next("OffsetFetch", Fault(error=14), times=2)

@@ -55,7 +55,7 @@ class Group:
         return self.refused or found
 
     def commit(
-        self, me: Membership, offsets: Mapping[TopicPartition, int], metadata: str, deadline: Deadline
+        self, me: Membership, offsets: Mapping[TopicPartition, int], metadata: str, deadline: Deadline, epochs: Any
     ) -> CommitAnswer:
         self.waits.append(deadline.remaining())
         meanwhile, self.meanwhile = self.meanwhile, lambda: None

@@ -1,0 +1,173 @@
+"""A task reads a range from the log that it was planned in, or says which of its records were replaced (KIP-320)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import DataLoss, DeadlineExceeded, TopicError
+from spark_group_source.fetch import pool
+from spark_group_source.fetch.epochs import EpochEnd, epoch_ends
+from spark_group_source.fetch.reader import read
+from spark_group_source.fetch.task import FetchTask
+from spark_group_source.offsets import OffsetRange, TopicPartition
+from spark_group_source.records.columns import arrow_schema
+from spark_group_source.testing.fake import FakeKafka, Fault
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.settings import WireOptions
+
+LONG = 90.0
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeKafka]:
+    """One partition with the records old-0 to old-9, of leader epoch 0, on the first of two brokers."""
+    with FakeKafka(brokers=2) as running:
+        running.create_topic("t")
+        fill(running, "old", 10)
+        yield running
+    for _, kept in pool._kept.values():
+        kept.close()
+    pool._kept.clear()
+
+
+def fill(fake: FakeKafka, name: str, end: int) -> None:
+    """Appends records up to an offset, each its own batch."""
+    for each in range(fake.logs["t"][0].end, end):
+        fake.produce("t", [f"{name}-{each}"])
+
+
+def wire(fake: FakeKafka) -> WireOptions:
+    brokers = tuple(("127.0.0.1", each.port) for each in fake.brokers.values())
+    return WireOptions(brokers, "test", request_timeout=LONG, retry_backoff=0.01, retry_backoff_max=0.02)
+
+
+def task(fake: FakeKafka, start: int, end: int, epoch: int, **given: Any) -> FetchTask:
+    ranges = (OffsetRange("t", 0, start, end, str(fake.ids["t"]), epoch),)
+    return FetchTask(ranges, wire(fake), arrow_schema(["value"]), **{"max_wait": 0.01, "patience": LONG} | given)
+
+
+def values(task: FetchTask) -> list[str]:
+    return [value.decode() for each in read(task) for value in each["value"].to_pylist()]
+
+
+def old(start: int, end: int) -> list[str]:
+    return [f"old-{each}" for each in range(start, end)]
+
+
+def new(start: int, end: int) -> list[str]:
+    return [f"new-{each}" for each in range(start, end)]
+
+
+def test_nothing_is_asked_while_the_leader_is_that_of_the_plan(fake: FakeKafka) -> None:
+    assert values(task(fake, 2, 10, epoch=0)) == old(2, 10)
+    assert not fake.asked("OffsetForLeaderEpoch")
+
+
+def test_a_range_is_read_from_a_new_leader_that_has_all_of_it_after_one_question(fake: FakeKafka) -> None:
+    fake.elect("t", leader=2)
+    fill(fake, "new", 15)
+    assert values(task(fake, 2, 10, epoch=0)) == old(2, 10)
+    assert fake.asked("OffsetForLeaderEpoch") == 1
+
+
+@pytest.mark.parametrize("start", [2, 8], ids=["cut in the range", "cut below the range"])
+def test_records_that_were_replaced_in_a_log_that_grew_again_are_data_loss(fake: FakeKafka, start: int) -> None:
+    fake.elect("t", end=6, leader=2)
+    fill(fake, "new", 20)
+    lost = rf"\[{max(start, 6)}, 10\) of t-0.*truncated at offset 6.*leader epoch 0, and the leader now has epoch 1"
+    with pytest.raises(DataLoss, match=lost):
+        values(task(fake, start, 10, epoch=0))
+    # What the range was planned to hold is left out, not what has its place now: the driver plans that.
+    assert values(task(fake, start, 10, epoch=0, fail_on_data_loss=False)) == old(start, 6)
+
+
+def test_a_range_that_ends_before_the_cut_is_whole(fake: FakeKafka) -> None:
+    fake.elect("t", end=6)
+    fill(fake, "new", 20)
+    assert values(task(fake, 2, 6, epoch=0)) == old(2, 6)
+
+
+def test_a_range_that_was_planned_after_the_cut_is_whole(fake: FakeKafka) -> None:
+    fake.elect("t", end=6)
+    fill(fake, "new", 20)
+    fake.elect("t")
+    assert values(task(fake, 2, 20, epoch=1)) == old(2, 6) + new(6, 20)
+
+
+def test_a_range_of_unknown_epoch_is_read_as_it_stands_in_the_log(fake: FakeKafka) -> None:
+    fake.elect("t", end=6)
+    fill(fake, "new", 20)
+    assert values(task(fake, 2, 10, epoch=-1)) == old(2, 6) + new(6, 10)
+
+
+def test_retention_that_emptied_the_cache_of_epochs_is_not_taken_for_a_cut(fake: FakeKafka) -> None:
+    fake.elect("t")
+    fill(fake, "new", 20)
+    fake.truncate("t", 0, 14)
+    with pytest.raises(DataLoss, match=r"\[2, 10\) of t-0.*the log holds \[14, 20\)"):
+        values(task(fake, 2, 10, epoch=0))
+    assert values(task(fake, 2, 16, epoch=1, fail_on_data_loss=False)) == new(14, 16)
+
+
+def test_a_leader_elected_while_a_task_reads_is_asked_before_more_is_read_of_it(
+    fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(fake, "old", 2000)
+    rows = read(task(fake, 0, 2000, epoch=0, fail_on_data_loss=False, max_bytes=20_000))
+    found = [value.decode() for value in next(rows)["value"].to_pylist()]
+    fake.elect("t", end=1900)  # the same broker: only the epoch says so
+    fill(fake, "new", 2500)
+    with caplog.at_level(logging.WARNING):
+        found += [value.decode() for each in rows for value in each["value"].to_pylist()]
+    assert found == old(0, 1900)
+    assert "[1900, 2000) of t-0" in caplog.text
+
+
+def test_metadata_older_than_the_plan_is_asked_for_again(fake: FakeKafka) -> None:
+    assert values(task(fake, 0, 10, epoch=0)) == old(0, 10)
+    fake.elect("t", leader=2)
+    fill(fake, "new", 12)
+    # The worker that is used again still knows the leader of epoch 0.
+    assert values(task(fake, 10, 12, epoch=1)) == new(10, 12)
+    assert not fake.asked("OffsetForLeaderEpoch")
+
+
+def test_a_leader_older_than_the_plan_is_not_read_from(fake: FakeKafka) -> None:
+    with pytest.raises(DeadlineExceeded, match=r"t-0\[2, 10\) at 2 \(its leader has epoch 0, older than epoch 3"):
+        values(task(fake, 2, 10, epoch=3, patience=0.3))
+    assert not fake.asked("Fetch")
+
+
+@pytest.mark.parametrize("errno", [6, 74, 75])
+def test_a_leader_that_has_just_changed_is_asked_for_again(fake: FakeKafka, errno: int) -> None:
+    fake.elect("t")
+    fake.next("OffsetForLeaderEpoch", Fault(error=errno), times=2)
+    fake.next("OffsetForLeaderEpoch", Fault(drop="before"))
+    assert values(task(fake, 2, 10, epoch=0)) == old(2, 10)
+    assert fake.asked("OffsetForLeaderEpoch") == 3
+
+
+def test_a_topic_that_may_not_be_described_is_an_error(fake: FakeKafka) -> None:
+    fake.elect("t")
+    fake.next("OffsetForLeaderEpoch", Fault(error=29))
+    with pytest.raises(TopicError, match="Grant the principal DESCRIBE"):
+        values(task(fake, 2, 10, epoch=0))
+
+
+def test_each_leader_is_asked_once_for_all_its_partitions(fake: FakeKafka) -> None:
+    fake.create_topic("u", partitions=6)
+    for number in range(6):
+        fake.elect("u", number)
+    cluster, deadline = Cluster(wire(fake)), Deadline.after(LONG)
+    epochs = {TopicPartition("u", number): 0 for number in range(6)}
+    try:
+        told = epoch_ends(cluster, cluster.topics(["u"], deadline), epochs, deadline)
+    finally:
+        cluster.close()
+    assert told == dict.fromkeys(epochs, EpochEnd(leader=1, end=0))
+    assert fake.asked("OffsetForLeaderEpoch") == 2
