@@ -141,9 +141,11 @@ def test_a_batch_planned_before_and_replayed_after_the_election_is_data_loss_or_
     with query(fake) as planning:
         batch = planning.driver.latest(planning.end, None)
     replace(fake)
-    with query(fake, batch) as failing:
-        with pytest.raises(DataLoss, match=r"\[2, 5\) of harmed-0.*truncated at offset 2"):
-            failing.read(batch)
+    with (
+        query(fake, batch) as failing,
+        pytest.raises(DataLoss, match=r"\[2, 5\) of harmed-0.*truncated at offset 2"),
+    ):
+        failing.read(batch)
     with query(fake, batch, failOnDataLoss="false") as reading:
         reading.read(batch)
         assert [row for row in reading.rows if row[0] == "harmed"] == of("harmed", 0, 0, 2)
