@@ -495,8 +495,9 @@ def test_a_static_member_does_not_leave_and_its_next_run_takes_its_place(on_fake
     again = on_fake.start(kafka_group_instance_id="one")
     assert again.owns() == {0, 1, 2, 3}
     assert len(fake.group(on_fake.group).members) == 1
-    # Each asks whether it is back; one that is looks for what it left to nobody, and here asks for no other round.
-    eventually(lambda: fake.asked("DescribeGroups") == 3, "the look")
+    # Each asks whether it is back, and whether its application is in the group already. One that is back looks for what
+    # it left to nobody, and here asks for no other round.
+    eventually(lambda: fake.asked("DescribeGroups") == 5, "the look")
     beats = fake.asked("Heartbeat")
     eventually(lambda: fake.asked("Heartbeat") > beats + 1, "heartbeats")
     assert fake.group(on_fake.group).generation == generation
