@@ -76,6 +76,15 @@ class Driver:
         self._handed_out_at = clock()
         self._report = Report(self._settings, self._share.counters, timings, clock)
 
+    def decide_start(self) -> None:
+        """Notes where the query starts if its checkpoint is new. Nothing is joined or committed yet.
+
+        Raises:
+            What :meth:`start` raises of topics and brokers.
+        """
+        check = StartCheck(self._own.cluster, self._settings.subscription, self._options.fail_on_data_loss, self._clock)
+        self._share.decide(partitions_of(check.topics(()).values()), self._own)
+
     def start(self, logged: BatchOffset, *, replayed: bool = False) -> None:
         """Checks that the topics are there, then joins the group.
 

@@ -105,6 +105,10 @@ class Share:
         """
         self._starts.restore(logged, existing, access, replayed=replayed)
 
+    def decide(self, existing: Partitions, access: Access) -> None:
+        """Notes where a query starts that has not logged anything: see :meth:`Starts.decide`. Caller: the query."""
+        self._starts.decide(existing, access)
+
     def mend(self, me: Membership, access: Access, deadline: Deadline | None = None) -> None:
         """Tries again what failed, start positions and commits, ``groupCommit.retryIntervalMs`` after the last try.
 

@@ -36,6 +36,7 @@ class Starts:
         self._ledger = ledger
         self._group_id = options.group_id
         self._callback = rebalance_callback(options.rebalance_callback)
+        self._latest: Offsets | None = None
         self._replayed: Mapping[TopicPartition, OffsetRange] = {}
         self._group_unnamed = False
 
@@ -54,28 +55,35 @@ class Starts:
             GroupSourceError: a leader refuses for good to tell the end of its log.
         """
         reset = self._options.reset_offsets_on_start
-        offsets = self._decide(existing, access) if logged.is_empty else logged.starts
+        offsets = logged.starts
+        if logged.is_empty:
+            latest = self.decide(existing, access)
+            offsets = {tp: latest.get(tp) for tp in existing}
         first = FirstStart(offsets, logged.resets if reset else frozenset(), reset and not logged.ranges)
         self._ledger.restore(logged.ends(), first)
         self._replayed = {each.tp: each for each in logged.reads()} if replayed else {}
         self._group_unnamed = bool(logged.ranges) and not logged.group
 
-    def _decide(self, existing: Partitions, access: Access) -> dict[TopicPartition, int | None]:
-        """Where ``startingOffsets`` put these partitions as the query starts.
+    def decide(self, existing: Partitions, access: Access) -> Offsets:
+        """The latest offsets of these partitions as the query starts, if ``startingOffsets`` means them.
 
-        Only what ``latest`` means changes with time. It is looked up now for all of them, also for those that this
-        query comes to own later, so that nothing that arrives meanwhile is skipped.
+        Nothing else that it may say changes with time. The offsets are looked up once, also of partitions that this
+        query comes to own later, so that nothing that arrives meanwhile is skipped. Caller: the query.
         """
+        if self._latest is None:
+            self._latest = self._look_up_latest(existing, access)
+        return self._latest
+
+    def _look_up_latest(self, existing: Partitions, access: Access) -> Offsets:
         at = _without_commits(stream_start(self._options))
         latest = [tp for tp in existing if isinstance(at.places.get(tp) if isinstance(at, Exact) else at, Latest)]
-        ends: Offsets = {}
         try:
-            ends = self._at(Latest(), latest, access, Deadline.after(RESOLVE_TIMEOUT)) if latest else {}
+            return self._at(Latest(), latest, access, Deadline.after(RESOLVE_TIMEOUT)) if latest else {}
         except GroupSourceError as error:
             if not error.retriable:
                 raise
             log.warning("group %s: the latest offsets are looked up later: %s", self._group_id, error)
-        return {tp: ends.get(tp) for tp in existing}
+            return {}
 
     @property
     def timeout(self) -> float:

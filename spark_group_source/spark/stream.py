@@ -51,6 +51,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._position = BatchOffset()
         self._replayed = False
         self._prepared = False
+        self._running = False
 
     def __reduce__(self) -> tuple[object, ...]:
         # The copy for the executors has no member, sockets or locks.
@@ -69,13 +70,15 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """The empty offset: where partitions start is known once they are owned, and never from here.
 
-        Nothing is started yet. Spark asks also when the first batch is logged already, and decides with its next call
-        whether the query starts for the first time or goes on.
+        What ``latest`` means is looked up, and no group is joined yet. Spark also asks when the first batch is logged
+        already. Only its next call tells whether the query starts for the first time or goes on.
 
         Raises:
             OptionError: an option that streams need is missing, or one is given that they cannot have.
+            GroupSourceError: the topics cannot be had.
         """
-        self._prepare()
+        if self._driver is None:
+            self._made().decide_start()
         return BatchOffset().as_json()
 
     @plain_errors()
@@ -106,7 +109,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         batch.check_group(self._options.group_id)
         if start == end:
             return []
-        self._replayed |= self._driver is None
+        self._replayed |= not self._running
         return self._tasks.of(batch.reads())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -127,17 +130,23 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._driver.close()
 
     def _started(self, logged: BatchOffset) -> Driver:
-        """The driver's part, started by the first call that needs it."""
+        """The driver's part, as a member of its group; the first call that plans a batch joins."""
+        driver = self._made()
+        if not self._running:
+            driver.start(logged, replayed=self._replayed)
+            self._running = True
+            if self._available_now:
+                driver.freeze_target()
+            driver.await_share()
+        return driver
+
+    def _made(self) -> Driver:
+        """The driver's part, made by the first call that needs it."""
         if self._driver is None:
             from spark_group_source.query.driver import Driver  # executors need nothing of the group
 
             self._prepare()
-            driver = Driver(self._options, self._tasks.wire(), application_id=self._application.id)
-            driver.start(logged, replayed=self._replayed)
-            self._driver = driver
-            if self._available_now:
-                driver.freeze_target()
-            driver.await_share()
+            self._driver = Driver(self._options, self._tasks.wire(), application_id=self._application.id)
         return self._driver
 
     def _prepare(self) -> None:

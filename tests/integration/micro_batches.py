@@ -99,6 +99,7 @@ class MicroBatches:
             self.happened(f"idle {batch}")
             time.sleep(POLL_S)
             return batch
+        self.happened(f"planned {batch + 1}")
         self._offsets.add(batch + 1, end)
         if batch >= 0:
             self._reader.commit(start)

@@ -16,6 +16,7 @@ from spark_group_source.spark.stream import GroupStreamReader
 
 class LeavesSlowly:
     def __init__(self, *args, **named): pass
+    def decide_start(self): pass
     def start(self, logged, **named): pass
     def latest(self, begin, limit): return begin
     def await_share(self): pass
