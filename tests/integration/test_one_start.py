@@ -159,6 +159,9 @@ class Story:
         self._runs.append(Run(work, self._place / "checkpoint", options, *pause))
         return self._runs[-1]
 
+    def read_all(self) -> bool:
+        return caught_up(self._kafka, self._topic, self._group)
+
     def batches(self) -> list[list[Place]]:
         """The rows of the last attempt at each batch."""
         last: dict[int, Path] = {}
@@ -235,7 +238,7 @@ def test_after_a_crash_at_any_step_a_query_goes_on_where_it_started(
         again.kill()
     told.arrive()
     last = told.run()
-    last.until(lambda: last.events()[-1:] and last.events()[-1].startswith("idle"), "reading all")
+    last.until(told.read_all, "reading all")
     last.end()
     verdict = told.verdict(due)
     table.setdefault((start, reset), {})[step] = verdict
