@@ -20,7 +20,7 @@ def stand_still_the_second_time(old: object, new: object) -> None:
         time.sleep(float(os.environ[SECONDS]))
 
 
-FURTHER = 3
+FURTHER = 10
 
 
 def further(old: dict[str, dict[int, int]], new: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:

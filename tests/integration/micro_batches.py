@@ -20,7 +20,9 @@ from typing import Any
 from unittest import mock
 
 from spark_group_source.group.member import Member
+from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.parsing import parse_options
+from spark_group_source.query.driver import Driver
 from spark_group_source.spark.input_partitions import Application
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
@@ -69,14 +71,18 @@ class MicroBatches:
         self._rows.mkdir(exist_ok=True)
         self._reader = GroupStreamReader(parse_options(settings["options"]), source_schema(False), Application())
         self._ran = 0
-        self._last_event = ""
+        self._happened: set[str] = set()
+
+    def happened_once(self, event: str) -> None:
+        """Tells of it the first time: an idle query is polled for ever."""
+        if event not in self._happened:
+            self.happened(event)
 
     def happened(self, event: str) -> None:
         """Tells of it, and waits where that was asked for."""
-        if event != self._last_event:  # an idle query is polled for ever
-            with (self._work / "events").open("a") as events:
-                events.write(event + "\n")
-        self._last_event = event
+        self._happened.add(event)
+        with (self._work / "events").open("a") as events:
+            events.write(event + "\n")
         while event in self._pause and not (self._work / event).exists():
             time.sleep(POLL_S)
 
@@ -92,11 +98,9 @@ class MicroBatches:
     def _advance(self, batch: int) -> int:
         """Runs the next batch if there is one; returns the last that is completed."""
         start = self._offsets.get(batch) if batch >= 0 else self._initial()
-        if batch < 0:
-            self.happened("started")
         end = self._reader.latestOffset(start, self._reader.getDefaultReadLimit())
         if batch >= 0 and json.dumps(end) == json.dumps(start):
-            self.happened(f"idle {batch}")
+            self.happened_once(f"idle {batch}")
             time.sleep(POLL_S)
             return batch
         self.happened(f"planned {batch + 1}")
@@ -130,13 +134,18 @@ def main(place: str) -> None:
     """Ends when it is told to stop; its error is this process' error."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     batches = MicroBatches(Path(place))
-    start = Member.start
+    join, plan = Member.start, Driver.latest
 
-    def start_later(member: Member, topics: Collection[str]) -> None:
+    def join_later(member: Member, topics: Collection[str]) -> None:
         batches.happened("joining")
-        start(member, topics)
+        join(member, topics)
 
-    with mock.patch.object(Member, "start", start_later):
+    def plan_later(driver: Driver, start: BatchOffset, limit: int | None) -> BatchOffset:
+        """A query plans nothing before it has found and committed its positions."""
+        batches.happened_once("started")
+        return plan(driver, start, limit)
+
+    with mock.patch.object(Member, "start", join_later), mock.patch.object(Driver, "latest", plan_later):
         batches.run()
 
 

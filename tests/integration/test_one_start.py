@@ -31,7 +31,7 @@ from tests.integration.test_failures import places_of
 
 SCRIPT = Path(__file__).parent / "micro_batches.py"
 PARTITIONS = (0, 1)
-OLD, EACH, LIMIT = 10, 10, 8
+OLD, EACH, LIMIT = 20, 10, 8
 """Records of each partition from before the query, records that arrive at a time, and offsets of a batch."""
 MIDDLE = OLD // 2
 LONG_AGO_MS, THEN_MS = 1_500_000_000_000, 1_600_000_000_000
@@ -121,16 +121,16 @@ class Story:
         self._runs: list[Run] = []
         self._arrived = 0
 
-    def begins(self, at: int) -> None:
-        """Writes the records from before the query, which is to start at this offset of each partition."""
-        self._begin = at
+    def begins(self, at: int) -> int:
+        """Writes the records from before the query; returns the offset of each partition at which it is to start."""
         if self._start == "earliest":
-            self._begin = 0
-            return
+            return 0
+        self._begin = at
         for partition in PARTITIONS:
             rows = [("key", f"{number}", None, LONG_AGO_MS if number < at else THEN_MS) for number in range(OLD)]
             self._kafka.produce(self._topic, rows, partition=partition)
         self._arrived = OLD
+        return at
 
     def arrive(self) -> int:
         """More records arrive in each partition; returns the offset of the first."""
@@ -158,6 +158,9 @@ class Story:
         work = self._place / f"run-{len(self._runs)}"
         self._runs.append(Run(work, self._place / "checkpoint", options, *pause))
         return self._runs[-1]
+
+    def read_all(self) -> bool:
+        return caught_up(self._kafka, self._topic, self._group)
 
     def batches(self) -> list[list[Place]]:
         """The rows of the last attempt at each batch."""
@@ -209,8 +212,7 @@ def test_after_a_crash_at_any_step_a_query_goes_on_where_it_started(
 ) -> None:
     told = story(start, reset)
     # Latest is the end, and so is a given start where the first run is to find nothing to read.
-    told.begins(OLD if start == "latest" or step in NOTHING_TO_READ else MIDDLE)
-    due = told._begin
+    due = told.begins(OLD if start == "latest" or step in NOTHING_TO_READ else MIDDLE)
     first = told.run("started", STEPS[step])
     if step not in NOTHING_TO_READ:
         first.reaches("started")
@@ -235,7 +237,7 @@ def test_after_a_crash_at_any_step_a_query_goes_on_where_it_started(
         again.kill()
     told.arrive()
     last = told.run()
-    last.until(lambda: last.events()[-1:] and last.events()[-1].startswith("idle"), "reading all")
+    last.until(told.read_all, "reading all")
     last.end()
     verdict = told.verdict(due)
     table.setdefault((start, reset), {})[step] = verdict
@@ -290,13 +292,9 @@ def test_after_a_crash_a_spark_query_from_latest_reads_all_that_arrived_since_it
         again.kill()
     last = start(None)
     everything = {place for place in places_in(kafka, name) if place[1] >= OLD}
-
-    def read() -> Counter[Place]:
-        batches = {batch: run for run in runs for batch in run.batches()}  # of the last run that read it
-        return Counter(place for batch, run in batches.items() for place in places_of(run, batch))
-
     last.until(lambda: caught_up(kafka, name, group), what="reading all")
     last.stop_between_batches()
-    found = read()
+    batches = {batch: run for run in runs for batch in run.batches()}  # of the last run that read it
+    found = Counter(place for batch, run in batches.items() for place in places_of(run, batch))
     print(f"{len(everything - found.keys())} of {len(everything)} records were skipped")
     assert found == Counter(everything)
