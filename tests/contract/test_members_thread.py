@@ -1,0 +1,172 @@
+"""What a member's thread does and waits for, on a fake Kafka: nothing that the end of the query cannot interrupt."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from functools import partial
+from typing import Any
+
+import pytest
+
+from spark_group_source.group.state import Phase
+from spark_group_source.offsets import BatchOffset
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.testing.fake import FakeKafka, Fault
+from tests.contract.conftest import BASE, Bench, Query, eventually
+
+LONG = 1000
+"""Times that a broker is silent: until the test clears the faults, or the end."""
+
+blocked, released, calls = threading.Event(), threading.Event(), list[int]()
+
+
+def block(logged: Any, starts: Any) -> dict[str, dict[int, int]]:
+    """A user's callback that does not return before it is released."""
+    calls.append(1)
+    blocked.set()
+    released.wait(60.0)
+    return {}
+
+
+def ends(query: Query) -> None:
+    """Closes the query from another thread; it must end far below any timeout of a request."""
+    closing = threading.Thread(target=query.close)
+    closing.start()
+    closing.join(6.0)
+    assert not closing.is_alive()
+
+
+@pytest.mark.parametrize("api", ["Heartbeat", "ListOffsets", "OffsetFetch", "OffsetCommit", "Metadata"])
+def test_a_query_that_ends_while_its_member_waits_for_an_answer_leaves_its_group_at_once(
+    on_fake: Bench, fake: FakeKafka, api: str
+) -> None:
+    on_fake.produce(5)
+    given: dict[str, Any] = {"kafka_metadata_max_age_ms": "50"} if api == "Metadata" else {}
+    query = on_fake.query(kafka_session_timeout_ms="60000", **given)
+    if api in ("Heartbeat", "Metadata"):
+        query.start()
+        fake.next(api, Fault(silent=True), times=LONG)
+    else:
+        fake.next(api, Fault(silent=True), times=LONG)
+        query.driver.start(query.end)
+    before = fake.asked(api)
+    eventually(lambda: fake.asked(api) > before, "the question that is not answered")
+    thread = query.member._thread
+    fake.next("LeaveGroup", Fault())
+    ends(query)
+    assert fake.asked("LeaveGroup") == 1
+    thread.join(10.0)
+    assert not thread.is_alive()
+    joins = fake.asked("JoinGroup")
+    fake.clear_faults()
+    assert fake.asked("JoinGroup") == joins
+
+
+def test_a_query_that_ends_before_it_has_a_coordinator_ends_at_once(on_fake: Bench, fake: FakeKafka) -> None:
+    fake.next("FindCoordinator", Fault(silent=True), times=LONG)
+    query = on_fake.query()
+    query.driver.start(query.end)
+    eventually(lambda: fake.asked("FindCoordinator"), "the question that is not answered")
+    thread = query.member._thread
+    ends(query)
+    thread.join(10.0)
+    assert not thread.is_alive()
+
+
+def test_a_member_whose_thread_a_callback_blocks_leaves_without_it_and_never_joins_again(
+    on_fake: Bench, fake: FakeKafka
+) -> None:
+    blocked.clear()
+    released.clear()
+    query = on_fake.query(rebalanceCallback=f"{__name__}:block")
+    query.driver.start(query.end)
+    assert blocked.wait(60.0)
+    thread = query.member._thread
+    try:
+        ends(query)
+        assert fake.asked("LeaveGroup") == 1
+        joins = fake.asked("JoinGroup")
+    finally:
+        released.set()
+    thread.join(30.0)
+    assert not thread.is_alive()
+    assert fake.asked("JoinGroup") == joins
+    assert fake.asked("LeaveGroup") == 1
+
+
+def test_topics_are_not_looked_at_while_a_hand_over_waits(on_fake: Bench, fake: FakeKafka) -> None:
+    on_fake.produce(5, 5, 5, 5)
+    first = on_fake.start(kafka_metadata_max_age_ms="1")
+    first.begin()
+    second = on_fake.query()
+    second.driver.start(second.end)
+    eventually(lambda: first.me.phase is Phase.DRAINING, "the hand-over that waits")
+    eventually(lambda: second.me.phase in (Phase.STABLE, Phase.JOINING), "the other member")
+    heartbeats, looks = fake.asked("Heartbeat"), fake.asked("Metadata")
+    eventually(lambda: fake.asked("Heartbeat") > heartbeats + 10, "heartbeats while it waits")
+    assert first.me.phase is Phase.DRAINING
+    assert fake.asked("Metadata") - looks <= 2, "a look at each heartbeat would hold up the hand-over"
+
+
+def test_one_broker_that_does_not_know_a_topic_takes_it_from_nobody(on_fake: Bench, fake: FakeKafka) -> None:
+    def unknown(answer: Any) -> None:
+        for topic in answer.topics:
+            topic.error_code, topic.partitions = 3, []
+
+    def looked(before: int) -> bool:
+        return fake.asked("Metadata") > before + 2
+
+    query = on_fake.start(kafka_metadata_max_age_ms="200")
+    rebalances = query.driver._share.counters.rebalances
+    for _ in range(3):
+        fake.next("Metadata", Fault(edit=unknown))
+        eventually(lambda: not fake._faults._coming["Metadata"], "the odd answer")
+        asked = fake.asked("Metadata")
+        eventually(partial(looked, asked), "further looks")
+    assert query.owns() == {0, 1, 2, 3}
+    assert query.driver._share.counters.rebalances == rebalances
+
+
+def test_a_topic_that_matches_is_found_in_a_group_that_rebalances_often(on_fake: Bench, fake: FakeKafka) -> None:
+    on_fake.produce(5)
+    given = {
+        "kafka.bootstrap.servers": fake.bootstrap_servers,
+        "kafka.group.id": on_fake.group,
+        "subscribePattern": "t.*",
+    }
+    query = Query(parse_options(BASE | given | {"kafka.metadata.max.age.ms": "1500"}), BatchOffset()).start()
+    fake.create_topic("topic-new", partitions=1)
+
+    def rebalanced_and_found() -> bool:
+        on_fake.start().close()  # each join and each leave is a rebalance: more often than the topics are looked at
+        return any(tp.topic == "topic-new" for tp in query.me.owned)
+
+    try:
+        eventually(rebalanced_and_found, "the new topic")
+    finally:
+        query.close()
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_static_leader_that_is_back_finds_partitions_that_were_added_while_it_was_away(
+    on_fake: Bench, fake: FakeKafka, strategy: str
+) -> None:
+    static: dict[str, Any] = {"kafka_group_instance_id": "one", "kafka_partition_assignment_strategy": strategy}
+    on_fake.start(**static).close()
+    fake.create_topic("topic", partitions=6)
+    again = on_fake.start(**static)
+    eventually(lambda: {tp.partition for tp in again.me.owned} == set(range(6)), "all six partitions")
+
+
+def test_a_rebalance_and_a_coordinator_that_is_away_are_one_line_each(
+    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = on_fake.start()
+    with caplog.at_level(logging.INFO, "spark_group_source.group"):
+        fake.next("Heartbeat", Fault(error=27))
+        eventually(lambda: query.driver._share.counters.rebalances == 2, "the rebalance")
+        assert caplog.text.count("27 (REBALANCE_IN_PROGRESS)") == 1
+        fake.next("Heartbeat", Fault(error=15), times=6)
+        eventually(lambda: not fake._faults._coming["Heartbeat"], "the coordinator's absence")
+    assert caplog.text.count("15 (COORDINATOR_NOT_AVAILABLE)") == 1
