@@ -86,6 +86,8 @@ class Member:
         self._settled = False
         self._closed = False
         self._leaving = threading.Event()
+        self._ended = False
+        self._left_behind = False
         # A daemon: where the process is ended without close(), it must not wait for the group.
         self._thread = threading.Thread(target=self._run, name="group-member", daemon=True)
 
@@ -173,8 +175,10 @@ class Member:
             self._leave_without_thread()
         elif self._thread.is_alive():
             self._thread.join(LEAVE_TIMEOUT + 1.0)
-        if not self._thread.is_alive():
-            self._closing.close()
+        with self._changed:
+            self._left_behind = self._thread.is_alive() and not self._ended
+            if not self._left_behind:
+                self._closing.close()
 
     def _leave_without_thread(self) -> None:
         log.warning("group %s: the member's thread is blocked; the member leaves without it", self._settings.group_id)
@@ -218,6 +222,10 @@ class Member:
             self._leave()  # the group did not refuse it: its partitions must not wait for the session to end
         finally:
             self._cluster.close()
+            with self._changed:
+                self._ended = True
+                if self._left_behind:
+                    self._closing.close()
 
     def _turn(self) -> bool:
         """Performs the next thing there is to do; whether there may be more."""
