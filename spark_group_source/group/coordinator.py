@@ -154,7 +154,12 @@ class Coordinator:
             version=versions.LEAVE_GROUP,
             group_id=self._settings.group_id,
             members=[
-                identity(version=versions.LEAVE_GROUP, member_id=member_id, group_instance_id=None, reason=reason)
+                identity(
+                    version=versions.LEAVE_GROUP,
+                    member_id=member_id,
+                    group_instance_id=self._settings.instance_id,
+                    reason=reason,
+                )
             ],
         )
         answer = self._channel.call(request, deadline)

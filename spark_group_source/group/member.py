@@ -397,9 +397,10 @@ class Member:
         self._next_heartbeat = self._clock()
 
     def _leave(self, coordinator: Coordinator | None = None) -> None:
-        """A static member does not leave: its next run, within the session, keeps the partitions."""
+        """A static member leaves only if that is asked for: its next run, within the session, keeps the partitions."""
         member_id = self._state.member_id
-        if self._leaving.is_set() or self._settings.instance_id is not None or not member_id:
+        stays = self._settings.instance_id is not None and not self._settings.static_leaves
+        if self._leaving.is_set() or stays or not member_id:
             return
         self._leaving.set()
         deadline = Deadline.after(LEAVE_TIMEOUT, self._clock)

@@ -12,6 +12,7 @@ class GroupSettings:
     """Settings of one member. Times are in seconds.
 
     ``rebalance_timeout`` is how long the broker waits for members to give partitions up (``max.poll.interval.ms``).
+    ``static_leaves``: whether a static member leaves when its query stops, so that its partitions move at once.
     ``rack`` is what a leader is told that assigns partitions by where their replicas are.
     """
 
@@ -19,6 +20,7 @@ class GroupSettings:
     subscription: Subscription
     assignors: tuple[str, ...] = ("cooperative-sticky",)
     instance_id: str | None = None
+    static_leaves: bool = False
     session_timeout: float = 45.0
     heartbeat_interval: float = 3.0
     rebalance_timeout: float = 300.0

@@ -24,6 +24,7 @@ STREAM_ONLY = (
     "onCommitFailure",
     "commitMetadata",
     "kafka.group.instance.id",
+    "leaveGroupOnStop",
     "kafka.partition.assignment.strategy",
     "kafka.session.timeout.ms",
     "kafka.heartbeat.interval.ms",

@@ -66,7 +66,14 @@ def _unknown(key: str) -> OptionError:
 
 
 _WAYS = ("topics", "topic_pattern", "partitions")
-_OF_MEMBERS = ("group_instance_id", "assignors", "session_timeout", "heartbeat_interval", "max_poll_interval")
+_OF_MEMBERS = (
+    "group_instance_id",
+    "leave_on_stop",
+    "assignors",
+    "session_timeout",
+    "heartbeat_interval",
+    "max_poll_interval",
+)
 
 
 def _check_topics(given: Collection[str]) -> None:

@@ -81,6 +81,7 @@ class SourceOptions(SecurityOptions):
     fail_on_data_loss: bool = True
     client_id: str = ""
     group_instance_id: str | None = None
+    leave_on_stop: bool = False
     assignors: tuple[str, ...] = ("cooperative-sticky",)
     session_timeout: float = 45.0
     heartbeat_interval: float = 3.0
@@ -181,6 +182,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("failOnDataLoss", "fail_on_data_loss", flag, "Fail, or warn and go on, where records are gone."),
     Option("kafka.client.id", "client_id", name_of, "Name of this query in Kafka's tools, logs and quotas."),
     Option("kafka.group.instance.id", "group_instance_id", instance_id, "Makes the member static: restarts keep it."),
+    Option("leaveGroupOnStop", "leave_on_stop", flag, "A static member leaves its group when the query stops, too."),
     Option(
         "kafka.partition.assignment.strategy",
         "assignors",

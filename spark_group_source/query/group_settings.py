@@ -16,8 +16,10 @@ def group_settings(options: SourceOptions) -> GroupSettings:
         ),
         assignors=options.assignors,
         instance_id=options.group_instance_id,
+        static_leaves=options.leave_on_stop,
         session_timeout=options.session_timeout,
-        heartbeat_interval=options.heartbeat_interval,
+        # One that comes just before the session ends would come too late on a slow network.
+        heartbeat_interval=min(options.heartbeat_interval, options.session_timeout / 2),
         rebalance_timeout=options.max_poll_interval,
         request_timeout=options.request_timeout,
         metadata_max_age=options.metadata_max_age,

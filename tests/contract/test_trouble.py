@@ -503,6 +503,12 @@ def test_a_static_member_does_not_leave_and_its_next_run_takes_its_place(on_fake
     assert fake.group(on_fake.group).generation == generation
 
 
+def test_a_static_member_leaves_when_it_stops_where_that_is_asked_for(on_fake: Bench, fake: FakeKafka) -> None:
+    on_fake.start(kafka_group_instance_id="one", leaveGroupOnStop="true").close()
+    assert fake.asked("LeaveGroup") == 1
+    assert not fake.group(on_fake.group).members
+
+
 def test_a_new_static_member_waits_for_a_hand_over_and_asks_for_no_other_round(on_fake: Bench, fake: FakeKafka) -> None:
     on_fake.produce(5, 5, 5, 5)
     first = on_fake.start()
