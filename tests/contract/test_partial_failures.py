@@ -1,0 +1,68 @@
+"""One answer, one connection or one broker fails, and the others do not. On the fake."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from spark_group_source.testing.fake import FakeKafka, Fault
+from tests.contract.conftest import BASE, PATIENCE, Bench, eventually
+
+LOADING, NOT_COORDINATOR, REBALANCING = 14, 16, 27
+FOR_EVER = 100_000
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tried again is tried at once."""
+    monkeypatch.setitem(BASE, "groupCommit.retryIntervalMs", "50")
+
+
+# Leaving
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Fault(error=NOT_COORDINATOR), Fault(error=LOADING), Fault(drop="before")],
+    ids=["moved", "loading", "cut"],
+)
+def test_a_leave_that_one_answer_refuses_is_sent_again(on_fake: Bench, fake: FakeKafka, fault: Fault) -> None:
+    query = on_fake.start()
+    fake.next("LeaveGroup", fault)
+    query.close()
+    assert not fake.group(on_fake.group).members
+
+
+def test_a_static_member_closes_without_a_warning(
+    on_fake: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = on_fake.start(kafka_group_instance_id="one")
+    closing = threading.Event()
+    monkeypatch.setattr(query.driver._share, "revoked", lambda *_: closing.wait(PATIENCE))
+    wait = query.member._leaving.wait
+
+    def go_on(seconds: float) -> bool:
+        closing.set()
+        return wait(seconds)
+
+    monkeypatch.setattr(query.member._leaving, "wait", go_on)
+    with caplog.at_level(logging.WARNING):
+        query.close()
+    assert not caplog.messages
+    assert not query.member._thread.is_alive()
+
+
+# Joining
+
+
+def test_an_eager_member_whose_join_is_not_answered_does_not_wait_for_the_rebalance_timeout(
+    on_fake: Bench, fake: FakeKafka
+) -> None:
+    query = on_fake.start(None, kafka_partition_assignment_strategy="range", kafka_max_poll_interval_ms="600000")
+    fake.next("JoinGroup", Fault(silent=True))
+    joins = fake.asked("JoinGroup")
+    fake.next("Heartbeat", Fault(error=REBALANCING))
+    eventually(lambda: fake.asked("JoinGroup") > joins + 1, "another join")
+    eventually(lambda: len(query.owns()) == 4, "the share")
