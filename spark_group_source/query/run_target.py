@@ -16,7 +16,7 @@ from spark_group_source.group.events import Refused
 from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.listing import some
-from spark_group_source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
+from spark_group_source.offsets import EARLIEST, LATEST, Offsets, Partitions, TopicPartition
 from spark_group_source.query.log_ends import go_on_without
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Topic, partitions_of
@@ -102,8 +102,10 @@ class RunTarget:
         assert self._target is not None, "freeze() comes first"
         return {tp: min(end, self._target.get(tp, 0)) for tp, end in ends.items()}
 
-    def reached(self) -> bool:
+    def reached(self, to_reset: Partitions = frozenset()) -> bool:
         """Whether the group's commits have come to the target in every partition.
+
+        Those of ``to_reset`` are older than the run: this query is still to move them.
 
         Raises:
             DeadlineExceeded: nothing moved for as long as a dead member and a hand-over may take.
@@ -112,7 +114,7 @@ class RunTarget:
         committed = self._group.committed(self._behind, deadline) if self._behind else {}
         try:
             if not isinstance(committed, Refused):
-                self._note(committed, deadline)
+                self._note({tp: each for tp, each in committed.items() if tp not in to_reset}, deadline)
         except GroupSourceError as error:
             if not error.retriable:
                 raise

@@ -7,6 +7,8 @@ import threading
 
 import pytest
 
+from spark_group_source.group.commits import MARK
+from spark_group_source.query import run_target
 from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.contract.conftest import BASE, PATIENCE, Bench, eventually
 
@@ -66,3 +68,21 @@ def test_an_eager_member_whose_join_is_not_answered_does_not_wait_for_the_rebala
     fake.next("Heartbeat", Fault(error=REBALANCING))
     eventually(lambda: fake.asked("JoinGroup") > joins + 1, "another join")
     eventually(lambda: len(query.owns()) == 4, "the share")
+
+
+# Starting
+
+
+def test_a_run_that_resets_does_not_end_before_it_has_reset_what_it_owns(
+    on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_target, "POLL", (0.01, 0.05))
+    on_fake.produce(5, 5, 5, 5)
+    fake.commit(on_fake.group, {(on_fake.topic, number): 5 for number in range(4)}, MARK)
+    run = on_fake.query(resetOffsetsOnStart="true", groupCommit_retryIntervalMs="1000")
+    fake.next("OffsetFetch", Fault(error=LOADING))
+    run.start(available_now=True)
+    while (end := run.driver.latest(run.end, None)) != run.end:
+        run.read += end.reads()
+        run.end = end
+    assert sum(each.size for each in run.read) == 20
