@@ -243,9 +243,9 @@ class Driver:
     def _plan_to_target(self, start: BatchOffset, limit: int | None) -> BatchOffset:
         """A run to a frozen target ends when the group has reached it everywhere, not only in what is owned now."""
         assert self._target is not None
-        self._target.freeze()
         while True:
             me = self._member.snapshot()
+            self._target.freeze(frozenset(me.owned))
             self._mend(me)
             planned = self._plan(start, limit, me)
             if planned is not start or self._target.reached(self._ledger.first_start().resets & me.readable.keys()):

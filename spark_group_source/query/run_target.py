@@ -73,10 +73,10 @@ class RunTarget:
         self._pause = POLL[0]
         self._hinted = False
 
-    def freeze(self) -> None:
+    def freeze(self, owned: Partitions = frozenset()) -> None:
         """Takes the ends of the logs as the target, the first time it is called.
 
-        Trouble that may heal is waited for, up to :data:`FREEZE_TIMEOUT`.
+        What this query has ``owned`` by then exists, also if one broker does not know it. Trouble that may heal is waited for, up to :data:`FREEZE_TIMEOUT`.
 
         Raises:
             DataLoss: a topic or partition does not exist any more, and ``failOnDataLoss`` is true.
@@ -87,7 +87,7 @@ class RunTarget:
         patience = deadline.at_most(UNKNOWN_PATIENCE)
         while self._target is None:
             try:
-                self._target = self._all_ends(deadline.at_most(LOOK_TIMEOUT), patience)
+                self._target = self._all_ends(owned, deadline.at_most(LOOK_TIMEOUT), patience)
             except GroupSourceError as error:
                 if not error.retriable or deadline.remaining() <= self._pause:
                     raise
@@ -147,14 +147,14 @@ class RunTarget:
         time.sleep(self._pause)
         self._pause = min(self._pause * 2, POLL[1])
 
-    def _all_ends(self, deadline: Deadline, patience: Deadline) -> dict[TopicPartition, int]:
+    def _all_ends(self, owned: Partitions, deadline: Deadline, patience: Deadline) -> dict[TopicPartition, int]:
         """The end of every partition of the subscription; those that are unknown are waited for while ``patience``."""
         topics = self._settings.subscription.find(self._cluster, deadline)
         unknown = {name for name, topic in topics.items() if topic.error == UNKNOWN_TOPIC_OR_PARTITION}
         for topic in topics.values():
             if topic.error and topic.name not in unknown:
                 raise _trouble(topic)
-        wanted = partitions_of(topics.values())
+        wanted = partitions_of(topics.values()) | {tp for tp in owned if tp.topic not in unknown}
         found, missing = self._offsets(wanted, LATEST, deadline)
         silent = wanted - found.keys() - missing
         if silent or ((unknown or missing) and not patience.expired()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import Any
 
 import pytest
 
@@ -85,4 +86,17 @@ def test_a_run_that_resets_does_not_end_before_it_has_reset_what_it_owns(
     while (end := run.driver.latest(run.end, None)) != run.end:
         run.read += end.reads()
         run.end = end
+    assert sum(each.size for each in run.read) == 20
+
+
+def test_a_run_reads_all_that_it_owns_also_where_one_broker_does_not_know_some_of_it(
+    on_fake: Bench, fake: FakeKafka
+) -> None:
+    def lag(answer: Any) -> None:
+        answer.topics[0].partitions = answer.topics[0].partitions[:2]
+
+    on_fake.produce(5, 5, 5, 5)
+    run = on_fake.query().start(available_now=True)
+    fake.next("Metadata", Fault(edit=lag))
+    run.idle()
     assert sum(each.size for each in run.read) == 20
