@@ -76,7 +76,8 @@ class RunTarget:
     def freeze(self, owned: Partitions = frozenset()) -> None:
         """Takes the ends of the logs as the target, the first time it is called.
 
-        What this query has ``owned`` by then exists, also if one broker does not know it. Trouble that may heal is waited for, up to :data:`FREEZE_TIMEOUT`.
+        What this query has ``owned`` by then exists, also if one broker does not know it. Trouble that may heal is
+        waited for, up to :data:`FREEZE_TIMEOUT`.
 
         Raises:
             DataLoss: a topic or partition does not exist any more, and ``failOnDataLoss`` is true.
