@@ -312,7 +312,7 @@ class Member:
             self._post(Tick())
             if self._state.generation != me.generation:
                 return Refused(Verdict.REDISCOVER, SESSION_OVER)
-            if not (me.owned or me.phase is Phase.SYNCING):
+            if me.generation < 0:
                 return None  # a new member is none before its join is answered
             refused = self._heartbeat(me, waiting=True)
             if refused is not None and refused.verdict in (Verdict.LOST, Verdict.RESET, Verdict.FATAL):
@@ -399,12 +399,19 @@ class Member:
     def _leave(self, coordinator: Coordinator | None = None) -> None:
         """A static member leaves only if that is asked for: its next run, within the session, keeps the partitions."""
         member_id = self._state.member_id
-        stays = self._settings.instance_id is not None and not self._settings.static_leaves
-        if self._leaving.is_set() or stays or not member_id:
+        if self._leaving.is_set():
             return
         self._leaving.set()
+        stays = self._settings.instance_id is not None and not self._settings.static_leaves
+        if stays or not member_id:
+            return
         deadline = Deadline.after(LEAVE_TIMEOUT, self._clock)
-        refused = (coordinator or self._coordinator).leave(member_id, "the query ends", deadline)
+        asked = coordinator or self._coordinator
+        while refused := asked.leave(member_id, "the query ends", deadline):
+            seconds = self._pulse.pause()
+            if refused.verdict not in (Verdict.RETRY, Verdict.REDISCOVER) or deadline.remaining() <= seconds:
+                break
+            pause(seconds, deadline)
         if refused is None:
             log.info("group %s: member %s left", self._settings.group_id, member_id)
         else:

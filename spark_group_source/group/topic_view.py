@@ -34,6 +34,8 @@ class TopicView:
         self._group_id = group_id
         self._known: dict[str, Topic] = {}
         self._hidden: frozenset[str] = frozenset()
+        self._brokers = 0
+        """How many brokers there were when an answer lacked nothing last: one that lags may know only itself."""
         self.disputed: Partitions = frozenset()
 
     def expect(self, partitions: Iterable[TopicPartition]) -> None:
@@ -56,7 +58,9 @@ class TopicView:
         found: Topics = dict(told.topics)
         known = {name: each for name, each in self._known.items() if wanted is None or name in wanted}
         disputed: Partitions = frozenset()
-        if _missing(known, found):
+        if not _missing(known, found):
+            self._brokers = len(told.brokers)
+        else:
             answers, confirmed = self._all_answers(wanted, deadline)
             found = _merged([found, *answers])
             if not confirmed and (disputed := _missing(known, found)):
@@ -78,7 +82,7 @@ class TopicView:
                 answers.append(dict(self._cluster.metadata_of(broker, wanted, turn).topics))
             except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
                 log.debug("group %s: broker %d could not be asked for topics: %s", self._group_id, broker, error)
-        return answers, len(answers) >= min(2, len(brokers)) > 0
+        return answers, len(answers) >= min(2, max(self._brokers, len(brokers))) > 0
 
     def _warn_of_disputed(self, disputed: Partitions) -> None:
         if disputed - self.disputed:

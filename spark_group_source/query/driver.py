@@ -246,18 +246,18 @@ class Driver:
         self._planned = BatchOffset(known, self._options.group_id, first.offsets, first.resets)
         self._ledger.epochs.logged(self._planned)
         self._last_batch_at = self._handed_out_at = self._clock()
-        self._ledger.planned({tp: admitted[tp] for tp in moving})
+        self._ledger.planned({tp: admitted[tp] for tp in moving}, positions)
         return self._planned
 
     def _plan_to_target(self, start: BatchOffset, limit: int | None) -> BatchOffset:
         """A run to a frozen target ends when the group has reached it everywhere, not only in what is owned now."""
         assert self._target is not None
-        self._target.freeze()
         while True:
             me = self._member.snapshot()
+            self._target.freeze(frozenset(me.owned))
             self._mend(me)
             planned = self._plan(start, limit, me)
-            if planned is not start or self._target.reached():
+            if planned is not start or self._target.reached(self._ledger.first_start().resets & me.readable.keys()):
                 return planned
             cut = self._ends.before(self._target.behind)
             self._losses.accept_cut(cut, self._target.behind)

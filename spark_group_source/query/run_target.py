@@ -16,7 +16,7 @@ from spark_group_source.group.events import Refused
 from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.listing import some
-from spark_group_source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
+from spark_group_source.offsets import EARLIEST, LATEST, Offsets, Partitions, TopicPartition
 from spark_group_source.query.log_ends import go_on_without
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Topic, partitions_of
@@ -73,10 +73,11 @@ class RunTarget:
         self._pause = POLL[0]
         self._hinted = False
 
-    def freeze(self) -> None:
+    def freeze(self, owned: Partitions = frozenset()) -> None:
         """Takes the ends of the logs as the target, the first time it is called.
 
-        Trouble that may heal is waited for, up to :data:`FREEZE_TIMEOUT`.
+        What this query has ``owned`` by then exists, also if one broker does not know it. Trouble that may heal is
+        waited for, up to :data:`FREEZE_TIMEOUT`.
 
         Raises:
             DataLoss: a topic or partition does not exist any more, and ``failOnDataLoss`` is true.
@@ -87,7 +88,7 @@ class RunTarget:
         patience = deadline.at_most(UNKNOWN_PATIENCE)
         while self._target is None:
             try:
-                self._target = self._all_ends(deadline.at_most(LOOK_TIMEOUT), patience)
+                self._target = self._all_ends(owned, deadline.at_most(LOOK_TIMEOUT), patience)
             except GroupSourceError as error:
                 if not error.retriable or deadline.remaining() <= self._pause:
                     raise
@@ -102,8 +103,10 @@ class RunTarget:
         assert self._target is not None, "freeze() comes first"
         return {tp: min(end, self._target.get(tp, 0)) for tp, end in ends.items()}
 
-    def reached(self) -> bool:
+    def reached(self, to_reset: Partitions = frozenset()) -> bool:
         """Whether the group's commits have come to the target in every partition.
+
+        Those of ``to_reset`` are older than the run: this query is still to move them.
 
         Raises:
             DeadlineExceeded: nothing moved for as long as a dead member and a hand-over may take.
@@ -112,7 +115,7 @@ class RunTarget:
         committed = self._group.committed(self._behind, deadline) if self._behind else {}
         try:
             if not isinstance(committed, Refused):
-                self._note(committed, deadline)
+                self._note({tp: each for tp, each in committed.items() if tp not in to_reset}, deadline)
         except GroupSourceError as error:
             if not error.retriable:
                 raise
@@ -145,14 +148,14 @@ class RunTarget:
         time.sleep(self._pause)
         self._pause = min(self._pause * 2, POLL[1])
 
-    def _all_ends(self, deadline: Deadline, patience: Deadline) -> dict[TopicPartition, int]:
+    def _all_ends(self, owned: Partitions, deadline: Deadline, patience: Deadline) -> dict[TopicPartition, int]:
         """The end of every partition of the subscription; those that are unknown are waited for while ``patience``."""
         topics = self._settings.subscription.find(self._cluster, deadline)
         unknown = {name for name, topic in topics.items() if topic.error == UNKNOWN_TOPIC_OR_PARTITION}
         for topic in topics.values():
             if topic.error and topic.name not in unknown:
                 raise _trouble(topic)
-        wanted = partitions_of(topics.values())
+        wanted = partitions_of(topics.values()) | {tp for tp in owned if tp.topic not in unknown}
         found, missing = self._offsets(wanted, LATEST, deadline)
         silent = wanted - found.keys() - missing
         if silent or ((unknown or missing) and not patience.expired()):

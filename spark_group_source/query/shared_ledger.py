@@ -25,17 +25,22 @@ class Claim:
 class FirstStart:
     """What is still to be done of a query's first start, by this process or a later one with the same checkpoint.
 
-    ``offsets`` are partitions that existed then and were not owned since: where they have no commit,
+    ``offsets`` are partitions that existed then and stand in no batch since: where they have no commit,
     ``startingOffsets`` apply, which were the given offset then, or are still to be looked up (``None``). ``resets`` are
-    those that are moved whatever the group has committed. ``resets_first_share``: all that come first.
+    those that are moved whatever the group has committed. ``resets_first_share``: all that come first. What has started
+    stays here until a batch or a commit says so: it may be taken away before.
     """
 
     offsets: Mapping[TopicPartition, int | None] = field(default_factory=dict)
     resets: Partitions = frozenset()
     resets_first_share: bool = False
 
+    def decided(self, starts: Offsets) -> FirstStart:
+        """The same once it is known that ``startingOffsets`` mean these."""
+        return replace(self, offsets={tp: starts.get(tp, at) for tp, at in self.offsets.items()})
+
     def without(self, partitions: Iterable[TopicPartition]) -> FirstStart:
-        """The same once these have started."""
+        """The same once a batch says where these stand."""
         done = set(partitions)
         return replace(
             self, offsets={tp: at for tp, at in self.offsets.items() if tp not in done}, resets=self.resets - done
@@ -111,10 +116,12 @@ class SharedLedger:
         with self._lock:
             return {tp: at for tp, at in self._ledger.positions.items() if tp in readable}
 
-    def planned(self, ends: Offsets) -> None:
-        """Spark is given a batch up to these ends. Caller: the query."""
+    def planned(self, ends: Offsets, standing: Offsets) -> None:
+        """Spark is given a batch up to these ends, which says of the others where they stand. Caller: the query."""
         with self._lock:
+            self._ledger.logged.update(standing)
             self._ledger.planned(ends)
+            self._first = self._first.without(standing.keys() | ends.keys())
 
     def completed(self, ends: Offsets) -> None:
         """Spark has completed the batch with these ends. Caller: the query."""
@@ -145,11 +152,13 @@ class SharedLedger:
         with self._lock:
             return {tp: self._ledger.logged.get(tp) for tp in partitions}, partitions & self._anew
 
-    def started(self, claim: Claim, starts: Offsets, committed: Mapping[TopicPartition, Committed]) -> bool:
+    def started(
+        self, claim: Claim, starts: Offsets, committed: Mapping[TopicPartition, Committed], decided: Offsets
+    ) -> bool:
         """These partitions start there, where the group has ``committed`` so far; whether they do.
 
         Not so where some were taken away since the claim, and perhaps moved by their next owner: all are looked for
-        again.
+        again. ``decided`` is what ``startingOffsets`` mean where they apply.
         """
         with self._lock:
             if claim.takings != self._takings:
@@ -158,8 +167,10 @@ class SharedLedger:
             for tp, start in starts.items():
                 self._ledger.gained(tp, committed.get(tp), start)
             self._anew -= starts.keys()
-            self._unlogged |= self._first.resets & starts.keys()
-            self._first = self._first.without(starts)
+            # One that is found with this mark was left so by a query that died, perhaps with this checkpoint.
+            marked = {tp for tp, each in committed.items() if each.starting}
+            self._unlogged |= (self._first.resets | marked) & starts.keys()
+            self._first = self._first.decided(decided)
             return True
 
     def start_over(self, topics: Collection[str], partitions: Partitions, starts: Offsets) -> None:
@@ -206,6 +217,7 @@ class SharedLedger:
         """The group has these now."""
         with self._lock:
             self._ledger.confirmed(offsets)
+            self._first = replace(self._first, resets=self._first.resets - offsets.keys())
 
     def renew(self) -> None:
         """What the group has is to be committed once more. Caller: the query."""

@@ -59,7 +59,8 @@ class Starts:
         if logged.is_empty:
             latest = self.decide(existing, access)
             offsets = {tp: latest.get(tp) for tp in existing}
-        first = FirstStart(offsets, logged.resets if reset else frozenset(), reset and not logged.ranges)
+        no_share_yet = not (logged.ranges or logged.resets)
+        first = FirstStart(offsets, logged.resets if reset else frozenset(), reset and no_share_yet)
         self._ledger.restore(logged.ends(), first)
         self._replayed = {each.tp: each for each in logged.reads()} if replayed else {}
         self._group_unnamed = bool(logged.ranges) and not logged.group
@@ -123,7 +124,7 @@ class Starts:
         moved = self._callback(logged, positions)
         # A position that was set anew is committed even where the group has a further one.
         kept = {tp: each for tp, each in committed.items() if tp not in moved}
-        self._ledger.started(claim, {tp: moved.get(tp, at) for tp, at in positions.items()}, kept)
+        self._ledger.started(claim, {tp: moved.get(tp, at) for tp, at in positions.items()}, kept, starts)
 
     def _warn(self, committed: Mapping[TopicPartition, Commit], logged: Mapping[TopicPartition, int | None]) -> None:
         """Says what the checkpoint and the group's commits together make probable, once."""

@@ -105,7 +105,7 @@ def make(access: Access, logged: Mapping[TopicPartition, int] | None = None, /, 
 
 def read(share: Share, ends: Mapping[TopicPartition, int]) -> None:
     """A batch up to these ends, planned and completed."""
-    share.ledger.planned(ends)
+    share.ledger.planned(ends, {})
     share.ledger.completed(ends)
 
 
@@ -479,6 +479,45 @@ def test_a_query_that_died_before_its_reset_was_logged_is_not_reset_again(
     assert again.ledger.positions(OWNER) == {A: 10, B: 5}
 
 
+def test_a_reset_that_was_neither_committed_nor_logged_is_made_again(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    group.offsets = {A: Committed(8), B: Committed(4)}
+    share = make(access, resetOffsetsOnStart="true")
+    commits_fail(share, group, lambda: share.gained(BOTH, OWNER))
+    share.lost(BOTH, "test")
+    share.gained(BOTH, OWNER)
+    assert share.ledger.positions(OWNER) == {A: 2, B: 0}
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["committed", "logged"])
+def test_a_partition_that_was_reset_once_goes_on_where_its_next_owner_stopped(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]], committed: bool
+) -> None:
+    group.offsets = {A: Committed(8), B: Committed(4)}
+    share = make(access, resetOffsetsOnStart="true")
+    if committed:
+        share.gained(BOTH, OWNER)
+    else:
+        commits_fail(share, group, lambda: share.gained(BOTH, OWNER))
+        share.ledger.planned({A: 5}, {A: 2, B: 0})
+    share.revoked(BOTH, frozenset())
+    group.offsets = {A: Committed(9, MARK), B: Committed(5, MARK)}
+    share.gained(BOTH, OWNER)
+    assert share.ledger.positions(OWNER) == {A: 9, B: 5}
+
+
+def test_what_is_reset_is_the_first_share_also_after_a_crash_before_any_of_it_has_started(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    group.offsets = {A: Committed(8), B: Committed(4)}
+    share = make(access, resetOffsetsOnStart="true")
+    share.restore(BatchOffset({}, "g", {A: None, B: None}, frozenset({A})), BOTH, access)
+    share.gained(frozenset({B}), OWNER)
+    share.gained(frozenset({A}), OWNER)
+    assert share.ledger.positions(OWNER) == {A: 2, B: 4}
+
+
 def test_a_new_checkpoint_is_reset_once_the_last_one_has_logged_its_reset(
     access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
@@ -501,13 +540,53 @@ def test_what_latest_means_is_decided_when_the_query_starts_and_kept_by_its_chec
     logs[A], logs[B] = (2, 30), (0, 25)
     share.gained(frozenset({A}), OWNER)
     assert share.ledger.positions(OWNER) == {A: 10}
-    first = share.ledger.first_start()
+    first = share.ledger.first_start().without({A})
     assert first.offsets == {B: 5}
     restarted = make(access, startingOffsets="latest")
     logged = BatchOffset({A: OffsetRange(*A, 10, 10)}, "g", first.offsets)
     restarted.restore(BatchOffset.from_json(logged.as_json()), BOTH, access)
     restarted.gained(BOTH, OWNER)
     assert restarted.ledger.positions(OWNER) == {A: 10, B: 5}
+
+
+def commits_fail(share: Share, group: Group, call: Callable[[], None]) -> None:
+    """What ``call`` commits is refused."""
+    group.meanwhile = lambda: setattr(group, "meanwhile", refuse)
+
+    def refuse() -> None:
+        group.refused = Refused(Verdict.RETRY, "test")
+
+    call()
+    assert share.ledger.uncommitted()
+    group.refused = None
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["when the query started", "later"])
+def test_a_start_that_was_decided_is_kept_where_its_partition_is_taken_away_before_it_is_committed(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]], told: bool
+) -> None:
+    silent = {} if told else dict(logs)
+    for tp in silent:
+        del logs[tp]
+    share = make(access, startingOffsets="latest")
+    logs |= silent
+    commits_fail(share, group, lambda: share.gained(BOTH, OWNER))
+    share.lost(BOTH, "test")
+    logs[A], logs[B] = (2, 30), (0, 25)
+    share.gained(BOTH, OWNER)
+    assert share.ledger.positions(OWNER) == {A: 10, B: 5}
+
+
+def test_what_a_batch_without_rows_has_logged_is_where_a_partition_without_a_commit_goes_on(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access, startingOffsets="latest")
+    commits_fail(share, group, lambda: share.gained(BOTH, OWNER))
+    share.ledger.planned({}, share.ledger.positions(OWNER))
+    share.lost(BOTH, "test")
+    logs[A], logs[B] = (2, 30), (0, 25)
+    share.gained(BOTH, OWNER)
+    assert share.ledger.positions(OWNER) == {A: 10, B: 5}
 
 
 def test_a_batch_that_others_have_read_meanwhile_is_warned_of_with_its_ranges_when_it_is_replayed(

@@ -27,5 +27,5 @@ def test_a_topic_made_anew_is_one_like_any_other_once_it_has_its_start() -> None
     ledger.start_over({"t"}, BOTH, {})
     with ledger.claimed(BOTH) as claim:
         assert ledger.logged(BOTH)[1] == BOTH
-        assert ledger.started(claim, {A: 2}, {})
+        assert ledger.started(claim, {A: 2}, {}, {})
     assert ledger.logged(BOTH)[1] == {B}

@@ -1,0 +1,102 @@
+"""One answer, one connection or one broker fails, and the others do not. On the fake."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from spark_group_source.group.commits import MARK
+from spark_group_source.query import run_target
+from spark_group_source.testing.fake import FakeKafka, Fault
+from tests.contract.conftest import BASE, PATIENCE, Bench, eventually
+
+LOADING, NOT_COORDINATOR, REBALANCING = 14, 16, 27
+FOR_EVER = 100_000
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tried again is tried at once."""
+    monkeypatch.setitem(BASE, "groupCommit.retryIntervalMs", "50")
+
+
+# Leaving
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Fault(error=NOT_COORDINATOR), Fault(error=LOADING), Fault(drop="before")],
+    ids=["moved", "loading", "cut"],
+)
+def test_a_leave_that_one_answer_refuses_is_sent_again(on_fake: Bench, fake: FakeKafka, fault: Fault) -> None:
+    query = on_fake.start()
+    fake.next("LeaveGroup", fault)
+    query.close()
+    assert not fake.group(on_fake.group).members
+
+
+def test_a_static_member_closes_without_a_warning(
+    on_fake: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = on_fake.start(kafka_group_instance_id="one")
+    closing = threading.Event()
+    monkeypatch.setattr(query.driver._share, "revoked", lambda *_: closing.wait(PATIENCE))
+    wait = query.member._leaving.wait
+
+    def go_on(seconds: float) -> bool:
+        closing.set()
+        return wait(seconds)
+
+    monkeypatch.setattr(query.member._leaving, "wait", go_on)
+    with caplog.at_level(logging.WARNING):
+        query.close()
+    assert not caplog.messages
+    assert not query.member._thread.is_alive()
+
+
+# Joining
+
+
+def test_an_eager_member_whose_join_is_not_answered_does_not_wait_for_the_rebalance_timeout(
+    on_fake: Bench, fake: FakeKafka
+) -> None:
+    query = on_fake.start(None, kafka_partition_assignment_strategy="range", kafka_max_poll_interval_ms="600000")
+    fake.next("JoinGroup", Fault(silent=True))
+    joins = fake.asked("JoinGroup")
+    fake.next("Heartbeat", Fault(error=REBALANCING))
+    eventually(lambda: fake.asked("JoinGroup") > joins + 1, "another join")
+    eventually(lambda: len(query.owns()) == 4, "the share")
+
+
+# Starting
+
+
+def test_a_run_that_resets_does_not_end_before_it_has_reset_what_it_owns(
+    on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_target, "POLL", (0.01, 0.05))
+    on_fake.produce(5, 5, 5, 5)
+    fake.commit(on_fake.group, {(on_fake.topic, number): 5 for number in range(4)}, MARK)
+    run = on_fake.query(resetOffsetsOnStart="true", groupCommit_retryIntervalMs="1000")
+    fake.next("OffsetFetch", Fault(error=LOADING))
+    run.start(available_now=True)
+    while (end := run.driver.latest(run.end, None)) != run.end:
+        run.read += end.reads()
+        run.end = end
+    assert sum(each.size for each in run.read) == 20
+
+
+def test_a_run_reads_all_that_it_owns_also_where_one_broker_does_not_know_some_of_it(
+    on_fake: Bench, fake: FakeKafka
+) -> None:
+    def lag(answer: Any) -> None:
+        answer.topics[0].partitions = answer.topics[0].partitions[:2]
+
+    on_fake.produce(5, 5, 5, 5)
+    run = on_fake.query().start(available_now=True)
+    fake.next("Metadata", Fault(edit=lag))
+    run.idle()
+    assert sum(each.size for each in run.read) == 20
