@@ -123,8 +123,10 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Leaves the group."""
         if self._driver is not None:
-            finish_leaving()
-            self._driver.close()
+            try:
+                finish_leaving()
+            finally:  # SIGTERM may come first, and raises SystemExit
+                self._driver.close()
 
     def _started(self, logged: BatchOffset) -> Driver:
         """The driver's part, started by the first call that needs it."""
@@ -133,8 +135,12 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
             self._prepare()
             driver = Driver(self._options, self._tasks.wire(), application_id=self._application.id)
-            driver.start(logged, replayed=self._replayed)
-            self._driver = driver
+            try:
+                driver.start(logged, replayed=self._replayed)
+                self._driver = driver
+            except SystemExit:  # of SIGTERM: the member may have begun to join
+                driver.close()
+                raise
             if self._available_now:
                 driver.freeze_target()
             driver.await_share()
