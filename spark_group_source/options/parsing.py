@@ -46,8 +46,13 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         try:
             values[option.field] = option.parse(text)
         except ValueError as error:
-            shown = "not what is needed" if option.secret or _SECRET.search(text) else repr(text)
-            raise OptionError(f"Option '{option.name}' is {shown}.", f"It must be {error}.") from None
+            shown, needed = repr(text), str(error)
+            if option.secret:
+                shown = "not what is needed"
+            elif _SECRET.search(text):
+                # In parentheses stands what is wrong, in the words of the text.
+                shown, needed = "not what is needed", needed.partition(" (")[0]
+            raise OptionError(f"Option '{option.name}' is {shown}.", f"It must be {needed}.") from None
     for option in OPTIONS:
         if option.required and option.field not in values:
             raise OptionError(

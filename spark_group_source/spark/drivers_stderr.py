@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from spark_group_source.clock import Deadline
+from spark_group_source.wire.waiting import ready
+
 PROC = Path("/proc")
+
+LONGEST = 1.0
+"""Seconds that a line waits for a pipe that is full. Then that way is given up: a query must end, also if nobody reads
+what its driver says."""
 
 
 class DriversStderr:
@@ -26,21 +34,27 @@ class DriversStderr:
         self.ways = [each for each in (pipe, own) if each is not None]
 
     def write(self, text: str) -> None:
-        """Writes at once, by the first way that is open."""
+        """Writes at once, by the first way that takes it."""
         data = text.encode(errors="backslashreplace")
-        for way in self.ways:
+        for way in list(self.ways):
             with contextlib.suppress(OSError):
-                os.write(way, data)
+                while data and ready(way, Deadline.after(LONGEST), select.POLLOUT):
+                    data = data[os.write(way, data) :]
+            if not data:
                 return
+            self.ways.remove(way)
+            os.close(way)
 
     def flush(self) -> None:
         """Nothing is kept back."""
 
 
 def _open_stderr(process: int) -> int | None:
-    """The stderr of another process of this user; ``None`` for a socket, and where there is no ``/proc``."""
+    """The stderr of another process of this user; ``None`` for a socket, for a named pipe that nobody reads, and where
+    there is no ``/proc``."""
     try:
-        return os.open(PROC / f"{process}/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
+        # Non-blocking for this process alone: to open such a pipe would wait for a reader.
+        return os.open(PROC / f"{process}/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK)
     except OSError:
         return None
 

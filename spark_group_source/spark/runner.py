@@ -38,11 +38,11 @@ def finish_leaving() -> None:
 
     A JVM that dies closes the runner's socket, too: the runner may be leaving already when its parent's death is seen.
     """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for handler in logging.getLogger("spark_group_source").handlers:
         if isinstance(handler, _Console):
             handler.leave_pipe()
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _leave_when_orphaned(parent: int) -> None:
@@ -78,4 +78,5 @@ class _Console(logging.StreamHandler[Any]):
     def leave_pipe(self) -> None:
         """Writes past the pipe from here on."""
         if self._last.ways:
-            self.setStream(self._last)
+            # Not by setStream(): it waits for a thread that is writing to the pipe, and fails if the pipe is closed.
+            self.stream = self._last

@@ -126,8 +126,10 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Leaves the group."""
         if self._driver is not None:
-            finish_leaving()
-            self._driver.close()
+            try:
+                finish_leaving()
+            finally:  # SIGTERM may come first, and raises SystemExit
+                self._driver.close()
 
     def _started(self, logged: BatchOffset) -> Driver:
         """The driver's part, as a member of its group; the first call that plans a batch joins."""

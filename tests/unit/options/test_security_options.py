@@ -132,6 +132,8 @@ def test_a_key_that_is_encrypted_needs_its_password(encrypted: Path, kind: str) 
         (SASL | {"kafka.sasl.mechanism": JAAS}, "'kafka.sasl.mechanism' is not what is needed.*one of PLAIN"),
         (SASL | {"kafka.security.protocol": 'username="alice" password="s3cret"'}, "is not what is needed"),
         (GOOD | {"kafka.bootstrap.servers": "SASL_SSL://alice:s3cret@b1:9092"}, "is not what is needed.*host:port"),
+        ({**GOOD, "subscribe": JAAS}, "'subscribe' is not what is needed.*letters, digits"),
+        (GOOD | {"startingOffsets": '{"t": {"password=s3cret": 1}}'}, "'startingOffsets' is not what is needed.*JSON"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_to_write_instead(given: dict[str, str], says: str) -> None:
