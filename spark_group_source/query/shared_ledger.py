@@ -164,12 +164,13 @@ class SharedLedger:
             if claim.takings != self._takings:
                 return False
             self.epochs.started(starts, committed)
-            for tp, start in starts.items():
-                self._ledger.gained(tp, committed.get(tp), start)
-            self._anew -= starts.keys()
-            # One that is found with this mark was left so by a query that died, perhaps with this checkpoint.
+            # A query that died has left this mark, perhaps with this checkpoint: then a batch may be logged by now.
             marked = {tp for tp, each in committed.items() if each.starting}
-            self._unlogged |= (self._first.resets | marked) & starts.keys()
+            good = marked & self._ledger.logged.keys()
+            for tp, start in starts.items():
+                self._ledger.gained(tp, None if tp in good else committed.get(tp), start)
+            self._anew -= starts.keys()
+            self._unlogged |= (self._first.resets | (marked - good)) & starts.keys()
             self._first = self._first.decided(decided)
             return True
 

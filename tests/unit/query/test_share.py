@@ -11,7 +11,7 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, GroupError, GroupSourceError
-from spark_group_source.group.commits import MARK, Committed
+from spark_group_source.group.commits import MARK, STARTING, Committed
 from spark_group_source.group.events import Refused
 from spark_group_source.group.group_offsets import CommitAnswer
 from spark_group_source.group.state import Membership
@@ -505,6 +505,18 @@ def test_a_partition_that_was_reset_once_goes_on_where_its_next_owner_stopped(
     group.offsets = {A: Committed(9, MARK), B: Committed(5, MARK)}
     share.gained(BOTH, OWNER)
     assert share.ledger.positions(OWNER) == {A: 9, B: 5}
+
+
+def test_the_mark_of_a_reset_goes_when_a_batch_is_logged_also_after_a_crash(
+    access: Access, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    group.offsets = {A: Committed(10, STARTING), B: Committed(4, STARTING)}
+    share = make(access, {A: 10}, resetOffsetsOnStart="true")
+    share.gained(BOTH, OWNER)
+    assert group.offsets == {A: Committed(10, MARK), B: Committed(4, STARTING)}
+    share.ledger.batch_logged(BOTH)
+    share.committer.commit(OWNER, access)
+    assert group.offsets == {A: Committed(10, MARK), B: Committed(4, MARK)}
 
 
 def test_what_is_reset_is_the_first_share_also_after_a_crash_before_any_of_it_has_started(
