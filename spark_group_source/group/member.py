@@ -214,7 +214,7 @@ class Member:
                 pass
         except Interrupted:
             self._leave()
-        except Exception as error:
+        except BaseException as error:  # a user's function may call sys.exit()
             log.exception("group %s: the member's thread failed", self._settings.group_id)
             unexpected = GroupSourceError(f"The membership in group '{self._settings.group_id}' failed: {error!r}.")
             trouble = error if isinstance(error, GroupSourceError) else unexpected

@@ -155,7 +155,7 @@ def token(path: str, deadline: Deadline) -> tuple[str, dict[str, str]]:
         answer = bounded(load(path, "function"), deadline, path)
     except TimeoutError as error:
         raise DeadlineExceeded(f"{name} did not return in time.") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BrokerUnavailable(f"{name} failed: {error!r}.") from error
     found, extensions = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, {})
     if not isinstance(found, str) or not found.strip() or not isinstance(extensions, dict):

@@ -76,12 +76,12 @@ class _Call(threading.Thread):
         super().__init__(name="bounded", daemon=True)
         self._call = call
         self.returned: list[Any] = []
-        self.raised: list[Exception] = []
+        self.raised: list[BaseException] = []
 
     def run(self) -> None:
         try:
             self.returned.append(self._call())
-        except Exception as error:  # the caller's, whatever it is
+        except BaseException as error:  # the caller's, whatever it is; a user's function may call sys.exit()
             self.raised.append(error)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -252,3 +253,15 @@ def test_ends_logged_of_a_topic_that_was_made_anew_do_not_stay_in_the_offset(fak
     planned = driver.latest(old, None)
     assert [(each.partition, each.start, each.end) for each in planned.reads()] == [(0, 0, 10)]
     assert TopicPartition("t", 7) not in planned.ranges
+
+
+def quits(old: object, new: object) -> None:
+    sys.exit("no credentials")
+
+
+def test_a_users_function_that_ends_its_thread_is_the_end_of_the_query_which_leaves_its_group(
+    fake: FakeKafka, start: Start
+) -> None:
+    with pytest.raises(GroupSourceError, match="SystemExit.'no credentials'"):
+        start(rebalanceCallback=f"{__name__}:quits")
+    eventually(lambda: not fake.group("g").members)

@@ -130,6 +130,10 @@ def failing() -> str:
     raise ConnectionError("the provider is down")
 
 
+def quitting() -> str:
+    sys.exit("no credentials")
+
+
 def hanging() -> str:
     RELEASE.wait(LONG)
     return "t0ken"
@@ -157,6 +161,7 @@ def test_tokens_come_from_the_users_function_with_what_else_it_tells() -> None:
         ("blank", AuthenticationFailed, "returned a str"),
         ("extensions_that_are_none", AuthenticationFailed, "returned a tuple"),
         ("failing", BrokerUnavailable, "token.provider' failed: ConnectionError.*down"),
+        ("quitting", BrokerUnavailable, "token.provider' failed: SystemExit.*no credentials"),
     ],
 )
 def test_a_function_that_tells_no_token_is_named(function: str, kind: type[GroupSourceError], says: str) -> None:
