@@ -8,23 +8,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Collection
 from contextlib import closing
-from dataclasses import replace
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.actions import Action, Gained, Join, Leave, Lost, Pause, Revoked, Sync
-from spark_group_source.group.channel import Watch
 from spark_group_source.group.coordinator import Coordinator
 from spark_group_source.group.counters import Timings
 from spark_group_source.group.events import (
-    Alive,
     BatchDone,
-    BatchPlanned,
     Close,
-    Event,
     Refused,
     SubscriptionChanged,
     Synced,
@@ -33,8 +27,10 @@ from spark_group_source.group.events import (
 from spark_group_source.group.listener import Listener
 from spark_group_source.group.pulse import Pulse
 from spark_group_source.group.rounds import Rounds
+from spark_group_source.group.session import Session
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.state import SESSION_OVER, Membership, Phase, step
+from spark_group_source.group.shared_membership import SharedMembership
+from spark_group_source.group.state import Membership, Phase
 from spark_group_source.group.verdicts import Verdict
 from spark_group_source.offsets import Partitions
 from spark_group_source.wire.cluster import Cluster
@@ -57,8 +53,8 @@ heartbeat after it still has half a session to arrive."""
 class Member:
     """Membership of one query. Made when the query starts, closed when it ends, never used again.
 
-    The condition ``_changed`` guards the state, what is to be done about it, and whether the first share has come.
-    Everything else that changes is the thread's own.
+    What both threads need is in :class:`SharedMembership`; ``_ending`` guards who frees the interrupt. Everything else
+    that changes is the thread's own.
     """
 
     def __init__(
@@ -76,16 +72,13 @@ class Member:
         self._closing = Interrupt()
         self._coordinator = Coordinator(cluster, settings, timings)
         self._rounds = Rounds(cluster, self._coordinator, settings, clock, self._closing)
-        self._state = Membership(cooperative=self._rounds.cooperative)
-        self._todo: deque[Action] = deque([Join()])
-        self._changed = threading.Condition()
+        self._shared = SharedMembership(settings, clock, cooperative=self._rounds.cooperative)
         self._pulse = Pulse(settings, clock)
-        self._next_heartbeat = 0.0
-        self._proven_until = 0.0
+        self._session = Session(self._coordinator, self._shared, settings, clock, self._closing)
         self._joining_because = ""
-        self._settled = False
         self._closed = False
         self._leaving = threading.Event()
+        self._ending = threading.Lock()
         self._ended = False
         self._left_behind = False
         # A daemon: where the process is ended without close(), it must not wait for the group.
@@ -99,16 +92,10 @@ class Member:
     def snapshot(self) -> Membership:
         """The membership as it is now. Caller: anybody.
 
-        Its session is looked at here too: the member's thread may be held up by a user's own code.
-
         Raises:
             GroupSourceError: the group refused this member for good.
         """
-        with self._changed:
-            self._apply(Tick())
-            if self._state.error is not None:
-                raise self._state.error
-            return self._state
+        return self._shared.snapshot()
 
     @property
     def silence(self) -> float:
@@ -121,11 +108,7 @@ class Member:
         Raises:
             GroupSourceError: the group refused this member for good.
         """
-        with self._changed:
-            while not self._settled and self._state.error is None and not deadline.expired():
-                self._changed.wait(deadline.remaining())
-        self.snapshot()
-        return self._settled
+        return self._shared.await_settled(deadline)
 
     def plan(self, partitions: Partitions, uncommitted: Partitions, me: Membership) -> Partitions:
         """Registers a batch that is to read ``partitions``; returns those it may, which are readable still.
@@ -134,30 +117,15 @@ class Member:
         Until :meth:`batch_done` a hand-over of these waits for the batch, and that of ``uncommitted`` ones for the
         commit of what earlier batches read. Caller: the query.
         """
-        with self._changed:
-            self._apply(Tick())
-            readable = self._state.readable
-            allowed = frozenset(tp for tp in partitions if tp in readable and readable[tp] == me.owned.get(tp))
-            self._apply(BatchPlanned(allowed | uncommitted))
-            return allowed
+        return self._shared.plan(partitions, uncommitted, me)
 
     def commit_refused(self, me: Membership, refused: Refused) -> None:
-        """The coordinator refused a commit of ``me`` as it does with those that are no members any more.
-
-        Where that is still this member's generation, everything owned is lost. While a join is under way the generation
-        may be over because all have joined: its answer decides. Caller: both threads.
-        """
-        with self._changed:
-            now = self._state
-            settled = now.phase in (Phase.STABLE, Phase.DRAINING) or refused.verdict is Verdict.RESET
-            if settled and (now.member_id, now.generation) == (me.member_id, me.generation) and now.owned:
-                # With the id it has: where that is unknown the join is told so.
-                self._apply(replace(refused, verdict=Verdict.LOST))
+        """The coordinator refused a commit of ``me``, since it is no member any more. Caller: both threads."""
+        self._shared.commit_refused(me, refused)
 
     def batch_done(self, uncommitted: Partitions) -> None:
         """The batch is completed, and committed except of ``uncommitted`` partitions. Caller: the query."""
-        with self._changed:
-            self._apply(BatchDone(uncommitted))
+        self._shared.post(BatchDone(uncommitted))
 
     def close(self) -> None:
         """Leaves the group and ends the thread, within :data:`LEAVE_TIMEOUT`. Caller: the query, at its end.
@@ -165,8 +133,7 @@ class Member:
         A thread that a user's own code holds up ends when that returns, and does nothing more. Repeating it does no
         harm.
         """
-        with self._changed:
-            self._apply(Close())
+        self._shared.post(Close())
         if self._closed:
             return
         self._closed = True
@@ -175,7 +142,7 @@ class Member:
             self._leave_without_thread()
         elif self._thread.is_alive():
             self._thread.join(LEAVE_TIMEOUT + 1.0)
-        with self._changed:
+        with self._ending:
             self._left_behind = self._thread.is_alive() and not self._ended
             if not self._left_behind:
                 self._closing.close()
@@ -184,29 +151,6 @@ class Member:
         log.warning("group %s: the member's thread is blocked; the member leaves without it", self._settings.group_id)
         with closing(Cluster(self._cluster.options)) as cluster:
             self._leave(Coordinator(cluster, self._settings))
-
-    def _apply(self, event: Event) -> None:
-        """Takes one step; the caller holds the lock."""
-        # What the coordinator has just confirmed goes before the look at the clock.
-        steps = (event, Tick()) if isinstance(event, Alive | Synced) else (Tick(), event)
-        for each in steps:
-            self._step(each)
-
-    def _step(self, event: Event) -> None:
-        before = self._state
-        self._state, actions = step(before, event, self._clock(), self._settings.drain_timeout)
-        if self._state is before and not actions:
-            return
-        if self._state.phase is Phase.FAILED or any(isinstance(action, Join | Sync | Leave) for action in actions):
-            # What was to be sent in the phase that is over has no meaning in the next one. After a failure a join
-            # would leave a member in the group that nobody is.
-            self._todo = deque(each for each in self._todo if not isinstance(each, Join | Sync | Pause))
-        self._todo.extend(actions)
-        self._changed.notify_all()
-
-    def _post(self, event: Event) -> None:
-        with self._changed:
-            self._apply(event)
 
     def _run(self) -> None:
         try:
@@ -218,37 +162,23 @@ class Member:
             log.exception("group %s: the member's thread failed", self._settings.group_id)
             unexpected = GroupSourceError(f"The membership in group '{self._settings.group_id}' failed: {error!r}.")
             trouble = error if isinstance(error, GroupSourceError) else unexpected
-            self._post(Refused(Verdict.FATAL, repr(error), error=trouble))
+            self._shared.post(Refused(Verdict.FATAL, repr(error), error=trouble))
             self._leave()  # the group did not refuse it: its partitions must not wait for the session to end
         finally:
             self._cluster.close()
-            with self._changed:
+            with self._ending:
                 self._ended = True
                 if self._left_behind:
                     self._closing.close()
 
     def _turn(self) -> bool:
         """Performs the next thing there is to do; whether there may be more."""
-        with self._changed:
-            ended = self._state.phase in (Phase.LEFT, Phase.FAILED)
-            if not self._todo and ended:
-                return False
-            if not self._todo:
-                self._changed.wait(self._idle_time())
-            action = self._todo.popleft() if self._todo else None
+        action, over = self._shared.next_action(self._session.next_heartbeat)
         if action is not None:
             self._perform(action)
-        else:
+        elif not over:
             self._keep_alive()
-        return True
-
-    def _idle_time(self) -> float:
-        until = self._next_heartbeat
-        if self._state.phase is Phase.DRAINING:
-            until = min(until, self._state.drain_by)
-        if self._state.owned:
-            until = min(until, self._state.session_ends)
-        return max(0.0, until - self._clock())
+        return not over
 
     def _perform(self, action: Action) -> None:
         match action:
@@ -261,24 +191,24 @@ class Member:
             case Leave():
                 self._leave()
             case Gained(partitions):
-                self._listener.gained(partitions, self._state, self._resolving())
+                self._listener.gained(partitions, self._shared.now, self._resolving())
             case Revoked(partitions, late):
                 self._listener.revoked(partitions, late)
             case Lost(partitions, why):
                 self._listener.lost(partitions, why)
 
     def _join(self) -> None:
-        me = self._state
+        me = self._shared.now
         # The first join of a member only gets it an id, with which it joins at once.
         level = logging.INFO if me.member_id and me.reason != self._joining_because else logging.DEBUG
         log.log(level, "group %s: joining, because %s", self._settings.group_id, me.reason)
         self._joining_because = me.reason
         self._listener.joining()
-        answer = self._rounds.join(me, self._watch(me))
+        answer = self._rounds.join(me, self._session.watch(me))
         if isinstance(answer, Refused):
             self._refused(answer)
         else:
-            self._post(answer)
+            self._shared.post(answer)
 
     def _sync(self) -> None:
         answer: Partitions | Refused
@@ -286,53 +216,20 @@ class Member:
         if isinstance(shares, Refused):
             answer = shares
         else:
-            self._proven_until = self._clock() + self._settings.session_timeout
-            answer = self._rounds.sync(shares, self._watch(self._state))
+            self._session.sent()
+            answer = self._rounds.sync(shares, self._session.watch(self._shared.now))
         if isinstance(answer, Refused):
             self._refused(answer)
             return
         self._pulse.well()
         self._joining_because = ""
-        self._next_heartbeat = self._clock() + self._settings.heartbeat_interval
-        self._post(Synced(answer, self._proven_until))
+        self._session.kept()
+        self._shared.post(Synced(answer, self._session.proven_until))
         self._report()
         self._listener.rebalanced()
-        self._perform_news()
-        with self._changed:
-            self._settled = True
-            self._changed.notify_all()
-
-    def _watch(self, me: Membership) -> Watch:
-        """Makes sure that the coordinator still knows this member while a join or a sync of ``me`` is waiting there.
-
-        The request itself proves nothing: it may be lost, on a connection that died, and others have the partitions.
-        """
-
-        def check() -> Refused | None:
-            self._post(Tick())
-            if self._state.generation != me.generation:
-                return Refused(Verdict.REDISCOVER, SESSION_OVER)
-            if me.generation < 0:
-                return None  # a new member is none before its join is answered
-            refused = self._heartbeat(me, waiting=True)
-            if refused is not None and refused.verdict in (Verdict.LOST, Verdict.RESET, Verdict.FATAL):
-                return refused
-            if self._coordinator.moved:
-                return Refused(Verdict.REDISCOVER, "another broker coordinates the group now")
-            return None
-
-        return Watch(check, self._settings.heartbeat_interval)
-
-    def _heartbeat(self, me: Membership, *, waiting: bool = False) -> Refused | None:
-        """Sends a heartbeat, and notes until when it keeps the session; ``None`` where all is well."""
-        session_ends = self._clock() + self._settings.session_timeout
-        deadline = self._within(self._settings.heartbeat_timeout)
-        refused = self._coordinator.heartbeat(me, deadline, waiting=waiting)
-        # A group that rebalances says so to its members only.
-        if refused is None or refused.verdict is Verdict.REJOIN:
-            self._proven_until = session_ends
-            self._post(Alive(me.generation, session_ends))
-        return refused
+        while news := self._shared.next_news():  # at once, so that a share counts as settled with its positions
+            self._perform(news)
+        self._shared.settle()
 
     def _within(self, seconds: float) -> Deadline:
         return Deadline.after(seconds, self._clock, self._closing)
@@ -341,17 +238,8 @@ class Member:
         """When the listener must have found start positions: heartbeats wait for it."""
         return self._within(self._settings.session_timeout * RESOLVING_PART)
 
-    def _perform_news(self) -> None:
-        """Tells the listener at once what the sync brought, so that a share counts as settled with its positions."""
-        while True:
-            with self._changed:
-                if not self._todo or not isinstance(self._todo[0], Gained | Revoked | Lost):
-                    return
-                action = self._todo.popleft()
-            self._perform(action)
-
     def _report(self) -> None:
-        owned = sorted(self._state.readable)
+        owned = sorted(self._shared.now.readable)
         log.info(
             "group %s: generation %s owns %d partition(s)%s",
             self._settings.group_id,
@@ -362,15 +250,12 @@ class Member:
 
     def _keep_alive(self) -> None:
         """Heartbeats when it is time; as the leader, looks whether the topics are still as they were assigned."""
-        self._post(Tick())
-        me = self._state
-        if me.phase not in (Phase.STABLE, Phase.DRAINING) or self._clock() < self._next_heartbeat:
+        self._shared.post(Tick())
+        me = self._shared.now
+        if me.phase not in (Phase.STABLE, Phase.DRAINING) or not self._session.is_due():
             return
-        if throttled := self._coordinator.throttled:
-            self._next_heartbeat = self._clock() + throttled
-            return
-        self._next_heartbeat = self._clock() + self._settings.heartbeat_interval
-        refused = self._heartbeat(me)
+        self._session.kept()
+        refused = self._session.heartbeat(me)
         # That the group rebalances is no news while it waits for this member, and the answer keeps the session alive.
         awaited = me.phase is Phase.DRAINING and refused is not None and refused.verdict is Verdict.REJOIN
         if refused is not None and not awaited:
@@ -381,24 +266,24 @@ class Member:
             return  # the hand-over has a deadline, and what follows may take half a session
         if self._rounds.look_due():
             if why := self._rounds.outdated():
-                self._post(SubscriptionChanged(why))
+                self._shared.post(SubscriptionChanged(why))
         else:
             self._listener.heard(me, self._resolving())
 
     def _refused(self, refused: Refused) -> None:
         self._pulse.refused(refused)
-        self._post(refused)
+        self._shared.post(refused)
 
     def _pause(self, rediscover: bool) -> None:
         if rediscover:
             self._coordinator.rediscover()
         seconds = self._pulse.pause()
         pause(seconds, self._within(seconds))
-        self._next_heartbeat = self._clock()
+        self._session.retry()
 
     def _leave(self, coordinator: Coordinator | None = None) -> None:
         """A static member leaves only if that is asked for: its next run, within the session, keeps the partitions."""
-        member_id = self._state.member_id
+        member_id = self._shared.now.member_id
         if self._leaving.is_set():
             return
         self._leaving.set()

@@ -679,7 +679,7 @@ def test_a_code_that_is_not_in_the_table_is_fatal(on_fake: Bench, fake: FakeKafk
     fake.next("Heartbeat", Fault(error=42))
     with pytest.raises(GroupError, match="42"):
         eventually(query.poll, "the error")
-    assert describe(42) in str(query.driver._member._state.error)
+    assert describe(42) in str(query.member._shared.now.error)
 
 
 def test_nothing_is_joined_any_more_after_a_fatal_error(on_fake: Bench, fake: FakeKafka) -> None:
