@@ -80,7 +80,8 @@ def test_a_run_waits_for_what_another_member_owns_and_ends_when_that_is_committe
 def test_a_run_takes_over_what_a_dead_member_owned(on_fake: Bench) -> None:
     other, run = beside_another(on_fake)
     last = Background(run.poll)
-    other.member._closing.set()  # dies in mid-batch, and its session ends
+    other.member._leaving.set()  # dies in mid-batch, without leaving, and its session ends
+    other.member._closing.set()
     on_fake.expire(other)
     reads = last.result()
     while reads:
