@@ -9,10 +9,12 @@ from collections.abc import Collection, Set
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DataLoss, GroupSourceError
 from spark_group_source.fetch.positions import log_offsets
+from spark_group_source.group.topic_view import TopicView
 from spark_group_source.listing import names
 from spark_group_source.offsets import LATEST, Offsets, TopicPartition
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.metadata import partitions_of
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +71,21 @@ def go_on_without(missing: Set[TopicPartition] | Set[str], fail_on_data_loss: bo
             "Take the topic out of the subscription, or set failOnDataLoss to false to go on with the others.",
         )
     log.warning("%s does not exist any more; the query goes on without, as failOnDataLoss is false", said)
+
+
+def no_broker_knows(missing: set[TopicPartition], cluster: Cluster, group_id: str) -> set[TopicPartition]:
+    """Those that every broker says do not exist: one that lags behind may have been asked each time."""
+    if not missing:
+        return set()
+    view = TopicView(cluster, group_id)
+    view.expect(missing)
+    try:
+        found = view.metadata({tp.topic for tp in missing}, Deadline.after(LOOK_TIMEOUT))
+    except GroupSourceError as error:
+        if not error.retriable:
+            raise
+        return set()
+    return missing - partitions_of(found.topics.values())
 
 
 class LogEnds:
@@ -176,6 +193,7 @@ class LogEnds:
             log.warning("the ends of %d partition(s) are not known: %s", len(others), error)
             found, others = {}, set()
         found |= self._probe(silent, missing)
+        missing = no_broker_knows(missing, self._cluster, self._options.group_id)
         go_on_without(missing, self._options.fail_on_data_loss)
         if missing:
             self._missing |= missing

@@ -13,7 +13,7 @@ from spark_group_source.query import run_target
 from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.contract.conftest import BASE, PATIENCE, Bench, eventually
 
-LOADING, NOT_COORDINATOR, REBALANCING = 14, 16, 27
+UNKNOWN_TOPIC, NOT_LEADER, LOADING, NOT_COORDINATOR, REBALANCING = 3, 6, 14, 16, 27
 FOR_EVER = 100_000
 
 
@@ -100,3 +100,28 @@ def test_a_run_reads_all_that_it_owns_also_where_one_broker_does_not_know_some_o
     fake.next("Metadata", Fault(edit=lag))
     run.idle()
     assert sum(each.size for each in run.read) == 20
+
+
+# Reading
+
+
+def test_a_broker_that_does_not_know_a_topic_does_not_end_the_query(on_fake: Bench, fake: FakeKafka) -> None:
+    def lag(answer: Any) -> None:
+        for topic in answer.topics:
+            topic.error_code, topic.partitions = UNKNOWN_TOPIC, []
+
+    on_fake.produce(5, 5, 5, 5)
+    query = on_fake.start().idle()
+    fake.next("Metadata", Fault(edit=lag, broker=2), times=FOR_EVER)
+
+    def has_read(each: int) -> bool:
+        if query.poll():
+            query.finish()
+        return sum(part.size for part in query.read) == 4 * each
+
+    for _ in range(20):
+        on_fake.produce(1, 1, 1, 1)
+        fake.next("ListOffsets", Fault(error=NOT_LEADER))
+        has_read(0)
+    fake.clear_faults()
+    eventually(lambda: has_read(25), "all to be read")
