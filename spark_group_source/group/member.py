@@ -24,6 +24,7 @@ from spark_group_source.group.events import (
     Synced,
     Tick,
 )
+from spark_group_source.group.leaving import LEAVE_TIMEOUT, leave
 from spark_group_source.group.listener import Listener
 from spark_group_source.group.pulse import Pulse
 from spark_group_source.group.rounds import Rounds
@@ -33,17 +34,19 @@ from spark_group_source.group.shared_membership import SharedMembership
 from spark_group_source.group.state import Membership, Phase
 from spark_group_source.group.verdicts import Verdict
 from spark_group_source.offsets import Partitions
+from spark_group_source.wire.backoff import Backoff
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.interrupt import Interrupt, Interrupted
 from spark_group_source.wire.waiting import pause
 
 log = logging.getLogger(__name__)
 
-LEAVE_TIMEOUT = 3.0
-"""Seconds for a last LeaveGroup: Spark kills the process some seconds after it asked it to end."""
-
 STUCK = 1.0
 """Seconds until a thread that a user's own code holds up is left behind, and its member leaves without it."""
+
+PROMPT_JOINS = 4
+"""Joins in a row without a heartbeat that the group took: a new member needs two, and a hand-over two more. Each
+further one waits, or a coordinator that contradicts itself would be asked thousands of times a second."""
 
 RESOLVING_PART = 0.5
 """Part of a session that start positions may take on the member's thread, which does not heartbeat meanwhile: the first
@@ -75,6 +78,8 @@ class Member:
         self._shared = SharedMembership(settings, clock, cooperative=self._rounds.cooperative)
         self._pulse = Pulse(settings, clock)
         self._session = Session(self._coordinator, self._shared, settings, clock, self._closing)
+        self._joins = Backoff(settings.retry_backoff, settings.retry_backoff_max)
+        self._paused = False
         self._joining_because = ""
         self._closed = False
         self._leaving = threading.Event()
@@ -198,6 +203,10 @@ class Member:
                 self._listener.lost(partitions, why)
 
     def _join(self) -> None:
+        wait = self._joins.next()
+        if self._joins.failures > PROMPT_JOINS and not self._paused:
+            pause(wait, self._within(wait))
+        self._paused = False
         me = self._shared.now
         # The first join of a member only gets it an id, with which it joins at once.
         level = logging.INFO if me.member_id and me.reason != self._joining_because else logging.DEBUG
@@ -262,6 +271,7 @@ class Member:
             self._refused(refused)
             return
         self._pulse.well()
+        self._joins.reset()
         if me.phase is not Phase.STABLE:
             return  # the hand-over has a deadline, and what follows may take half a session
         if self._rounds.look_due():
@@ -279,30 +289,10 @@ class Member:
             self._coordinator.rediscover()
         seconds = self._pulse.pause()
         pause(seconds, self._within(seconds))
+        self._paused = True
         self._session.retry()
 
     def _leave(self, coordinator: Coordinator | None = None) -> None:
-        """A static member leaves only if that is asked for: its next run, within the session, keeps the partitions."""
-        member_id = self._shared.now.member_id
-        if self._leaving.is_set():
-            return
-        self._leaving.set()
-        stays = self._settings.instance_id is not None and not self._settings.static_leaves
-        if stays or not member_id:
-            return
-        deadline = Deadline.after(LEAVE_TIMEOUT, self._clock)
-        asked = coordinator or self._coordinator
-        while refused := asked.leave(member_id, "the query ends", deadline):
-            seconds = self._pulse.pause()
-            if refused.verdict not in (Verdict.RETRY, Verdict.REDISCOVER) or deadline.remaining() <= seconds:
-                break
-            pause(seconds, deadline)
-        if refused is None:
-            log.info("group %s: member %s left", self._settings.group_id, member_id)
-        else:
-            log.warning(
-                "group %s: member %s may be seen until its session ends: %s",
-                self._settings.group_id,
-                member_id,
-                refused.why,
-            )
+        if not self._leaving.is_set():
+            self._leaving.set()
+            leave(coordinator or self._coordinator, self._settings, self._shared.now.member_id, self._clock)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from functools import partial
 from typing import Any
 
@@ -170,3 +171,19 @@ def test_a_rebalance_and_a_coordinator_that_is_away_are_one_line_each(
         fake.next("Heartbeat", Fault(error=15), times=6)
         eventually(lambda: not fake._faults._coming["Heartbeat"], "the coordinator's absence")
     assert caplog.text.count("15 (COORDINATOR_NOT_AVAILABLE)") == 1
+
+
+@pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup"])
+@pytest.mark.parametrize("errno", [22, 25])
+def test_a_coordinator_that_refuses_each_join_is_not_asked_without_a_pause(
+    on_fake: Bench, fake: FakeKafka, api: str, errno: int
+) -> None:
+    query = on_fake.start()
+    fake.next(api, Fault(error=errno), times=10_000)
+    fake.next("Heartbeat", Fault(error=27))
+    eventually(lambda: fake.asked(api) > 3, "the refusals")
+    before, began = fake.asked(api), time.monotonic()
+    eventually(lambda: time.monotonic() > began + 2.0)
+    assert fake.asked(api) - before <= 20, "hundreds without a pause"
+    fake.clear_faults()
+    eventually(lambda: query.owns() == {0, 1, 2, 3}, "the membership")
