@@ -60,13 +60,21 @@ def epoch_ends(
 
 def _request(epochs: Offsets, leading: Mapping[TopicPartition, int]) -> Any:
     topic_of = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
-    version = versions.OFFSET_FOR_LEADER_EPOCH
     by_topic: dict[str, list[Any]] = defaultdict(list)
     for tp, epoch in epochs.items():
         by_topic[tp.topic].append(
             topic_of.OffsetForLeaderPartition(
-                version=version, partition=tp.partition, current_leader_epoch=leading[tp], leader_epoch=epoch
+                version=versions.OFFSET_FOR_LEADER_EPOCH,
+                partition=tp.partition,
+                current_leader_epoch=leading[tp],
+                leader_epoch=epoch,
             )
         )
-    topics = [topic_of(version=version, topic=name, partitions=parts) for name, parts in by_topic.items()]
-    return OffsetForLeaderEpochRequest(version=version, replica_id=CONSUMER, topics=topics)
+    return OffsetForLeaderEpochRequest(
+        version=versions.OFFSET_FOR_LEADER_EPOCH,
+        replica_id=CONSUMER,
+        topics=[
+            topic_of(version=versions.OFFSET_FOR_LEADER_EPOCH, topic=name, partitions=parts)
+            for name, parts in by_topic.items()
+        ],
+    )

@@ -53,8 +53,8 @@ def timed(call: Callable[[], Answer]) -> Answer:
     return answer
 
 
-NO_STEP = {"DescribeGroups", "SaslHandshake", "SaslAuthenticate"}
-"""What a member asks for only when it assigns itself its partitions, or proves who it is."""
+NO_STEP = {"DescribeGroups", "OffsetForLeaderEpoch", "SaslHandshake", "SaslAuthenticate"}
+"""What a member asks for only when it assigns itself its partitions, a leader changed, or it proves who it is."""
 
 
 def rows(ranges: list[OffsetRange], wire: WireOptions) -> list[tuple[int, int]]:
