@@ -12,7 +12,6 @@ that moves the start of partitions never read may move it again until batch 0 is
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
@@ -80,9 +79,8 @@ class Run:
             )
 
     def events(self) -> list[str]:
-        with contextlib.suppress(FileNotFoundError):
-            return (self._work / "events").read_text().splitlines()
-        return []
+        told = self._work / "events"
+        return told.read_text().splitlines() if told.exists() else []
 
     def until(self, condition: Callable[[], object], what: str) -> None:
         def holds() -> object:
