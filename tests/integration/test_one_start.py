@@ -12,7 +12,6 @@ is logged.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
@@ -80,9 +79,8 @@ class Run:
             )
 
     def events(self) -> list[str]:
-        with contextlib.suppress(FileNotFoundError):
-            return (self._work / "events").read_text().splitlines()
-        return []
+        told = self._work / "events"
+        return told.read_text().splitlines() if told.exists() else []
 
     def until(self, condition: Callable[[], object], what: str) -> None:
         def holds() -> object:
