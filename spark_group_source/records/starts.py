@@ -74,9 +74,17 @@ def _lanes(memory: Memory, begins: Longs, limits: Longs, expected: int) -> tuple
     wanted = int(_LANES * expected**0.5)
     parts = np.maximum(sizes * wanted // total, 1)
     split = np.repeat(whole, parts - 1)
+    if not split.size:
+        return whole, begins
     nth = np.arange(len(split)) - np.repeat(np.cumsum(parts - 1) - (parts - 1), parts - 1) + 1
-    targets = begins[split] + nth * (sizes // parts)[split]
-    found, lane = _guesses(memory, targets, limits[split], 2 * total // expected + 256)
+    size = (sizes // parts)[split]
+    targets, width = begins[split] + nth * size, 2 * total // expected + 256
+    found, lane = _guesses(memory, targets, limits[split], width)
+    # Where all of a window lies in one large value, half a lane further may not.
+    none = np.delete(np.arange(len(split)), lane)
+    if none.size:
+        more, of = _guesses(memory, (targets + size // 2)[none], limits[split[none]], width)
+        found, lane = np.concatenate((found, more)), np.concatenate((lane, none[of]))
     at, first = np.unique(np.concatenate((begins, found)), return_index=True)
     return np.concatenate((whole, split[lane]))[first], at
 
@@ -127,6 +135,10 @@ def _walked(memory: Memory, begins: Longs, ends: Longs) -> tuple[Longs, Longs]:
     lanes, at = np.arange(len(begins)), begins
     while lanes.size > _FEW:
         block = _block(memory, at)
+        if (block[-1] < ends[lanes]).all() and (block[-1] != block[-2]).all():
+            found.append(block[:-1].ravel())
+            at = block[-1]
+            continue
         inside = block < ends[lanes]
         # A lane that met a length of three bytes or more stands still from there on.
         found.append(block[:-1][inside[:-1] & (block[1:] != block[:-1])])
