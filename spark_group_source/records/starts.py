@@ -52,6 +52,8 @@ def record_starts(memory: Memory, begins: Longs, limits: Longs, expected: int) -
         expected: about how many records there are. It matters for speed only.
     """
     batch, at = _lanes(memory, begins, limits, expected)
+    if len(at) == len(begins):
+        return _walked(memory, begins, limits)
     last = np.concatenate((batch[1:] != batch[:-1], batch[:1] >= 0))
     ends = np.where(last, limits[batch], np.roll(at, -1))
     starts, behind = _walked(memory, at, ends)
@@ -153,9 +155,11 @@ def _walked(memory: Memory, begins: Longs, ends: Longs) -> tuple[Longs, Longs]:
         going = (at >= 0) & (at < ends[lanes])
         lanes, at = lanes[going], at[going]
     for lane, position in zip(lanes.tolist(), at.tolist(), strict=True):
-        starts, behind[lane] = _one_by_one(memory, position, int(ends[lane]))
-        found.append(np.array(starts, np.int64))
-    return np.sort(np.concatenate([np.empty(0, np.int64), *found])), behind
+        rest, behind[lane] = _one_by_one(memory, position, int(ends[lane]))
+        found.append(np.array(rest, np.int64))
+    starts = np.concatenate([np.empty(0, np.int64), *found])
+    starts.sort()
+    return starts, behind
 
 
 def _block(memory: Memory, at: Longs) -> Longs:
