@@ -37,8 +37,11 @@ _STEPS = np.where(
     1 + (_FIRST >> 1),
     np.where(_SECOND < _MORE, 2 + ((_FIRST & 0x7F) >> 1) + (_SECOND << 6), 0),
 )
-_STEPS[(_FIRST & 1 == 1) | (_STEPS < LEAST_RECORD)] = 0
-_STEPS_LIST: list[int] = _STEPS.tolist()
+_STEPS[(_FIRST & 1 == 1) | (LEAST_RECORD + (_FIRST >= _MORE) > _STEPS)] = 0
+# For the plain loop, by the first byte alone, as a list of all would not stay in the cache. The second byte adds to it.
+_HALF = np.arange(256) >> 1
+_STEPS_OF_FIRST: list[int] = np.where(_HALF < _MORE // 2, _STEPS[:256], 2 + _HALF - _MORE // 2).tolist()
+_STEPS_OF_FIRST[1::2] = [0] * 128
 
 
 def record_starts(memory: Memory, begins: Longs, limits: Longs, expected: int) -> tuple[Longs, Longs]:
@@ -181,12 +184,15 @@ def _block(memory: Memory, at: Longs) -> Longs:
 def _one_by_one(memory: Memory, position: int, end: int) -> tuple[list[int], int]:
     """Where the records of one lane begin, and the first one behind it; -1 if a length cannot be."""
     starts: list[int] = []
-    steps = _STEPS_LIST
+    steps = _STEPS_OF_FIRST
     try:
         while position < end:
             starts.append(position)
-            if step := steps[memory[position] | memory[position + 1] << 8]:
+            first = memory[position]
+            if (step := steps[first]) and first < _MORE:
                 position += step
+            elif step and 0 < (second := memory[position + 1]) < _MORE:
+                position += step + (second << 6)
             else:
                 length, position = varint(memory, position)
                 if not _LEAST_LENGTH <= length <= _LARGEST:
