@@ -37,8 +37,11 @@ _STEPS = np.where(
     1 + (_FIRST >> 1),
     np.where(_SECOND < _MORE, 2 + ((_FIRST & 0x7F) >> 1) + (_SECOND << 6), 0),
 )
-_STEPS[(_FIRST & 1 == 1) | (_STEPS < LEAST_RECORD)] = 0
-_STEPS_LIST: list[int] = _STEPS.tolist()
+_STEPS[(_FIRST & 1 == 1) | (LEAST_RECORD + (_FIRST >= _MORE) > _STEPS)] = 0
+# For the plain loop, by the first byte alone, as a list of all would not stay in the cache. The second byte adds to it.
+_HALF = np.arange(256) >> 1
+_STEPS_OF_FIRST: list[int] = np.where(_HALF < _MORE // 2, _STEPS[:256], 2 + _HALF - _MORE // 2).tolist()
+_STEPS_OF_FIRST[1::2] = [0] * 128
 
 
 def record_starts(memory: Memory, begins: Longs, limits: Longs, expected: int) -> tuple[Longs, Longs]:
@@ -52,6 +55,8 @@ def record_starts(memory: Memory, begins: Longs, limits: Longs, expected: int) -
         expected: about how many records there are. It matters for speed only.
     """
     batch, at = _lanes(memory, begins, limits, expected)
+    if len(at) == len(begins):
+        return _walked(memory, begins, limits)
     last = np.concatenate((batch[1:] != batch[:-1], batch[:1] >= 0))
     ends = np.where(last, limits[batch], np.roll(at, -1))
     starts, behind = _walked(memory, at, ends)
@@ -74,9 +79,17 @@ def _lanes(memory: Memory, begins: Longs, limits: Longs, expected: int) -> tuple
     wanted = int(_LANES * expected**0.5)
     parts = np.maximum(sizes * wanted // total, 1)
     split = np.repeat(whole, parts - 1)
+    if not split.size:
+        return whole, begins
     nth = np.arange(len(split)) - np.repeat(np.cumsum(parts - 1) - (parts - 1), parts - 1) + 1
-    targets = begins[split] + nth * (sizes // parts)[split]
-    found, lane = _guesses(memory, targets, limits[split], 2 * total // expected + 256)
+    size = (sizes // parts)[split]
+    targets, width = begins[split] + nth * size, 2 * total // expected + 256
+    found, lane = _guesses(memory, targets, limits[split], width)
+    # Where all of a window lies in one large value, half a lane further may not.
+    none = np.delete(np.arange(len(split)), lane)
+    if none.size:
+        more, of = _guesses(memory, (targets + size // 2)[none], limits[split[none]], width)
+        found, lane = np.concatenate((found, more)), np.concatenate((lane, none[of]))
     at, first = np.unique(np.concatenate((begins, found)), return_index=True)
     return np.concatenate((whole, split[lane]))[first], at
 
@@ -127,6 +140,10 @@ def _walked(memory: Memory, begins: Longs, ends: Longs) -> tuple[Longs, Longs]:
     lanes, at = np.arange(len(begins)), begins
     while lanes.size > _FEW:
         block = _block(memory, at)
+        if (block[-1] < ends[lanes]).all() and (block[-1] != block[-2]).all():
+            found.append(block[:-1].ravel())
+            at = block[-1]
+            continue
         inside = block < ends[lanes]
         # A lane that met a length of three bytes or more stands still from there on.
         found.append(block[:-1][inside[:-1] & (block[1:] != block[:-1])])
@@ -141,9 +158,11 @@ def _walked(memory: Memory, begins: Longs, ends: Longs) -> tuple[Longs, Longs]:
         going = (at >= 0) & (at < ends[lanes])
         lanes, at = lanes[going], at[going]
     for lane, position in zip(lanes.tolist(), at.tolist(), strict=True):
-        starts, behind[lane] = _one_by_one(memory, position, int(ends[lane]))
-        found.append(np.array(starts, np.int64))
-    return np.sort(np.concatenate([np.empty(0, np.int64), *found])), behind
+        rest, behind[lane] = _one_by_one(memory, position, int(ends[lane]))
+        found.append(np.array(rest, np.int64))
+    starts = np.concatenate([np.empty(0, np.int64), *found])
+    starts.sort()
+    return starts, behind
 
 
 def _block(memory: Memory, at: Longs) -> Longs:
@@ -165,12 +184,15 @@ def _block(memory: Memory, at: Longs) -> Longs:
 def _one_by_one(memory: Memory, position: int, end: int) -> tuple[list[int], int]:
     """Where the records of one lane begin, and the first one behind it; -1 if a length cannot be."""
     starts: list[int] = []
-    steps = _STEPS_LIST
+    steps = _STEPS_OF_FIRST
     try:
         while position < end:
             starts.append(position)
-            if step := steps[memory[position] | memory[position + 1] << 8]:
+            first = memory[position]
+            if (step := steps[first]) and first < _MORE:
                 position += step
+            elif step and 0 < (second := memory[position + 1]) < _MORE:
+                position += step + (second << 6)
             else:
                 length, position = varint(memory, position)
                 if not _LEAST_LENGTH <= length <= _LARGEST:
