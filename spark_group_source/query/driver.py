@@ -67,7 +67,7 @@ class Driver:
         self._renewal = Retry(RENEW_EVERY, clock) if options.partitions else None
         self._ends = LogEnds(cluster, options, clock)
         self._epochs = EpochCheck(cluster, self._ledger.epochs, clock)
-        self._ids = TopicIds(cluster, options.metadata_max_age, clock)
+        self._ids = TopicIds(cluster, options.metadata_max_age, clock, options.group_id)
         self._losses = Losses(self._settings.subscription, self._ids, self._share, self._own, options.fail_on_data_loss)
         self._target: RunTarget | None = None
         self._planned_from: BatchOffset | None = None

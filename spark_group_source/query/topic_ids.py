@@ -9,7 +9,8 @@ from collections.abc import Collection, Mapping
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.offsets import BatchOffset
+from spark_group_source.offsets import BatchOffset, TopicPartition
+from spark_group_source.query.log_ends import no_broker_knows
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Topic
 
@@ -28,8 +29,9 @@ GONE_PAUSE = 0.3
 class TopicIds:
     """The ids that positions belong to, compared with those the brokers tell now."""
 
-    def __init__(self, cluster: Cluster, max_age: float, clock: Clock) -> None:
+    def __init__(self, cluster: Cluster, max_age: float, clock: Clock, group_id: str) -> None:
         self._cluster = cluster
+        self._group_id = group_id
         self._max_age = max_age
         self._clock = clock
         self._read: dict[str, str] = {}
@@ -61,13 +63,15 @@ class TopicIds:
         self._read |= self._now(topics)
 
     def gone(self, topics: Collection[str]) -> set[str]:
-        """Those of ``topics`` that do not exist any more, as several looks agree: brokers learn one by one."""
+        """Those of ``topics`` that do not exist any more, as several looks and every broker agree."""
         missing = _unknown(self._found(topics))
         for _ in range(GONE_LOOKS if missing else 0):
             time.sleep(GONE_PAUSE)
             self._cluster.forget(missing)
             missing = _unknown(self._found(missing))
-        return missing
+        # The same broker may have been asked each time, and its metadata may lag for long.
+        partitions = {TopicPartition(name, 0) for name in missing}
+        return {tp.topic for tp in no_broker_knows(partitions, self._cluster, self._group_id)}
 
     def _now(self, topics: Collection[str]) -> dict[str, str]:
         """Ids of the topics that exist, as old as the cluster's metadata may be."""
