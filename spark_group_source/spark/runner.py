@@ -7,9 +7,14 @@ import os
 import signal
 import sys
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spark_group_source.spark.drivers_stderr import DriversStderr
+
+if TYPE_CHECKING:
+    _StreamHandler = logging.StreamHandler[Any]
+else:
+    _StreamHandler = logging.StreamHandler  # Python 3.10 cannot subscript it
 
 ORPHAN_LOOK_S = 1.0
 """Seconds between two looks whether the JVM is still there."""
@@ -64,7 +69,7 @@ def log_to_stderr() -> None:
     package.setLevel(logging.INFO)
 
 
-class _Console(logging.StreamHandler[Any]):
+class _Console(_StreamHandler):
     """Writes to this process' stderr, a pipe that the JVM copies to its own stderr.
 
     ``Process.destroy()`` in the JVM sends SIGTERM and closes its end of that pipe at once, so the last lines of a query
