@@ -189,7 +189,7 @@ def test_a_query_whose_callback_blocks_its_member_stops_when_its_session_ends_an
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begun, seconds = tmp_path / "begun", 30.0
+    begun, seconds = tmp_path / "begun", 60.0
     monkeypatch.setenv(callbacks.BEGUN, str(begun))
     monkeypatch.setenv(callbacks.SECONDS, str(seconds))
     function = f"{callbacks.__name__}:{callbacks.stand_still_the_second_time.__name__}"
