@@ -150,6 +150,8 @@ class Starts:
                 self._group_id,
                 some(past),
             )
+        # From here on their commits are this query's own.
+        self._replayed = {tp: each for tp, each in self._replayed.items() if tp not in logged}
 
     def beginnings(self, partitions: Partitions, access: Access) -> dict[TopicPartition, int]:
         """Where the logs of these partitions begin, as far as leaders tell."""

@@ -610,6 +610,9 @@ def test_a_batch_that_others_have_read_meanwhile_is_warned_of_with_its_ranges_wh
     share.restore(logged, BOTH, access, replayed=True)
     share.gained(BOTH, OWNER)
     assert "was read by others since it was logged: t-0 [3, 7). Rows" in caplog.text
+    share.lost(BOTH, "why")
+    share.gained(BOTH, OWNER)
+    assert caplog.text.count("was read by others") == 1, "what this query has committed since is its own"
     assert share.ledger.positions(OWNER) == {A: 9, B: 4}
 
 
