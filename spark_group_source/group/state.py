@@ -61,7 +61,7 @@ class Membership:
     ``revoking`` are owned partitions that must be given up: no new batch may read them. ``in_flight`` are those with
     work that is not committed: read by the batch that Spark works on, or by one whose commit failed. ``drain_by`` is
     when a drain ends, in the clock's seconds. ``session_ends`` is when the coordinator may have given everything owned
-    to others, since it has not confirmed this member for a whole session.
+    to others, since it has not confirmed this member for a whole session; it means nothing while nothing is owned.
     """
 
     cooperative: bool = True
@@ -120,8 +120,7 @@ def step(now: Membership, event: Event, time: float, drain_timeout: float) -> St
         case Close():
             # A batch in flight may never be confirmed: waiting for it would hold up everybody else.
             gone: list[Action] = [Revoked(frozenset(now.owned))] if now.owned else []
-            left = replace(now, phase=Phase.LEFT, owned={}, revoking=NONE, session_ends=math.inf)
-            return left, [*gone, Leave()]
+            return replace(now, phase=Phase.LEFT, owned={}, revoking=NONE), [*gone, Leave()]
     raise AssertionError(f"no such event: {event!r}")
 
 
@@ -186,9 +185,7 @@ def _refused(now: Membership, refused: Refused, drain_by: float) -> Step:
         case Verdict.LOST | Verdict.RESET:
             return _lost(now, refused.why, "" if refused.verdict is Verdict.RESET else now.member_id)
         case Verdict.FATAL:
-            failed = replace(
-                now, phase=Phase.FAILED, owned={}, revoking=NONE, session_ends=math.inf, error=refused.error
-            )
+            failed = replace(now, phase=Phase.FAILED, owned={}, revoking=NONE, error=refused.error)
             gone = frozenset(now.owned)
             return failed, [Lost(gone, refused.why)] if gone else []
         case _:
@@ -203,7 +200,6 @@ def _lost(now: Membership, why: str, member_id: str | None = None) -> Step:
         generation=-1,
         owned={},
         revoking=NONE,
-        session_ends=math.inf,
         reason=why,
     )
     news: list[Action] = [Lost(frozenset(now.owned), why)] if now.owned else []
