@@ -64,6 +64,7 @@ class Driver:
         self._ledger = self._share.ledger
         kind = Assigned if options.partitions else Member
         self._member: Assigned | Member = kind(members_cluster, self._settings, self._share, clock, timings)
+        self._check = StartCheck(cluster, self._settings.subscription, options.fail_on_data_loss, clock)
         self._renewal = Retry(RENEW_EVERY, clock) if options.partitions else None
         self._ends = LogEnds(cluster, options, clock)
         self._epochs = EpochCheck(cluster, self._ledger.epochs, clock)
@@ -82,8 +83,7 @@ class Driver:
         Raises:
             What :meth:`start` raises of topics and brokers.
         """
-        check = StartCheck(self._own.cluster, self._settings.subscription, self._options.fail_on_data_loss, self._clock)
-        self._share.decide(partitions_of(check.topics(()).values()), self._own)
+        self._share.decide(partitions_of(self._check.topics(()).values()), self._own)
 
     def start(self, logged: BatchOffset, *, replayed: bool = False) -> None:
         """Checks that the topics are there, then joins the group.
@@ -101,10 +101,8 @@ class Driver:
             GroupSourceError: the checkpoint belongs to another group.
         """
         logged.check_group(self._options.group_id)
-        given = self._options
-        check = StartCheck(self._own.cluster, self._settings.subscription, given.fail_on_data_loss, self._clock)
-        topics = check.topics(logged.ranges)
-        self._losses.gone = check.gone(topics, logged.ranges)
+        topics = self._check.topics(logged.ranges)
+        self._losses.gone = self._check.gone(topics, logged.ranges)
         self._ids.restore(logged)
         self._ledger.epochs.logged(logged)
         existing = partitions_of(topics.values())
