@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from spark_group_source.clock import Clock, monotonic
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded
-from spark_group_source.wire.backoff import Backoff, doubled
+from spark_group_source.wire.backoff import CHANCE, Backoff, doubled
 from spark_group_source.wire.settings import WireOptions
 
 Address = tuple[str, int]
@@ -30,7 +29,7 @@ class Attempts:
     """
 
     def __init__(
-        self, options: WireOptions, clock: Clock = monotonic, chance: Callable[[], float] = random.random
+        self, options: WireOptions, clock: Clock = monotonic, chance: Callable[[], float] = CHANCE.random
     ) -> None:
         self._options = options
         self._clock = clock

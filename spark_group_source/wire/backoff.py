@@ -11,7 +11,7 @@ from collections.abc import Callable
 JITTER = 0.2
 """Part of a pause by which it may be shorter or longer."""
 
-_CHANCE = random.Random()
+CHANCE = random.Random()
 """Apart from the numbers of a user who has seeded the module's own."""
 
 MOST_DOUBLINGS = 20
@@ -31,7 +31,7 @@ class Backoff:
     """
 
     def __init__(
-        self, initial: float, maximum: float, jitter: float = JITTER, chance: Callable[[], float] = _CHANCE.random
+        self, initial: float, maximum: float, jitter: float = JITTER, chance: Callable[[], float] = CHANCE.random
     ) -> None:
         self._initial = initial
         self._maximum = maximum
