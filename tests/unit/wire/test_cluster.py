@@ -19,13 +19,6 @@ LONG = 90.0
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeKafka]:
-    with FakeKafka(brokers=2) as running:
-        running.create_topic("t", partitions=2)
-        yield running
-
-
-@pytest.fixture
 def cluster(fake: FakeKafka) -> Iterator[Cluster]:
     made = Cluster(options(fake))
     yield made

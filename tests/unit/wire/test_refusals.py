@@ -33,13 +33,6 @@ def options(fake: FakeKafka | None = None) -> WireOptions:
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeKafka]:
-    with FakeKafka(brokers=2) as running:
-        running.create_topic("t", partitions=2)
-        yield running
-
-
-@pytest.fixture
 def cluster(fake: FakeKafka) -> Iterator[Cluster]:
     made = Cluster(options(fake))
     yield made

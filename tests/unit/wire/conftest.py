@@ -1,0 +1,16 @@
+"""What the tests of connections share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from spark_group_source.testing.fake import FakeKafka
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeKafka]:
+    with FakeKafka(brokers=2) as running:
+        running.create_topic("t", partitions=2)
+        yield running
