@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import pytest
@@ -49,19 +50,25 @@ def create(fake: FakeKafka, topic: str, *counts: int) -> None:
         fill(fake, topic, number, count)
 
 
+@contextmanager
+def queries_closed() -> Iterator[None]:
+    """Closes in the end what a test has made: queries, and the connections of their tasks."""
+    yield
+    while Query.made:
+        Query.made.pop().close()
+    for _, kept in pool._kept.values():
+        kept.close()
+    pool._kept.clear()
+
+
 @pytest.fixture
 def fake() -> Iterator[FakeKafka]:
     """A topic of two partitions and two of one, with five records each."""
-    with FakeKafka() as running:
+    with FakeKafka() as running, queries_closed():
         create(running, "harmed", 5, 5)
         create(running, "gone", 5)
         create(running, "other", 5)
         yield running
-        while Query.made:
-            Query.made.pop().close()
-    for _, kept in pool._kept.values():
-        kept.close()
-    pool._kept.clear()
 
 
 class Query:

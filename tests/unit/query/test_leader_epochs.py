@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from spark_group_source.errors import DataLoss
-from spark_group_source.fetch import pool
 from spark_group_source.group.commits import MARK
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.query import leader_epochs, log_ends, topic_ids
 from spark_group_source.query.leader_epochs import PositionEpochs
 from spark_group_source.testing.fake import FakeKafka, Fault
-from tests.unit.query.test_data_loss import MARKER, Query, create, fill, of
+from tests.unit.query.test_data_loss import MARKER, Query, create, fill, of, queries_closed
 
 HARMED = TopicPartition("harmed", 0)
 
@@ -30,15 +29,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def fake() -> Iterator[FakeKafka]:
     """Two topics of one partition and five records."""
-    with FakeKafka(brokers=2) as running:
+    with FakeKafka(brokers=2) as running, queries_closed():
         create(running, "harmed", 5)
         create(running, "other", 5)
         yield running
-        while Query.made:
-            Query.made.pop().close()
-    for _, kept in pool._kept.values():
-        kept.close()
-    pool._kept.clear()
 
 
 def query(fake: FakeKafka, logged: BatchOffset | None = None, available_now: bool = False, **more: Any) -> Query:
