@@ -79,6 +79,8 @@ class Rounds:
         """
         if self._is_back is None:
             self._is_back = self._known()
+        if self._is_back is False and self.look_due():
+            self.outdated()  # a group that always rebalances leaves no other time; the join is about what it finds
         subscriptions = self._assignors.subscriptions(self._topics, me.owned, me.generation)
         deadline = self._within(self._settings.rebalance_timeout + JOIN_SLACK)
         answer = self._coordinator.join(me, subscriptions, deadline, watch)
