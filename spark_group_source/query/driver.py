@@ -43,6 +43,9 @@ RENEW_EVERY = 3600.0
 """Seconds between two commits of offsets that do not move, where partitions are assigned: the brokers forget those of a
 group without members after ``offsets.retention.minutes`` since each was committed, by default 7 days."""
 
+MOVES = 3
+"""Maximum number of times that one call plans: after each but the last the query may move because of lost records."""
+
 
 class Driver:
     """One running query's part in its group."""
@@ -199,19 +202,32 @@ class Driver:
         return due
 
     def _plan(self, start: BatchOffset, limit: int | None, me: Membership) -> BatchOffset:
+        """The next batch; if lost records move the query, the batch from there on.
+
+        PySpark 4.1 asks a run with ``availableNow`` or ``once`` a single time: it must not be told that there is none.
+        """
+        for _ in range(MOVES):
+            planned = self._plan_unless_moved(start, limit, me)
+            if planned is not None:
+                return planned
+            me = self._member.snapshot()
+        return start
+
+    def _plan_unless_moved(self, start: BatchOffset, limit: int | None, me: Membership) -> BatchOffset | None:
+        """As :meth:`_plan`; ``None`` where positions have moved."""
         positions = self._ledger.positions(me)
         topics = {tp.topic for tp in positions}
         if self._losses.start_over(topics, me):
-            return start
+            return None
         self._losses.go_on_without(start, topics, me)
         ends = self._ends.of(positions)
         replaced = self._epochs.replaced(positions, self._ends.epochs)
         cut = {} if replaced else self._ends.cut(positions, ends)
         # Those looks at the logs may have brought news of the topics.
         if self._losses.start_over(topics, me) or self._losses.go_back_to(replaced, positions, me):
-            return start
+            return None
         if self._losses.go_back(cut, positions, me):
-            return start
+            return None
         positions = {tp: at for tp, at in positions.items() if tp not in self._epochs.unsure}
         if self._target is not None:
             ends = self._target.cap(ends)

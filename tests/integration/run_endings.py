@@ -4,17 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
+import traceback
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_group_source import register
+from tests.integration.query_process import eventually
 
 
 def refuse(batch: DataFrame, number: int) -> None:
     """A sink that cannot write."""
     raise OSError("the disk is full")
+
+
+def say_ready() -> None:
+    """Prints ``ready`` when the main thread waits for the JVM's answer to ``awaitTermination()``.
+
+    A Ctrl-C in the moment before is lost in py4j, with any source: the call of its handler and the main thread's are
+    answered on one socket, and the main thread waits for ever.
+    """
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def waits() -> bool:
+        calls = [call.name for call in traceback.extract_stack(sys._current_frames()[main])]
+        return "awaitTermination" in calls and calls[-1] == "readinto"
+
+    eventually(waits, what="the wait for the end of the query")
+    print("ready", flush=True)
 
 
 def main(servers: str, topic: str, group: str) -> None:
@@ -38,7 +58,7 @@ def main(servers: str, topic: str, group: str) -> None:
     stopped.stop()
     interrupted = start("interrupted")
     interrupted.processAllAvailable()
-    print("ready", flush=True)
+    threading.Thread(target=say_ready, daemon=True).start()
     interrupted.awaitTermination()
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 import pytest
 
 from spark_group_source.clock import Deadline
@@ -144,7 +146,9 @@ def test_records_that_an_unclean_election_replaced_are_data_loss_or_read_again(
     assert truncated in restarted.error(restarted.start())
     assert restarted.run("false") == NEW[REPLICATED:]
     assert f"Offsets [{REPLICATED}, {READ}) of {topic}-0" in replayed.error(replayed.start())
-    assert replayed.run("false") == NEW
+    # On PySpark 4.1 a run is one batch: the first run of two repeats the one that failed.
+    runs = [list(replayed.run("false")) for _ in range(2 if pyspark.__version__.startswith("4.1.") else 1)]
+    assert list(itertools.chain(*runs)) == NEW
     # What was accepted is over.
     kafka.produce(topic, ["more"], acks="all")
     assert [each.run() for each in (running, restarted, replayed)] == [["more"]] * 3
