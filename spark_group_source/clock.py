@@ -13,8 +13,8 @@ Clock = Callable[[], float]
 monotonic: Clock = time.monotonic
 
 
-class Wakeup(Protocol):
-    """What ends a wait early; :class:`spark_group_source.wire.interrupt.Interrupt` is one."""
+class Waker(Protocol):
+    """What ends a wait early; :class:`spark_group_source.wire.wakeup.Wakeup` is one."""
 
     def fileno(self) -> int:
         """A descriptor that becomes readable when waits must end."""
@@ -29,10 +29,10 @@ class Deadline:
 
     at: float
     clock: Clock = monotonic
-    interrupt: Wakeup | None = None
+    interrupt: Waker | None = None
 
     @classmethod
-    def after(cls, seconds: float, clock: Clock = monotonic, interrupt: Wakeup | None = None) -> Deadline:
+    def after(cls, seconds: float, clock: Clock = monotonic, interrupt: Waker | None = None) -> Deadline:
         """The moment ``seconds`` from now."""
         return cls(clock() + seconds, clock, interrupt)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
-from spark_group_source.group.assignment import Assignors, Layout, Member, decode_assignment
+from spark_group_source.group.classic.assignment import Assignors, Member, PartitionCounts, decode_assignment
 from spark_group_source.offsets import TopicPartition, numbers_by_topic
 
 Case = Mapping[str, Any]
@@ -30,10 +30,10 @@ def ours(case: Case) -> Answer:
     return {member: numbers_by_topic(decode_assignment(share)) for member, share in encoded.items()}
 
 
-def layout(case: Case) -> Layout:
+def layout(case: Case) -> PartitionCounts:
     """The topics of a case; a rack may be ``None``."""
     topics = case["topics"].items()
-    return Layout(
+    return PartitionCounts(
         {topic: frozenset(range(len(partitions))) for topic, partitions in topics if partitions},
         {
             TopicPartition(topic, number): frozenset(rack for rack in racks if rack is not None)

@@ -21,7 +21,7 @@ ROUNDS = 4
 """Times that leaders are asked for before a partition counts as missing: brokers learn of new ones one by one."""
 
 
-def log_offsets(
+def list_offsets(
     cluster: Cluster,
     wanted: Mapping[TopicPartition, int],
     *,

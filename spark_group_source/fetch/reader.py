@@ -22,7 +22,7 @@ from spark_group_source.records.decode import Decoder
 from spark_group_source.records.frames import Slice, frames
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.payload import Payload
+from spark_group_source.wire.response import Response
 from spark_group_source.wire.waiting import readable
 
 log = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ class Reading:
             self._recovery.hold(asked.cursors, f"broker {asked.connection} did not answer within {patience:.1f} s")
         return ready
 
-    def _receive(self, asked: _Asked) -> Payload | None:
+    def _receive(self, asked: _Asked) -> Response | None:
         deadline = Deadline.after(self._cluster.options.request_timeout, self._clock)
         try:
             return asked.connection.receive_payload(deadline)
@@ -155,7 +155,7 @@ class Reading:
             self._recovery.hold(asked.cursors, error.happened)
             return None
 
-    def _take(self, payload: Payload, cursors: Sequence[Cursor]) -> list[Slice]:
+    def _take(self, payload: Response, cursors: Sequence[Cursor]) -> list[Slice]:
         """What one answer holds of the ranges, with the cursors moved on."""
         asked_for = {(cursor.topic_id, cursor.tp.partition): cursor for cursor in cursors}
         try:

@@ -11,7 +11,7 @@ from spark_group_source.errors import BrokerUnavailable, CorruptRecords, DataLos
 from spark_group_source.fetch.cursor import Cursor
 from spark_group_source.fetch.epochs import UNDEFINED, EpochEnd, epoch_ends
 from spark_group_source.fetch.errors import UNKNOWN_TOPIC_ID, Remedy, remedy
-from spark_group_source.fetch.positions import log_offsets
+from spark_group_source.fetch.positions import list_offsets
 from spark_group_source.fetch.replicas import Replicas
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import EARLIEST, LATEST, UNKNOWN_EPOCH, TopicPartition
@@ -168,7 +168,7 @@ class Recovery:
         self._lost(cursor, min(until, cursor.range.end), f"the log holds [{earliest}, {latest})")
 
     def _offset(self, tp: TopicPartition, at: int) -> int:
-        return log_offsets(self._cluster, {tp: at}, read_committed=False, deadline=self._deadline())[tp]
+        return list_offsets(self._cluster, {tp: at}, read_committed=False, deadline=self._deadline())[tp]
 
     def _lost(self, cursor: Cursor, until: int, why: str) -> None:
         """Offsets up to ``until`` are gone: fails, or warns and goes on behind them."""

@@ -30,7 +30,7 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class Gained:
+class Assigned:
     """These partitions are owned from now on."""
 
     partitions: Partitions
@@ -52,4 +52,4 @@ class Lost:
     why: str
 
 
-Action = Join | Sync | Pause | Leave | Gained | Revoked | Lost
+Action = Join | Sync | Pause | Leave | Assigned | Revoked | Lost

@@ -27,7 +27,7 @@ def marked(facts: Mapping[str, object], mark: str = MARK) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedOffset:
     """A partition's committed offset as the group has it, with its leader epoch."""
 
     offset: int
@@ -45,7 +45,7 @@ class Committed:
         return self.metadata.startswith(STARTING)
 
 
-def resume_at(committed: Committed | None, logged: int | None, start: int | None) -> int:
+def resume_at(committed: CommittedOffset | None, logged: int | None, start: int | None) -> int:
     """Where a newly owned partition starts.
 
     Args:
@@ -76,7 +76,7 @@ class Ledger:
     committed: dict[TopicPartition, int] = field(default_factory=dict)
     in_flight: frozenset[TopicPartition] = frozenset()
 
-    def gained(self, tp: TopicPartition, committed: Committed | None, position: int) -> None:
+    def partitions_assigned(self, tp: TopicPartition, committed: CommittedOffset | None, position: int) -> None:
         """A newly owned partition starts at ``position``, which becomes its committed offset at once.
 
         Except where the batch in flight ends there: that is not completed yet.

@@ -21,9 +21,9 @@ class Counters:
     """Times this member asked to join; a new one asks twice."""
     rebalances: int = 0
     """Generations this member has been in."""
-    handed_over: int = 0
+    revoked: int = 0
     """Partitions given up in order."""
-    handed_over_late: int = 0
+    revoked_late: int = 0
     """Of these, partitions whose batch did not end in time, so that the next owner repeats it."""
     lost: int = 0
     """Partitions taken away."""

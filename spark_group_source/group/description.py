@@ -8,9 +8,9 @@ from typing import Any
 from kafka.protocol.admin import DescribeGroupsRequest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.group.assignment import decode_assignment
-from spark_group_source.group.channel import Channel
-from spark_group_source.group.events import Refused
+from spark_group_source.group.classic.assignment import decode_assignment
+from spark_group_source.group.coordinator_client import CoordinatorClient
+from spark_group_source.group.events import RequestFailed
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire import versions
 
@@ -58,7 +58,7 @@ def interpret(group: Any) -> GroupDescription:
     return GroupDescription(group.group_state or "", group.protocol_data or "", ordered)
 
 
-def describe(channel: Channel, group_id: str, deadline: Deadline) -> GroupDescription | Refused:
+def describe(channel: CoordinatorClient, group_id: str, deadline: Deadline) -> GroupDescription | RequestFailed:
     """State and members of the group.
 
     Of a group of Kafka 4's own protocol (KIP-848) this request tells none.
@@ -67,7 +67,7 @@ def describe(channel: Channel, group_id: str, deadline: Deadline) -> GroupDescri
         version=versions.DESCRIBE_GROUPS, groups=[group_id], include_authorized_operations=False
     )
     answer = channel.call(request, deadline)
-    if isinstance(answer, Refused):
+    if isinstance(answer, RequestFailed):
         return answer
     group = answer.groups[0]
     return channel.refused("DescribeGroups", group.error_code) if group.error_code else interpret(group)

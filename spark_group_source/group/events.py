@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.group.verdicts import Verdict
+from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.offsets import Partitions
 
 
@@ -20,14 +20,14 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """SyncGroup was answered with this member's share. ``session_ends`` as in :class:`Alive`."""
+    """SyncGroup was answered with this member's share. ``session_ends`` as in :class:`SessionExtended`."""
 
     assigned: Partitions
     session_ends: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
-class Alive:
+class SessionExtended:
     """The coordinator knows this member in ``generation``.
 
     ``session_ends`` is when the coordinator may remove the member unless it hears from it again: one session after
@@ -39,10 +39,10 @@ class Alive:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """A request of the membership failed. ``error`` is set where the verdict is fatal."""
+class RequestFailed:
+    """A request of the membership failed. ``error`` is set if the action is FATAL."""
 
-    verdict: Verdict
+    action: ErrorAction
     why: str
     member_id: str = ""
     error: GroupSourceError | None = None
@@ -56,7 +56,7 @@ class BatchPlanned:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchDone:
+class BatchCompleted:
     """The batch is completed. What could be committed of it is; of these partitions it could not yet."""
 
     uncommitted: Partitions = frozenset()
@@ -79,4 +79,14 @@ class Close:
     """The query ends."""
 
 
-Event = Joined | Synced | Alive | Refused | BatchPlanned | BatchDone | SubscriptionChanged | Tick | Close
+Event = (
+    Joined
+    | Synced
+    | SessionExtended
+    | RequestFailed
+    | BatchPlanned
+    | BatchCompleted
+    | SubscriptionChanged
+    | Tick
+    | Close
+)

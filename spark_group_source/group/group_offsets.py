@@ -15,14 +15,14 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from spark_group_source.clock import Deadline
 from spark_group_source.error_codes import FENCED_INSTANCE_ID, UNKNOWN_MEMBER_ID
 from spark_group_source.error_codes import describe as describe_error
-from spark_group_source.group.channel import Channel
-from spark_group_source.group.commits import Committed
+from spark_group_source.group.commits import CommittedOffset
+from spark_group_source.group.coordinator_client import CoordinatorClient
 from spark_group_source.group.counters import Timings
 from spark_group_source.group.description import GroupDescription, describe
-from spark_group_source.group.events import Refused
+from spark_group_source.group.error_actions import ErrorAction, error_action
+from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
-from spark_group_source.group.verdicts import Verdict, verdict
 from spark_group_source.offsets import UNKNOWN_EPOCH, Offsets, TopicPartition, numbers_by_topic
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
@@ -47,7 +47,7 @@ class CommitAnswer:
 
     confirmed: Offsets
     errors: Mapping[TopicPartition, int]
-    refused: Refused | None = None
+    refused: RequestFailed | None = None
 
 
 class GroupOffsets:
@@ -55,7 +55,7 @@ class GroupOffsets:
 
     def __init__(self, cluster: Cluster, settings: GroupSettings, timings: Timings | None = None) -> None:
         self._settings = settings
-        self._channel = Channel(cluster, settings.group_id, "offsets", timings)
+        self._channel = CoordinatorClient(cluster, settings.group_id, "offsets", timings)
 
     def commit(
         self, me: Membership, offsets: Offsets, metadata: str, deadline: Deadline, epochs: Offsets | None = None
@@ -111,7 +111,7 @@ class GroupOffsets:
             ],
         )
         answer = self._channel.call(request, deadline)
-        if isinstance(answer, Refused):
+        if isinstance(answer, RequestFailed):
             return CommitAnswer({}, {}, answer)
         codes = {TopicPartition(t.name, p.partition_index): p.error_code for t in answer.topics for p in t.partitions}
         found = self._interpreted(offsets, codes)
@@ -124,18 +124,26 @@ class GroupOffsets:
         confirmed = {tp: offset for tp, offset in offsets.items() if codes.get(tp) == 0}
         errors = {tp: errno for tp, errno in codes.items() if errno}
         # Errors of the group come with every partition; those of single partitions leave the others committed.
-        whole = [errno for errno in errors.values() if verdict(errno) not in (Verdict.SKIP, Verdict.SHORTEN)]
+        whole = [
+            errno
+            for errno in errors.values()
+            if error_action(errno) not in (ErrorAction.SKIP, ErrorAction.TRIM_METADATA)
+        ]
         if not whole:
             return CommitAnswer(confirmed, errors)
         if whole[0] == FENCED_INSTANCE_ID:
             # The join that follows says so to the user; until then the partitions are somebody else's.
-            return CommitAnswer(confirmed, errors, Refused(Verdict.LOST, f"OffsetCommit: {describe_error(whole[0])}"))
+            return CommitAnswer(
+                confirmed,
+                errors,
+                RequestFailed(ErrorAction.RESET_GENERATION, f"OffsetCommit: {describe_error(whole[0])}"),
+            )
         topics = {tp.topic for tp, errno in errors.items() if errno == whole[0]}
         return CommitAnswer(confirmed, errors, self._channel.refused("OffsetCommit", whole[0], topics=topics))
 
     def committed(
         self, partitions: Iterable[TopicPartition] | None, deadline: Deadline
-    ) -> dict[TopicPartition, Committed] | Refused:
+    ) -> dict[TopicPartition, CommittedOffset] | RequestFailed:
         """What the group has committed, in all partitions for ``None``; those without a commit are left out.
 
         Asks for stable offsets: a transaction that is about to commit some makes the answer wait.
@@ -155,19 +163,19 @@ class GroupOffsets:
             require_stable=True,
         )
         answer = self._channel.call(request, deadline.at_most(self._settings.offset_fetch_timeout))
-        if isinstance(answer, Refused):
+        if isinstance(answer, RequestFailed):
             return answer
         group = answer.groups[0]
         found = {}
         for topic in group.topics:
             for part in topic.partitions:
-                if part.error_code and verdict(part.error_code) is not Verdict.SKIP:
+                if part.error_code and error_action(part.error_code) is not ErrorAction.SKIP:
                     return self._channel.refused("OffsetFetch", part.error_code, topics=[topic.name])
                 if part.committed_offset >= 0:
                     tp = TopicPartition(topic.name, part.partition_index)
-                    found[tp] = Committed(part.committed_offset, part.metadata or "", part.committed_leader_epoch)
+                    found[tp] = CommittedOffset(part.committed_offset, part.metadata or "", part.committed_leader_epoch)
         return self._channel.refused("OffsetFetch", group.error_code) if group.error_code else found
 
-    def describe(self, deadline: Deadline) -> GroupDescription | Refused:
+    def describe(self, deadline: Deadline) -> GroupDescription | RequestFailed:
         """State and members of the group; of a group of Kafka 4's own protocol (KIP-848) none."""
         return describe(self._channel, self._settings.group_id, deadline)

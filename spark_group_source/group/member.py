@@ -13,31 +13,31 @@ from contextlib import closing
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.group.actions import Action, Gained, Join, Leave, Lost, Pause, Revoked, Sync
-from spark_group_source.group.coordinator import Coordinator
+from spark_group_source.group.actions import Action, Assigned, Join, Leave, Lost, Pause, Revoked, Sync
+from spark_group_source.group.classic.heartbeat_state import HeartbeatState
+from spark_group_source.group.classic.heartbeats import Heartbeats
+from spark_group_source.group.classic.leaving import LEAVE_TIMEOUT, leave
+from spark_group_source.group.classic.membership_requests import MembershipRequests
+from spark_group_source.group.classic.rebalance import Rebalance
 from spark_group_source.group.counters import Timings
+from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import (
-    BatchDone,
+    BatchCompleted,
     Close,
-    Refused,
+    RequestFailed,
     SubscriptionChanged,
     Synced,
     Tick,
 )
-from spark_group_source.group.leaving import LEAVE_TIMEOUT, leave
-from spark_group_source.group.listener import Listener
-from spark_group_source.group.pulse import Pulse
-from spark_group_source.group.rounds import Rounds
-from spark_group_source.group.session import Session
+from spark_group_source.group.rebalance_listener import RebalanceListener
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.shared_membership import SharedMembership
 from spark_group_source.group.state import Membership, Phase
-from spark_group_source.group.verdicts import Verdict
 from spark_group_source.offsets import Partitions
 from spark_group_source.wire.backoff import Backoff
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.interrupt import Interrupt, Interrupted
 from spark_group_source.wire.waiting import pause
+from spark_group_source.wire.wakeup import Interrupted, Wakeup
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Member:
         self,
         cluster: Cluster,
         settings: GroupSettings,
-        listener: Listener,
+        listener: RebalanceListener,
         clock: Clock = monotonic,
         timings: Timings | None = None,
     ) -> None:
@@ -72,12 +72,12 @@ class Member:
         self._settings = settings
         self._listener = listener
         self._clock = clock
-        self._closing = Interrupt()
-        self._coordinator = Coordinator(cluster, settings, timings)
-        self._rounds = Rounds(cluster, self._coordinator, settings, clock, self._closing)
+        self._closing = Wakeup()
+        self._coordinator = MembershipRequests(cluster, settings, timings)
+        self._rounds = Rebalance(cluster, self._coordinator, settings, clock, self._closing)
         self._shared = SharedMembership(settings, clock, cooperative=self._rounds.cooperative)
-        self._pulse = Pulse(settings, clock)
-        self._session = Session(self._coordinator, self._shared, settings, clock, self._closing)
+        self._pulse = HeartbeatState(settings, clock)
+        self._session = Heartbeats(self._coordinator, self._shared, settings, clock, self._closing)
         self._joins = Backoff(settings.retry_backoff, settings.retry_backoff_max)
         self._paused = False
         self._joining_because = ""
@@ -124,13 +124,13 @@ class Member:
         """
         return self._shared.plan(partitions, uncommitted, me)
 
-    def commit_refused(self, me: Membership, refused: Refused) -> None:
+    def commit_refused(self, me: Membership, refused: RequestFailed) -> None:
         """The coordinator refused a commit of ``me``, since it is no member any more. Caller: both threads."""
         self._shared.commit_refused(me, refused)
 
     def batch_done(self, uncommitted: Partitions) -> None:
         """The batch is completed, and committed except of ``uncommitted`` partitions. Caller: the query."""
-        self._shared.post(BatchDone(uncommitted))
+        self._shared.post(BatchCompleted(uncommitted))
 
     def close(self) -> None:
         """Leaves the group and ends the thread, within :data:`LEAVE_TIMEOUT`. Caller: the query, at its end.
@@ -155,7 +155,7 @@ class Member:
     def _leave_without_thread(self) -> None:
         log.warning("group %s: the member's thread is blocked; the member leaves without it", self._settings.group_id)
         with closing(Cluster(self._cluster.options)) as cluster:
-            self._leave(Coordinator(cluster, self._settings))
+            self._leave(MembershipRequests(cluster, self._settings))
 
     def _run(self) -> None:
         try:
@@ -167,7 +167,7 @@ class Member:
             log.exception("group %s: the member's thread failed", self._settings.group_id)
             unexpected = GroupSourceError(f"The membership in group '{self._settings.group_id}' failed: {error!r}.")
             trouble = error if isinstance(error, GroupSourceError) else unexpected
-            self._shared.post(Refused(Verdict.FATAL, repr(error), error=trouble))
+            self._shared.post(RequestFailed(ErrorAction.FATAL, repr(error), error=trouble))
             self._leave()  # the group did not refuse it: its partitions must not wait for the session to end
         finally:
             self._cluster.close()
@@ -195,8 +195,8 @@ class Member:
                 self._pause(rediscover)
             case Leave():
                 self._leave()
-            case Gained(partitions):
-                self._listener.gained(partitions, self._shared.now, self._resolving())
+            case Assigned(partitions):
+                self._listener.partitions_assigned(partitions, self._shared.now, self._resolving())
             case Revoked(partitions, late):
                 self._listener.revoked(partitions, late)
             case Lost(partitions, why):
@@ -214,20 +214,20 @@ class Member:
         self._joining_because = me.reason
         self._listener.joining()
         answer = self._rounds.join(me, self._session.watch(me))
-        if isinstance(answer, Refused):
+        if isinstance(answer, RequestFailed):
             self._refused(answer)
         else:
             self._shared.post(answer)
 
     def _sync(self) -> None:
-        answer: Partitions | Refused
+        answer: Partitions | RequestFailed
         shares = self._rounds.assign()
-        if isinstance(shares, Refused):
+        if isinstance(shares, RequestFailed):
             answer = shares
         else:
             self._session.sent()
             answer = self._rounds.sync(shares, self._session.watch(self._shared.now))
-        if isinstance(answer, Refused):
+        if isinstance(answer, RequestFailed):
             self._refused(answer)
             return
         self._pulse.well()
@@ -261,12 +261,12 @@ class Member:
         """Heartbeats when it is time; as the leader, looks whether the topics are still as they were assigned."""
         self._shared.post(Tick())
         me = self._shared.now
-        if me.phase not in (Phase.STABLE, Phase.DRAINING) or not self._session.is_due():
+        if me.phase not in (Phase.STABLE, Phase.REVOKING) or not self._session.is_due():
             return
         self._session.kept()
         refused = self._session.heartbeat(me)
         # That the group rebalances is no news while it waits for this member, and the answer keeps the session alive.
-        awaited = me.phase is Phase.DRAINING and refused is not None and refused.verdict is Verdict.REJOIN
+        awaited = me.phase is Phase.REVOKING and refused is not None and refused.action is ErrorAction.REJOIN
         if refused is not None and not awaited:
             self._refused(refused)
             return
@@ -280,7 +280,7 @@ class Member:
         else:
             self._listener.heard(me, self._resolving())
 
-    def _refused(self, refused: Refused) -> None:
+    def _refused(self, refused: RequestFailed) -> None:
         self._pulse.refused(refused)
         self._shared.post(refused)
 
@@ -292,7 +292,7 @@ class Member:
         self._paused = True
         self._session.retry()
 
-    def _leave(self, coordinator: Coordinator | None = None) -> None:
+    def _leave(self, coordinator: MembershipRequests | None = None) -> None:
         if not self._leaving.is_set():
             self._leaving.set()
             leave(coordinator or self._coordinator, self._settings, self._shared.now.member_id, self._clock)

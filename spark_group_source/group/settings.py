@@ -37,7 +37,7 @@ class GroupSettings:
         return min(self.request_timeout, self.session_timeout / 3)
 
     @property
-    def drain_timeout(self) -> float:
+    def revocation_timeout(self) -> float:
         """How long a running batch may hold up a hand-over: the broker must still see this member join in time.
 
         The broker's time runs from when the rebalance begins, this member's from when a heartbeat tells it. Between the

@@ -7,11 +7,11 @@ from collections import deque
 from dataclasses import replace
 
 from spark_group_source.clock import Clock, Deadline
-from spark_group_source.group.actions import Action, Gained, Join, Leave, Lost, Pause, Revoked, Sync
-from spark_group_source.group.events import Alive, BatchPlanned, Event, Refused, Synced, Tick
+from spark_group_source.group.actions import Action, Assigned, Join, Leave, Lost, Pause, Revoked, Sync
+from spark_group_source.group.error_actions import ErrorAction
+from spark_group_source.group.events import BatchPlanned, Event, RequestFailed, SessionExtended, Synced, Tick
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership, Phase, step
-from spark_group_source.group.verdicts import Verdict
 from spark_group_source.offsets import Partitions
 
 
@@ -79,7 +79,7 @@ class SharedMembership:
             self._apply(BatchPlanned(allowed | uncommitted))
             return allowed
 
-    def commit_refused(self, me: Membership, refused: Refused) -> None:
+    def commit_refused(self, me: Membership, refused: RequestFailed) -> None:
         """The coordinator refused a commit of ``me`` as it does with those that are no members any more.
 
         If that is still this member's generation, everything owned is lost. While a join is under way the generation
@@ -87,10 +87,10 @@ class SharedMembership:
         """
         with self._changed:
             now = self._state
-            settled = now.phase in (Phase.STABLE, Phase.DRAINING) or refused.verdict is Verdict.RESET
+            settled = now.phase in (Phase.STABLE, Phase.REVOKING) or refused.action is ErrorAction.RESET_MEMBER_ID
             if settled and (now.member_id, now.generation) == (me.member_id, me.generation) and now.owned:
                 # With the id it has: if that is unknown, the join is told so.
-                self._apply(replace(refused, verdict=Verdict.LOST))
+                self._apply(replace(refused, action=ErrorAction.RESET_GENERATION))
 
     def post(self, event: Event) -> None:
         """Takes what happened. Caller: anybody."""
@@ -109,19 +109,19 @@ class SharedMembership:
             action = self._todo.popleft() if self._todo else None
             return action, over and action is None
 
-    def next_news(self) -> Gained | Revoked | Lost | None:
+    def next_news(self) -> Assigned | Revoked | Lost | None:
         """The next thing to tell the listener, if that is what comes next. Caller: the member's thread."""
         with self._changed:
             first = self._todo[0] if self._todo else None
-            if not isinstance(first, Gained | Revoked | Lost):
+            if not isinstance(first, Assigned | Revoked | Lost):
                 return None
             self._todo.popleft()
             return first
 
     def _idle_time(self, next_heartbeat: float) -> float:
         until = next_heartbeat
-        if self._state.phase is Phase.DRAINING:
-            until = min(until, self._state.drain_by)
+        if self._state.phase is Phase.REVOKING:
+            until = min(until, self._state.revoke_by)
         if self._state.owned:
             until = min(until, self._state.session_ends)
         return max(0.0, until - self._clock())
@@ -129,13 +129,13 @@ class SharedMembership:
     def _apply(self, event: Event) -> None:
         """Takes one event; the caller holds the lock."""
         # What the coordinator has just confirmed goes before the look at the clock.
-        steps = (event, Tick()) if isinstance(event, Alive | Synced) else (Tick(), event)
+        steps = (event, Tick()) if isinstance(event, SessionExtended | Synced) else (Tick(), event)
         for each in steps:
             self._step(each)
 
     def _step(self, event: Event) -> None:
         before = self._state
-        self._state, actions = step(before, event, self._clock(), self._settings.drain_timeout)
+        self._state, actions = step(before, event, self._clock(), self._settings.revocation_timeout)
         if self._state is before and not actions:
             return
         if self._state.phase is Phase.FAILED or any(isinstance(action, Join | Sync | Leave) for action in actions):

@@ -2,7 +2,7 @@
 
       ┌───────────── refused, lost ◀──────────────┐
       ▼                                           │
-    JOINING ──Joined──▶ SYNCING ──Synced──▶ STABLE ──▶ DRAINING
+    JOINING ──Joined──▶ SYNCING ──Synced──▶ STABLE ──▶ REVOKING
       ▲                    │                  │           │     partitions to give up are read by a running
       ├──── refused ───────┘                  │           │     batch: heartbeats go on until it is done
       └──── asked to rejoin, nothing to wait for ◀────────┘
@@ -22,20 +22,20 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.group.actions import Action, Gained, Join, Leave, Lost, Pause, Revoked, Sync
+from spark_group_source.group.actions import Action, Assigned, Join, Leave, Lost, Pause, Revoked, Sync
+from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import (
-    Alive,
-    BatchDone,
+    BatchCompleted,
     BatchPlanned,
     Close,
     Event,
     Joined,
-    Refused,
+    RequestFailed,
+    SessionExtended,
     SubscriptionChanged,
     Synced,
     Tick,
 )
-from spark_group_source.group.verdicts import Verdict
 from spark_group_source.offsets import Partitions, TopicPartition
 
 NONE: Partitions = frozenset()
@@ -49,7 +49,7 @@ class Phase(Enum):
     JOINING = auto()
     SYNCING = auto()
     STABLE = auto()
-    DRAINING = auto()
+    REVOKING = auto()
     LEFT = auto()
     FAILED = auto()
 
@@ -59,7 +59,7 @@ class Membership:
     """One query's membership. ``owned`` maps each partition to the generation since when it is owned unbroken.
 
     ``revoking`` are owned partitions that must be given up: no new batch may read them. ``in_flight`` are those with
-    work that is not committed: read by the batch that Spark works on, or by one whose commit failed. ``drain_by`` is
+    work that is not committed: read by the batch that Spark works on, or by one whose commit failed. ``revoke_by`` is
     when a drain ends, in the clock's seconds. ``session_ends`` is when the coordinator may have given everything owned
     to others, since it has not confirmed this member for a whole session; it means nothing while nothing is owned.
     """
@@ -71,7 +71,7 @@ class Membership:
     owned: Mapping[TopicPartition, int] = field(default_factory=dict)
     revoking: Partitions = NONE
     in_flight: Partitions = NONE
-    drain_by: float = 0.0
+    revoke_by: float = 0.0
     session_ends: float = math.inf
     reason: str = "the query starts"
     error: GroupSourceError | None = None
@@ -85,24 +85,24 @@ class Membership:
 Step = tuple[Membership, list[Action]]
 
 
-def step(now: Membership, event: Event, time: float, drain_timeout: float) -> Step:
+def step(now: Membership, event: Event, time: float, revocation_timeout: float) -> Step:
     """What the membership is after ``event``, and what is to be done.
 
     Args:
         now: the membership so far.
         event: what happened.
         time: seconds on the caller's monotonic clock.
-        drain_timeout: seconds a running batch may hold up the hand-over of its partitions.
+        revocation_timeout: seconds a running batch may hold up the hand-over of its partitions.
     """
     if now.phase in (Phase.LEFT, Phase.FAILED):
         return now, []
     match event:
-        case Alive(generation, session_ends):
+        case SessionExtended(generation, session_ends):
             # What an earlier generation was told proves nothing about this one.
             return replace(now, session_ends=session_ends) if generation == now.generation else now, []
         case BatchPlanned(partitions):
             return replace(now, in_flight=partitions), []
-        case BatchDone(uncommitted):
+        case BatchCompleted(uncommitted):
             return _drained(replace(now, in_flight=uncommitted), time)
         case Tick() if now.owned and time >= now.session_ends:
             return _lost(now, SESSION_OVER)
@@ -112,11 +112,11 @@ def step(now: Membership, event: Event, time: float, drain_timeout: float) -> St
             joined = replace(now, phase=Phase.SYNCING, member_id=member_id, generation=generation)
             return joined, [Sync()]
         case Synced():
-            return _synced(now, event, time + drain_timeout)
+            return _synced(now, event, time + revocation_timeout)
         case SubscriptionChanged(why):
-            return _rejoin(now, why, time + drain_timeout) if now.phase is Phase.STABLE else (now, [])
-        case Refused():
-            return _refused(now, event, time + drain_timeout)
+            return _rejoin(now, why, time + revocation_timeout) if now.phase is Phase.STABLE else (now, [])
+        case RequestFailed():
+            return _refused(now, event, time + revocation_timeout)
         case Close():
             # A batch in flight may never be confirmed: waiting for it would hold up everybody else.
             gone: list[Action] = [Revoked(frozenset(now.owned))] if now.owned else []
@@ -124,7 +124,7 @@ def step(now: Membership, event: Event, time: float, drain_timeout: float) -> St
     raise AssertionError(f"no such event: {event!r}")
 
 
-def _synced(now: Membership, synced: Synced, drain_by: float) -> Step:
+def _synced(now: Membership, synced: Synced, revoke_by: float) -> Step:
     if now.phase is not Phase.SYNCING:
         return now, []  # the session ended while the coordinator was waited for: a join is under way
     assigned = synced.assigned
@@ -132,34 +132,34 @@ def _synced(now: Membership, synced: Synced, drain_by: float) -> Step:
     owned = {**now.owned, **dict.fromkeys(gained, now.generation)}
     gone = frozenset(owned) - assigned
     stable = replace(now, phase=Phase.STABLE, owned=owned, revoking=NONE, session_ends=synced.session_ends)
-    news: list[Action] = [Gained(gained)] if gained else []
+    news: list[Action] = [Assigned(gained)] if gained else []
     if not gone:
         return stable, news
-    after, actions = _give_up(stable, gone, "partitions were given up", drain_by)
+    after, actions = _give_up(stable, gone, "partitions were given up", revoke_by)
     return after, news + actions
 
 
-def _rejoin(now: Membership, why: str, drain_by: float) -> Step:
+def _rejoin(now: Membership, why: str, revoke_by: float) -> Step:
     if now.cooperative:
         return replace(now, phase=Phase.JOINING, reason=why), [Join()]
     # An eager assignor hands out everything anew: all that is owned is given up before the join.
-    return _give_up(now, frozenset(now.owned), why, drain_by)
+    return _give_up(now, frozenset(now.owned), why, revoke_by)
 
 
-def _give_up(now: Membership, gone: Partitions, why: str, drain_by: float) -> Step:
+def _give_up(now: Membership, gone: Partitions, why: str, revoke_by: float) -> Step:
     """Gives partitions up and joins again; first waits for the batch that reads them, if there is one."""
-    draining = replace(now, phase=Phase.DRAINING, revoking=gone, drain_by=drain_by, reason=why)
+    draining = replace(now, phase=Phase.REVOKING, revoking=gone, revoke_by=revoke_by, reason=why)
     if gone & now.in_flight:
         return draining, []
     return _handed_over(draining, late=NONE)
 
 
 def _drained(now: Membership, time: float) -> Step:
-    if now.phase is not Phase.DRAINING:
+    if now.phase is not Phase.REVOKING:
         return now, []
     if not now.revoking & now.in_flight:
         return _handed_over(now, late=NONE)
-    if time >= now.drain_by:
+    if time >= now.revoke_by:
         return _handed_over(now, late=now.revoking & now.in_flight)
     return now, []
 
@@ -171,25 +171,25 @@ def _handed_over(now: Membership, late: Partitions) -> Step:
     return after, [*news, Join()]
 
 
-def _refused(now: Membership, refused: Refused, drain_by: float) -> Step:
-    match refused.verdict:
-        case Verdict.NAMED:
+def _refused(now: Membership, refused: RequestFailed, revoke_by: float) -> Step:
+    match refused.action:
+        case ErrorAction.MEMBER_ID_REQUIRED:
             return replace(now, phase=Phase.JOINING, member_id=refused.member_id), [Join()]
-        case Verdict.REJOIN if now.phase is Phase.STABLE:
-            return _rejoin(now, refused.why, drain_by)
-        case Verdict.REJOIN if now.phase is Phase.DRAINING:
+        case ErrorAction.REJOIN if now.phase is Phase.STABLE:
+            return _rejoin(now, refused.why, revoke_by)
+        case ErrorAction.REJOIN if now.phase is Phase.REVOKING:
             # The group waits for the drain; the heartbeat that told so kept the session alive.
             return now, []
-        case Verdict.REJOIN:
+        case ErrorAction.REJOIN:
             return replace(now, phase=Phase.JOINING, reason=refused.why), [Join()]
-        case Verdict.LOST | Verdict.RESET:
-            return _lost(now, refused.why, "" if refused.verdict is Verdict.RESET else now.member_id)
-        case Verdict.FATAL:
+        case ErrorAction.RESET_GENERATION | ErrorAction.RESET_MEMBER_ID:
+            return _lost(now, refused.why, "" if refused.action is ErrorAction.RESET_MEMBER_ID else now.member_id)
+        case ErrorAction.FATAL:
             failed = replace(now, phase=Phase.FAILED, owned={}, revoking=NONE, error=refused.error)
             gone = frozenset(now.owned)
             return failed, [Lost(gone, refused.why)] if gone else []
         case _:
-            return _pause(now, rediscover=refused.verdict is not Verdict.RETRY)
+            return _pause(now, rediscover=refused.action is not ErrorAction.RETRY)
 
 
 def _lost(now: Membership, why: str, member_id: str | None = None) -> Step:

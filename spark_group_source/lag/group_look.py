@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, OptionError
-from spark_group_source.fetch.positions import log_offsets
-from spark_group_source.group.channel import Answer, until_answered
+from spark_group_source.fetch.positions import list_offsets
+from spark_group_source.group.coordinator_client import Answer, until_answered
 from spark_group_source.group.description import GroupDescription
-from spark_group_source.group.events import Refused
+from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.lag.sample import Sample
 from spark_group_source.offsets import LATEST, TopicPartition
@@ -69,7 +69,7 @@ class GroupLook:
         positions = {tp: each.offset for tp, each in committed.items() if self._asked_for(tp)}
         # The ends come second, so that a group that is working has no negative lag.
         missing: set[TopicPartition] = set()
-        ends = log_offsets(
+        ends = list_offsets(
             self._cluster,
             dict.fromkeys(positions, LATEST),
             read_committed=self._read_committed,
@@ -101,8 +101,8 @@ PAUSE = 0.1
 """Seconds until a coordinator that has just moved, or still loads the group, is asked again."""
 
 
-def _had(ask: Callable[[], Answer | Refused], deadline: Deadline) -> Answer:
+def _had(ask: Callable[[], Answer | RequestFailed], deadline: Deadline) -> Answer:
     answer = until_answered(ask, deadline, PAUSE)
-    if isinstance(answer, Refused):
+    if isinstance(answer, RequestFailed):
         raise BrokerUnavailable(f"The group's coordinator cannot be asked: {answer.why.rstrip('.')}.")
     return answer

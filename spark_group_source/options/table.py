@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from spark_group_source.group.assignors import parse_assignors
+from spark_group_source.group.classic.assignors import parse_assignors
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.options.bounds import (
     AtTime,

@@ -10,29 +10,29 @@ import logging
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.group.assigned import Assigned
 from spark_group_source.group.counters import Timings
-from spark_group_source.group.events import Refused
+from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import GroupOffsets
+from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.state import Membership
 from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets
 from spark_group_source.options.modes import stream_start
 from spark_group_source.options.table import SourceOptions
-from spark_group_source.query.access import Access
-from spark_group_source.query.admission import admit, backlog
+from spark_group_source.query.assigned_partitions import AssignedPartitions
+from spark_group_source.query.commits.retry import Retry
 from spark_group_source.query.group_settings import group_settings
-from spark_group_source.query.leader_epochs import EpochCheck
-from spark_group_source.query.log_ends import LogEnds
-from spark_group_source.query.losses import Losses
-from spark_group_source.query.report import Report
-from spark_group_source.query.resolution import check_names
-from spark_group_source.query.retry import Retry
-from spark_group_source.query.run_target import RunTarget
-from spark_group_source.query.share import Share
+from spark_group_source.query.kafka_clients import KafkaClients
+from spark_group_source.query.planning.admission import admit, backlog
+from spark_group_source.query.planning.available_now_target import AvailableNowTarget
+from spark_group_source.query.planning.data_loss import DataLossPolicy
+from spark_group_source.query.planning.end_offsets import EndOffsets
+from spark_group_source.query.planning.leader_epochs import EpochCheck
+from spark_group_source.query.planning.topic_ids import TopicIds
+from spark_group_source.query.query_log import Report
 from spark_group_source.query.shared_group import warn_if_shared
-from spark_group_source.query.start_check import StartCheck
-from spark_group_source.query.topic_ids import TopicIds
+from spark_group_source.query.starting_offsets.resolution import check_names
+from spark_group_source.query.starting_offsets.topic_validator import TopicValidator
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import partitions_of
 from spark_group_source.wire.settings import WireOptions
@@ -59,21 +59,23 @@ class Driver:
         self._settings = group_settings(options)
         timings = Timings()
         cluster = Cluster(wire)
-        self._own = Access(cluster, GroupOffsets(cluster, self._settings, timings))
+        self._own = KafkaClients(cluster, GroupOffsets(cluster, self._settings, timings))
         members_cluster = Cluster(wire)
-        member_side = Access(members_cluster, GroupOffsets(members_cluster, self._settings, timings))
+        member_side = KafkaClients(members_cluster, GroupOffsets(members_cluster, self._settings, timings))
         facts = {"application": application_id, "client": wire.client_id}
-        self._share = Share(options, member_side, facts, clock, self._no_member)
+        self._share = AssignedPartitions(options, member_side, facts, clock, self._no_member)
         self._ledger = self._share.ledger
-        kind = Assigned if options.partitions else Member
-        self._member: Assigned | Member = kind(members_cluster, self._settings, self._share, clock, timings)
-        self._check = StartCheck(cluster, self._settings.subscription, options.fail_on_data_loss, clock)
+        kind = ManualAssignment if options.partitions else Member
+        self._member: ManualAssignment | Member = kind(members_cluster, self._settings, self._share, clock, timings)
+        self._check = TopicValidator(cluster, self._settings.subscription, options.fail_on_data_loss, clock)
         self._renewal = Retry(RENEW_EVERY, clock) if options.partitions else None
-        self._ends = LogEnds(cluster, options, clock)
+        self._ends = EndOffsets(cluster, options, clock)
         self._epochs = EpochCheck(cluster, self._ledger.epochs, clock)
         self._ids = TopicIds(cluster, options.metadata_max_age, clock, options.group_id)
-        self._losses = Losses(self._settings.subscription, self._ids, self._share, self._own, options.fail_on_data_loss)
-        self._target: RunTarget | None = None
+        self._losses = DataLossPolicy(
+            self._settings.subscription, self._ids, self._share, self._own, options.fail_on_data_loss
+        )
+        self._target: AvailableNowTarget | None = None
         self._planned_from: BatchOffset | None = None
         self._planned: BatchOffset | None = None
         self._last_batch_at = float("-inf")
@@ -129,7 +131,7 @@ class Driver:
     def freeze_target(self) -> None:
         """From here on the query reads up to what the log holds now, in all partitions, and no further."""
         own, given = self._own, self._options
-        self._target = RunTarget(
+        self._target = AvailableNowTarget(
             own.cluster, own.offsets, self._settings, given.read_committed, given.fail_on_data_loss, self._clock
         )
 
@@ -183,7 +185,7 @@ class Driver:
         self._share.committer.commit(self._member.snapshot(), self._own)
         self._member.batch_done(self._ledger.uncommitted())
 
-    def _no_member(self, me: Membership, refused: Refused) -> None:
+    def _no_member(self, me: Membership, refused: RequestFailed) -> None:
         self._member.commit_refused(me, refused)
 
     def _mend(self, me: Membership) -> None:
@@ -219,7 +221,7 @@ class Driver:
         topics = {tp.topic for tp in positions}
         if self._losses.start_over(topics, me):
             return None
-        self._losses.go_on_without(start, topics, me)
+        self._losses.continue_without(start, topics, me)
         ends = self._ends.of(positions)
         replaced = self._epochs.replaced(positions, self._ends.epochs)
         cut = {} if replaced else self._ends.cut(positions, ends)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.description import MemberDescription
-from spark_group_source.group.events import Refused
+from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.listing import some
 
@@ -36,7 +36,7 @@ def warn_if_shared(offsets: GroupOffsets, group_id: str, client_id: str, applica
     except GroupSourceError as error:
         log.debug("group %s: its members are not known: %s", group_id, error)
         return
-    if isinstance(found, Refused):
+    if isinstance(found, RequestFailed):
         log.debug("group %s: its members are not known: %s", group_id, found.why)
     elif same := others(found.members, client_id, application_id):
         log.warning(

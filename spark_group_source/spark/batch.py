@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class GroupBoundedReader(DataSourceReader):
+class GroupBatchReader(DataSourceReader):
     """The reader of one bounded read.
 
     Args:
@@ -50,10 +50,10 @@ class GroupBoundedReader(DataSourceReader):
         """The tasks of the read. Where it starts and ends is looked up in the first call, and holds.
 
         Raises:
-            GroupSourceError: see :func:`spark_group_source.query.bounded_read.plan`.
+            GroupSourceError: see :func:`spark_group_source.query.batch_read.plan`.
         """
         if self._planned is None:
-            from spark_group_source.query.bounded_read import plan  # executors need nothing of the group
+            from spark_group_source.query.batch_read import plan  # executors need nothing of the group
 
             log_to_stderr()
             if self._ignored:

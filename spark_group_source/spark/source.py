@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from spark_group_source.options.modes import ignored
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.spark.batch import GroupBoundedReader
+from spark_group_source.spark.batch import GroupBatchReader
 from spark_group_source.spark.input_partitions import Application
 from spark_group_source.spark.plain_errors import plain_errors
 from spark_group_source.spark.schema import source_schema
@@ -53,7 +53,7 @@ class GroupSource(DataSource):
         Raises:
             OptionError: an option that bounded reads need is missing, or one has a value they cannot have.
         """
-        return GroupBoundedReader(self._parsed, schema, self.application, ignored(self.options))
+        return GroupBatchReader(self._parsed, schema, self.application, ignored(self.options))
 
 
 _registered: weakref.WeakKeyDictionary[SparkSession, Application] = weakref.WeakKeyDictionary()

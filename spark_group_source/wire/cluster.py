@@ -19,11 +19,11 @@ from spark_group_source.errors import (
     ProtocolError,
 )
 from spark_group_source.wire import metadata, sockets, versions, waiting
-from spark_group_source.wire.attempts import Attempts
 from spark_group_source.wire.backoff import Backoff
 from spark_group_source.wire.connection import Connection
+from spark_group_source.wire.credential_rejections import CredentialRejections
 from spark_group_source.wire.metadata import Broker, Metadata, Topic
-from spark_group_source.wire.refusals import Refusals
+from spark_group_source.wire.reconnect_backoff import ReconnectBackoff
 from spark_group_source.wire.settings import WireOptions
 
 GROUP = 0
@@ -44,16 +44,16 @@ class Cluster:
 
     Args:
         refused_for: seconds for which a refused authentication is retried in a process that never authenticated with
-            these options. After a success it is retried for longer: see :class:`Refusals`.
+            these options. After a success it is retried for longer: see :class:`CredentialRejections`.
     """
 
     def __init__(self, options: WireOptions, refused_for: float = 0.0) -> None:
         self.options = options
-        self._refusals = Refusals(options, refused_for)
+        self._refusals = CredentialRejections(options, refused_for)
         self._brokers: dict[int, Broker] = {}
         self._connections: dict[tuple[int, str], Connection] = {}
         self._bootstrap: Connection | None = None
-        self._attempts = Attempts(options)
+        self._attempts = ReconnectBackoff(options)
         self._topics: dict[str, Topic] = {}
         self._asked_at: dict[str, float] = {}
 

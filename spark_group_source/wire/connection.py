@@ -19,12 +19,12 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from spark_group_source.clock import Deadline, monotonic
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, ProtocolError
 from spark_group_source.wire import sasl, sockets, tls, versions
-from spark_group_source.wire.interrupt import Interrupted
-from spark_group_source.wire.payload import Payload, correlation_id, header_size
-from spark_group_source.wire.receiver import MAX_FRAME, Receiver
+from spark_group_source.wire.frame_reader import MAX_FRAME, FrameReader
+from spark_group_source.wire.response import Response, correlation_id, header_size
 from spark_group_source.wire.settings import Sasl, WireOptions
 from spark_group_source.wire.throttle import Throttle
 from spark_group_source.wire.waiting import ready
+from spark_group_source.wire.wakeup import Interrupted
 
 if TYPE_CHECKING:
     from socket import socket
@@ -61,7 +61,7 @@ class Connection:
         self._client_id = options.client_id
         self._correlation_id = 0
         self._in_flight: deque[_Sent] = deque()
-        self._receiver = Receiver(str(self))
+        self._receiver = FrameReader(str(self))
         self._throttle = Throttle(str(self))
         self._session: Deadline | None = None
         self._speaks_sasl = options.sasl is not None
@@ -166,7 +166,7 @@ class Connection:
         except Exception as error:  # whatever foreign code stumbles over in bytes that make no sense
             raise self._no_response(payload.request) from error
 
-    def receive_payload(self, deadline: Deadline) -> Payload:
+    def receive_payload(self, deadline: Deadline) -> Response:
         """The next answer, not decoded. Raises what :meth:`receive` does."""
         if not self._in_flight:
             raise ProtocolError(f"Nothing was asked of broker {self}, so there is no answer to wait for.")
@@ -182,11 +182,11 @@ class Connection:
             self._in_flight.popleft()
             self.answered_at = monotonic()
             self._answered |= sent.request.API_KEY != ApiVersionsRequest.API_KEY
-            payload = Payload(sent.request, frame[header:], buffer)
+            payload = Response(sent.request, frame[header:], buffer)
             self._throttle.answered(payload.throttle_time())
             return payload
 
-    def reuse(self, payload: Payload) -> None:
+    def reuse(self, payload: Response) -> None:
         """Receives a later answer into the memory of ``payload``, of which nothing may be in use any more."""
         self._receiver.reuse(payload.buffer)
 

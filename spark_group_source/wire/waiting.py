@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
 from spark_group_source.clock import Deadline
-from spark_group_source.wire.interrupt import Interrupted
+from spark_group_source.wire.wakeup import Interrupted
 
 Result = TypeVar("Result")
 

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.group.commits import Committed
-from spark_group_source.group.coordinator import Coordinator
-from spark_group_source.group.events import Refused
+from spark_group_source.group.classic.membership_requests import MembershipRequests
+from spark_group_source.group.commits import CommittedOffset
+from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.member import Member
 from spark_group_source.group.state import Membership
@@ -132,7 +132,7 @@ class Bench:
         self._queries: list[Query] = []
         self._cluster = Cluster(WireOptions(self.options().bootstrap_servers, "operator"))
         self._operator = GroupOffsets(self._cluster, group_settings(self.options()))
-        self._coordinator = Coordinator(self._cluster, group_settings(self.options()))
+        self._coordinator = MembershipRequests(self._cluster, group_settings(self.options()))
 
     def options(self, **given: str) -> SourceOptions:
         base = {
@@ -164,7 +164,7 @@ class Bench:
         """The group's commit of each partition that has one."""
         return {number: each.offset for number, each in self.commits().items()}
 
-    def commits(self) -> dict[int, Committed]:
+    def commits(self) -> dict[int, CommittedOffset]:
         partitions = [self.tp(number) for number in range(10)]
         found = eventually(
             lambda: self._answer(self._operator.committed(partitions, Deadline.after(PATIENCE))), "offsets"
@@ -172,7 +172,7 @@ class Bench:
         return {tp.partition: each for tp, each in found[0].items()}
 
     def _answer(self, found: Any) -> Any:
-        return None if isinstance(found, Refused) else [found]
+        return None if isinstance(found, RequestFailed) else [found]
 
     def rewind(self, offsets: dict[int, int], metadata: str = "") -> None:
         """Sets the offsets of the group, which has no members, as an operator does."""

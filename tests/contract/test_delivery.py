@@ -36,7 +36,7 @@ def two_in_mid_batch(bench: Bench) -> tuple[Query, Query]:
     assert spans(first.begin()) == dict.fromkeys(range(4), (0, 5))
     second = bench.query()
     second.driver.start(BatchOffset())
-    eventually(lambda: first.me.phase is Phase.DRAINING, "the hand-over to wait for the batch")
+    eventually(lambda: first.me.phase is Phase.REVOKING, "the hand-over to wait for the batch")
     return first, second
 
 
@@ -165,7 +165,7 @@ def test_what_a_static_member_was_giving_up_when_it_died_finds_an_owner_when_it_
     first.begin()
     second = bench.query()
     second.driver.start(BatchOffset())
-    eventually(lambda: first.me.phase is Phase.DRAINING, "the hand-over to wait for the batch")
+    eventually(lambda: first.me.phase is Phase.REVOKING, "the hand-over to wait for the batch")
     first.close()  # as when it dies: a static member does not leave
     # It gets the share of its former self without a new round, and that one would have given the rest away.
     again = bench.start(first.end, kafka_group_instance_id="one")
@@ -204,7 +204,7 @@ def test_a_batch_past_the_hand_over_time_is_given_up_uncommitted_and_said_so(
         moved = eventually(lambda: len(second.owns()) == 2 and second.owns(), "half to move although the batch runs")
     assert "did not end within the hand-over time" in caplog.text
     assert "maxOffsetsPerTrigger" in caplog.text
-    assert first.driver._share.counters.handed_over_late == 2
+    assert first.driver._share.counters.revoked_late == 2
     first.finish()
     assert not first.poll()
     assert bench.committed() == {number: 0 if number in moved else 5 for number in range(4)}
@@ -371,7 +371,7 @@ def test_eager_members_split_the_topic_and_hand_over_completed_batches_only(benc
     first.begin()
     second = bench.query(None, **eager)
     second.driver.start(BatchOffset())
-    eventually(lambda: first.me.phase is Phase.DRAINING, "the hand-over to wait for the batch")
+    eventually(lambda: first.me.phase is Phase.REVOKING, "the hand-over to wait for the batch")
     first.finish()
     first.poll()
     eventually(lambda: len(first.owns()) == len(second.owns()) == 2, "an even split")

@@ -102,11 +102,11 @@ def test_topics_are_not_looked_at_while_a_hand_over_waits(on_fake: Bench, fake: 
     first.begin()
     second = on_fake.query()
     second.driver.start(second.end)
-    eventually(lambda: first.me.phase is Phase.DRAINING, "the hand-over that waits")
+    eventually(lambda: first.me.phase is Phase.REVOKING, "the hand-over that waits")
     eventually(lambda: second.me.phase in (Phase.STABLE, Phase.JOINING), "the other member")
     heartbeats, looks = fake.asked("Heartbeat"), fake.asked("Metadata")
     eventually(lambda: fake.asked("Heartbeat") > heartbeats + 10, "heartbeats while it waits")
-    assert first.me.phase is Phase.DRAINING
+    assert first.me.phase is Phase.REVOKING
     assert fake.asked("Metadata") - looks <= 2, "a look at each heartbeat would hold up the hand-over"
 
 

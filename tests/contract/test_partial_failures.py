@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_group_source.group.commits import MARK
-from spark_group_source.query import run_target
+from spark_group_source.query.planning import available_now_target as run_target
 from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.contract.conftest import BASE, PATIENCE, Bench, eventually
 

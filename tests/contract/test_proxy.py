@@ -10,7 +10,7 @@ import pytest
 
 from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.task import FetchTask
-from spark_group_source.group import rounds
+from spark_group_source.group.classic import rebalance as rounds
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka

@@ -10,10 +10,10 @@ import pytest
 
 from spark_group_source.error_codes import describe
 from spark_group_source.errors import BrokerUnavailable, CommitFailed, GroupError, GroupSourceError, TopicError
-from spark_group_source.group.commits import MARK, Committed
+from spark_group_source.group.commits import MARK, CommittedOffset
+from spark_group_source.group.error_actions import ERROR_ACTIONS, ErrorAction, denied
 from spark_group_source.group.state import Phase
-from spark_group_source.group.verdicts import VERDICTS, Verdict, denied
-from spark_group_source.query import start_check
+from spark_group_source.query.starting_offsets import topic_validator as start_check
 from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.contract.conftest import BASE, PATIENCE, Bench, Query, eventually
 
@@ -52,11 +52,11 @@ def test_commit_metadata_that_is_too_large_is_left_out_with_one_warning_and_the_
     with FakeKafka(max_metadata=len(MARK)) as kafka:
         bench = Bench(kafka, kafka.create_topic("topic", partitions=2), group)
         query = bench.start(commitMetadata="true")
-        assert bench.commits()[0] == Committed(0, MARK)
+        assert bench.commits()[0] == CommittedOffset(0, MARK)
         for number in range(3):
             bench.produce(5)
             query.idle()
-            assert bench.commits()[0] == Committed(5 * number + 5, MARK, epoch=0)
+            assert bench.commits()[0] == CommittedOffset(5 * number + 5, MARK, epoch=0)
         assert caplog.text.count("commitMetadata is too long") == 1
         bench.close()
 
@@ -318,8 +318,8 @@ def test_an_outage_of_all_brokers_is_outlived(on_fake: Bench, fake: FakeKafka, m
         broker.stop()
     with monkeypatch.context() as outage:
         # One poll looks at the ends, and at the topics whose leaders do not answer.
-        outage.setattr("spark_group_source.query.log_ends.LOOK_TIMEOUT", 0.2)
-        outage.setattr("spark_group_source.query.topic_ids.LOOK_TIMEOUT", 0.2)
+        outage.setattr("spark_group_source.query.planning.end_offsets.LOOK_TIMEOUT", 0.2)
+        outage.setattr("spark_group_source.query.planning.topic_ids.LOOK_TIMEOUT", 0.2)
         for _ in range(3):
             assert not query.poll()
     for broker in fake.brokers.values():
@@ -342,7 +342,7 @@ def test_a_hung_broker_does_not_keep_commits_from_the_new_coordinator(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A host that is gone without a word: it takes bytes and never answers.
-    monkeypatch.setattr("spark_group_source.query.log_ends.LOOK_TIMEOUT", 1.0)
+    monkeypatch.setattr("spark_group_source.query.planning.end_offsets.LOOK_TIMEOUT", 1.0)
     on_fake.produce(5)
     query = on_fake.start()
     query.begin()
@@ -358,8 +358,8 @@ def test_a_hung_broker_does_not_keep_commits_from_the_new_coordinator(
 def test_a_hung_leader_does_not_keep_the_others_partitions_from_being_read(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_group_source.query.log_ends.LOOK_TIMEOUT", 0.5)
-    monkeypatch.setattr("spark_group_source.query.topic_ids.LOOK_TIMEOUT", 0.5)
+    monkeypatch.setattr("spark_group_source.query.planning.end_offsets.LOOK_TIMEOUT", 0.5)
+    monkeypatch.setattr("spark_group_source.query.planning.topic_ids.LOOK_TIMEOUT", 0.5)
     query = on_fake.start()
     assert not query.poll()
     fake.brokers[2].hung = True
@@ -376,7 +376,7 @@ def test_a_partition_without_a_leader_does_not_kill_the_query(
     query = on_fake.start()
     fake.next("ListOffsets", Fault(error=6), times=10_000)
     with monkeypatch.context() as outage:
-        outage.setattr("spark_group_source.query.log_ends.LOOK_TIMEOUT", 0.2)
+        outage.setattr("spark_group_source.query.planning.end_offsets.LOOK_TIMEOUT", 0.2)
         for _ in range(3):
             assert not query.poll()
     fake.clear_faults()
@@ -390,7 +390,7 @@ def test_a_new_owner_reads_those_partitions_whose_leaders_answer(
     on_fake.produce(5, 0, 0, 5)
     query = on_fake.start()
     with monkeypatch.context() as outage:
-        outage.setattr("spark_group_source.query.starts.RESOLVE_TIMEOUT", 0.5)
+        outage.setattr("spark_group_source.query.starting_offsets.resolver.RESOLVE_TIMEOUT", 0.5)
         assert {each.partition for each in query.begin()} == {0}
     fake.logs["topic"][3].leader = leader
     query.finish()
@@ -515,7 +515,7 @@ def test_a_new_static_member_waits_for_a_hand_over_and_asks_for_no_other_round(o
     first.begin()
     second = on_fake.query(kafka_group_instance_id="two")
     second.driver.start(second.end)
-    eventually(lambda: first.me.phase is Phase.DRAINING, "the hand-over to wait for the batch")
+    eventually(lambda: first.me.phase is Phase.REVOKING, "the hand-over to wait for the batch")
     beats = fake.asked("Heartbeat")
     eventually(lambda: fake.asked("Heartbeat") > beats + 5, "heartbeats of both")
     assert (fake.group(on_fake.group).state, fake.group(on_fake.group).generation) == ("Stable", 2)
@@ -531,10 +531,10 @@ def test_a_second_member_with_the_same_instance_id_fences_the_first_which_says_s
 def test_an_instance_id_that_is_not_released_is_warned_of_now_and_then_and_waited_for(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("spark_group_source.group.pulse.WARN_EVERY", 0.05)
+    monkeypatch.setattr("spark_group_source.group.classic.heartbeat_state.WARN_EVERY", 0.05)
     fake.next("JoinGroup", Fault(error=111), times=10_000)
     query = on_fake.query(kafka_group_instance_id="one", kafka_retry_backoff_max_ms="100")
-    with caplog.at_level(logging.WARNING, "spark_group_source.group.pulse"):
+    with caplog.at_level(logging.WARNING, "spark_group_source.group.classic.heartbeat_state"):
         query.driver.start(query.end)
         eventually(lambda: caplog.text.count("111 (UNRELEASED_INSTANCE_ID)") >= 3, "warnings")
     fake.clear_faults()
@@ -553,10 +553,10 @@ def test_while_a_hand_over_waits_for_its_batch_each_heartbeat_is_a_success_and_o
     with caplog.at_level(logging.INFO, "spark_group_source.group"):
         second = on_fake.query(kafka_partition_assignment_strategy="range")
         second.driver.start(second.end)
-        eventually(lambda: first.me.phase is Phase.DRAINING, "the hand-over that waits")
+        eventually(lambda: first.me.phase is Phase.REVOKING, "the hand-over that waits")
         before, heard_at = heartbeats(), first.member._pulse._heard_at
         eventually(lambda: heartbeats() > before + 5, "heartbeats while it waits")
-        assert first.me.phase is Phase.DRAINING
+        assert first.me.phase is Phase.REVOKING
     assert first.member._pulse._heard_at > heard_at, "or it warns of a minute without success"
     assert caplog.text.count("Heartbeat was answered with 27") == 0, "a join follows, and says why"
 
@@ -634,7 +634,7 @@ NAMED_OPTIONS = {
 
 
 def test_every_row_of_the_error_table_is_tested() -> None:
-    assert CARRIED_BY.keys() == VERDICTS.keys()
+    assert CARRIED_BY.keys() == ERROR_ACTIONS.keys()
 
 
 @pytest.mark.parametrize(("errno", "api"), EVERY, ids=str)
@@ -643,9 +643,13 @@ def test_an_error_is_healed_or_fatal_as_the_table_says(on_fake: Bench, fake: Fak
     query = on_fake.query()
     if api in ("Heartbeat", "OffsetCommit"):
         query.start()
-    fake.next(api, Fault(error=errno), times=1 if VERDICTS[errno] in (Verdict.SHORTEN, Verdict.SKIP) else 2)
+    fake.next(
+        api,
+        Fault(error=errno),
+        times=1 if ERROR_ACTIONS[errno] in (ErrorAction.TRIM_METADATA, ErrorAction.SKIP) else 2,
+    )
     # A commit that fails is tried again whatever it is answered, but for a right that is missing.
-    if VERDICTS[errno] is Verdict.FATAL and (api != "OffsetCommit" or denied(GroupError("", "", errno=errno))):
+    if ERROR_ACTIONS[errno] is ErrorAction.FATAL and (api != "OffsetCommit" or denied(GroupError("", "", errno=errno))):
         with pytest.raises(GroupSourceError) as refused:  # noqa: PT012 - the start may fail, or what comes after it
             if api not in ("Heartbeat", "OffsetCommit"):
                 query.start()
@@ -664,13 +668,13 @@ def test_an_error_is_healed_or_fatal_as_the_table_says(on_fake: Bench, fake: Fak
         query.begin()
     query.finish()
     query.poll()
-    if VERDICTS[errno] is Verdict.SKIP:
+    if ERROR_ACTIONS[errno] is ErrorAction.SKIP:
         # What the coordinator does not know is committed with the next batch that reads it.
         assert on_fake.committed()[0] == 0
         on_fake.produce(1)
         query.begin()
         query.finish()
-    end = {0: 4 if VERDICTS[errno] is Verdict.SKIP else 3, 1: 0, 2: 0, 3: 0}
+    end = {0: 4 if ERROR_ACTIONS[errno] is ErrorAction.SKIP else 3, 1: 0, 2: 0, 3: 0}
     eventually(lambda: not query.poll() and on_fake.committed() == end, "all to be committed")
 
 
@@ -689,7 +693,7 @@ def test_nothing_is_joined_any_more_after_a_fatal_error(on_fake: Bench, fake: Fa
     answered = threading.Event()
     second = on_fake.query()
     second.driver.start(second.end)
-    eventually(lambda: first.me.phase.name == "DRAINING", "the hand-over to wait")
+    eventually(lambda: first.me.phase.name == "REVOKING", "the hand-over to wait")
     fake.next("Heartbeat", Fault(error=82, hold=answered), times=2)
     eventually(lambda: not fake._faults._coming["Heartbeat"], "the heartbeats of both")
     first.finish()

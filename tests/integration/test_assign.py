@@ -1,4 +1,4 @@
-"""Assigned partitions on a real Kafka: what its coordinator takes from a query that is no member."""
+"""ManualAssignment partitions on a real Kafka: what its coordinator takes from a query that is no member."""
 
 from __future__ import annotations
 

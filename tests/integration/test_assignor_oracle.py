@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
-from spark_group_source.group.assignors import ASSIGNORS, user_data
-from spark_group_source.group.assignors.java_order import hash_order, text_hash
+from spark_group_source.group.classic.assignors import ASSIGNORS, user_data
+from spark_group_source.group.classic.assignors.java_order import hash_order, text_hash
 from spark_group_source.offsets import Partitions, TopicPartition, numbers_by_topic
 from spark_group_source.testing.ivy import kafka_libs
 from spark_group_source.testing.java import BRIEF, java

@@ -10,7 +10,7 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DataLoss, DeadlineExceeded
 from spark_group_source.fetch import pool
-from spark_group_source.fetch.positions import log_offsets
+from spark_group_source.fetch.positions import list_offsets
 from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import EARLIEST, LATEST, OffsetRange, TopicPartition
@@ -76,7 +76,7 @@ def ends(wire: WireOptions, topic: str) -> dict[int, int]:
     tp, cluster = TopicPartition(topic, 0), Cluster(wire)
     try:
         return {
-            at: log_offsets(cluster, {tp: at}, read_committed=False, deadline=Deadline.after(PATIENCE_S))[tp]
+            at: list_offsets(cluster, {tp: at}, read_committed=False, deadline=Deadline.after(PATIENCE_S))[tp]
             for at in (EARLIEST, LATEST)
         }
     finally:

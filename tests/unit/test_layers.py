@@ -21,14 +21,14 @@ PURE = {
     "options.refused",
     "options.bounds",
     "options.modes",
-    "query.resolution",
-    "query.admission",
+    "query.starting_offsets.resolution",
+    "query.planning.admission",
     "spark.planning",
     "group.state",
     "group.events",
     "group.actions",
     "group.commits",
-    "group.verdicts",
+    "group.error_actions",
     "group.description",
     "lag.sample",
     "lag.rates",
@@ -111,4 +111,4 @@ def test_a_task_imports_nothing_of_the_drivers() -> None:
     found = {name.removeprefix("spark_group_source.") for name in told.split()}
     assert "fetch.reader" in found
     parts = {".".join(name.split(".")[:2]) for name in found if name.split(".")[0] in {"query", "group"}}
-    assert parts == {"group", "group.assignors"}
+    assert parts == {"group", "group.classic"}

@@ -115,7 +115,7 @@ def test_every_option_of_sparks_own_source_is_compared(name: str) -> None:
     assert any(fnmatch.fnmatchcase(name, row) for row in rows())
 
 
-@pytest.mark.parametrize("name", re.findall(r"^\| `([^`*]+)` \|", section("Refused"), re.M))
+@pytest.mark.parametrize("name", re.findall(r"^\| `([^`*]+)` \|", section("RequestFailed"), re.M))
 def test_what_is_said_to_be_refused_is(name: str) -> None:
     assert name.removeprefix("kafka.").lower() in REFUSED
 

@@ -11,7 +11,7 @@ import pytest
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError, TopicError
-from spark_group_source.fetch.positions import log_offsets
+from spark_group_source.fetch.positions import list_offsets
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.cluster import Cluster
@@ -60,7 +60,7 @@ def ends(
     cluster: Cluster, missing: set[TopicPartition] | None = None, within: float = LONG, clock: Clock = monotonic
 ) -> dict[str, int]:
     deadline = Deadline.after(within, clock)
-    found = log_offsets(cluster, {A: -1, B: -1}, read_committed=False, deadline=deadline, missing=missing)
+    found = list_offsets(cluster, {A: -1, B: -1}, read_committed=False, deadline=deadline, missing=missing)
     return {str(tp): offset for tp, offset in found.items()}
 
 
@@ -68,9 +68,9 @@ def test_beginnings_ends_and_stable_ends_are_told(fake: FakeKafka, cluster: Clus
     fake.truncate("t", 0, 1)
     fake.logs["t"][0].stable = 2
     deadline = Deadline.after(LONG)
-    assert log_offsets(cluster, {A: -2, B: -1}, read_committed=False, deadline=deadline) == {A: 1, B: 0}
-    assert log_offsets(cluster, {A: -1}, read_committed=True, deadline=deadline) == {A: 2}
-    assert log_offsets(cluster, {}, read_committed=True, deadline=deadline) == {}
+    assert list_offsets(cluster, {A: -2, B: -1}, read_committed=False, deadline=deadline) == {A: 1, B: 0}
+    assert list_offsets(cluster, {A: -1}, read_committed=True, deadline=deadline) == {A: 2}
+    assert list_offsets(cluster, {}, read_committed=True, deadline=deadline) == {}
 
 
 @pytest.mark.parametrize("errno", [-1, 3, 5, 6, 7, 9, 13, 56, 74, 75, 78])

@@ -25,7 +25,7 @@ from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.batches import Limits
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing.fake import FakeKafka, Fault
-from spark_group_source.wire.receiver import MAX_FRAME
+from spark_group_source.wire.frame_reader import MAX_FRAME
 from spark_group_source.wire.settings import WireOptions
 from tests.unit.records.build import Record, batch, marker
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.group.events import Refused
+from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
@@ -37,12 +37,12 @@ def test_the_groups_offsets_are_waited_for_no_longer_than_their_timeout(fake: Fa
         offsets = GroupOffsets(cluster, settings)
         fake.commit("g", {("t", 0): 7})
         found = offsets.committed([TP], Deadline.after(LONG))
-        assert not isinstance(found, Refused)
+        assert not isinstance(found, RequestFailed)
         assert found[TP].offset == 7
         fake.next("OffsetFetch", Fault(silent=True))
         began = time.monotonic()
         refused = offsets.committed([TP], Deadline.after(LONG))
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, RequestFailed)
         assert "did not answer OffsetFetchRequest within " in refused.why
         assert time.monotonic() - began < LONG / 2
     finally:

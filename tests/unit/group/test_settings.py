@@ -33,7 +33,7 @@ def settings(rebalance: float, session: float, heartbeat: float, request: float 
 def test_a_drain_ends_before_the_broker_gives_the_member_up_and_always_has_some_time(
     given: GroupSettings, drain: float
 ) -> None:
-    assert given.drain_timeout == pytest.approx(drain)
+    assert given.revocation_timeout == pytest.approx(drain)
 
 
 @pytest.mark.parametrize("heartbeat", [1.0, 3.0, 15.0])
@@ -41,5 +41,5 @@ def test_a_rebalance_seen_as_late_as_can_be_is_joined_before_the_brokers_time_is
     given = settings(300.0, 45.0, heartbeat)
     # The heartbeat that tells it is sent an interval, or half a session of other work, after the rebalance began.
     seen = max(given.heartbeat_interval, given.session_timeout / 2) + given.heartbeat_timeout
-    drained = seen + given.drain_timeout
+    drained = seen + given.revocation_timeout
     assert drained + given.heartbeat_timeout < given.rebalance_timeout

@@ -5,26 +5,26 @@ from __future__ import annotations
 import pytest
 
 from spark_group_source.errors import GroupError
-from spark_group_source.group.actions import Action, Gained, Join, Leave, Lost, Pause, Revoked, Sync
+from spark_group_source.group.actions import Action, Assigned, Join, Leave, Lost, Pause, Revoked, Sync
+from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import (
-    Alive,
-    BatchDone,
+    BatchCompleted,
     BatchPlanned,
     Close,
     Event,
     Joined,
-    Refused,
+    RequestFailed,
+    SessionExtended,
     SubscriptionChanged,
     Synced,
     Tick,
 )
 from spark_group_source.group.state import SESSION_OVER, Membership, Phase, Step, step
-from spark_group_source.group.verdicts import Verdict
 from spark_group_source.offsets import TopicPartition
 
 DRAIN = 100.0
 A, B, C = (TopicPartition("t", number) for number in range(3))
-REBALANCE = Refused(Verdict.REJOIN, "Heartbeat was answered with 27")
+REBALANCE = RequestFailed(ErrorAction.REJOIN, "Heartbeat was answered with 27")
 
 
 def run(state: Membership, *events: Event, at: float = 0.0) -> Step:
@@ -44,14 +44,14 @@ def test_a_join_is_followed_by_a_sync_and_the_share_is_owned_since_that_generati
     joined, actions = run(Membership(), Joined("m-1", 7))
     assert (joined.phase, actions) == (Phase.SYNCING, [Sync()])
     owning, actions = run(joined, Synced(frozenset({A, B})))
-    assert (dict(owning.owned), actions) == ({A: 7, B: 7}, [Gained(frozenset({A, B}))])
+    assert (dict(owning.owned), actions) == ({A: 7, B: 7}, [Assigned(frozenset({A, B}))])
 
 
 def test_cooperative_rejoin_keeps_what_is_owned_and_since_when() -> None:
     rejoining, actions = run(stable(A, B), REBALANCE)
     assert (rejoining.phase, actions, set(rejoining.owned)) == (Phase.JOINING, [Join()], {A, B})
     again, actions = run(rejoining, Joined("m-1", 8), Synced(frozenset({A, B, C})))
-    assert (dict(again.owned), actions) == ({A: 7, B: 7, C: 8}, [Gained(frozenset({C}))])
+    assert (dict(again.owned), actions) == ({A: 7, B: 7, C: 8}, [Assigned(frozenset({C}))])
 
 
 def test_cooperative_revoke_with_nothing_in_flight_gives_up_and_joins_again_at_once() -> None:
@@ -64,11 +64,11 @@ def test_revoke_waits_for_batch_in_flight_and_goes_on_reading_the_rest() -> None
     draining, actions = run(
         stable(A, B), BatchPlanned(frozenset({A, B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A}))
     )
-    assert (draining.phase, actions) == (Phase.DRAINING, [])
+    assert (draining.phase, actions) == (Phase.REVOKING, [])
     assert (set(draining.owned), set(draining.readable)) == ({A, B}, {A})
     assert run(draining, Tick(), at=DRAIN - 1) == (draining, [])
     assert run(draining, REBALANCE) == (draining, [])
-    after, actions = run(draining, BatchDone())
+    after, actions = run(draining, BatchCompleted())
     assert actions == [Revoked(frozenset({B})), Join()]
     assert set(after.owned) == {A}
 
@@ -77,9 +77,9 @@ def test_revoke_waits_for_a_commit_that_is_still_to_be_made() -> None:
     draining, _ = run(
         stable(A, B), BatchPlanned(frozenset({A, B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A}))
     )
-    still, actions = run(draining, BatchDone(uncommitted=frozenset({B})))
-    assert (still.phase, actions) == (Phase.DRAINING, [])
-    assert run(still, BatchDone())[1] == [Revoked(frozenset({B})), Join()]
+    still, actions = run(draining, BatchCompleted(uncommitted=frozenset({B})))
+    assert (still.phase, actions) == (Phase.REVOKING, [])
+    assert run(still, BatchCompleted())[1] == [Revoked(frozenset({B})), Join()]
 
 
 def test_revoke_does_not_wait_for_a_batch_that_reads_other_partitions() -> None:
@@ -105,50 +105,52 @@ def test_eager_rejoin_gives_up_everything_before_the_join() -> None:
 
 def test_eager_rejoin_waits_for_the_batch_before_the_join() -> None:
     draining, actions = run(stable(A, B, cooperative=False), BatchPlanned(frozenset({A})), REBALANCE)
-    assert (draining.phase, actions, dict(draining.readable)) == (Phase.DRAINING, [], {})
-    _, actions = run(draining, BatchDone())
+    assert (draining.phase, actions, dict(draining.readable)) == (Phase.REVOKING, [], {})
+    _, actions = run(draining, BatchCompleted())
     assert actions == [Revoked(frozenset({A, B})), Join()]
 
 
-@pytest.mark.parametrize(("verdict", "kept_id"), [(Verdict.LOST, "m-1"), (Verdict.RESET, "")])
+@pytest.mark.parametrize(
+    ("action", "kept_id"), [(ErrorAction.RESET_GENERATION, "m-1"), (ErrorAction.RESET_MEMBER_ID, "")]
+)
 @pytest.mark.parametrize("busy", [frozenset(), frozenset({A})])
 def test_on_lost_nothing_is_waited_for_and_everything_is_lost(
-    verdict: Verdict, kept_id: str, busy: frozenset[TopicPartition]
+    action: ErrorAction, kept_id: str, busy: frozenset[TopicPartition]
 ) -> None:
-    after, actions = run(stable(A, B), BatchPlanned(busy), Refused(verdict, "why"))
+    after, actions = run(stable(A, B), BatchPlanned(busy), RequestFailed(action, "why"))
     assert actions == [Lost(frozenset({A, B}), "why"), Join()]
     assert (after.member_id, after.generation, dict(after.owned)) == (kept_id, -1, {})
 
 
 def test_lost_in_mid_drain_is_lost_not_revoked() -> None:
     draining, _ = run(stable(A, B), BatchPlanned(frozenset({B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A})))
-    after, actions = run(draining, Refused(Verdict.RESET, "why"))
+    after, actions = run(draining, RequestFailed(ErrorAction.RESET_MEMBER_ID, "why"))
     assert actions == [Lost(frozenset({A, B}), "why"), Join()]
-    assert run(after, BatchDone())[1] == []
+    assert run(after, BatchCompleted())[1] == []
 
 
 def test_the_id_the_coordinator_gives_is_joined_with() -> None:
-    after, actions = run(Membership(), Refused(Verdict.NAMED, "why", member_id="m-9"))
+    after, actions = run(Membership(), RequestFailed(ErrorAction.MEMBER_ID_REQUIRED, "why", member_id="m-9"))
     assert (after.member_id, actions) == ("m-9", [Join()])
 
 
 def test_a_heartbeat_that_failed_on_the_wire_keeps_membership_and_looks_for_the_coordinator() -> None:
     before = stable(A)
-    assert run(before, Refused(Verdict.REDISCOVER, "why")) == (before, [Pause(rediscover=True)])
+    assert run(before, RequestFailed(ErrorAction.REDISCOVER, "why")) == (before, [Pause(rediscover=True)])
 
 
-@pytest.mark.parametrize("verdict", [Verdict.RETRY, Verdict.REDISCOVER])
-def test_the_first_join_is_tried_again_while_the_coordinator_loads_or_moves(verdict: Verdict) -> None:
-    _, actions = run(Membership(), Refused(verdict, "why"))
-    assert actions == [Pause(rediscover=verdict is Verdict.REDISCOVER), Join()]
+@pytest.mark.parametrize("action", [ErrorAction.RETRY, ErrorAction.REDISCOVER])
+def test_the_first_join_is_tried_again_while_the_coordinator_loads_or_moves(action: ErrorAction) -> None:
+    _, actions = run(Membership(), RequestFailed(action, "why"))
+    assert actions == [Pause(rediscover=action is ErrorAction.REDISCOVER), Join()]
 
 
-@pytest.mark.parametrize("verdict", [Verdict.RETRY, Verdict.REDISCOVER])
-def test_a_sync_that_failed_on_the_wire_is_joined_anew_with_what_is_owned(verdict: Verdict) -> None:
+@pytest.mark.parametrize("action", [ErrorAction.RETRY, ErrorAction.REDISCOVER])
+def test_a_sync_that_failed_on_the_wire_is_joined_anew_with_what_is_owned(action: ErrorAction) -> None:
     syncing, _ = run(stable(A), REBALANCE, Joined("m-1", 8))
-    after, actions = run(syncing, Refused(verdict, "why"))
+    after, actions = run(syncing, RequestFailed(action, "why"))
     assert (after.phase, set(after.owned)) == (Phase.JOINING, {A})
-    assert actions == [Pause(rediscover=verdict is Verdict.REDISCOVER), Join()]
+    assert actions == [Pause(rediscover=action is ErrorAction.REDISCOVER), Join()]
 
 
 def test_close_does_not_wait_for_the_batch_in_flight() -> None:
@@ -159,7 +161,7 @@ def test_close_does_not_wait_for_the_batch_in_flight() -> None:
 
 def test_what_cannot_heal_fails_the_member_with_its_error_and_nothing_is_owned() -> None:
     error = GroupError("no", errno=30)
-    failed, actions = run(stable(A), Refused(Verdict.FATAL, "why", error=error))
+    failed, actions = run(stable(A), RequestFailed(ErrorAction.FATAL, "why", error=error))
     assert (failed.phase, failed.error, dict(failed.owned)) == (Phase.FAILED, error, {})
     assert actions == [Lost(frozenset({A}), "why")]
 
@@ -188,14 +190,14 @@ def test_a_member_without_an_answer_for_a_session_owns_nothing_and_joins_again_w
 
 
 def test_an_answer_keeps_the_session_for_as_long_as_it_says() -> None:
-    member, _ = run(kept_until(SESSION, A), Alive(7, SESSION + 10))
+    member, _ = run(kept_until(SESSION, A), SessionExtended(7, SESSION + 10))
     assert run(member, Tick(), at=SESSION + 9) == (member, [])
     assert run(member, Tick(), at=SESSION + 10)[1] == [Lost(frozenset({A}), SESSION_OVER), Join()]
 
 
 def test_an_answer_to_an_earlier_generation_keeps_nothing() -> None:
     member = kept_until(SESSION, A)
-    assert run(member, Alive(6, SESSION + 10)) == (member, [])
+    assert run(member, SessionExtended(6, SESSION + 10)) == (member, [])
 
 
 @pytest.mark.parametrize("phase", [(REBALANCE,), (REBALANCE, Joined("m-1", 8))], ids=["joining", "syncing"])
@@ -214,7 +216,7 @@ def test_a_session_ends_in_mid_drain_and_nothing_is_revoked_in_order() -> None:
         Joined("m-1", 8),
         Synced(frozenset({A}), SESSION),
     )
-    assert draining.phase is Phase.DRAINING
+    assert draining.phase is Phase.REVOKING
     assert run(draining, Tick(), at=SESSION)[1] == [Lost(frozenset({A, B}), SESSION_OVER), Join()]
 
 

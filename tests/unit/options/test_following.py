@@ -46,7 +46,7 @@ def test_an_option_alone_is_accepted_at_each_value_and_keeps_it(option: Option, 
     text = str(data.draw(st.integers(*NUMBERS[option.parse])))
     parsed = parse_options(GOOD | {option.name: text})
     assert getattr(parsed, option.field) == option.parse(text)
-    assert group_settings(parsed).drain_timeout > 0
+    assert group_settings(parsed).revocation_timeout > 0
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_group_source.errors import OptionError
-from spark_group_source.group.assignors import parse_assignors
+from spark_group_source.group.classic.assignors import parse_assignors
 from spark_group_source.options import values
 from spark_group_source.options.bounds import parse_end, parse_fallback, parse_or_latest, parse_start
 from spark_group_source.options.parsing import parse_options

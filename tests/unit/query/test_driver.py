@@ -16,7 +16,7 @@ from spark_group_source.group.commits import MARK
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.driver import Driver
-from spark_group_source.query.report import REPORT_INTERVAL
+from spark_group_source.query.query_log import REPORT_INTERVAL
 from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.settings import WireOptions
 from tests.drivers import drivers
@@ -160,7 +160,7 @@ def test_what_happened_to_the_membership_is_said_now_and_then_and_only_if_someth
         assert len(lines()) == 1
         now += REPORT_INTERVAL + 1
         driver.latest(following, None)
-    assert "group g: owns 2 partition(s), batches 1, offsets 10, joins 2, rebalances 1, handed over 0," in lines()[0]
+    assert "group g: owns 2 partition(s), batches 1, offsets 10, joins 2, rebalances 1, revoked 0," in lines()[0]
     assert "lost 0, commits 2, failed commits 0, last heartbeat" in lines()[0]
     assert "batches 2, offsets 11, " in lines()[1]
 

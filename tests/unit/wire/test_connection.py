@@ -18,8 +18,8 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, ProtocolError
 from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.interrupt import Interrupt, Interrupted
 from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wakeup import Interrupted, Wakeup
 
 LONG, SHORT = 90.0, 0.1
 OPTIONS = WireOptions((("127.0.0.1", 1),), "test", connect_timeout=2.0)
@@ -234,7 +234,7 @@ def test_an_interrupt_ends_a_pending_wait_and_leaves_the_answer_to_be_received(
     pair: tuple[Connection, socket.socket],
 ) -> None:
     connection, peer = pair
-    interrupt, later = Interrupt(), Interrupt()
+    interrupt, later = Wakeup(), Wakeup()
     connection.send(heartbeat(), Deadline.after(LONG))
     whole = framed(answer(1))
     peer.sendall(whole[:7])
@@ -252,7 +252,7 @@ def test_an_interrupt_ends_a_pending_wait_and_leaves_the_answer_to_be_received(
 
 def test_an_interrupt_that_was_set_before_ends_the_wait_at_once(pair: tuple[Connection, socket.socket]) -> None:
     connection, _ = pair
-    interrupt = Interrupt()
+    interrupt = Wakeup()
     interrupt.set()
     interrupt.set()
     connection.send(heartbeat(), Deadline.after(LONG))

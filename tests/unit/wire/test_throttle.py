@@ -17,9 +17,9 @@ from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.interrupt import Interrupt, Interrupted
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.throttle import LOG_EVERY, Throttle
+from spark_group_source.wire.wakeup import Interrupted, Wakeup
 from tests.unit.hand_clock import Hand
 
 LONG, SHORT = 90.0, 0.1
@@ -106,7 +106,7 @@ def test_an_interrupt_ends_the_wait_and_leaves_the_connection_as_it_was(
     fake: FakeKafka, connection: Connection
 ) -> None:
     throttled(fake, connection, LONG)
-    interrupt = Interrupt()
+    interrupt = Wakeup()
     ended = threading.Timer(0.05, interrupt.set)
     ended.start()
     with pytest.raises(Interrupted):

@@ -20,8 +20,8 @@ from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, D
 from spark_group_source.secret import Secret
 from spark_group_source.wire import tls
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.interrupt import Interrupt, Interrupted
 from spark_group_source.wire.settings import Tls, WireOptions
+from spark_group_source.wire.wakeup import Interrupted, Wakeup
 from tests.certificates import Authority
 
 LONG, SHORT = 90.0, 0.2
@@ -108,7 +108,7 @@ def test_a_connection_that_the_peer_closed_is_not_usable(pair: tuple[Connection,
 
 def test_an_answer_that_tls_has_read_already_is_not_waited_for(pair: tuple[Connection, ssl.SSLSocket]) -> None:
     connection, peer = pair
-    interrupt = Interrupt()
+    interrupt = Wakeup()
     for number in (1, 2):
         connection.send(heartbeat(), Deadline.after(LONG))
         peer.sendall(answer(number))
@@ -119,7 +119,7 @@ def test_an_answer_that_tls_has_read_already_is_not_waited_for(pair: tuple[Conne
 @pytest.mark.parametrize("part", [1, 5, 20])
 def test_an_interrupt_ends_the_wait_for_the_rest_of_a_tls_record(authority: Authority, part: int) -> None:
     connection, server, to_server, to_client, theirs = by_hand(authority)
-    interrupt, later = Interrupt(), Interrupt()
+    interrupt, later = Wakeup(), Wakeup()
     connection.send(heartbeat(), Deadline.after(LONG))
     to_server.write(theirs.recv(2**16))
     server.write(answer(1))
@@ -139,7 +139,7 @@ def test_an_interrupt_ends_the_wait_for_the_rest_of_a_tls_record(authority: Auth
 
 def test_a_part_of_a_tls_record_is_waited_for_until_the_deadline_only(authority: Authority) -> None:
     connection, _, _, _, theirs = by_hand(authority)
-    interrupt = Interrupt()
+    interrupt = Wakeup()
     connection.send(heartbeat(), Deadline.after(LONG))
     theirs.sendall(b"\x17\x03\x03")
     with pytest.raises(DeadlineExceeded):

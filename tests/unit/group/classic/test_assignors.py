@@ -1,0 +1,93 @@
+"""kafka.partition.assignment.strategy: what may be written there, and what is said of what may not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kafka.coordinator.assignors.abstract import RebalanceProtocol
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+
+from spark_group_source.errors import OptionError
+from spark_group_source.options.parsing import parse_options
+
+STRATEGY = "kafka.partition.assignment.strategy"
+GOOD = {"kafka.bootstrap.servers": "b1:9092", "kafka.group.id": "g", "subscribe": "t"}
+HERE = "tests.unit.group.classic.test_assignors"
+
+
+class Fails(RoundRobinPartitionAssignor):  # type: ignore[misc]
+    """Raises in whatever it is asked."""
+
+    name = "fails"
+
+    def _raise(self, *_: Any) -> Any:
+        raise KeyError("oops")
+
+    metadata = assign = on_assignment = _raise
+
+
+class Nameless(RoundRobinPartitionAssignor):  # type: ignore[misc]
+    name = ""
+
+
+class NeedsMore(RoundRobinPartitionAssignor):  # type: ignore[misc]
+    def __init__(self, more: object) -> None:
+        raise AssertionError("never made")
+
+
+class OnlyCooperative(RoundRobinPartitionAssignor):  # type: ignore[misc]
+    name = "only-cooperative"
+
+    def supported_protocols(self) -> list[RebalanceProtocol]:
+        return [RebalanceProtocol.COOPERATIVE]
+
+
+class NoAssignor:
+    name = "none"
+
+
+def parsed(text: str) -> tuple[str, ...]:
+    return parse_options(GOOD | {STRATEGY: text}).assignors
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("sticky", ("sticky",)),
+        (" Range , ROUNDROBIN,, range", ("range", "roundrobin")),
+        ("range,cooperative-sticky", ("range", "cooperative-sticky")),
+        ("org.apache.kafka.clients.consumer.RangeAssignor,roundrobin", ("range", "roundrobin")),
+        ("org.apache.kafka.clients.consumer.RoundRobinAssignor", ("roundrobin",)),
+        ("org.apache.kafka.clients.consumer.StickyAssignor", ("sticky",)),
+        ("org.apache.kafka.clients.consumer.CooperativeStickyAssignor", ("cooperative-sticky",)),
+        (f"{HERE}:OnlyCooperative, cooperative-sticky", (f"{HERE}:OnlyCooperative", "cooperative-sticky")),
+        (f"{HERE}:Fails", (f"{HERE}:Fails",)),
+    ],
+)
+def test_assignors_are_known_by_name_by_java_class_and_as_a_class_of_the_users_own(
+    text: str, names: tuple[str, ...]
+) -> None:
+    assert parsed(text) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (",", "one or more of range, roundrobin, sticky, cooperative-sticky, or module:Class"),
+        ("rang", "one or more of"),
+        ("org.example.OurAssignor", "module:Class"),
+        ("no_such_module:Assignor", "No module named"),
+        (f"{HERE}:Missing", "no Class 'Missing'"),
+        (f"{HERE}:NoAssignor", "subclass of kafka-python's AbstractPartitionAssignor"),
+        (f"{HERE}:NeedsMore", "without arguments"),
+        (f"{HERE}:Nameless", "a name to advertise"),
+        ("roundrobin,kafka.coordinator.assignors.roundrobin:RoundRobinPartitionAssignor", "different names"),
+        (f"range,{HERE}:OnlyCooperative", "only-cooperative cannot be eager"),
+    ],
+)
+def test_what_cannot_assign_is_refused_at_load_and_it_says_why(text: str, says: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        parsed(text)
+    assert f"'{STRATEGY}' is {text!r}" in str(refused.value)
+    assert says in str(refused.value)

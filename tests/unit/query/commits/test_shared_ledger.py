@@ -1,0 +1,31 @@
+"""What two threads share of a query's partitions: who looks for a start, and what becomes of it."""
+
+from __future__ import annotations
+
+from spark_group_source.group.state import Membership
+from spark_group_source.offsets import TopicPartition
+from spark_group_source.query.commits.shared_ledger import SharedLedger
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+BOTH = frozenset({A, B})
+OWNER = Membership(member_id="m", generation=3, owned={A: 3, B: 3})
+
+
+def test_the_start_of_a_partition_is_looked_for_by_one_thread_at_a_time() -> None:
+    ledger = SharedLedger()
+    ledger.partitions_assigned(BOTH)
+    with ledger.claimed(frozenset({A})) as first, ledger.claimed(BOTH) as second:
+        assert first.partitions == {A}
+        assert second.partitions == {B}
+        assert not ledger.unresolved(OWNER)
+    assert ledger.unresolved(OWNER) == BOTH, "nobody found one"
+
+
+def test_a_topic_made_anew_is_one_like_any_other_once_it_has_its_start() -> None:
+    ledger = SharedLedger()
+    ledger.partitions_assigned(BOTH)
+    ledger.start_over({"t"}, BOTH, {})
+    with ledger.claimed(BOTH) as claim:
+        assert ledger.logged(BOTH)[1] == BOTH
+        assert ledger.started(claim, {A: 2}, {}, {})
+    assert ledger.logged(BOTH)[1] == {B}

@@ -1,0 +1,36 @@
+"""How far a batch reads under a limit: the arithmetic of Spark's own source, as literal tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_group_source.offsets import TopicPartition
+from spark_group_source.query.planning.admission import admit
+
+
+def table(*sizes: int) -> dict[TopicPartition, int]:
+    return {TopicPartition("t", number): size for number, size in enumerate(sizes)}
+
+
+@pytest.mark.parametrize(
+    ("backlog", "limit", "taken"),
+    [
+        ((101, 11, 1), 10, (8, 1, 1)),
+        ((21, 11, 1), 20, (12, 6, 1)),
+        ((5, 5, 5, 5), 1, (1, 1, 1, 1)),
+        ((5, 0, 7), 100, (5, 0, 7)),
+        ((5, 0, 7), 12, (5, 0, 7)),
+        ((5, 0, 7), None, (5, 0, 7)),
+        ((10**17, 10**17), 10**18 - 1, (10**17, 10**17)),
+        ((), 5, ()),
+    ],
+)
+def test_a_limit_is_shared_by_backlog(backlog: tuple[int, ...], limit: int | None, taken: tuple[int, ...]) -> None:
+    assert admit(table(*[0] * len(backlog)), table(*backlog), limit) == table(*taken)
+
+
+def test_a_partition_whose_end_is_unknown_or_behind_stays_where_it_is() -> None:
+    positions = table(50, 50, 50)
+    ends = {TopicPartition("t", 0): 60, TopicPartition("t", 1): 5}
+    assert admit(positions, ends, None) == table(60, 50, 50)
+    assert admit(positions, ends, 4) == table(54, 50, 50)

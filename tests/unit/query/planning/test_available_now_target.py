@@ -1,0 +1,255 @@
+"""The end of an AvailableNow run, on a clock that is turned by hand."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_group_source.errors import BrokerUnavailable, DataLoss, DeadlineExceeded, GroupSourceError, TopicError
+from spark_group_source.group.commits import CommittedOffset
+from spark_group_source.group.error_actions import ErrorAction
+from spark_group_source.group.events import RequestFailed
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.subscription import Subscription
+from spark_group_source.offsets import TopicPartition
+from spark_group_source.query.planning import available_now_target as run_target
+from spark_group_source.query.planning.available_now_target import AvailableNowTarget
+from spark_group_source.wire.metadata import Metadata, Topic
+
+A, B, NEW = (TopicPartition("t", number) for number in range(3))
+SETTINGS = GroupSettings("g", Subscription(("t",)), session_timeout=40.0, rebalance_timeout=60.0)
+
+
+class World:
+    """The cluster, the group and the time of one test."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.logs = {A: (0, 10), B: (3, 3)}
+        self.offsets: dict[TopicPartition, int] = {}
+        self.refused: RequestFailed | None = None
+        self.trouble: GroupSourceError | None = None
+        self.missing: set[TopicPartition] = set()
+        self.silent: set[TopicPartition] = set()
+        self.topic_error = 0
+        self.looks = 0
+
+    def clock(self) -> float:
+        return self.now
+
+    def metadata(self, *_: Any) -> Metadata:
+        self.looks += 1
+        partitions = {} if self.topic_error else {tp.partition: 1 for tp in self.logs}
+        return Metadata({}, {"t": Topic("t", "id", partitions, error=self.topic_error)})
+
+    def committed(
+        self, partitions: Iterable[TopicPartition], _: Any
+    ) -> dict[TopicPartition, CommittedOffset] | RequestFailed:
+        return self.refused or {tp: CommittedOffset(self.offsets[tp]) for tp in partitions if tp in self.offsets}
+
+    def list_offsets(
+        self, _: Any, wanted: Mapping[TopicPartition, int], missing: set[TopicPartition], **__: Any
+    ) -> dict[TopicPartition, int]:
+        if self.trouble is not None and wanted:
+            raise self.trouble
+        missing |= self.missing & wanted.keys()
+        told = wanted.keys() - self.missing - self.silent
+        return {tp: self.logs[tp][2 + wanted[tp] if wanted[tp] == -2 else 1] for tp in told}
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def pause_with(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], None]) -> None:
+    # For this module alone: a thread that an earlier test left behind may be pausing as well.
+    monkeypatch.setattr(run_target, "time", SimpleNamespace(sleep=sleep))
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World()
+    monkeypatch.setattr(run_target, "list_offsets", made.list_offsets)
+    pause_with(monkeypatch, made.sleep)
+    return made
+
+
+def make(world: World, fail_on_data_loss: bool = True) -> AvailableNowTarget:
+    return AvailableNowTarget(world, world, SETTINGS, False, fail_on_data_loss, world.clock)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def target(world: World) -> AvailableNowTarget:
+    made = make(world)
+    made.freeze()
+    return made
+
+
+def test_the_target_is_what_the_log_held_when_it_was_frozen_first(world: World, target: AvailableNowTarget) -> None:
+    world.logs = {A: (0, 50), B: (3, 60), NEW: (0, 70)}
+    target.freeze()
+    assert target.cap({A: 50, B: 60, NEW: 70}) == {A: 10, B: 3, NEW: 0}
+
+
+@pytest.mark.parametrize("trouble", ["no leader", "unknown partition", "topic error", "unknown topic", "no broker"])
+def test_trouble_that_heals_while_the_target_is_frozen_is_outlived_and_nothing_left_out(
+    world: World, trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.silent = {A} if trouble == "no leader" else set()
+    world.missing = {A} if trouble == "unknown partition" else set()
+    world.topic_error = {"topic error": 5, "unknown topic": 3}.get(trouble, 0)
+    world.trouble = BrokerUnavailable("No broker.") if trouble == "no broker" else None
+
+    def heal(seconds: float) -> None:
+        world.now += seconds
+        world.silent, world.missing, world.topic_error, world.trouble = set(), set(), 0, None
+
+    pause_with(monkeypatch, heal)
+    target = make(world)
+    target.freeze()
+    assert target.cap({A: 50, B: 60}) == {A: 10, B: 3}
+
+
+def test_a_target_that_cannot_be_seen_is_tried_for_a_bounded_time(world: World) -> None:
+    world.silent = {A}
+    with pytest.raises(BrokerUnavailable, match="tells the end of t-0"):
+        make(world).freeze()
+    assert world.looks > 10
+    assert run_target.FREEZE_TIMEOUT - 2 < world.now <= run_target.FREEZE_TIMEOUT
+
+
+def test_a_topic_that_may_not_be_read_is_said_at_once(world: World) -> None:
+    world.topic_error = 29
+    with pytest.raises(TopicError, match="'t'.*29"):
+        make(world).freeze()
+    assert world.now == 0.0
+
+
+@pytest.mark.parametrize("what", ["t-0", "t"])
+def test_what_was_deleted_before_the_target_was_frozen_is_data_loss_or_left_out(
+    world: World, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.missing, world.topic_error = ({A}, 0) if what == "t-0" else (set(), 3)
+    with pytest.raises(DataLoss, match=f"{what} does not exist any more"):
+        make(world).freeze()
+    target = make(world, fail_on_data_loss=False)
+    target.freeze()
+    assert f"{what} does not exist any more" in caplog.text
+    assert target.cap({A: 50, B: 60}) == ({A: 0, B: 3} if what == "t-0" else {A: 0, B: 0})
+
+
+def test_a_partition_deleted_during_the_run_is_an_error_that_names_it(world: World, target: AvailableNowTarget) -> None:
+    assert not target.reached()
+    world.missing = {A}
+    with pytest.raises(DataLoss, match="t-0 does not exist any more.*failOnDataLoss"):
+        target.reached()
+
+
+def test_a_partition_deleted_during_the_run_is_dropped_with_a_warning_where_loss_is_accepted(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = make(world, fail_on_data_loss=False)
+    target.freeze()
+    assert not target.reached()
+    world.missing = {A}
+    assert target.reached()
+    assert "t-0 does not exist any more" in caplog.text
+    assert target.cap({A: 50}) == {A: 0}, "one made anew is not of this run"
+
+
+def test_a_partition_whose_leader_tells_nothing_is_waited_for(world: World, target: AvailableNowTarget) -> None:
+    world.offsets = {B: 3}
+    world.silent = {A}
+    assert not target.reached()
+    world.now = 100.1
+    with pytest.raises(DeadlineExceeded, match="t-0 at no commit of 10"):
+        target.reached()
+
+
+def test_it_is_reached_when_every_partition_with_records_is_committed(world: World, target: AvailableNowTarget) -> None:
+    assert not target.reached()
+    world.offsets = {A: 9}
+    assert not target.reached()
+    world.offsets = {A: 10}
+    assert target.reached(), "B holds nothing and may have no commit"
+
+
+def test_what_was_reached_once_stays_reached(world: World, target: AvailableNowTarget) -> None:
+    world.offsets = {A: 10}
+    assert target.reached()
+    world.offsets = {}
+    assert target.reached()
+
+
+def test_a_commit_beyond_the_target_reaches_it(world: World, target: AvailableNowTarget) -> None:
+    world.offsets = {A: 99}
+    assert target.reached()
+
+
+def test_it_is_waited_for_as_long_as_there_is_progress(world: World, target: AvailableNowTarget) -> None:
+    for offset in range(1, 10):
+        world.now += 99.0
+        world.offsets = {A: offset}
+        assert not target.reached()
+
+
+def test_without_progress_a_session_and_a_hand_over_are_waited_for_and_no_longer(
+    world: World, target: AvailableNowTarget
+) -> None:
+    world.offsets = {A: 4}
+    assert not target.reached()
+    world.now = 100.0
+    assert not target.reached()
+    world.now = 100.1
+    with pytest.raises(DeadlineExceeded, match="'g'.*100 s: t-0 at 4 of 10.*does not commit"):
+        target.reached()
+
+
+@pytest.mark.parametrize("blind", ["group", "logs"])
+def test_looks_that_fail_count_as_no_progress(world: World, target: AvailableNowTarget, blind: str) -> None:
+    if blind == "group":
+        world.refused = RequestFailed(ErrorAction.REDISCOVER, "moved")
+    else:
+        world.trouble = BrokerUnavailable("No broker.")
+    assert not target.reached()
+    world.now = 100.1
+    with pytest.raises(DeadlineExceeded, match="of 10"):
+        target.reached()
+
+
+def test_trouble_that_cannot_heal_ends_the_run(world: World, target: AvailableNowTarget) -> None:
+    world.trouble = DataLoss("Gone.")
+    with pytest.raises(DataLoss):
+        target.reached()
+
+
+def test_a_run_that_waits_says_soon_for_what_and_once_how_it_may_wait_for_itself(
+    world: World, target: AvailableNowTarget, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.offsets = {A: 4}
+    with caplog.at_level(logging.INFO):
+        while world.now < 2 * run_target.SAY_EVERY + 2:
+            target.reached()
+            target.wait()
+            if world.now < run_target.SAY_EVERY:
+                assert "waits for other members" not in caplog.text
+    assert caplog.text.count("the run waits for other members: t-0 at 4 of 10") == 2
+    assert caplog.text.count("give each read one of its own") == 1
+
+
+def test_pauses_grow_while_nothing_moves_and_begin_anew_when_it_does(
+    world: World, target: AvailableNowTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    pause_with(monkeypatch, slept.append)
+    target.reached()
+    for _ in range(5):
+        target.wait()
+    assert slept == [0.1, 0.2, 0.4, 0.8, 1.0]
+    world.offsets = {A: 4}
+    target.reached()
+    target.wait()
+    assert slept[-1] == 0.1

@@ -1,0 +1,154 @@
+"""How often the leaders are asked where their logs end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import BrokerUnavailable, DataLoss
+from spark_group_source.offsets import TopicPartition
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.wire import wire_options
+from spark_group_source.query.planning import end_offsets as log_ends
+from spark_group_source.query.planning.end_offsets import EndOffsets
+from spark_group_source.testing.fake import FakeKafka
+from spark_group_source.wire.cluster import Cluster
+from tests.unit.hand_clock import Hand
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeKafka]:
+    with FakeKafka() as running:
+        yield running
+
+
+@pytest.fixture
+def ends(fake: FakeKafka, hand: Hand) -> Iterator[EndOffsets]:
+    given = {"kafka.bootstrap.servers": fake.bootstrap_servers, "kafka.group.id": "g", "subscribe": "t"}
+    options = parse_options(given)
+    cluster = Cluster(wire_options(options, "test"))
+    yield EndOffsets(cluster, options, hand)
+    cluster.close()
+
+
+def partitions(fake: FakeKafka, count: int) -> dict[TopicPartition, int]:
+    """Positions at the beginning of that many partitions, which are empty."""
+    fake.create_topic("t", count)
+    return {TopicPartition("t", number): 0 for number in range(count)}
+
+
+@pytest.mark.parametrize(
+    ("count", "idle_s", "least", "most"),
+    [(2, 0.0, 13, 30), (2, 60.0, 9, 10.5), (100, 60.0, 9, 10.5), (1000, 60.0, 1.8, 2.3), (1000, 5.0, 4, 10)],
+)
+def test_leaders_are_asked_less_often_the_longer_nothing_comes_and_the_more_partitions_there_are(
+    fake: FakeKafka, ends: EndOffsets, hand: Hand, count: int, idle_s: float, least: float, most: float
+) -> None:
+    positions = partitions(fake, count)
+    ends.of(positions)
+    hand.now += idle_s
+    before, began = len(fake.requests), hand.now
+    while hand.now - began < 4.99:
+        ends.of(positions)
+        hand.now += 0.01
+    assert least <= sum(api == "ListOffsets" for api, _, _ in fake.requests[before:]) / 5 <= most
+
+
+def test_soon_after_something_came_there_is_the_next_look_however_many_partitions(
+    fake: FakeKafka, ends: EndOffsets, hand: Hand
+) -> None:
+    positions = partitions(fake, 1000)
+    ends.of(positions)
+    began = hand.now
+    fake.produce("t", ["x"], partition=7)
+    assert ends.of(positions)[TopicPartition("t", 7)] == 1
+    assert hand.now - began < 0.03
+
+
+def test_a_partition_without_a_leader_takes_little_time_from_the_others_and_is_seen_seconds_after_its_return(
+    fake: FakeKafka, ends: EndOffsets, hand: Hand
+) -> None:
+    positions = partitions(fake, 2)
+    ends.of(positions)
+    fake.logs["t"][0].leader = None
+    ends._cluster.forget(["t"])
+    before, began, stalled = len(fake.requests), hand.now, 0.0
+    while hand.now - began < 60.0:
+        fake.produce("t", ["x"], partition=1)
+        asked_at = hand.now
+        while ends.of({A: 0, B: fake.logs["t"][1].end - 1})[B] < fake.logs["t"][1].end:
+            hand.now += 0.01
+        stalled += max(0.0, hand.now - asked_at - 0.1)
+    assert stalled < 15.0
+    assert sum(api == "Metadata" for api, _, _ in fake.requests[before:]) < 120
+    fake.logs["t"][0].leader = 1
+    fake.produce("t", ["x"], partition=0)
+    came_at = hand.now
+    while ends.of(positions)[A] < 1:
+        hand.now += 0.01
+    assert hand.now - came_at < 10.0
+
+
+def test_a_partition_that_is_deleted_while_it_has_no_leader_is_missing(
+    fake: FakeKafka, ends: EndOffsets, hand: Hand
+) -> None:
+    positions = partitions(fake, 2)
+    fake.logs["t"][0].leader = None
+    assert ends.of(positions) == {B: 0}
+    del fake.logs["t"][0]
+    until(hand, lambda: raises(lambda: ends.of(positions)), 10.0)
+
+
+def test_a_partition_that_has_a_leader_again_is_seen_also_while_the_others_have_none(
+    fake: FakeKafka, ends: EndOffsets, hand: Hand
+) -> None:
+    positions = partitions(fake, 2)
+    fake.logs["t"][0].leader = None
+    assert ends.of(positions) == {B: 0}
+    fake.logs["t"][0].leader, fake.logs["t"][1].leader = 1, None
+    ends._cluster.forget(["t"])
+    until(hand, lambda: A in ends.of(positions), 10.0)
+
+
+def test_a_leader_that_hangs_takes_a_quarter_of_the_time_at_most_after_the_first_look(
+    ends: EndOffsets, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hung = True
+    looks: list[float] = []
+
+    def list_offsets(_: Any, wanted: Mapping[TopicPartition, int], *, deadline: Deadline, **__: Any) -> Any:
+        if A not in wanted or not hung:
+            return dict.fromkeys(wanted, 7)
+        looks.append(deadline.remaining())
+        hand.now = deadline.at
+        if B not in wanted:
+            raise BrokerUnavailable("It hangs.")
+        return {B: 7}
+
+    monkeypatch.setattr(log_ends, "list_offsets", list_offsets)
+    assert ends.of({A: 0, B: 0}) == {B: 7}
+    until(hand, lambda: ends.of({A: 0, B: 0}) != {B: 7} or hand.now > 300.0, 400.0)
+    assert looks[:5] == [10.0, 1.0, 2.0, 4.0, 8.0]
+    assert sum(looks[1:]) < 300.0 * 0.26
+    hung = False
+    until(hand, lambda: A in ends.of({A: 0, B: 0}), 31.0)
+
+
+def until(hand: Hand, condition: Callable[[], bool], seconds: float) -> None:
+    began = hand.now
+    while not condition():
+        assert hand.now - began < seconds
+        hand.now += 0.01
+
+
+def raises(look: Callable[[], object]) -> bool:
+    try:
+        look()
+    except DataLoss:
+        return True
+    return False

@@ -1,0 +1,236 @@
+"""A log that was truncated and grew again is data loss, which only the leader epochs of its records tell."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from spark_group_source.errors import DataLoss
+from spark_group_source.group.commits import MARK
+from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
+from spark_group_source.query.planning import end_offsets, leader_epochs, topic_ids
+from spark_group_source.query.planning.leader_epochs import PositionEpochs
+from spark_group_source.testing.fake import FakeKafka, Fault
+from tests.unit.query.planning.test_data_loss import MARKER, Query, create, fill, of, queries_closed
+
+HARMED = TopicPartition("harmed", 0)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(end_offsets, "CUT_PAUSE", 0.01)
+    monkeypatch.setattr(topic_ids, "GONE_PAUSE", 0.01)
+    monkeypatch.setattr(leader_epochs, "RETRY_PAUSE", 0.01)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeKafka]:
+    """Two topics of one partition and five records."""
+    with FakeKafka(brokers=2) as running, queries_closed():
+        create(running, "harmed", 5)
+        create(running, "other", 5)
+        yield running
+
+
+def query(fake: FakeKafka, logged: BatchOffset | None = None, available_now: bool = False, **more: Any) -> Query:
+    return Query(fake, logged or BatchOffset(), available_now, **{"subscribe": "harmed,other"} | more)
+
+
+def replace(fake: FakeKafka, end: int = 2, until: int = 9) -> None:
+    """An unclean leader is elected that had the records before ``end``, and gets others up to ``until``."""
+    fake.elect("harmed", end=end, leader=2)
+    fill(fake, "harmed", 0, until - end)
+
+
+def read_all(fake: FakeKafka, **more: Any) -> Query:
+    """A query that has read and committed what there is."""
+    found = query(fake, **more).until({*of("harmed", 0, 0, 5), MARKER_BEFORE})
+    found.rows.clear()
+    return found
+
+
+MARKER_BEFORE = ("other", 0, 4)
+HOW = ["running", "restarted", "restarted without a commit", "available now", "with a new checkpoint"]
+
+
+def after(harm: Callable[[FakeKafka], None], fake: FakeKafka, how: str, **more: Any) -> Query:
+    """A query that had read everything when the harm was done, with one more record to read elsewhere."""
+    reading = read_all(fake, **more)
+    if how != "running":
+        reading.close()
+    if how == "restarted without a commit":
+        fake.group("g").offsets.clear()
+    harm(fake)
+    fill(fake, "other", 0, 1)
+    if how == "running":
+        return reading
+    return query(fake, None if "new" in how else reading.end, how == "available now", **more)
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("until", [4, 5, 9], ids=["shorter", "as long", "longer"])
+def test_a_log_that_was_truncated_and_grew_again_is_data_loss(fake: FakeKafka, how: str, until: int) -> None:
+    says = (
+        r"log of harmed-0 was truncated at offset 2, before offset 5 .*\(leader epoch 0 then, 1 now\)"
+        r".*failOnDataLoss to false to go on at offset 2"
+    )
+    with pytest.raises(DataLoss, match=says):
+        after(lambda fake: replace(fake, until=until), fake, how).until({("nothing", 0, 0)})
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_where_data_loss_is_accepted_all_new_records_are_read_once(
+    fake: FakeKafka, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = [MARKER, *of("harmed", 0, 2, 9)]
+    with caplog.at_level(logging.WARNING):
+        found = after(replace, fake, how, failOnDataLoss="false").until(set(expected))
+    assert sorted(found.rows) == sorted(expected)
+    assert "it goes on at offset 2, as failOnDataLoss is false" in caplog.text
+    assert fake.group("g").offsets["harmed", 0] == (9, MARK)
+    assert fake.group("g").epochs["harmed", 0] == 1
+    found.close()
+    # What was accepted is no loss for the next run.
+    fill(fake, "harmed", 0, 1)
+    assert query(fake, found.end).until({("harmed", 0, 9)}).rows == of("harmed", 0, 9, 10)
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_an_election_that_loses_nothing_is_none(fake: FakeKafka, how: str) -> None:
+    def harm(fake: FakeKafka) -> None:
+        replace(fake, end=5, until=7)
+
+    expected = [MARKER, *of("harmed", 0, 5, 7)]
+    found = after(harm, fake, how).until(set(expected))
+    assert sorted(found.rows) == sorted(expected)
+    assert fake.group("g").epochs["harmed", 0] == 1
+
+
+def test_leaders_are_asked_once_for_each_change_and_never_while_there_is_none(fake: FakeKafka) -> None:
+    reading = read_all(fake)
+    for _ in range(20):
+        reading.step()
+    assert not fake.asked("OffsetForLeaderEpoch")
+    fake.elect("harmed")
+    fake.elect("other")
+    for _ in range(20):
+        reading.step()
+    # Both partitions are led by the same broker.
+    assert fake.asked("OffsetForLeaderEpoch") == 1
+
+
+def test_records_replaced_twice_are_found_from_the_checkpoint_of_before(fake: FakeKafka) -> None:
+    reading = read_all(fake)
+    reading.close()
+    replace(fake, end=4)
+    replace(fake, end=3)
+    with pytest.raises(DataLoss, match=r"truncated at offset 3, before offset 5 .*\(leader epoch 0 then, 2 now\)"):
+        query(fake, reading.end).until({MARKER})
+
+
+def test_a_batch_planned_before_and_replayed_after_the_election_is_data_loss_or_read_up_to_it(fake: FakeKafka) -> None:
+    with query(fake) as planning:
+        batch = planning.driver.latest(planning.end, None)
+    replace(fake)
+    with (
+        query(fake, batch) as failing,
+        pytest.raises(DataLoss, match=r"\[2, 5\) of harmed-0.*truncated at offset 2"),
+    ):
+        failing.read(batch)
+    with query(fake, batch, failOnDataLoss="false") as reading:
+        reading.read(batch)
+        assert [row for row in reading.rows if row[0] == "harmed"] == of("harmed", 0, 0, 2)
+        reading.rows.clear()
+        assert reading.until({("harmed", 0, 8)}).rows == of("harmed", 0, 2, 9)
+
+
+def test_a_checkpoint_and_commits_without_epochs_are_read_as_before(fake: FakeKafka) -> None:
+    reading = read_all(fake)
+    reading.close()
+    old = BatchOffset.of(
+        OffsetRange(*each.tp, each.start, each.end, each.topic_id) for each in reading.end.ranges.values()
+    )
+    fake.commit("g", {("harmed", 0): 5, ("other", 0): 5}, MARK)
+    replace(fake)
+    found = query(fake, old).until({("harmed", 0, 8)})
+    assert found.rows == of("harmed", 0, 5, 9)
+    assert found.end.ranges[HARMED].epoch == 1
+
+
+def test_a_rewind_behind_the_cut_is_read_from_there(fake: FakeKafka) -> None:
+    read_all(fake).close()
+    replace(fake)
+    fake.commit("g", {("harmed", 0): 1})
+    fill(fake, "other", 0, 1)
+    assert sorted(query(fake).until({("harmed", 0, 8)}).rows) == [*of("harmed", 0, 1, 9), MARKER]
+
+
+def test_a_partition_whose_leader_does_not_tell_waits_and_the_others_are_read(fake: FakeKafka) -> None:
+    reading = read_all(fake)
+    fake.elect("harmed", leader=2)
+    fill(fake, "harmed", 0, 3)
+    fill(fake, "other", 0, 1)
+    fake.next("OffsetForLeaderEpoch", Fault(error=74), times=10_000)
+    reading.until({MARKER})
+    assert reading.rows == [MARKER]
+    fake.clear_faults()
+    reading.until(set(of("harmed", 0, 5, 8)))
+    assert reading.rows == [MARKER, *of("harmed", 0, 5, 8)]
+
+
+def test_a_leader_older_than_the_position_is_not_read_from_until_it_is_believed(
+    fake: FakeKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        fake.elect("harmed")
+    reading = read_all(fake)
+    assert reading.end.ranges[HARMED].epoch == 3
+    reading.close()
+    fake.logs["harmed"][0].epochs = [(1, 0)]
+    fill(fake, "harmed", 0, 2)
+    fill(fake, "other", 0, 1)
+    waiting = query(fake, reading.end, failOnDataLoss="false").until({MARKER})
+    assert waiting.rows == [MARKER]
+    assert "harmed-0 is not read while its leader has epoch 1, older than epoch 3 before" in caplog.text
+    waiting.close()
+    monkeypatch.setattr(leader_epochs, "OLDER_PATIENCE", 0.05)
+    with (
+        query(fake, reading.end) as failing,
+        pytest.raises(DataLoss, match="The leader of harmed-0 has epoch 1, older than epoch 3 under which.* offset 5"),
+    ):
+        failing.until({("harmed", 0, 6)})
+    found = query(fake, waiting.end, failOnDataLoss="false").until(set(of("harmed", 0, 5, 7)))
+    assert found.rows == of("harmed", 0, 5, 7)
+
+
+def test_a_topic_made_anew_has_epochs_of_its_own(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leader_epochs, "OLDER_PATIENCE", float("inf"))
+    for _ in range(3):
+        fake.elect("harmed")
+    reading = read_all(fake, failOnDataLoss="false")
+    fake.delete_topic("harmed")
+    create(fake, "harmed", 9)
+    assert reading.until({("harmed", 0, 8)}).rows == of("harmed", 0, 0, 9)
+    assert reading.end.ranges[HARMED].epoch == 0
+
+
+def test_the_group_and_the_epoch_of_each_end_are_logged(fake: FakeKafka) -> None:
+    fake.elect("harmed")
+    reading = read_all(fake)
+    assert reading.end.group == "g"
+    assert {tp.topic: each.epoch for tp, each in reading.end.ranges.items()} == {"harmed": 1, "other": 0}
+    # Also of partitions that the batch does not read.
+    fill(fake, "other", 0, 1)
+    assert reading.until({MARKER}).end.ranges[HARMED].epoch == 1
+
+
+def test_an_epoch_that_the_other_thread_has_set_since_stays() -> None:
+    epochs = PositionEpochs()
+    epochs.logged(BatchOffset.of([OffsetRange("harmed", 0, 0, 5, "id", 4)]))
+    before = epochs.of([HARMED])
+    epochs.started({HARMED: 5}, {})
+    epochs.confirmed(before, {HARMED: 2})
+    assert epochs.of([HARMED]) == {HARMED: 4}

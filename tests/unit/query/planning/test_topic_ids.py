@@ -1,0 +1,60 @@
+"""Which incarnation of a topic a query takes for the one that it reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.wire import wire_options
+from spark_group_source.query.planning.topic_ids import TopicIds
+from spark_group_source.testing.fake import FakeKafka, Fault
+from spark_group_source.wire.cluster import Cluster
+from tests.unit.hand_clock import Hand
+
+
+def test_the_id_of_a_topic_that_was_not_read_before_is_asked_for_and_kept(hand: Hand) -> None:
+    with FakeKafka() as fake:
+        fake.create_topic("t", 1)
+        given = {"kafka.bootstrap.servers": fake.bootstrap_servers, "kafka.group.id": "g", "subscribe": "t"}
+        cluster = Cluster(wire_options(parse_options(given), "test"))
+        ids = TopicIds(cluster, 300.0, hand, "g")
+        try:
+            assert not ids.made_anew({"t"})  # what is told here is old when the topic comes to be read
+            fake.delete_topic("t")
+            fake.create_topic("t", 1)
+            read = ids.of({"t"})
+            assert read == {"t": str(fake.ids["t"])}
+            fake.delete_topic("t")
+            fake.create_topic("t", 1)
+            cluster.forget({"t"})
+            assert ids.of({"t"}) == read
+        finally:
+            cluster.close()
+
+
+def test_a_topic_that_one_broker_never_knows_is_not_gone(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_group_source.query.planning.topic_ids.GONE_PAUSE", 0.0)
+
+    def unknown(answer: Any) -> None:
+        for topic in answer.topics:
+            topic.error_code, topic.partitions = 3, []
+
+    with FakeKafka(brokers=2) as fake:
+        fake.create_topic("t", 1)
+        given = {"kafka.bootstrap.servers": fake.bootstrap_servers, "kafka.group.id": "g", "subscribe": "t"}
+        cluster = Cluster(wire_options(parse_options(given), "test"))
+        ids = TopicIds(cluster, 300.0, hand, "g")
+        try:
+            fake.next("Metadata", Fault(edit=unknown, broker=1), times=1000)
+            for _ in range(20):  # whichever broker is asked first
+                cluster.close()
+                cluster.forget({"t"})
+                assert ids.gone({"t"}) == set()
+            fake.clear_faults()
+            fake.delete_topic("t")
+            cluster.forget({"t"})
+            assert ids.gone({"t"}) == {"t"}
+        finally:
+            cluster.close()

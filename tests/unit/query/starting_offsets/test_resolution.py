@@ -1,0 +1,141 @@
+"""Choices of where to start and end become offsets: what is asked of the logs, and what is said of those that do not
+fit."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import pytest
+
+from spark_group_source.errors import DataLoss, OptionError
+from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition
+from spark_group_source.options.bounds import AtTime, Earliest, Exact, Latest, Place, StartAt
+from spark_group_source.query.starting_offsets.resolution import check_names, resolve
+
+A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+LOGS = {A: (10, 20), B: (0, 5)}
+
+
+class Leaders:
+    """Logs whose offset n has the time 100 * n; ``silent`` partitions tell nothing."""
+
+    def __init__(self, logs: Mapping[TopicPartition, tuple[int, int]] = LOGS, silent: tuple[object, ...] = ()) -> None:
+        self.logs = dict(logs)
+        self.silent = silent
+
+    def __call__(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return {tp: self._at(*self.logs[tp], at) for tp, at in wanted.items() if tp not in self.silent}
+
+    def _at(self, begin: int, end: int, at: int) -> int:
+        if at in (EARLIEST, LATEST):
+            return begin if at == EARLIEST else end
+        offset = max(begin, -(-at // 100))
+        return offset if offset < end else -1
+
+
+@pytest.mark.parametrize(
+    ("at", "offsets"),
+    [
+        (Earliest(), {A: 10, B: 0}),
+        (Latest(), {A: 20, B: 5}),
+        (Exact({A: 13, B: Latest()}, "x"), {A: 13, B: 5}),
+        (Exact({A: Earliest(), B: 2}, "x"), {A: 10, B: 2}),
+        (Exact({A: 10, B: 5}, "x"), {A: 10, B: 5}),
+        (AtTime(350, "x", or_latest=False), {A: 10, B: 4}),
+        (AtTime({A: 1200, B: 0}, "x", or_latest=False), {A: 12, B: 0}),
+        (AtTime(1200, "x", or_latest=True), {A: 12, B: 5}),
+        (AtTime(9999, "x", or_latest=True), {A: 20, B: 5}),
+    ],
+)
+def test_choices_become_offsets(at: Place, offsets: dict[TopicPartition, int]) -> None:
+    assert resolve(at, [A, B], Leaders(), fail_on_data_loss=True) == offsets
+
+
+def test_only_the_partitions_asked_for_are_looked_up() -> None:
+    given: dict[TopicPartition, int | Earliest | Latest] = {A: 99, B: 2}
+    assert resolve(Exact(given, "x"), [B], Leaders(), fail_on_data_loss=True) == {B: 2}
+
+
+@pytest.mark.parametrize(
+    "at", [Earliest(), Exact({A: 13, B: 2}, "x"), AtTime(350, "x", True), AtTime({A: 350, B: 350}, "x", False)]
+)
+def test_what_no_leader_tells_is_left_out(at: Place) -> None:
+    assert resolve(at, [A, B], Leaders(silent=(A,)), fail_on_data_loss=True).keys() == {B}
+
+
+def test_a_partition_whose_end_is_not_told_is_left_out_where_it_is_needed() -> None:
+    leaders = Leaders()
+
+    def ask(wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return {tp: at for tp, at in leaders(wanted).items() if tp != A or wanted[tp] != LATEST}
+
+    assert resolve(AtTime(9999, "x", or_latest=True), [A, B], ask, fail_on_data_loss=True) == {B: 5}
+    assert resolve(Exact({A: 13, B: 2}, "x"), [A, B], ask, fail_on_data_loss=True) == {B: 2}
+
+
+@pytest.mark.parametrize(("wanted", "nearest"), [(9, 10), (0, 10), (21, 20)])
+def test_an_offset_that_is_not_in_the_log_is_an_error_with_the_range_or_the_nearest_with_a_warning(
+    wanted: int, nearest: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    at = Exact({A: wanted, B: 5}, "startingOffsets")
+    with pytest.raises(DataLoss) as lost:
+        resolve(at, [A, B], Leaders(), fail_on_data_loss=True)
+    what = f"Option 'startingOffsets' says offset {wanted} for t-0, whose log holds [10, 20)."
+    assert what in str(lost.value)
+    assert "failOnDataLoss" in str(lost.value)
+    with caplog.at_level(logging.WARNING):
+        assert resolve(at, [A, B], Leaders(), fail_on_data_loss=False) == {A: nearest, B: 5}
+    assert what in caplog.text
+
+
+def test_a_time_that_no_record_is_as_late_as_is_an_error_that_names_partitions_and_strategy() -> None:
+    with pytest.raises(OptionError) as refused:
+        resolve(AtTime(700, "startingTimestamp", or_latest=False), [A, B], Leaders(), fail_on_data_loss=True)
+    assert "No record of t-1 is as late as option 'startingTimestamp' says (700)." in str(refused.value)
+    assert "'startingOffsetsByTimestampStrategy'" in str(refused.value)
+
+
+def test_a_record_written_between_the_two_lookups_is_not_passed_over() -> None:
+    leaders = Leaders()
+
+    def ask(wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        found = leaders(wanted)
+        leaders.logs[B] = (0, leaders.logs[B][1] + 1)
+        return found
+
+    # The record at offset 5 has time 500, too early; the one at offset 6 is as late, and comes after the lookup.
+    assert resolve(AtTime(600, "x", or_latest=True), [B], ask, fail_on_data_loss=True) == {B: 5}
+
+
+@pytest.mark.parametrize(
+    ("at", "says", "write"),
+    [
+        (Exact({A: 7}, "startingOffsets"), ["missing: t-1."], '{"t":{"0":7,"1":-2}}'),
+        (
+            Exact({A: 7, B: Latest(), C: 1}, "startingOffsets"),
+            ["too much", "u-0."],
+            '{"t":{"0":7,"1":-1}}',
+        ),
+        (
+            Exact({A: 7, C: 1}, "endingOffsets"),
+            ["missing: t-1;", "u-0."],
+            '{"t":{"0":7,"1":-1}}',
+        ),
+        (AtTime({B: 8, C: 3}, "endingOffsetsByTimestamp", True), ["missing: t-0;", "u-0."], '{"t":{"0":3,"1":8}}'),
+    ],
+)
+def test_a_choice_by_partition_must_name_exactly_those_there_are_and_the_error_shows_how(
+    at: StartAt, says: list[str], write: str
+) -> None:
+    with pytest.raises(OptionError) as refused:
+        check_names(at, {A, B})
+    for each in (*says, write, "must name exactly"):
+        assert each in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "at", [Earliest(), Latest(), AtTime(3, "x", False), Exact({A: 1, B: 2}, "x"), AtTime({B: 1, A: 2}, "x", True)]
+)
+def test_a_choice_that_fits_the_partitions_is_taken(at: StartAt) -> None:
+    check_names(at, {A, B})

@@ -1,0 +1,772 @@
+"""Positions and commits where two threads meet: what one does while the other waits for an answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, GroupError, GroupSourceError
+from spark_group_source.group.commits import MARK, STARTING, CommittedOffset
+from spark_group_source.group.error_actions import ErrorAction
+from spark_group_source.group.events import RequestFailed
+from spark_group_source.group.group_offsets import CommitAnswer
+from spark_group_source.group.state import Membership
+from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.query.assigned_partitions import AssignedPartitions
+from spark_group_source.query.kafka_clients import KafkaClients
+from spark_group_source.query.starting_offsets.rebalance_callback import ByTopic
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+BOTH = frozenset({A, B})
+OWNER = Membership(member_id="m", generation=3, owned={A: 3, B: 3})
+
+
+class Hand:
+    """A clock that is turned by hand."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Group:
+    """A coordinator that answers from a dictionary; ``meanwhile`` happens while it is asked."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[TopicPartition, CommittedOffset] = {}
+        self.commits: list[dict[TopicPartition, int]] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+        self.refused: RequestFailed | None = None
+        self.errors: dict[TopicPartition, int] = {}
+        self.waits: list[float] = []
+
+    def committed(self, partitions: Iterable[TopicPartition], deadline: Deadline) -> Any:
+        self.waits.append(deadline.remaining())
+        found = {tp: self.offsets[tp] for tp in partitions if tp in self.offsets}
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        return self.refused or found
+
+    def commit(
+        self, me: Membership, offsets: Mapping[TopicPartition, int], metadata: str, deadline: Deadline, epochs: Any
+    ) -> CommitAnswer:
+        self.waits.append(deadline.remaining())
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        if self.refused:
+            return CommitAnswer({}, {}, self.refused)
+        taken = {tp: offset for tp, offset in offsets.items() if tp not in self.errors}
+        self.commits.append(dict(taken))
+        self.offsets |= {tp: CommittedOffset(offset, metadata) for tp, offset in taken.items()}
+        return CommitAnswer(taken, {tp: errno for tp, errno in self.errors.items() if tp in offsets})
+
+
+@pytest.fixture
+def logs(monkeypatch: pytest.MonkeyPatch) -> dict[TopicPartition, tuple[int, int]]:
+    """(Beginning, end) of each log, whose offset n has the time 100 * n; one that is taken out has no leader."""
+    found = {A: (2, 10), B: (0, 5)}
+
+    def offset(begin: int, end: int, at: int) -> int:
+        if at < 0:
+            return begin if at == -2 else end
+        return max(begin, at // 100) if at // 100 < end else -1
+
+    def offsets(cluster: Any, wanted: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, int]:
+        return {tp: offset(*found[tp], at) for tp, at in wanted.items() if tp in found}
+
+    monkeypatch.setattr("spark_group_source.query.starting_offsets.resolver.list_offsets", offsets)
+    return found
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group()
+
+
+@pytest.fixture
+def access(group: Group) -> KafkaClients:
+    return KafkaClients(None, group)  # type: ignore[arg-type]
+
+
+def make(
+    access: KafkaClients, logged: Mapping[TopicPartition, int] | None = None, /, **options: str
+) -> AssignedPartitions:
+    given = {"kafka.bootstrap.servers": "h:1", "kafka.group.id": "g", "subscribe": "t", "startingOffsets": "earliest"}
+    share = AssignedPartitions(parse_options(given | options), access)
+    ranges = [OffsetRange(*tp, end, end) for tp, end in (logged or {}).items()]
+    share.restore(BatchOffset.of(ranges), BOTH, access)
+    return share
+
+
+def read(share: AssignedPartitions, ends: Mapping[TopicPartition, int]) -> None:
+    """A batch up to these ends, planned and completed."""
+    share.ledger.planned(ends, {})
+    share.ledger.completed(ends)
+
+
+def test_what_is_gained_is_committed_at_once_where_it_starts(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    group.offsets[B] = CommittedOffset(4, MARK)
+    share = make(access)
+    share.partitions_assigned(BOTH, OWNER)
+    assert share.ledger.positions(OWNER) == {A: 2, B: 4}
+    assert group.commits == [{A: 2}]
+
+
+@pytest.mark.parametrize(
+    ("given", "starts"),
+    [
+        ({"startingOffsets": '{"t":{"0":5,"1":-1}}'}, {A: 5, B: 5}),
+        ({"startingOffsets": '{"t":{"0":-2,"1":3}}'}, {A: 2, B: 3}),
+        ({"startingOffsetsByTimestamp": '{"t":{"0":0,"1":400}}', "startingOffsets": "latest"}, {A: 2, B: 4}),
+        ({"startingTimestamp": "300", "startingOffsets": "latest"}, {A: 3, B: 3}),
+        ({"startingTimestamp": "700", "startingOffsetsByTimestampStrategy": "latest"}, {A: 7, B: 5}),
+    ],
+)
+def test_offsets_and_times_are_for_partitions_without_a_committed_offset(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], given: dict[str, str], starts: Any
+) -> None:
+    share = make(access, **given)
+    share.partitions_assigned(BOTH, OWNER)
+    assert share.ledger.positions(OWNER) == starts
+    assert group.commits == [starts]
+    group.offsets = {A: CommittedOffset(9, MARK)}
+    share = make(access, **given)
+    share.partitions_assigned(BOTH, OWNER)
+    assert share.ledger.positions(OWNER) == {A: 9, B: starts[B]}
+    share = make(access, **given, resetOffsetsOnStart="true")
+    share.partitions_assigned(BOTH, OWNER)
+    assert share.ledger.positions(OWNER) == starts
+
+
+@pytest.mark.parametrize(
+    ("fallback", "starts"),
+    [
+        ({}, {A: 10, B: 5}),
+        ({"startingOffsetsFallback": "latest"}, {A: 10, B: 5}),
+        ({"startingOffsetsFallback": "earliest"}, {A: 2, B: 0}),
+    ],
+)
+def test_committed_starts_at_its_fallback_where_there_is_no_commit(
+    access: KafkaClients, logs: dict[TopicPartition, tuple[int, int]], fallback: dict[str, str], starts: Any
+) -> None:
+    share = make(access, startingOffsets="committed", **fallback)
+    share.partitions_assigned(BOTH, OWNER)
+    assert share.ledger.positions(OWNER) == starts
+
+
+def test_a_partition_added_while_the_query_runs_starts_at_its_beginning_whatever_offsets_are_given(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access, startingOffsets='{"t":{"0":5}}')
+    share.restore(BatchOffset(), frozenset({A}), access)
+    share.partitions_assigned(BOTH, OWNER)
+    assert share.ledger.positions(OWNER) == {A: 5, B: 0}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"startingOffsets": '{"t":{"0":1,"1":0}}'}, r"offset 1 for t-0, whose log holds \[2, 10\)"),
+        ({"startingOffsets": '{"t":{"0":11,"1":0}}'}, r"offset 11 for t-0, whose log holds \[2, 10\)"),
+        ({"startingTimestamp": "700"}, "No record of t-1 is as late as option 'startingTimestamp' says"),
+    ],
+)
+def test_a_start_that_the_log_does_not_have_ends_the_query_and_commits_nothing(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], given: dict[str, str], says: str
+) -> None:
+    with pytest.raises(GroupSourceError, match=says):
+        make(access, **given).partitions_assigned(BOTH, OWNER)
+    assert not group.commits
+
+
+def test_an_offset_that_the_log_does_not_have_is_not_looked_at_where_the_group_has_a_commit(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    group.offsets = {A: CommittedOffset(9, MARK)}
+    share = make(access, startingOffsets='{"t":{"0":1,"1":0}}')
+    share.partitions_assigned(BOTH, OWNER)
+    assert share.ledger.positions(OWNER) == {A: 9, B: 0}
+
+
+def test_the_nearest_offset_is_the_start_where_data_loss_is_accepted(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access, startingOffsets='{"t":{"0":1,"1":9}}', failOnDataLoss="false")
+    share.partitions_assigned(BOTH, OWNER)
+    assert share.ledger.positions(OWNER) == {A: 2, B: 5}
+
+
+def test_a_position_found_while_its_partition_was_taken_away_is_not_kept(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access)
+    group.refused = RequestFailed(ErrorAction.RETRY, "why")
+    share.partitions_assigned(BOTH, OWNER)
+    group.refused = None
+    group.offsets = {A: CommittedOffset(3, MARK), B: CommittedOffset(3, MARK)}
+    group.meanwhile = lambda: share.lost(frozenset({A}), "the session ended")
+    # The query's thread looks for what the member's could not find, and the member is told of a loss meanwhile.
+    share.resolve(BOTH, OWNER, access)
+    assert A not in share.ledger.positions(OWNER)
+    group.offsets[A] = CommittedOffset(9, MARK)
+    share.partitions_assigned(BOTH, OWNER)
+    assert share.ledger.positions(OWNER) == {A: 9, B: 3}
+    assert not group.commits
+
+
+def test_what_was_taken_away_before_its_start_is_looked_for_keeps_no_position(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access)
+    group.refused = RequestFailed(ErrorAction.RETRY, "why")
+    share.partitions_assigned(BOTH, OWNER)
+    group.refused = None
+    group.offsets = {A: CommittedOffset(3, MARK), B: CommittedOffset(3, MARK)}
+    unresolved = share.ledger.unresolved(OWNER)
+    share.lost(frozenset({A}), "the session ended")
+    share.resolve(unresolved, OWNER, access)
+    group.offsets[A] = CommittedOffset(9, MARK)  # its next owner has read on
+    share.partitions_assigned(frozenset({A}), OWNER)
+    assert share.ledger.positions(OWNER) == {A: 9, B: 3}
+    assert not group.commits
+
+
+def test_what_was_logged_of_a_topic_made_anew_is_forgotten_also_of_partitions_that_others_own(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access, {A: 100, B: 100})
+    mine = replace(OWNER, owned={A: 3})
+    share.partitions_assigned(frozenset({A}), mine)
+    share.start_over({"t"}, mine, access)
+    group.offsets[B] = CommittedOffset(4, MARK)  # the other one has read so far of the new topic
+    share.partitions_assigned(frozenset({B}), OWNER)
+    assert share.ledger.positions(OWNER) == {A: 2, B: 4}
+
+
+@pytest.mark.parametrize(
+    ("silent", "took", "pause"), [((B,), 5.0, 20.0), ((B,), 14.0, 30.0), ((B,), 0.0, 1.0), ((A, B), 5.0, 1.0)]
+)
+def test_starts_that_no_leader_tells_are_looked_for_less_often_the_longer_it_keeps_others_from_being_read(
+    access: KafkaClients,
+    group: Group,
+    logs: dict[TopicPartition, tuple[int, int]],
+    silent: tuple[TopicPartition, ...],
+    took: float,
+    pause: float,
+) -> None:
+    share, hand = make(access), Hand()
+    share._retry._clock = share._clock = hand
+    told = {tp: logs.pop(tp) for tp in silent}
+    group.meanwhile = lambda: setattr(hand, "now", took)
+    share.partitions_assigned(BOTH, OWNER)
+    logs |= told
+    hand.now += pause - 0.5
+    share.mend(OWNER, access)
+    assert share.ledger.unresolved(OWNER) == set(silent)
+    hand.now += 0.5
+    share.mend(OWNER, access)
+    assert not share.ledger.unresolved(OWNER)
+
+
+def test_a_commit_that_failed_does_not_wait_for_starts_that_no_leader_tells(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share, hand = make(access), Hand()
+    share._retry._clock = share._clock = hand
+    logs.pop(B)
+    share.partitions_assigned(BOTH, OWNER)
+    read(share, {A: 6})
+    group.refused = RequestFailed(ErrorAction.RETRY, "why")
+    group.meanwhile = lambda: setattr(hand, "now", 5.0)
+    share.resolve(frozenset({B}), OWNER, access)
+    group.refused = None
+    hand.now += 1.0
+    share.mend(OWNER, access)
+    assert group.offsets[A].offset == 6
+
+
+@pytest.mark.parametrize("told", ["one", "none"])
+def test_a_partition_of_a_topic_made_anew_whose_beginning_is_told_later_starts_there_and_not_at_the_old_commit(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], told: str
+) -> None:
+    share = make(access, {A: 100, B: 100})
+    group.offsets = {A: CommittedOffset(100, MARK), B: CommittedOffset(100, MARK)}
+    share.partitions_assigned(BOTH, OWNER)
+    silent = {tp: logs.pop(tp) for tp in ((A,) if told == "one" else (A, B))}
+    share.start_over({"t"}, OWNER, access)
+    assert share.ledger.unresolved(OWNER) == silent.keys()
+    logs |= silent
+    share.resolve(share.ledger.unresolved(OWNER), OWNER, access)
+    assert share.ledger.positions(OWNER) == {A: 2, B: 0}
+    assert {tp: each.offset for tp, each in group.offsets.items()} == {A: 2, B: 0}
+    # Lost, read further by another one and regained: that one's commit is of the new topic.
+    share.lost(frozenset({A}), "why")
+    group.offsets[A] = CommittedOffset(7, MARK)
+    share.partitions_assigned(frozenset({A}), OWNER)
+    assert share.ledger.positions(OWNER)[A] == 7
+
+
+def test_a_partition_lost_before_the_beginning_of_its_new_topic_was_told_goes_on_at_the_next_owners_commit(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access)
+    share.partitions_assigned(BOTH, OWNER)
+    logs.pop(A)
+    share.start_over({"t"}, OWNER, access)
+    share.lost(frozenset({A}), "why")
+    group.offsets[A] = CommittedOffset(7, MARK)
+    share.partitions_assigned(frozenset({A}), OWNER)
+    assert share.ledger.positions(OWNER)[A] == 7
+
+
+def test_a_topic_made_anew_whose_leaders_do_not_answer_does_not_kill_the_query(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share = make(access)
+    share.partitions_assigned(BOTH, OWNER)
+
+    def nobody(*_: Any, **__: Any) -> Any:
+        raise BrokerUnavailable("No broker.")
+
+    monkeypatch.setattr("spark_group_source.query.starting_offsets.resolver.list_offsets", nobody)
+    share.start_over({"t"}, OWNER, access)
+    assert share.ledger.unresolved(OWNER) == BOTH
+
+
+def test_what_is_looked_for_by_one_thread_is_not_looked_for_by_the_other(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access)
+    seen: list[Any] = []
+    group.meanwhile = lambda: seen.append(share.ledger.unresolved(OWNER))
+    share.partitions_assigned(BOTH, OWNER)
+    assert seen == [frozenset()]
+    assert share.ledger.unresolved(OWNER) == frozenset()
+
+
+def test_partitions_whose_start_is_not_told_stay_unresolved_and_the_others_are_read(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    gone = logs.pop(A)
+    share = make(access)
+    share.partitions_assigned(BOTH, OWNER)
+    assert share.ledger.positions(OWNER) == {B: 0}
+    assert share.ledger.unresolved(OWNER) == {A}
+    logs[A] = gone
+    share.resolve(share.ledger.unresolved(OWNER), OWNER, access)
+    assert share.ledger.positions(OWNER) == {A: 2, B: 0}
+
+
+@pytest.mark.parametrize("action", [ErrorAction.RETRY, ErrorAction.REDISCOVER])
+def test_offsets_that_cannot_be_had_now_leave_everything_unresolved(
+    access: KafkaClients, group: Group, action: ErrorAction
+) -> None:
+    group.refused = RequestFailed(action, "why")
+    share = make(access)
+    share.partitions_assigned(BOTH, OWNER)
+    assert share.ledger.unresolved(OWNER) == BOTH
+
+
+def test_a_group_that_may_not_be_read_is_fatal(access: KafkaClients, group: Group) -> None:
+    group.refused = RequestFailed(ErrorAction.FATAL, "why", error=GroupError("no", errno=30))
+    with pytest.raises(GroupSourceError, match="no"):
+        make(access).partitions_assigned(BOTH, OWNER)
+
+
+@pytest.mark.parametrize("error", [GroupError("no", errno=29), GroupError("no", errno=30), AuthenticationFailed("no")])
+def test_a_commit_that_will_never_be_allowed_is_fatal(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], error: GroupSourceError
+) -> None:
+    share = make(access)
+    share.partitions_assigned(BOTH, OWNER)
+    read(share, {A: 6})
+    group.refused = RequestFailed(ErrorAction.FATAL, "why", error=error)
+    with pytest.raises(type(error), match="no"):
+        share.committer.commit(OWNER, access)
+
+
+def test_only_what_is_owned_in_the_snapshot_is_committed(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access)
+    share.partitions_assigned(BOTH, OWNER)
+    read(share, {A: 6, B: 5})
+    assert share.committer.commit(replace(OWNER, owned={B: 3}), access)
+    assert group.commits[-1] == {B: 5}
+
+
+def test_what_is_revoked_while_its_commit_is_under_way_is_not_noted_as_committed(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access)
+    share.partitions_assigned(BOTH, OWNER)
+    read(share, {A: 6})
+    group.meanwhile = lambda: share.revoked(frozenset({A}), frozenset())
+    share.committer.commit(OWNER, access)
+    # Another owner has read on, and an operator has gone back after that.
+    group.offsets[A] = CommittedOffset(3)
+    share.partitions_assigned(frozenset({A}), OWNER)
+    assert share.ledger.positions(OWNER)[A] == 3
+    assert group.commits[-1] == {A: 6}
+
+
+def test_a_refused_commit_is_counted_and_stays_uncommitted(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access)
+    share.partitions_assigned(BOTH, OWNER)
+    read(share, {A: 6})
+    group.refused = RequestFailed(ErrorAction.RESET_GENERATION, "22")
+    assert not share.committer.commit(OWNER, access)
+    assert (share.ledger.uncommitted(), share.counters.failed_commits) == (frozenset({A}), 1)
+    group.refused = None
+    assert share.committer.commit(OWNER, access)
+    assert not share.ledger.uncommitted()
+
+
+def test_a_partition_that_cannot_be_committed_does_not_hold_up_its_hand_over(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access)
+    share.partitions_assigned(BOTH, OWNER)
+    read(share, {A: 6, B: 5})
+    group.errors = {A: 3}
+    assert share.committer.commit(OWNER, access)
+    assert group.offsets[B].offset == 5
+    assert not share.ledger.uncommitted()
+
+
+def test_reset_applies_to_the_first_share_of_a_new_checkpoint_only(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    group.offsets = {A: CommittedOffset(8), B: CommittedOffset(4)}
+    share = make(access, resetOffsetsOnStart="true")
+    share.partitions_assigned(frozenset({A}), OWNER)
+    share.partitions_assigned(frozenset({B}), OWNER)
+    assert share.ledger.positions(OWNER) == {A: 2, B: 4}
+    assert group.commits == [{A: 2}]
+
+
+def test_a_reset_partition_whose_leader_was_silent_is_reset_later(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    group.offsets = {A: CommittedOffset(8), B: CommittedOffset(4)}
+    share = make(access, resetOffsetsOnStart="true")
+    silent = logs.pop(B)
+    share.partitions_assigned(BOTH, OWNER)
+    assert share.ledger.positions(OWNER) == {A: 2}
+    logs[B] = silent
+    share.resolve(frozenset({B}), OWNER, access)
+    assert share.ledger.positions(OWNER) == {A: 2, B: 0}
+
+
+def test_a_query_that_died_before_its_reset_was_logged_is_not_reset_again(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    given = {"resetOffsetsOnStart": "true", "startingOffsets": "latest"}
+    make(access, **given).partitions_assigned(BOTH, OWNER)
+    assert {tp: each.offset for tp, each in group.offsets.items()} == {A: 10, B: 5}
+    logs[A], logs[B] = (2, 30), (0, 25)
+    again = make(access, **given)
+    again.partitions_assigned(BOTH, OWNER)
+    assert again.ledger.positions(OWNER) == {A: 10, B: 5}
+
+
+def test_a_reset_that_was_neither_committed_nor_logged_is_made_again(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    group.offsets = {A: CommittedOffset(8), B: CommittedOffset(4)}
+    share = make(access, resetOffsetsOnStart="true")
+    commits_fail(share, group, lambda: share.partitions_assigned(BOTH, OWNER))
+    share.lost(BOTH, "test")
+    share.partitions_assigned(BOTH, OWNER)
+    assert share.ledger.positions(OWNER) == {A: 2, B: 0}
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["committed", "logged"])
+def test_a_partition_that_was_reset_once_goes_on_where_its_next_owner_stopped(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], committed: bool
+) -> None:
+    group.offsets = {A: CommittedOffset(8), B: CommittedOffset(4)}
+    share = make(access, resetOffsetsOnStart="true")
+    if committed:
+        share.partitions_assigned(BOTH, OWNER)
+    else:
+        commits_fail(share, group, lambda: share.partitions_assigned(BOTH, OWNER))
+        share.ledger.planned({A: 5}, {A: 2, B: 0})
+    share.revoked(BOTH, frozenset())
+    group.offsets = {A: CommittedOffset(9, MARK), B: CommittedOffset(5, MARK)}
+    share.partitions_assigned(BOTH, OWNER)
+    assert share.ledger.positions(OWNER) == {A: 9, B: 5}
+
+
+def test_the_mark_of_a_reset_goes_when_a_batch_is_logged_also_after_a_crash(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    group.offsets = {A: CommittedOffset(10, STARTING), B: CommittedOffset(4, STARTING)}
+    share = make(access, {A: 10}, resetOffsetsOnStart="true")
+    share.partitions_assigned(BOTH, OWNER)
+    assert group.offsets == {A: CommittedOffset(10, MARK), B: CommittedOffset(4, STARTING)}
+    share.ledger.batch_logged(BOTH)
+    share.committer.commit(OWNER, access)
+    assert group.offsets == {A: CommittedOffset(10, MARK), B: CommittedOffset(4, MARK)}
+
+
+def test_what_is_reset_is_the_first_share_also_after_a_crash_before_any_of_it_has_started(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    group.offsets = {A: CommittedOffset(8), B: CommittedOffset(4)}
+    share = make(access, resetOffsetsOnStart="true")
+    share.restore(BatchOffset({}, "g", {A: None, B: None}, frozenset({A})), BOTH, access)
+    share.partitions_assigned(frozenset({B}), OWNER)
+    share.partitions_assigned(frozenset({A}), OWNER)
+    assert share.ledger.positions(OWNER) == {A: 2, B: 4}
+
+
+def test_a_new_checkpoint_is_reset_once_the_last_one_has_logged_its_reset(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    given = {"resetOffsetsOnStart": "true", "startingOffsets": "latest"}
+    first = make(access, **given)
+    first.partitions_assigned(BOTH, OWNER)
+    first.ledger.batch_logged(BOTH)
+    first.committer.commit(OWNER, access)
+    assert {each.metadata for each in group.offsets.values()} == {MARK}
+    logs[A], logs[B] = (2, 30), (0, 25)
+    again = make(access, **given)
+    again.partitions_assigned(BOTH, OWNER)
+    assert again.ledger.positions(OWNER) == {A: 30, B: 25}
+
+
+def test_what_latest_means_is_decided_when_the_query_starts_and_kept_by_its_checkpoint(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access, startingOffsets="latest")
+    logs[A], logs[B] = (2, 30), (0, 25)
+    share.partitions_assigned(frozenset({A}), OWNER)
+    assert share.ledger.positions(OWNER) == {A: 10}
+    first = share.ledger.first_start().without({A})
+    assert first.offsets == {B: 5}
+    restarted = make(access, startingOffsets="latest")
+    logged = BatchOffset({A: OffsetRange(*A, 10, 10)}, "g", first.offsets)
+    restarted.restore(BatchOffset.from_json(logged.as_json()), BOTH, access)
+    restarted.partitions_assigned(BOTH, OWNER)
+    assert restarted.ledger.positions(OWNER) == {A: 10, B: 5}
+
+
+def commits_fail(share: AssignedPartitions, group: Group, call: Callable[[], None]) -> None:
+    """What ``call`` commits is refused."""
+    group.meanwhile = lambda: setattr(group, "meanwhile", refuse)
+
+    def refuse() -> None:
+        group.refused = RequestFailed(ErrorAction.RETRY, "test")
+
+    call()
+    assert share.ledger.uncommitted()
+    group.refused = None
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["when the query started", "later"])
+def test_a_start_that_was_decided_is_kept_where_its_partition_is_taken_away_before_it_is_committed(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], told: bool
+) -> None:
+    silent = {} if told else dict(logs)
+    for tp in silent:
+        del logs[tp]
+    share = make(access, startingOffsets="latest")
+    logs |= silent
+    commits_fail(share, group, lambda: share.partitions_assigned(BOTH, OWNER))
+    share.lost(BOTH, "test")
+    logs[A], logs[B] = (2, 30), (0, 25)
+    share.partitions_assigned(BOTH, OWNER)
+    assert share.ledger.positions(OWNER) == {A: 10, B: 5}
+
+
+def test_what_a_batch_without_rows_has_logged_is_where_a_partition_without_a_commit_goes_on(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access, startingOffsets="latest")
+    commits_fail(share, group, lambda: share.partitions_assigned(BOTH, OWNER))
+    share.ledger.planned({}, share.ledger.positions(OWNER))
+    share.lost(BOTH, "test")
+    logs[A], logs[B] = (2, 30), (0, 25)
+    share.partitions_assigned(BOTH, OWNER)
+    assert share.ledger.positions(OWNER) == {A: 10, B: 5}
+
+
+def test_a_batch_that_others_have_read_meanwhile_is_warned_of_with_its_ranges_when_it_is_replayed(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    group.offsets = {A: CommittedOffset(7, MARK), B: CommittedOffset(0, MARK)}
+    share = make(access)
+    logged = BatchOffset.of([OffsetRange(*A, 3, 9), OffsetRange(*B, 0, 4)], "g")
+    share.restore(logged, BOTH, access, replayed=True)
+    share.partitions_assigned(BOTH, OWNER)
+    assert "was read by others since it was logged: t-0 [3, 7). Rows" in caplog.text
+    share.lost(BOTH, "why")
+    share.partitions_assigned(BOTH, OWNER)
+    assert caplog.text.count("was read by others") == 1, "what this query has committed since is its own"
+    assert share.ledger.positions(OWNER) == {A: 9, B: 4}
+
+
+def test_an_old_checkpoint_is_warned_of_where_the_group_has_committed_nothing_of_it(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    make(access, {A: 9}).partitions_assigned(BOTH, OWNER)
+    assert "the checkpoint does not name its group" in caplog.text
+
+
+def test_a_commit_waits_no_longer_than_its_timeout_for_one_that_is_under_way(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access, None, **{"groupCommit.timeoutMs": "10"})
+    seen: list[bool] = []
+    other = threading.Thread(target=lambda: seen.append(share.committer.commit(OWNER, access)))
+
+    def meanwhile() -> None:
+        other.start()
+        other.join(90.0)
+
+    share.partitions_assigned(BOTH, OWNER)
+    read(share, {A: 6})
+    group.meanwhile = meanwhile
+    assert share.committer.commit(OWNER, access)
+    assert seen == [False]
+    assert group.offsets[A].offset == 6
+
+
+@pytest.mark.parametrize("session", [6.0, 45.0])
+def test_finding_and_committing_a_start_on_the_members_thread_leaves_half_a_session_to_heartbeat(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], session: float
+) -> None:
+    share = make(
+        access, None, **{"kafka.session.timeout.ms": f"{session * 1000:.0f}", "kafka.heartbeat.interval.ms": "1000"}
+    )
+    share.partitions_assigned(BOTH, OWNER, Deadline.after(session / 2))
+    assert len(group.waits) == 2
+    assert max(group.waits) <= session / 2, "both have the one deadline"
+
+
+def test_a_start_is_not_committed_behind_a_commit_that_takes_longer_than_the_session_allows(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access, None, **{"kafka.session.timeout.ms": "30", "kafka.heartbeat.interval.ms": "10"})
+    share.partitions_assigned(frozenset({A}), OWNER)
+    group.commits.clear()
+    read(share, {A: 6})
+    # This would wait for ever, as it is on the same thread.
+    group.meanwhile = lambda: share.partitions_assigned(frozenset({B}), OWNER, Deadline.after(0.015))
+    assert share.committer.commit(OWNER, access)
+    assert group.commits == [{A: 6}]
+    share.committer.commit(OWNER, access)
+    assert group.commits == [{A: 6}, {B: 0}]
+
+
+def test_what_was_not_found_or_committed_when_it_was_gained_is_tried_again_at_heartbeats_until_it_is(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share, hand = make(access), Hand()
+    share._retry._clock = hand
+    group.refused = RequestFailed(ErrorAction.RETRY, "why")
+    share.partitions_assigned(BOTH, OWNER)
+    share.heard(OWNER)
+    assert share.ledger.unresolved(OWNER) == BOTH
+    group.refused = None
+    group.errors = {}
+    tries = len(group.waits)
+    share.heard(OWNER)
+    assert len(group.waits) == tries, "not before the retry interval"
+    hand.now += 1.0
+    share.heard(OWNER)
+    assert group.commits == [{A: 2, B: 0}]
+    assert max(group.waits) <= 45.0 / 2
+    tries = len(group.waits)
+    hand.now += 1.0
+    share.heard(OWNER)
+    assert len(group.waits) == tries, "nothing is left to be done"
+
+
+def test_a_start_that_was_found_and_not_committed_is_committed_at_a_heartbeat(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share, hand = make(access), Hand()
+    share._retry._clock = hand
+
+    def refuse() -> None:
+        group.meanwhile = lambda: setattr(group, "refused", RequestFailed(ErrorAction.RETRY, "why"))
+
+    group.meanwhile = refuse
+    share.partitions_assigned(BOTH, OWNER)
+    assert (share.ledger.unresolved(OWNER), group.commits) == (frozenset(), [])
+    group.refused = None
+    hand.now += 1.0
+    share.heard(OWNER)
+    assert group.commits == [{A: 2, B: 0}]
+
+
+def to_three(stood: ByTopic, starts: ByTopic) -> ByTopic:
+    return {"t": {0: 3}}
+
+
+def test_a_start_that_the_users_function_has_moved_back_is_committed(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    group.offsets = {A: CommittedOffset(9, MARK), B: CommittedOffset(4, MARK)}
+    share = make(access, rebalanceCallback=f"{__name__}:to_three")
+    share.partitions_assigned(BOTH, OWNER)
+    assert share.ledger.positions(OWNER) == {A: 3, B: 4}
+    assert group.commits == [{A: 3}]
+
+
+def test_the_commit_of_a_batch_is_left_to_the_query(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share = make(access)
+    share.partitions_assigned(BOTH, OWNER)
+    read(share, {A: 6})
+    tries = len(group.waits)
+    share.heard(OWNER)
+    assert len(group.waits) == tries
+
+
+def test_a_commit_that_has_failed_is_tried_again_when_its_interval_is_over(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share, hand = make(access), Hand()
+    share._retry._clock = hand
+    share.partitions_assigned(BOTH, OWNER)
+    read(share, {A: 6})
+    group.refused = RequestFailed(ErrorAction.RETRY, "why")
+    share.committer.commit(OWNER, access)
+    group.refused = None
+    share.mend(OWNER, access)
+    assert group.offsets[A].offset == 2
+    hand.now += 1.0
+    share.mend(OWNER, access)
+    assert group.offsets[A].offset == 6
+
+
+def test_a_try_that_took_long_is_repeated_an_interval_after_it_ended(
+    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    share, hand = make(access), Hand()
+    share._retry._clock = hand
+    told = logs.pop(B)
+    share.partitions_assigned(BOTH, OWNER)
+    group.meanwhile = lambda: setattr(hand, "now", 5.0)
+    share.mend(OWNER, access)
+    logs[B] = told
+    share.mend(OWNER, access)
+    assert share.ledger.unresolved(OWNER) == {B}
+    hand.now += 1.0
+    share.mend(OWNER, access)
+    assert not share.ledger.unresolved(OWNER)

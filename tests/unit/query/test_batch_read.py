@@ -1,0 +1,229 @@
+"""What a bounded read covers, planned on a fake Kafka."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from spark_group_source.clock import Clock, monotonic
+from spark_group_source.errors import DataLoss, DeadlineExceeded, GroupError, GroupSourceError, OptionError, TopicError
+from spark_group_source.offsets import OffsetRange
+from spark_group_source.options.modes import check_bounded
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.query import batch_read
+from spark_group_source.query.batch_read import plan
+from spark_group_source.query.starting_offsets import topic_validator
+from spark_group_source.testing.fake import FakeKafka, Fault
+from spark_group_source.wire.settings import WireOptions
+from tests.unit.hand_clock import Hand
+
+GROUP = "g"
+LOOKS = {"ApiVersions", "Metadata", "ListOffsets", "FindCoordinator", "OffsetFetch"}
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeKafka]:
+    """A topic of three partitions: offsets [2, 6) at times 0, 100, ... 500; [0, 3) at times 0, 100, 200; empty."""
+    with FakeKafka(brokers=2) as running:
+        running.create_topic("t", partitions=3)
+        for partition, count in ((0, 6), (1, 3)):
+            for number in range(count):
+                running.produce("t", [str(number)], partition, timestamp=100 * number)
+        running.truncate("t", 0, 2)
+        yield running
+
+
+def planned(fake: FakeKafka, clock: Clock = monotonic, /, **given: str) -> dict[str, tuple[int, int]]:
+    """Start and end of each partition, by its name."""
+    options = {"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribe": "t"}
+    if given.get("startingOffsets") == "committed":
+        options["kafka.group.id"] = GROUP
+    parsed = parse_options(options | given)
+    check_bounded(parsed)
+    wire = WireOptions(parsed.bootstrap_servers, "test", retry_backoff=0.05, retry_backoff_max=0.1)
+    return {str(each.tp): (each.start, each.end) for each in plan(parsed, wire, clock)}
+
+
+def offsets(first: int, second: int, third: int, topic: str = "t") -> str:
+    return f'{{"{topic}":{{"0":{first},"1":{second},"2":{third}}}}}'
+
+
+@pytest.mark.parametrize(
+    ("given", "ranges"),
+    [
+        ({}, [(2, 6), (0, 3), (0, 0)]),
+        ({"startingOffsets": "earliest", "endingOffsets": "latest"}, [(2, 6), (0, 3), (0, 0)]),
+        ({"startingOffsets": offsets(4, -2, 0), "endingOffsets": offsets(5, -1, 0)}, [(4, 5), (0, 3), (0, 0)]),
+        ({"startingOffsets": offsets(6, 3, 0)}, [(6, 6), (3, 3), (0, 0)]),
+        (
+            {"startingTimestamp": "150", "startingOffsetsByTimestampStrategy": "latest", "endingTimestamp": "250"},
+            [(2, 3), (2, 3), (0, 0)],
+        ),
+        (
+            {
+                "startingOffsetsByTimestamp": offsets(400, 0, 0),
+                "startingOffsetsByTimestampStrategy": "latest",
+                "endingOffsetsByTimestamp": offsets(500, 100, 0),
+            },
+            [(4, 5), (0, 1), (0, 0)],
+        ),
+        ({"endingTimestamp": "9999"}, [(2, 6), (0, 3), (0, 0)]),
+        (
+            {"endingOffsets": offsets(3, 1, 0), "endingOffsetsByTimestamp": offsets(9, 9, 9), "endingTimestamp": "300"},
+            [(2, 3), (0, 3), (0, 0)],
+        ),
+    ],
+)
+def test_start_and_end_are_what_the_options_say(
+    fake: FakeKafka, given: dict[str, str], ranges: list[tuple[int, int]]
+) -> None:
+    assert planned(fake, **given) == dict(zip(("t-0", "t-1", "t-2"), ranges, strict=True))
+
+
+def test_ranges_have_the_topics_id_so_that_a_topic_made_anew_meanwhile_is_noticed(fake: FakeKafka) -> None:
+    parsed = parse_options({"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribe": "t"})
+    found = plan(parsed, WireOptions(parsed.bootstrap_servers, "test"))
+    assert found[0] == OffsetRange("t", 0, 2, 6, str(fake.ids["t"]))
+
+
+def test_read_committed_ends_at_the_last_stable_offset(fake: FakeKafka) -> None:
+    fake.logs["t"][0].stable = 5
+    assert planned(fake)["t-0"] == (2, 6)
+    assert planned(fake, **{"kafka.isolation.level": "read_committed"})["t-0"] == (2, 5)
+    with pytest.raises(DataLoss, match=r"'endingOffsets' says offset 6 for t-0, whose log holds \[2, 5\)"):
+        planned(fake, **{"kafka.isolation.level": "read_committed", "endingOffsets": offsets(6, 3, 0)})
+
+
+def test_committed_reads_what_the_group_has_not_processed_and_leaves_the_group_alone(fake: FakeKafka) -> None:
+    fake.commit(GROUP, {("t", 0): 4, ("t", 1): 3}, "told")
+    before = dict(fake.group(GROUP).offsets)
+    assert planned(fake, startingOffsets="committed") == {"t-0": (4, 6), "t-1": (3, 3), "t-2": (0, 0)}
+    assert fake.group(GROUP).offsets == before
+    assert not fake.group(GROUP).members
+    assert {api for api, _, _ in fake.requests} <= LOOKS
+
+
+@pytest.mark.parametrize(("fallback", "start"), [({}, 0), ({"startingOffsetsFallback": "latest"}, 3)])
+def test_what_was_never_committed_is_not_processed_unless_told_otherwise(
+    fake: FakeKafka, fallback: dict[str, str], start: int
+) -> None:
+    fake.commit(GROUP, {("t", 0): 4})
+    found = planned(fake, startingOffsets="committed", **fallback)
+    assert found == {"t-0": (4, 6), "t-1": (start, 3), "t-2": (0, 0)}
+
+
+def test_a_missing_commit_is_an_error_where_it_is_to_be(fake: FakeKafka) -> None:
+    fake.commit(GROUP, {("t", 0): 4})
+    with pytest.raises(OptionError, match="'g' has no committed offset of t-1, t-2, and 'startingOffsetsFallback'"):
+        planned(fake, startingOffsets="committed", startingOffsetsFallback="fail")
+
+
+def test_a_group_that_is_further_than_the_end_has_nothing_left_there(fake: FakeKafka) -> None:
+    fake.commit(GROUP, {("t", 0): 5, ("t", 1): 1})
+    found = planned(fake, startingOffsets="committed", endingTimestamp="250")
+    assert found == {"t-0": (3, 3), "t-1": (1, 3), "t-2": (0, 0)}
+
+
+def test_commits_that_retention_has_overtaken_are_data_loss_or_begin_where_the_log_does(fake: FakeKafka) -> None:
+    fake.commit(GROUP, {("t", 0): 1})
+    with pytest.raises(DataLoss, match=r"group 'g' has committed offset 1 for t-0, whose log holds \[2, 6\)"):
+        planned(fake, startingOffsets="committed")
+    assert planned(fake, startingOffsets="committed", failOnDataLoss="false")["t-0"] == (2, 6)
+
+
+def test_a_commit_behind_a_log_that_was_truncated_and_grew_again_is_data_loss_or_read_from_there(
+    fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.commit(GROUP, {("t", 0): 5, ("t", 1): 2}, epoch=0)
+    fake.elect("t", 0, end=3, leader=2)
+    fake.elect("t", 1)
+    for _ in range(6):
+        fake.produce("t", ["new"])
+    fake.next("OffsetForLeaderEpoch", Fault(error=74))
+    truncated = r"'g' has committed offset 5 for t-0, whose log was truncated at offset 3 .*epoch 0 then, 1 now"
+    with pytest.raises(DataLoss, match=truncated):
+        planned(fake, startingOffsets="committed")
+    found = planned(fake, startingOffsets="committed", failOnDataLoss="false")
+    assert found == {"t-0": (3, 9), "t-1": (2, 3), "t-2": (0, 0)}
+    assert "The first record that was replaced is taken, as failOnDataLoss is false." in caplog.text
+
+
+def test_the_committed_offsets_are_asked_for_again_while_the_coordinator_loads_or_moves(fake: FakeKafka) -> None:
+    fake.commit(GROUP, {("t", 0): 4})
+    fake.next("OffsetFetch", Fault(error=14), times=2)
+    fake.next("OffsetFetch", Fault(error=16))
+    assert planned(fake, startingOffsets="committed")["t-0"] == (4, 6)
+
+
+def test_a_coordinator_that_only_loads_is_an_error_in_time(fake: FakeKafka, hand: Hand) -> None:
+    fake.next("OffsetFetch", Fault(error=14), times=10_000)
+    with pytest.raises(DeadlineExceeded, match=r"committed offsets of group 'g' cannot be read.*14 \(COORDINATOR_LOAD"):
+        planned(fake, hand, startingOffsets="committed")
+    assert hand.now <= batch_read.PLAN_TIMEOUT
+
+
+def test_a_group_that_may_not_be_read_is_an_error_at_once(fake: FakeKafka) -> None:
+    fake.next("OffsetFetch", Fault(error=30))
+    with pytest.raises(GroupError, match="READ on the group"):
+        planned(fake, startingOffsets="committed")
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "says"),
+    [
+        ({"startingOffsets": offsets(1, 0, 0)}, DataLoss, r"offset 1 for t-0, whose log holds \[2, 6\)"),
+        ({"startingOffsets": offsets(7, 0, 0)}, DataLoss, r"offset 7 for t-0, whose log holds \[2, 6\)"),
+        ({"endingOffsets": offsets(7, 3, 0)}, DataLoss, r"'endingOffsets' says offset 7 for t-0"),
+        ({"startingOffsets": '{"t":{"0":4,"1":0}}'}, OptionError, r'missing: t-2.*Write.*{"t":{"0":4,"1":0,"2":-2}}'),
+        ({"endingOffsets": '{"t":{"0":4,"1":0}}'}, OptionError, r'missing: t-2.*Write.*{"t":{"0":4,"1":0,"2":-1}}'),
+        (
+            {"startingOffsets": offsets(5, 0, 0), "endingOffsets": offsets(4, 3, 0)},
+            OptionError,
+            "t-0 starts at 5 and ends at 4. Look at 'startingOffsets' and 'endingOffsets'",
+        ),
+        (
+            {"startingOffsets": offsets(5, 0, 0), "endingTimestamp": "250"},
+            OptionError,
+            "t-0 starts at 5 and ends at 3. Look at 'startingOffsets' and 'endingTimestamp'",
+        ),
+        ({"startingTimestamp": "300"}, OptionError, r"No record of t-1, t-2 is as late as option 'startingTimestamp'"),
+    ],
+)
+def test_what_cannot_be_read_is_said_with_offsets_and_options(
+    fake: FakeKafka, given: dict[str, str], kind: type[GroupSourceError], says: str
+) -> None:
+    with pytest.raises(kind, match=says):
+        planned(fake, **given)
+
+
+def test_offsets_that_are_not_in_the_log_become_the_nearest_where_data_loss_is_accepted(
+    fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"startingOffsets": offsets(0, 9, 0), "endingOffsets": offsets(5, 9, 0), "failOnDataLoss": "false"}
+    with caplog.at_level(logging.WARNING):
+        assert planned(fake, **given) == {"t-0": (2, 5), "t-1": (3, 3), "t-2": (0, 0)}
+    assert "offset 0 for t-0, whose log holds [2, 6); 9 for t-1, whose log holds [0, 3)" in caplog.text
+
+
+def test_a_topic_that_does_not_exist_is_an_error(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_validator, "TOPIC_PATIENCE", 0.3)
+    with pytest.raises(TopicError, match="'nowhere' cannot be read"):
+        planned(fake, subscribe="t,nowhere")
+
+
+def test_a_pattern_that_finds_no_topic_has_no_rows_and_says_so(
+    fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    parsed = parse_options({"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribePattern": "none-.*"})
+    with caplog.at_level(logging.WARNING):
+        assert plan(parsed, WireOptions(parsed.bootstrap_servers, "test")) == []
+    assert "none-.*" in caplog.text
+
+
+def test_a_partition_without_a_leader_is_an_error_in_time_and_never_left_out(fake: FakeKafka, hand: Hand) -> None:
+    fake.logs["t"][1].leader = None
+    with pytest.raises(DeadlineExceeded, match=r"t-1 .*no leader"):
+        planned(fake, hand)
+    assert hand.now <= batch_read.PLAN_TIMEOUT

@@ -1,0 +1,255 @@
+"""``assign``: partitions read for good, as no member, with offsets in the group all the same. On a fake Kafka."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from spark_group_source.errors import CommitFailed, DataLoss, GroupError, TopicError
+from spark_group_source.group.commits import MARK
+from spark_group_source.offsets import BatchOffset, OffsetRange
+from spark_group_source.query.driver import RENEW_EVERY, Driver
+from spark_group_source.query.planning import available_now_target
+from spark_group_source.query.starting_offsets import topic_validator
+from spark_group_source.testing.fake import FakeKafka, Fault
+from tests.drivers import drivers
+from tests.unit.hand_clock import Hand
+
+LONG = 90.0
+SOME = '{"t": [0, 2]}'
+Start = Callable[..., Driver]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_validator, "TOPIC_PATIENCE", 0.3)
+    monkeypatch.setattr(available_now_target, "POLL", (0.01, 0.05))
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeKafka]:
+    """A topic of three partitions, with five records each."""
+    with FakeKafka(brokers=2) as running:
+        running.create_topic("t", partitions=3)
+        for number in range(3):
+            running.produce("t", [str(each) for each in range(5)], partition=number)
+        yield running
+
+
+@pytest.fixture
+def start(fake: FakeKafka) -> Iterator[Start]:
+    base = {
+        "kafka.bootstrap.servers": fake.bootstrap_servers,
+        "kafka.group.id": "g",
+        "startingOffsets": "earliest",
+        "groupCommit.retryIntervalMs": "10",
+    }
+    with drivers(base) as begin:
+
+        def start(logged: BatchOffset | None = None, *, available_now: bool = False, **given: str) -> Driver:
+            read = given if "subscribe" in given else {"assign": SOME} | given
+            return begin(logged, available_now=available_now, **read)
+
+        yield start
+
+
+def spans(batch: BatchOffset) -> dict[int, tuple[int, int]]:
+    return {each.partition: (each.start, each.end) for each in batch.reads()}
+
+
+def committed(fake: FakeKafka) -> dict[int, int]:
+    return {number: offset for (_, number), (offset, _) in fake.group("g").offsets.items()}
+
+
+def eventually(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + LONG
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    return found
+
+
+def test_exactly_the_assigned_partitions_are_read_and_committed_and_nothing_is_joined(
+    fake: FakeKafka, start: Start
+) -> None:
+    driver = start()
+    assert committed(fake) == {0: 0, 2: 0}, "each has a committed position at once"
+    end = driver.latest(BatchOffset(), None)
+    assert spans(end) == {0: (0, 5), 2: (0, 5)}
+    assert committed(fake) == {0: 0, 2: 0}, "a batch that is not completed is not committed"
+    assert driver.latest(end, None) is end
+    assert committed(fake) == {0: 5, 2: 5}
+    assert {(each.generation, each.member_id) for each in fake.commits} == {(-1, "")}
+    assert all(text == MARK for _, text in fake.group("g").offsets.values())
+    asked = {api for api, _, _ in fake.requests}
+    assert not asked & {"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"}
+
+
+def test_a_new_checkpoint_goes_on_at_the_groups_offsets(fake: FakeKafka, start: Start) -> None:
+    fake.commit("g", {("t", 0): 3, ("t", 1): 1}, MARK)
+    assert spans(start().latest(BatchOffset(), None)) == {0: (3, 5), 2: (0, 5)}
+
+
+def test_an_operators_rewind_is_honoured_and_a_commit_of_ours_that_is_behind_is_not(
+    fake: FakeKafka, start: Start
+) -> None:
+    logged = BatchOffset.of([OffsetRange("t", number, 4, 4, str(fake.ids["t"])) for number in (0, 2)])
+    fake.commit("g", {("t", 0): 1})
+    fake.commit("g", {("t", 2): 1}, MARK)
+    assert spans(start(logged).latest(logged, None)) == {0: (1, 5), 2: (4, 5)}
+    assert committed(fake) == {0: 1, 2: 4}
+
+
+def test_a_logged_batch_is_replayed_and_committed_when_it_is_completed(fake: FakeKafka, start: Start) -> None:
+    logged = BatchOffset.of([OffsetRange("t", 0, 0, 3, str(fake.ids["t"]))])
+    driver = start(logged)
+    following = driver.latest(logged, None)
+    assert committed(fake)[0] == 3
+    assert spans(following) == {0: (3, 5), 2: (0, 5)}
+
+
+def test_offsets_that_do_not_move_are_committed_anew_each_hour_and_nothing_else_comes_of_it(
+    fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, hand = start(), Hand()
+    monkeypatch.setattr(driver._renewal, "_clock", hand)
+    monkeypatch.setattr(driver._renewal, "_at", RENEW_EVERY)
+    end = driver.latest(BatchOffset(), None)
+    assert driver.latest(end, None) is end
+    fake.group("g").offsets.clear()  # as the brokers do when offsets.retention.minutes have passed since the commit
+    hand.now = RENEW_EVERY - 1
+    assert driver.latest(end, None) is end
+    assert committed(fake) == {}
+    hand.now = RENEW_EVERY
+    fake.next("OffsetCommit", Fault(error=15))
+    eventually(lambda: driver.latest(end, None) is end and committed(fake) == {0: 5, 2: 5})
+    assert all(text == MARK for _, text in fake.group("g").offsets.values())
+    sent = len(fake.commits)
+    assert driver.latest(end, None) is end
+    assert len(fake.commits) == sent
+    counters = driver._share.counters
+    assert (counters.batches, counters.offsets) == (1, 10)
+
+
+def test_a_run_commits_anew_what_it_finds_also_where_there_is_nothing_to_read(fake: FakeKafka, start: Start) -> None:
+    fake.commit("g", {("t", 0): 5, ("t", 2): 5})
+    run = start(available_now=True)
+    assert [each.offsets for each in fake.commits] == [{("t", 0): 5, ("t", 2): 5}]
+    assert not run.latest(BatchOffset(), None).reads()
+    assert len(fake.commits) == 1
+
+
+def test_a_member_commits_nothing_by_a_clock(fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_group_source.query.driver.RENEW_EVERY", 0.0)
+    member = start(subscribe="t")
+    monkeypatch.setattr(member._share._retry, "_interval", 0.0)
+    end = member.latest(BatchOffset(), None)
+    assert member.latest(end, None) is end
+    sent = len(fake.commits)
+    assert member.latest(end, None) is end
+    assert len(fake.commits) == sent
+
+
+def test_limits_hold(start: Start) -> None:
+    assert sum(each.size for each in start().latest(BatchOffset(), 4).reads()) == 4
+
+
+def test_an_available_now_run_ends_at_what_the_assigned_partitions_held(fake: FakeKafka, start: Start) -> None:
+    run = start(available_now=True)
+    first = run.latest(BatchOffset(), None)
+    fake.produce("t", ["late"], partition=0)
+    assert run.latest(first, None) is first
+    assert committed(fake) == {0: 5, 2: 5}, "partition 1 is not waited for"
+
+
+def test_a_group_with_members_is_refused_at_the_start_with_what_to_do(fake: FakeKafka, start: Start) -> None:
+    start(subscribe="t")
+    with pytest.raises(GroupError, match=r"'g' has 1 member.*127\.0\.0\.1.*'kafka.group.id' of its own, or stop"):
+        start()
+
+
+@pytest.mark.parametrize("errno", [-1, 15, 16])
+def test_that_the_group_cannot_be_looked_at_does_not_keep_the_query_from_starting(
+    fake: FakeKafka, start: Start, errno: int
+) -> None:
+    fake.next("DescribeGroups", Fault(error=errno))
+    assert spans(start().latest(BatchOffset(), None)) == {0: (0, 5), 2: (0, 5)}
+
+
+def test_a_group_that_may_not_be_described_is_an_error_at_the_start(fake: FakeKafka, start: Start) -> None:
+    fake.next("DescribeGroups", Fault(error=30))
+    with pytest.raises(GroupError, match="READ on the group"):
+        start()
+
+
+def test_a_member_that_joins_later_makes_commits_fail_and_the_query_goes_on_and_says_why(
+    fake: FakeKafka, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = start()
+    member = start(subscribe="t")
+    assert member._share.counters.rebalances == 1
+    end = driver.latest(BatchOffset(), None)
+    with caplog.at_level(logging.WARNING):
+        assert driver.latest(end, None) is end
+    assert "25 (UNKNOWN_MEMBER_ID): the group has members." in caplog.text
+    assert "'kafka.group.id' of its own, or stop the members" in caplog.text
+    assert committed(fake)[0] == 0
+    member.close()
+    eventually(lambda: driver.latest(end, None) is end and committed(fake)[0] == 5)
+
+
+def test_a_member_that_joins_later_fails_the_query_where_failed_commits_are_to(fake: FakeKafka, start: Start) -> None:
+    driver = start(**{"onCommitFailure": "fail", "groupCommit.numRetries": "0"})
+    start(subscribe="t")
+    end = driver.latest(BatchOffset(), None)
+    with pytest.raises(CommitFailed, match="the group has members"):
+        driver.latest(end, None)
+
+
+def test_partitions_that_do_not_exist_are_named_at_the_start(start: Start) -> None:
+    with pytest.raises(TopicError, match=r"2 assigned partition\(s\) do not exist: t-3, t-9\. Correct 'assign'"):
+        start(assign='{"t": [0, 3, 9]}')
+
+
+def test_a_topic_that_does_not_exist_is_named_at_the_start(start: Start) -> None:
+    with pytest.raises(TopicError, match="Topic 'nowhere' cannot be read.*correct 'assign'"):
+        start(assign='{"nowhere": [0], "t": [0]}')
+
+
+def test_a_partition_created_while_the_query_starts_is_waited_for(
+    fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_validator, "TOPIC_PATIENCE", LONG)
+    monkeypatch.setattr(
+        "spark_group_source.query.starting_offsets.topic_validator.time.sleep",
+        lambda _: fake.create_topic("t", partitions=4),
+    )
+    assert start(assign='{"t": [3]}').latest(BatchOffset(), None).reads() == []
+    assert committed(fake) == {3: 0}
+
+
+def test_a_partition_that_is_gone_is_data_loss_for_a_query_that_has_read_it(
+    fake: FakeKafka, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    logged = BatchOffset.of([OffsetRange("t", number, 4, 4, str(fake.ids["t"])) for number in (0, 7)])
+    with pytest.raises(DataLoss, match="t-7 does not exist any more.*failOnDataLoss"):
+        start(logged, assign='{"t": [0, 7]}')
+    with caplog.at_level(logging.WARNING):
+        driver = start(logged, assign='{"t": [0, 7]}', failOnDataLoss="false")
+    assert "t-7 does not exist any more; the query goes on without" in caplog.text
+    assert spans(driver.latest(logged, None)) == {0: (4, 5)}
+
+
+def test_what_happened_is_said_without_a_heartbeat(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = start()
+    monkeypatch.setattr(driver._report, "_report_at", 0.0)
+    with caplog.at_level(logging.INFO):
+        driver.latest(BatchOffset(), None)
+    assert "group g: owns 2 partition(s), batches 0" in caplog.text
+    assert "heartbeat" not in caplog.text

@@ -1,0 +1,152 @@
+"""A refused authentication: final for settings that never worked, retried for a while for those that have."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable
+from spark_group_source.fetch import pool
+from spark_group_source.secret import Secret
+from spark_group_source.testing.fake import FakeKafka, Fault
+from spark_group_source.wire import credential_rejections as refusals
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.credential_rejections import REFUSED_FOR, CredentialRejections
+from spark_group_source.wire.settings import Sasl, WireOptions
+from tests.unit.hand_clock import Hand
+
+LONG = 90.0
+AUTHENTICATION_FAILED = 58
+REFUSED = AuthenticationFailed("Broker 1 refused.", "Check the password.")
+_numbers = itertools.count()
+
+
+def options(fake: FakeKafka | None = None) -> WireOptions:
+    """Settings that no other test has used."""
+    brokers = fake.brokers.values() if fake else ()
+    servers = tuple(("127.0.0.1", each.port) for each in brokers)
+    login = Sasl("PLAIN", "alice", Secret(f"password {next(_numbers)}"))
+    return WireOptions(servers, "test", retry_backoff=0.01, retry_backoff_max=0.05, reconnect_backoff=0.001, sasl=login)
+
+
+@pytest.fixture
+def cluster(fake: FakeKafka) -> Iterator[Cluster]:
+    made = Cluster(options(fake))
+    yield made
+    made.close()
+
+
+def after(seconds: float = LONG) -> Deadline:
+    return Deadline.after(seconds)
+
+
+def refuse(fake: FakeKafka, broker: int | None = None, times: int = 10_000) -> None:
+    fake.next("SaslAuthenticate", Fault(error=AUTHENTICATION_FAILED, broker=broker), times)
+
+
+def test_settings_that_never_worked_are_refused_for_good(fake: FakeKafka, cluster: Cluster) -> None:
+    refuse(fake, times=1)
+    with pytest.raises(AuthenticationFailed, match="refused to authenticate"):
+        cluster.metadata(["t"], after())
+    assert fake.asked("SaslAuthenticate") == 1
+
+
+def test_a_broker_that_is_back_before_it_knows_its_users_is_asked_again(
+    fake: FakeKafka, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.metadata(["t"], after())
+    refuse(fake, times=6)
+    cluster.close()
+    assert cluster.metadata(["t"], after()).topics["t"].partitions
+    assert fake.asked("SaslAuthenticate") >= 8
+    assert caplog.text.count("settings that worked before are refused; retrying for up to 300 s") == 1
+
+
+def test_another_cluster_of_the_process_knows_that_the_settings_work(fake: FakeKafka) -> None:
+    own = options(fake)
+    first, second = Cluster(own), Cluster(own)
+    first.metadata(["t"], after())
+    refuse(fake, times=2)
+    assert second.metadata(["t"], after()).topics["t"].partitions
+    for each in (first, second):
+        each.close()
+
+
+def test_a_refusal_that_lasts_is_final(fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.metadata(["t"], after())
+    refuse(fake)
+    cluster.close()
+    monkeypatch.setattr(refusals, "REFUSED_FOR", 0.2)
+    with pytest.raises(
+        AuthenticationFailed, match=r"refused to authenticate.*No broker has accepted this client for 0 s"
+    ):
+        cluster.metadata(["t"], after())
+
+
+def test_one_broker_that_refuses_for_ever_does_not_end_what_the_others_serve(
+    fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.metadata(["t"], after())
+    cluster.connection(1, after())
+    refuse(fake, broker=2)
+    monkeypatch.setattr(refusals, "REFUSED_FOR", 0.2)
+    beyond = after(0.5)
+    while not beyond.expired():
+        assert cluster.metadata(["t"], after()).topics["t"].partitions
+        with pytest.raises(BrokerUnavailable, match="Broker 2 .* refused to authenticate"):
+            cluster.connection(2, after())
+
+
+def test_a_task_in_a_new_process_retries_what_worked_on_the_driver(fake: FakeKafka) -> None:
+    refuse(fake, times=3)
+    with pool.cluster(options(fake)) as cluster:
+        assert cluster.metadata(["t"], after()).topics["t"].partitions
+        cluster.close()
+
+
+def test_a_refusal_is_final_once_no_broker_has_answered_for_as_long() -> None:
+    clock = Hand()
+    found = CredentialRejections(options(), clock=clock)
+    found.accepted()
+    for _ in range(10):
+        found.retriable(REFUSED, answered_at=clock.now)
+        clock.now += REFUSED_FOR / 2
+    answered_at = clock.now - 1.0
+    for _ in range(4):
+        found.retriable(REFUSED, answered_at)
+        clock.now += REFUSED_FOR / 4
+    with pytest.raises(AuthenticationFailed, match=r"Broker 1 refused\. No broker .* 300 s\. Check the password\."):
+        found.retriable(REFUSED, answered_at)
+
+
+def test_a_success_begins_a_new_time() -> None:
+    clock = Hand()
+    found = CredentialRejections(options(), clock=clock)
+    found.accepted()
+    for _ in range(4):
+        found.retriable(REFUSED, answered_at=None)
+        clock.now += REFUSED_FOR - 1.0
+        found.accepted()
+
+
+def test_brokers_that_were_all_down_meanwhile_have_not_refused() -> None:
+    clock = Hand()
+    found = CredentialRejections(options(), clock=clock)
+    found.accepted()
+    found.retriable(REFUSED, answered_at=None)
+    clock.now += REFUSED_FOR * 2
+    found.retriable(REFUSED, answered_at=None)
+
+
+def test_before_the_first_success_a_refusal_is_retried_for_as_long_as_is_said() -> None:
+    clock = Hand()
+    found = CredentialRejections(options(), 60.0, clock)
+    found.retriable(REFUSED, answered_at=None)
+    clock.now += 59.0
+    found.retriable(REFUSED, answered_at=None)
+    clock.now += 1.0
+    with pytest.raises(AuthenticationFailed):
+        found.retriable(REFUSED, answered_at=None)

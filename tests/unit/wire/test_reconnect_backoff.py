@@ -1,0 +1,125 @@
+"""A broker that cannot be reached is left alone for a while, and has more time with each failure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded
+from spark_group_source.testing.fake import FakeKafka
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.connection import Connection
+from spark_group_source.wire.reconnect_backoff import ReconnectBackoff
+from spark_group_source.wire.settings import WireOptions
+
+LONG = 90.0
+HERE = ("broker", 9092)
+OPTIONS = WireOptions(
+    (HERE,), "test", connect_timeout=4.0, connect_timeout_max=15.0, reconnect_backoff=0.05, reconnect_backoff_max=0.15
+)
+
+
+class Hand:
+    """A clock that is turned by hand."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeKafka]:
+    with FakeKafka(brokers=2) as running:
+        running.create_topic("t", partitions=2)
+        yield running
+
+
+def test_pauses_double_up_to_the_longest_and_begin_anew_after_a_success() -> None:
+    clock = Hand()
+    attempts = ReconnectBackoff(OPTIONS, clock, chance=lambda: 0.5)
+    for pause in (0.05, 0.1, 0.15, 0.15):
+        attempts.check(HERE)
+        attempts.failed(HERE, BrokerUnavailable("It refused.", "Start it."))
+        clock.now += pause * 0.99
+        with pytest.raises(BrokerUnavailable, match=r"It refused\. Start it\."):
+            attempts.check(HERE)
+        clock.now += pause * 0.02
+    attempts.succeeded(HERE)
+    attempts.failed(HERE, BrokerUnavailable("again"))
+    clock.now += 0.051
+    attempts.check(HERE)
+
+
+def test_clients_that_failed_at_the_same_moment_do_not_come_back_at_the_same_moment() -> None:
+    clock, again = Hand(), set()
+    for _ in range(20):
+        attempts = ReconnectBackoff(OPTIONS, clock)
+        attempts.failed(HERE, BrokerUnavailable("It refused."))
+        again.add(attempts._failed[HERE].again_at)
+    assert len(again) > 1
+    assert all(0.04 <= each <= 0.06 for each in again)
+
+
+def test_connections_may_take_twice_as_long_after_each_failure_up_to_the_longest() -> None:
+    attempts = ReconnectBackoff(OPTIONS, Hand())
+    found = []
+    for _ in range(3):
+        found.append(attempts.timeout(HERE))
+        attempts.failed(HERE, BrokerUnavailable("silence"))
+    assert found == [4.0, 8.0, 15.0]
+    assert attempts.timeout(("other", 9092)) == 4.0
+    for _ in range(2000):
+        attempts.failed(HERE, BrokerUnavailable("silence"))
+    assert attempts.timeout(HERE) == 15.0
+
+
+def test_each_connection_is_given_the_time_that_its_failures_so_far_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+
+    def silent(host: str, port: int, options: WireOptions, deadline: Deadline, broker_id: int | None) -> Connection:
+        given.append(math.ceil(deadline.remaining()))
+        raise DeadlineExceeded("silence")
+
+    monkeypatch.setattr(Connection, "open", silent)
+    cluster = Cluster(replace(OPTIONS, reconnect_backoff=1e-9, reconnect_backoff_max=1e-9))
+    for _ in range(3):
+        with pytest.raises(DeadlineExceeded):
+            cluster._connect_bootstrap(*HERE, Deadline.after(LONG))
+    assert given == [4, 8, 15]
+
+
+def test_a_broker_that_refused_a_moment_ago_is_not_asked_again_and_the_others_are(fake: FakeKafka) -> None:
+    brokers = tuple(("127.0.0.1", each.port) for each in fake.brokers.values())
+    cluster = Cluster(WireOptions(brokers, "test", reconnect_backoff=LONG, reconnect_backoff_max=LONG))
+    try:
+        cluster.metadata(None, Deadline.after(LONG))
+        cluster.close()
+        fake.brokers[1].stop()
+        with pytest.raises(BrokerUnavailable, match="refused"):
+            cluster.connection(1, Deadline.after(LONG))
+        fake.brokers[1].start()
+        with pytest.raises(BrokerUnavailable, match="refused"):
+            cluster.connection(1, Deadline.after(LONG))
+        for _ in range(4):
+            assert cluster.metadata(["t"], Deadline.after(LONG)).topics["t"].partitions
+    finally:
+        cluster.close()
+
+
+def test_a_connection_that_was_idle_for_too_long_is_not_used_again(fake: FakeKafka) -> None:
+    cluster = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test", max_idle=100.0))
+    try:
+        cluster.metadata(None, Deadline.after(LONG))
+        first = cluster.connection(2, Deadline.after(LONG))
+        assert cluster.connection(2, Deadline.after(LONG)) is first
+        first.used_at -= 99.0 + 1.1
+        second = cluster.connection(2, Deadline.after(LONG))
+        assert second is not first
+        assert first.closed
+    finally:
+        cluster.close()
