@@ -10,11 +10,11 @@ from typing import Any
 
 from spark_group_source.errors import OptionError
 from spark_group_source.offsets import numbers_by_topic
-from spark_group_source.options.bounds import check_start
-from spark_group_source.options.following import with_following_defaults
-from spark_group_source.options.refused import refusal
+from spark_group_source.options.derived_defaults import with_derived_defaults
+from spark_group_source.options.offset_specs import check_start
 from spark_group_source.options.security import check_security
 from spark_group_source.options.table import OPTIONS, SourceOptions
+from spark_group_source.options.unsupported import unsupported_option
 
 _PEM = "It belongs into 'kafka.ssl.truststore.certificates', 'kafka.ssl.keystore.key' or '...certificate.chain'."
 _SECRET = re.compile(r"password|secret|LoginModule|:[^,/]*@", re.IGNORECASE)
@@ -40,7 +40,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     for key, text in given.items():
         option = _BY_KEY.get(key.lower())
         if option is None:
-            raise refusal(key) or _unknown(key)
+            raise unsupported_option(key) or _unknown(key)
         if "-----BEGIN " in text and not option.secret:
             raise OptionError(f"Option '{option.name}' holds PEM text, which is not shown.", _PEM)
         try:
@@ -59,7 +59,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
                 f"Option '{option.name}' is missing.", f"Give it with .option('{option.name}', ...): {option.doc}"
             )
     _check_topics(values)
-    return _checked(SourceOptions(**with_following_defaults(values)))
+    return _checked(SourceOptions(**with_derived_defaults(values)))
 
 
 def _unknown(key: str) -> OptionError:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from spark_group_source.errors import OptionError
 from spark_group_source.options import jaas
-from spark_group_source.options.row import Option
-from spark_group_source.options.security_values import (
+from spark_group_source.options.option import Option
+from spark_group_source.options.security_parsers import (
     BY_PASSWORD,
     MECHANISMS,
     PROTOCOLS,
@@ -26,7 +26,7 @@ from spark_group_source.options.security_values import (
     secret,
     truststore_type,
 )
-from spark_group_source.options.values import function, name_of
+from spark_group_source.options.value_parsers import importable_function, non_blank
 from spark_group_source.secret import Secret
 from spark_group_source.wire import tls
 from spark_group_source.wire.settings import Sasl, Tls
@@ -59,7 +59,7 @@ class SecurityOptions:
 SECURITY_OPTIONS: tuple[Option, ...] = (
     Option("kafka.security.protocol", "security_protocol", protocol, "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."),
     Option("kafka.sasl.mechanism", "sasl_mechanism", mechanism, f"With SASL: {', '.join(MECHANISMS)}."),
-    Option("kafka.sasl.username", "sasl_username", name_of, "User name for PLAIN and SCRAM."),
+    Option("kafka.sasl.username", "sasl_username", non_blank, "User name for PLAIN and SCRAM."),
     Option("kafka.sasl.password", "sasl_password", secret, "Its password.", secret=True),
     Option(
         "kafka.sasl.jaas.config", "sasl_jaas", jaas.credentials, "User name and password in Java's form.", secret=True
@@ -67,14 +67,16 @@ SECURITY_OPTIONS: tuple[Option, ...] = (
     Option(
         "kafka.sasl.oauthbearer.token.provider",
         "sasl_token_provider",
-        function,
+        importable_function,
         "module:function that returns OAUTHBEARER tokens.",
     ),
-    Option("kafka.sasl.kerberos.service.name", "sasl_kerberos_service", name_of, "With GSSAPI: the brokers' service."),
+    Option(
+        "kafka.sasl.kerberos.service.name", "sasl_kerberos_service", non_blank, "With GSSAPI: the brokers' service."
+    ),
     Option(
         "kafka.ssl.truststore.location",
         "ssl_truststore_location",
-        name_of,
+        non_blank,
         "PEM file of authorities to trust.",
     ),
     Option("kafka.ssl.truststore.certificates", "ssl_truststore_certificates", pem, "The same as text.", secret=True),
@@ -82,7 +84,7 @@ SECURITY_OPTIONS: tuple[Option, ...] = (
     Option(
         "kafka.ssl.keystore.location",
         "ssl_keystore_location",
-        name_of,
+        non_blank,
         "PEM file of the client's key and chain.",
     ),
     Option(

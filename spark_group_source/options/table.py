@@ -11,39 +11,39 @@ from typing import Any
 
 from spark_group_source.group.classic.assignors import parse_assignors
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.options.bounds import (
-    AtTime,
-    Committed,
-    EndAt,
-    StartAt,
+from spark_group_source.options.offset_specs import (
+    AtTimestamp,
+    EndSpec,
+    FromCommitted,
+    StartSpec,
     parse_end,
     parse_fallback,
-    parse_or_latest,
     parse_start,
-    time_of,
-    times_of,
+    parse_timestamp_strategy,
+    timestamp_parser,
+    timestamps_parser,
 )
-from spark_group_source.options.row import Option
+from spark_group_source.options.option import Option
 from spark_group_source.options.security import SECURITY_OPTIONS, SecurityOptions
-from spark_group_source.options.values import (
-    addresses,
-    buffer,
-    bytes_wanted,
-    count,
+from spark_group_source.options.value_parsers import (
+    boolean,
+    byte_count,
+    byte_size,
     dns_lookup,
     duration,
-    flag,
-    function,
+    host_ports,
+    importable_function,
     instance_id,
-    isolation,
+    isolation_level,
     milliseconds,
-    name_of,
-    partitions,
-    pattern,
-    ports,
-    retries,
-    size,
-    topics,
+    non_blank,
+    partitions_json,
+    port_range,
+    positive_count,
+    retry_count,
+    socket_buffer_size,
+    topic_names,
+    topic_pattern,
     warn_or_fail,
 )
 
@@ -58,14 +58,14 @@ class SourceOptions(SecurityOptions):
     topic_pattern: str | None = None
     partitions: frozenset[TopicPartition] = frozenset()
     include_internal_topics: bool = False
-    starting_offsets: StartAt | None = None
-    starting_offsets_fallback: Committed | None = None
-    starting_offsets_by_timestamp: AtTime | None = None
-    starting_timestamp: AtTime | None = None
+    starting_offsets: StartSpec | None = None
+    starting_offsets_fallback: FromCommitted | None = None
+    starting_offsets_by_timestamp: AtTimestamp | None = None
+    starting_timestamp: AtTimestamp | None = None
     starting_time_or_latest: bool = False
-    ending_offsets: EndAt | None = None
-    ending_offsets_by_timestamp: AtTime | None = None
-    ending_timestamp: AtTime | None = None
+    ending_offsets: EndSpec | None = None
+    ending_offsets_by_timestamp: AtTimestamp | None = None
+    ending_timestamp: AtTimestamp | None = None
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay: float = 900.0
@@ -114,12 +114,16 @@ class SourceOptions(SecurityOptions):
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option("kafka.bootstrap.servers", "bootstrap_servers", addresses, "Brokers to start from.", required=True),
-    Option("kafka.group.id", "group_id", name_of, "The consumer group to be a member of."),
-    Option("subscribe", "topics", topics, "Topics to read, separated by commas; or one of the next two."),
-    Option("subscribePattern", "topic_pattern", pattern, "Regular expression found in the names of topics to read."),
-    Option("assign", "partitions", partitions, 'Just these partitions, without membership: `{"orders": [0, 1]}`.'),
-    Option("includeInternalTopics", "include_internal_topics", flag, "subscribePattern finds Kafka's own topics too."),
+    Option("kafka.bootstrap.servers", "bootstrap_servers", host_ports, "Brokers to start from.", required=True),
+    Option("kafka.group.id", "group_id", non_blank, "The consumer group to be a member of."),
+    Option("subscribe", "topics", topic_names, "Topics to read, separated by commas; or one of the next two."),
+    Option(
+        "subscribePattern", "topic_pattern", topic_pattern, "Regular expression found in the names of topics to read."
+    ),
+    Option("assign", "partitions", partitions_json, 'Just these partitions, without membership: `{"orders": [0, 1]}`.'),
+    Option(
+        "includeInternalTopics", "include_internal_topics", boolean, "subscribePattern finds Kafka's own topics too."
+    ),
     Option("startingOffsets", "starting_offsets", parse_start, "earliest, latest, committed or JSON: see Positions."),
     Option(
         "startingOffsetsFallback",
@@ -130,46 +134,52 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "startingOffsetsByTimestamp",
         "starting_offsets_by_timestamp",
-        times_of("startingOffsetsByTimestamp"),
+        timestamps_parser("startingOffsetsByTimestamp"),
         "JSON with a time for each partition; goes before startingOffsets.",
     ),
     Option(
         "startingTimestamp",
         "starting_timestamp",
-        time_of("startingTimestamp"),
+        timestamp_parser("startingTimestamp"),
         "Start of all partitions, in ms since 1970; goes before both of these.",
     ),
     Option(
         "startingOffsetsByTimestampStrategy",
         "starting_time_or_latest",
-        parse_or_latest,
+        parse_timestamp_strategy,
         "Where no record is as late: error, or latest, the end of the log.",
     ),
     Option("endingOffsets", "ending_offsets", parse_end, "End of a bounded read: latest or JSON."),
     Option(
         "endingOffsetsByTimestamp",
         "ending_offsets_by_timestamp",
-        times_of("endingOffsetsByTimestamp", or_latest=True),
+        timestamps_parser("endingOffsetsByTimestamp", or_latest=True),
         "JSON with a time for each partition; goes before endingOffsets.",
     ),
     Option(
         "endingTimestamp",
         "ending_timestamp",
-        time_of("endingTimestamp", or_latest=True),
+        timestamp_parser("endingTimestamp", or_latest=True),
         "End of all partitions, in ms since 1970; goes before both of these.",
     ),
-    Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", count, "Most offsets that a micro-batch covers."),
-    Option("minOffsetsPerTrigger", "min_offsets_per_trigger", count, "Fewest new offsets that make a micro-batch."),
+    Option(
+        "maxOffsetsPerTrigger", "max_offsets_per_trigger", positive_count, "Most offsets that a micro-batch covers."
+    ),
+    Option(
+        "minOffsetsPerTrigger", "min_offsets_per_trigger", positive_count, "Fewest new offsets that make a micro-batch."
+    ),
     Option("maxTriggerDelay", "max_trigger_delay", duration, "Longest that minOffsetsPerTrigger holds records back."),
-    Option("resetOffsetsOnStart", "reset_offsets_on_start", flag, "A new checkpoint starts at startingOffsets."),
+    Option("resetOffsetsOnStart", "reset_offsets_on_start", boolean, "A new checkpoint starts at startingOffsets."),
     Option(
         "rebalanceCallback",
         "rebalance_callback",
-        function,
+        importable_function,
         "module:function that may move start positions, and returns well within a session.",
     ),
     Option("groupCommit.timeoutMs", "commit_timeout", milliseconds, "Longest that a batch waits for a commit."),
-    Option("groupCommit.numRetries", "commit_retries", retries, "Failed tries in a row before onCommitFailure=fail."),
+    Option(
+        "groupCommit.numRetries", "commit_retries", retry_count, "Failed tries in a row before onCommitFailure=fail."
+    ),
     Option(
         "groupCommit.retryIntervalMs", "commit_retry_interval", milliseconds, "Time until a failed try is repeated."
     ),
@@ -177,12 +187,14 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "onCommitFailure", "on_commit_failure", warn_or_fail, "warn: tries go on; fail: the query fails after them."
     ),
-    Option("commitMetadata", "commit_metadata", flag, "Commits tell application, client, member and batches so far."),
-    Option("includeHeaders", "include_headers", flag, "Adds the column headers."),
-    Option("failOnDataLoss", "fail_on_data_loss", flag, "Fail, or warn and go on, where records are gone."),
-    Option("kafka.client.id", "client_id", name_of, "Name of this query in Kafka's tools, logs and quotas."),
+    Option(
+        "commitMetadata", "commit_metadata", boolean, "Commits tell application, client, member and batches so far."
+    ),
+    Option("includeHeaders", "include_headers", boolean, "Adds the column headers."),
+    Option("failOnDataLoss", "fail_on_data_loss", boolean, "Fail, or warn and go on, where records are gone."),
+    Option("kafka.client.id", "client_id", non_blank, "Name of this query in Kafka's tools, logs and quotas."),
     Option("kafka.group.instance.id", "group_instance_id", instance_id, "Makes the member static: restarts keep it."),
-    Option("leaveGroupOnStop", "leave_on_stop", flag, "A static member leaves its group when the query stops, too."),
+    Option("leaveGroupOnStop", "leave_on_stop", boolean, "A static member leaves its group when the query stops, too."),
     Option(
         "kafka.partition.assignment.strategy",
         "assignors",
@@ -224,32 +236,39 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "kafka.receive.buffer.bytes",
         "receive_buffer",
-        buffer,
+        socket_buffer_size,
         "Size of a socket's receive buffer; -1: as the system has it.",
     ),
     Option(
-        "kafka.send.buffer.bytes", "send_buffer", buffer, "Size of a socket's send buffer; -1: as the system has it."
+        "kafka.send.buffer.bytes",
+        "send_buffer",
+        socket_buffer_size,
+        "Size of a socket's send buffer; -1: as the system has it.",
     ),
-    Option("kafka.source.host", "source_host", name_of, "Local address of connections, on driver and executors."),
-    Option("kafka.source.port", "source_ports", ports, "Local ports of connections: first-last."),
-    Option("kafka.client.rack", "rack", name_of, "Where this query runs: the replica in the same rack is read."),
+    Option("kafka.source.host", "source_host", non_blank, "Local address of connections, on driver and executors."),
+    Option("kafka.source.port", "source_ports", port_range, "Local ports of connections: first-last."),
+    Option("kafka.client.rack", "rack", non_blank, "Where this query runs: the replica in the same rack is read."),
     Option("kafka.metadata.max.age.ms", "metadata_max_age", milliseconds, "Age at which metadata is asked anew."),
-    Option("kafka.isolation.level", "read_committed", isolation, "read_committed hides aborted transactions."),
-    Option("kafka.check.crcs", "check_crcs", flag, "Check the CRC of every record batch."),
-    Option("minPartitions", "min_partitions", count, "Least number of tasks: larger ranges are split for it."),
-    Option("maxRecordsPerPartition", "max_records_per_partition", count, "Most offsets of a task; more are split."),
-    Option("minRecordsPerTask", "min_records_per_task", count, "Ranges of fewer offsets share a task; 1: none do."),
-    Option("kafka.fetch.max.bytes", "fetch_max_bytes", size, "Size of a fetch: bounds the memory of a task."),
+    Option("kafka.isolation.level", "read_committed", isolation_level, "read_committed hides aborted transactions."),
+    Option("kafka.check.crcs", "check_crcs", boolean, "Check the CRC of every record batch."),
+    Option("minPartitions", "min_partitions", positive_count, "Least number of tasks: larger ranges are split for it."),
+    Option(
+        "maxRecordsPerPartition", "max_records_per_partition", positive_count, "Most offsets of a task; more are split."
+    ),
+    Option(
+        "minRecordsPerTask", "min_records_per_task", positive_count, "Ranges of fewer offsets share a task; 1: none do."
+    ),
+    Option("kafka.fetch.max.bytes", "fetch_max_bytes", byte_size, "Size of a fetch: bounds the memory of a task."),
     Option(
         "kafka.fetch.min.bytes",
         "fetch_min_bytes",
-        bytes_wanted,
+        byte_count,
         "Bytes that a broker waits for, up to the longest wait.",
     ),
     Option(
         "kafka.max.partition.fetch.bytes",
         "max_partition_fetch_bytes",
-        size,
+        byte_size,
         "Part of a fetch that one partition may take; all of it by default.",
     ),
     Option("kafka.fetch.max.wait.ms", "fetch_max_wait", milliseconds, "Longest that a broker holds a fetch back."),

@@ -19,8 +19,8 @@ from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.listing import names, some
 from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange, Offsets, Partitions, TopicPartition
-from spark_group_source.options.bounds import Committed, EndAt, Place, StartAt
-from spark_group_source.options.modes import bounded_end, bounded_start
+from spark_group_source.options.offset_specs import EndSpec, FromCommitted, OffsetSpec, StartSpec
+from spark_group_source.options.stream_and_batch import batch_end, batch_start
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.group_settings import group_settings
 from spark_group_source.query.starting_offsets.resolution import check_names, resolve, within_logs
@@ -66,33 +66,33 @@ class _Plan:
         partitions = partitions_of(topics.values())
         if not partitions:
             log.warning("no topic is found by %s: there is nothing to read", subscription)
-        start, end = bounded_start(given), bounded_end(given)
+        start, end = batch_start(given), batch_end(given)
         for each in (start, end):
             check_names(each, partitions)
         # The starts first: what is written between the two lookups then lies within the range, never before it.
         starts = self._starts(start, partitions)
         ends = self._resolve(end, partitions)
-        if isinstance(start, Committed):
+        if isinstance(start, FromCommitted):
             # A group that is further than the end has processed all of it.
             starts = {tp: min(at, ends[tp]) for tp, at in starts.items()}
         _check_order(starts, ends, start, end)
         return [OffsetRange(*tp, starts[tp], ends[tp], topics[tp.topic].id) for tp in sorted(partitions)]
 
-    def _starts(self, at: StartAt, partitions: Partitions) -> Offsets:
-        if not isinstance(at, Committed):
+    def _starts(self, at: StartSpec, partitions: Partitions) -> Offsets:
+        if not isinstance(at, FromCommitted):
             return self._resolve(at, partitions)
         committed = self._committed(partitions)
         group = f"The group '{self._options.group_id}'"
         without = partitions - committed.keys()
-        if without and at.otherwise is None:
+        if without and at.fallback is None:
             raise OptionError(
                 f"{group} has no committed offset of {names(without)}, and 'startingOffsetsFallback' is fail.",
                 "Set it to earliest to read these from the beginning, or to latest to leave them out.",
             )
         starts = within_logs(committed, self._ask, self._options.fail_on_data_loss, f"{group} has committed")
-        return starts | (self._resolve(at.otherwise, without) if at.otherwise else {})
+        return starts | (self._resolve(at.fallback, without) if at.fallback else {})
 
-    def _resolve(self, at: Place, partitions: Partitions) -> dict[TopicPartition, int]:
+    def _resolve(self, at: OffsetSpec, partitions: Partitions) -> dict[TopicPartition, int]:
         return resolve(at, partitions, self._ask, self._options.fail_on_data_loss)
 
     def _ask(self, wanted: Offsets) -> Offsets:
@@ -142,7 +142,7 @@ class _Plan:
         return self._before_replaced({tp: each.offset for tp, each in found.items()}, epochs)
 
 
-def _check_order(starts: Offsets, ends: Offsets, start: StartAt, end: EndAt) -> None:
+def _check_order(starts: Offsets, ends: Offsets, start: StartSpec, end: EndSpec) -> None:
     wrong = [f"{tp} starts at {starts[tp]} and ends at {ends[tp]}" for tp in sorted(starts) if starts[tp] > ends[tp]]
     if wrong:
         options = " and ".join(f"'{each.option}'" for each in (start, end) if hasattr(each, "option"))

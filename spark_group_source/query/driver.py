@@ -17,7 +17,7 @@ from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.state import Membership
 from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets
-from spark_group_source.options.modes import stream_start
+from spark_group_source.options.stream_and_batch import stream_start
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.assigned_partitions import AssignedPartitions
 from spark_group_source.query.commits.retry import Retry

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_group_source.options.modes import check_bounded
+from spark_group_source.options.stream_and_batch import check_batch
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.spark.input_partitions import Application, TaskPartition, Tasks, read_task
 from spark_group_source.spark.plain_errors import plain_errors
@@ -39,7 +39,7 @@ class GroupBatchReader(DataSourceReader):
     def __init__(
         self, options: SourceOptions, schema: StructType, application: Application, ignored: Sequence[str]
     ) -> None:
-        check_bounded(options)
+        check_batch(options)
         self._options = options
         self._tasks = Tasks(options, schema, application)
         self._ignored = ignored

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from spark_group_source.options.modes import ignored
 from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.stream_and_batch import ignored_in_batch_reads
 from spark_group_source.spark.batch import GroupBatchReader
 from spark_group_source.spark.input_partitions import Application
 from spark_group_source.spark.plain_errors import plain_errors
@@ -53,7 +53,7 @@ class GroupSource(DataSource):
         Raises:
             OptionError: an option that bounded reads need is missing, or one has a value they cannot have.
         """
-        return GroupBatchReader(self._parsed, schema, self.application, ignored(self.options))
+        return GroupBatchReader(self._parsed, schema, self.application, ignored_in_batch_reads(self.options))
 
 
 _registered: weakref.WeakKeyDictionary[SparkSession, Application] = weakref.WeakKeyDictionary()

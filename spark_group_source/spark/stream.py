@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_group_source.offsets import BatchOffset
-from spark_group_source.options.modes import check_stream
+from spark_group_source.options.stream_and_batch import check_stream
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.spark.input_partitions import Application, TaskPartition, Tasks, read_task
 from spark_group_source.spark.plain_errors import plain_errors

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from spark_group_source.options.refused import REFUSED
-from spark_group_source.options.row import Option
+from spark_group_source.options.option import Option
 from spark_group_source.options.table import OPTIONS, SourceOptions
+from spark_group_source.options.unsupported import UNSUPPORTED
 from tests.unit.options.test_client_options import CONSUMER, SECURITY
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -115,9 +115,9 @@ def test_every_option_of_sparks_own_source_is_compared(name: str) -> None:
     assert any(fnmatch.fnmatchcase(name, row) for row in rows())
 
 
-@pytest.mark.parametrize("name", re.findall(r"^\| `([^`*]+)` \|", section("RequestFailed"), re.M))
+@pytest.mark.parametrize("name", re.findall(r"^\| `([^`*]+)` \|", section("Refused"), re.M))
 def test_what_is_said_to_be_refused_is(name: str) -> None:
-    assert name.removeprefix("kafka.").lower() in REFUSED
+    assert name.removeprefix("kafka.").lower() in UNSUPPORTED
 
 
 @pytest.mark.parametrize("name", rows())

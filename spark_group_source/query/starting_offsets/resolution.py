@@ -8,7 +8,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from spark_group_source.errors import DataLoss, OptionError
 from spark_group_source.listing import names, some
 from spark_group_source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
-from spark_group_source.options.bounds import AtTime, Earliest, Exact, Latest, Place, StartAt, as_json
+from spark_group_source.options.offset_specs import (
+    AtTimestamp,
+    Earliest,
+    Latest,
+    OffsetSpec,
+    SpecificOffsets,
+    StartSpec,
+    as_json,
+)
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +26,7 @@ Ask = Callable[[Offsets], Offsets]
 late. What no leader tells is left out."""
 
 
-def check_names(at: StartAt, existing: Collection[TopicPartition]) -> None:
+def check_names(at: StartSpec, existing: Collection[TopicPartition]) -> None:
     """Refuses a choice that names other partitions than those that exist, fewer or more.
 
     Raises:
@@ -26,10 +34,10 @@ def check_names(at: StartAt, existing: Collection[TopicPartition]) -> None:
     """
     named: Mapping[TopicPartition, int | Earliest | Latest]
     guess: int | Earliest | Latest
-    if isinstance(at, Exact):
-        named, guess = at.places, Latest() if at.option == "endingOffsets" else Earliest()
-    elif isinstance(at, AtTime) and isinstance(at.times, Mapping):
-        named, guess = at.times, min(at.times.values())
+    if isinstance(at, SpecificOffsets):
+        named, guess = at.offsets, Latest() if at.option == "endingOffsets" else Earliest()
+    elif isinstance(at, AtTimestamp) and isinstance(at.timestamps, Mapping):
+        named, guess = at.timestamps, min(at.timestamps.values())
     else:
         return
     missing, unknown = set(existing) - named.keys(), named.keys() - set(existing)
@@ -44,7 +52,7 @@ def check_names(at: StartAt, existing: Collection[TopicPartition]) -> None:
 
 
 def resolve(
-    at: Place, partitions: Iterable[TopicPartition], ask: Ask, fail_on_data_loss: bool
+    at: OffsetSpec, partitions: Iterable[TopicPartition], ask: Ask, fail_on_data_loss: bool
 ) -> dict[TopicPartition, int]:
     """The offset of each partition; one that no leader tells enough of is left out.
 
@@ -55,10 +63,10 @@ def resolve(
         DataLoss: an offset given is not in the log, and ``fail_on_data_loss`` is set.
         OptionError: no record is as late as a time given, and that is to be an error.
     """
-    if isinstance(at, Exact):
-        given = {tp: at.places[tp] for tp in partitions}
+    if isinstance(at, SpecificOffsets):
+        given = {tp: at.offsets[tp] for tp in partitions}
         return within_logs(given, ask, fail_on_data_loss, f"Option '{at.option}' says")
-    if isinstance(at, AtTime):
+    if isinstance(at, AtTimestamp):
         return _at_time(at, partitions, ask)
     return dict(ask(dict.fromkeys(partitions, EARLIEST if isinstance(at, Earliest) else LATEST)))
 
@@ -97,8 +105,8 @@ def within_logs(
     return found
 
 
-def _at_time(at: AtTime, partitions: Iterable[TopicPartition], ask: Ask) -> dict[TopicPartition, int]:
-    times = {tp: at.times if isinstance(at.times, int) else at.times[tp] for tp in partitions}
+def _at_time(at: AtTimestamp, partitions: Iterable[TopicPartition], ask: Ask) -> dict[TopicPartition, int]:
+    times = {tp: at.timestamps if isinstance(at.timestamps, int) else at.timestamps[tp] for tp in partitions}
     # The ends first: a record that comes between the two lookups lies behind the end, and is not passed over.
     ends = ask(dict.fromkeys(times, LATEST)) if at.or_latest else {}
     found = ask(times)

@@ -13,8 +13,15 @@ from spark_group_source.group.commits import resume_at
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.listing import names, some
 from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, TopicPartition
-from spark_group_source.options.bounds import Committed, Earliest, Exact, Latest, Place, StartAt
-from spark_group_source.options.modes import stream_start
+from spark_group_source.options.offset_specs import (
+    Earliest,
+    FromCommitted,
+    Latest,
+    OffsetSpec,
+    SpecificOffsets,
+    StartSpec,
+)
+from spark_group_source.options.stream_and_batch import stream_start
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.commits.shared_ledger import Claim, FirstStart, SharedLedger
 from spark_group_source.query.kafka_clients import KafkaClients
@@ -79,7 +86,9 @@ class StartOffsetResolver:
 
     def _look_up_latest(self, existing: Partitions, access: KafkaClients) -> Offsets:
         at = _without_commits(stream_start(self._options))
-        latest = [tp for tp in existing if isinstance(at.places.get(tp) if isinstance(at, Exact) else at, Latest)]
+        latest = [
+            tp for tp in existing if isinstance(at.offsets.get(tp) if isinstance(at, SpecificOffsets) else at, Latest)
+        ]
         try:
             return self._at(Latest(), latest, access, Deadline.after(RESOLVE_TIMEOUT)) if latest else {}
         except GroupSourceError as error:
@@ -199,7 +208,7 @@ class StartOffsetResolver:
         return starts
 
     def _at(
-        self, place: Place, partitions: Collection[TopicPartition], access: KafkaClients, deadline: Deadline
+        self, place: OffsetSpec, partitions: Collection[TopicPartition], access: KafkaClients, deadline: Deadline
     ) -> dict[TopicPartition, int]:
         def ask(wanted: Offsets) -> Offsets:
             return list_offsets(
@@ -213,6 +222,6 @@ class StartOffsetResolver:
         return resolve(place, partitions, ask, self._options.fail_on_data_loss)
 
 
-def _without_commits(at: StartAt) -> Place | None:
+def _without_commits(at: StartSpec) -> OffsetSpec | None:
     """What is said of partitions without a committed offset; ``None`` where that is an error."""
-    return at.otherwise if isinstance(at, Committed) else at
+    return at.fallback if isinstance(at, FromCommitted) else at

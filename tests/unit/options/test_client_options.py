@@ -10,8 +10,8 @@ from spark_group_source.errors import OptionError
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.refused import REFUSED
 from spark_group_source.options.table import OPTIONS
+from spark_group_source.options.unsupported import UNSUPPORTED
 from spark_group_source.options.wire import wire_options
 from spark_group_source.query.group_settings import group_settings
 from spark_group_source.spark.input_partitions import Application, TaskPartition, Tasks
@@ -77,7 +77,7 @@ WITHOUT_JAVA = {
 
 @pytest.mark.parametrize("key", CONSUMER + OLDER + SECURITY)
 def test_every_key_of_the_java_consumer_is_an_option_or_refused_with_a_reason(key: str) -> None:
-    assert (key in OPTION_KEYS) != (key in REFUSED)
+    assert (key in OPTION_KEYS) != (key in UNSUPPORTED)
 
 
 def test_every_kafka_option_is_a_key_of_the_java_consumer() -> None:

@@ -9,39 +9,55 @@ import pytest
 
 from spark_group_source.errors import OptionError
 from spark_group_source.group.classic.assignors import parse_assignors
-from spark_group_source.options import values
-from spark_group_source.options.bounds import parse_end, parse_fallback, parse_or_latest, parse_start
+from spark_group_source.options import value_parsers
+from spark_group_source.options.offset_specs import parse_end, parse_fallback, parse_start, parse_timestamp_strategy
+from spark_group_source.options.option import Option
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.refused import REFUSED
-from spark_group_source.options.row import Option
 from spark_group_source.options.security import SECURITY_OPTIONS
 from spark_group_source.options.table import OPTIONS
+from spark_group_source.options.unsupported import UNSUPPORTED
 from tests.unit.options.test_options import GOOD
 
 LARGE = "2147483648"
 
 KINDS: dict[Callable[[str], Any], tuple[str, tuple[str, ...], str]] = {
-    values.addresses: ("b1:9092,b2:9092", ("", "b1", "b1:x", "b1:0", "b1:65536", ":9092"), "host:port"),
-    values.name_of: ("a-name", ("", "  "), "not empty"),
-    values.instance_id: ("host-1", ("", "a b", "..", "x" * 250), "name"),
-    values.topics: ("a,b", ("", " , ", "a b", "..", "x" * 250), "topic names"),
-    values.pattern: ("orders-.*", ("", "orders-[", "(", "*"), "regular expression"),
-    values.flag: ("true", ("", "yes", "1", "on", "t"), "true or false"),
-    values.count: ("1000", ("", "0", "-1", "1.5", "1e3", "ten", "0x10", "1_000"), "at least 1"),
-    values.size: ("65536", ("", "0", "1023", "-1", "1m", LARGE), "from 1024 to 2147483647"),
-    values.buffer: ("65536", ("", "0", "-2", "64k", LARGE), "-1 for what the operating system"),
-    values.bytes_wanted: ("1", ("", "-1", "1k", LARGE), "from 0 to 2147483647"),
-    values.retries: ("3", ("", "-1", "3.0", "three"), "at least 0"),
-    values.milliseconds: ("45000", ("", "0", "-1", "45s", "1.5", LARGE), "milliseconds, from 1 to 2147483647"),
-    values.duration: ("15m", ("", "5 minutes", "-1s", "2.5s", "m", "15 parsecs"), "for example 15m"),
-    values.isolation: ("read_committed", ("", "committed", "READ-COMMITTED"), "read_committed or read_uncommitted"),
-    values.warn_or_fail: ("fail", ("", "ignore", "true"), "warn or fail"),
-    values.function: ("json:loads", ("", "json", "json:", "no_such_module:f", "json:nothing"), "module:function"),
-    values.ports: ("40000-40099", ("", "40000", "0-10", "10-5", "1-65536", "a-b"), "for example 40000-40099"),
-    values.dns_lookup: ("use_all_dns_ips", ("", "default", "all"), "use_all_dns_ips or resolve_canonical"),
-    values.partitions: ('{"t":[0]}', ("", "t", "{}", '{"t":[]}', '{"t":["0"]}'), "JSON of topics and their partitions"),
+    value_parsers.host_ports: ("b1:9092,b2:9092", ("", "b1", "b1:x", "b1:0", "b1:65536", ":9092"), "host:port"),
+    value_parsers.non_blank: ("a-name", ("", "  "), "not empty"),
+    value_parsers.instance_id: ("host-1", ("", "a b", "..", "x" * 250), "name"),
+    value_parsers.topic_names: ("a,b", ("", " , ", "a b", "..", "x" * 250), "topic names"),
+    value_parsers.topic_pattern: ("orders-.*", ("", "orders-[", "(", "*"), "regular expression"),
+    value_parsers.boolean: ("true", ("", "yes", "1", "on", "t"), "true or false"),
+    value_parsers.positive_count: ("1000", ("", "0", "-1", "1.5", "1e3", "ten", "0x10", "1_000"), "at least 1"),
+    value_parsers.byte_size: ("65536", ("", "0", "1023", "-1", "1m", LARGE), "from 1024 to 2147483647"),
+    value_parsers.socket_buffer_size: ("65536", ("", "0", "-2", "64k", LARGE), "-1 for what the operating system"),
+    value_parsers.byte_count: ("1", ("", "-1", "1k", LARGE), "from 0 to 2147483647"),
+    value_parsers.retry_count: ("3", ("", "-1", "3.0", "three"), "at least 0"),
+    value_parsers.milliseconds: ("45000", ("", "0", "-1", "45s", "1.5", LARGE), "milliseconds, from 1 to 2147483647"),
+    value_parsers.duration: ("15m", ("", "5 minutes", "-1s", "2.5s", "m", "15 parsecs"), "for example 15m"),
+    value_parsers.isolation_level: (
+        "read_committed",
+        ("", "committed", "READ-COMMITTED"),
+        "read_committed or read_uncommitted",
+    ),
+    value_parsers.warn_or_fail: ("fail", ("", "ignore", "true"), "warn or fail"),
+    value_parsers.importable_function: (
+        "json:loads",
+        ("", "json", "json:", "no_such_module:f", "json:nothing"),
+        "module:function",
+    ),
+    value_parsers.port_range: (
+        "40000-40099",
+        ("", "40000", "0-10", "10-5", "1-65536", "a-b"),
+        "for example 40000-40099",
+    ),
+    value_parsers.dns_lookup: ("use_all_dns_ips", ("", "default", "all"), "use_all_dns_ips or resolve_canonical"),
+    value_parsers.partitions_json: (
+        '{"t":[0]}',
+        ("", "t", "{}", '{"t":[]}', '{"t":["0"]}'),
+        "JSON of topics and their partitions",
+    ),
     parse_end: ("latest", ("", "earliest", "{}"), "latest or JSON"),
-    parse_or_latest: ("latest", ("", "earliest"), "error or latest"),
+    parse_timestamp_strategy: ("latest", ("", "earliest"), "error or latest"),
     parse_start: ("earliest", ("", "newest", "-2"), "earliest, latest"),
     parse_fallback: ("fail", ("", "committed", "error"), "earliest, latest or fail"),
     parse_assignors: ("range,roundrobin", ("", "rang", ","), "range, roundrobin"),
@@ -60,13 +76,13 @@ VALUES = [option for option in OPTIONS if option not in SECURITY_OPTIONS]
 """Those of security are tested with the files and the other options they need, in test_security_options.py."""
 
 NAMES = {
-    values.name_of,
-    values.instance_id,
-    values.topics,
-    values.pattern,
-    values.function,
-    values.addresses,
-    values.partitions,
+    value_parsers.non_blank,
+    value_parsers.instance_id,
+    value_parsers.topic_names,
+    value_parsers.topic_pattern,
+    value_parsers.importable_function,
+    value_parsers.host_ports,
+    value_parsers.partitions_json,
     parse_assignors,
 }
 """Of these the case means something."""
@@ -99,7 +115,9 @@ def test_names_are_read_in_any_case(option: Option, written: Callable[[str], str
     assert parse_options(others(option) | {written(option.name): good}) == expected
 
 
-@pytest.mark.parametrize("option", [each for each in VALUES if each.parse is not values.pattern], ids=by_name)
+@pytest.mark.parametrize(
+    "option", [each for each in VALUES if each.parse is not value_parsers.topic_pattern], ids=by_name
+)
 def test_blanks_around_a_value_mean_nothing(option: Option) -> None:
     good, _, _ = examples(option)
     expected = parse_options(others(option) | {option.name: good})
@@ -179,10 +197,10 @@ def test_a_name_that_is_near_to_none_is_answered_with_all() -> None:
     assert all(option.name in refused.value.action for option in OPTIONS)
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", UNSUPPORTED)
 @pytest.mark.parametrize("written", [str.lower, str.upper, "kafka.{}".format, lambda name: name.replace(".", "_")])
 def test_a_refused_name_is_refused_however_it_is_written(name: str, written: Callable[[str], str]) -> None:
     with pytest.raises(OptionError, match="is not taken: ") as refused:
         parse_options(GOOD | {written(name): "s3cret"})
-    assert refused.value.action == REFUSED[name][1]
+    assert refused.value.action == UNSUPPORTED[name][1]
     assert "s3cret" not in str(refused.value)

@@ -10,8 +10,8 @@ import pytest
 from spark_group_source.clock import Clock, monotonic
 from spark_group_source.errors import DataLoss, DeadlineExceeded, GroupError, GroupSourceError, OptionError, TopicError
 from spark_group_source.offsets import OffsetRange
-from spark_group_source.options.modes import check_bounded
 from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.stream_and_batch import check_batch
 from spark_group_source.query import batch_read
 from spark_group_source.query.batch_read import plan
 from spark_group_source.query.starting_offsets import topic_validator
@@ -41,7 +41,7 @@ def planned(fake: FakeKafka, clock: Clock = monotonic, /, **given: str) -> dict[
     if given.get("startingOffsets") == "committed":
         options["kafka.group.id"] = GROUP
     parsed = parse_options(options | given)
-    check_bounded(parsed)
+    check_batch(parsed)
     wire = WireOptions(parsed.bootstrap_servers, "test", retry_backoff=0.05, retry_backoff_max=0.1)
     return {str(each.tp): (each.start, each.end) for each in plan(parsed, wire, clock)}
 

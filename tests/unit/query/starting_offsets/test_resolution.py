@@ -10,7 +10,14 @@ import pytest
 
 from spark_group_source.errors import DataLoss, OptionError
 from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition
-from spark_group_source.options.bounds import AtTime, Earliest, Exact, Latest, Place, StartAt
+from spark_group_source.options.offset_specs import (
+    AtTimestamp,
+    Earliest,
+    Latest,
+    OffsetSpec,
+    SpecificOffsets,
+    StartSpec,
+)
 from spark_group_source.query.starting_offsets.resolution import check_names, resolve
 
 A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -39,28 +46,34 @@ class Leaders:
     [
         (Earliest(), {A: 10, B: 0}),
         (Latest(), {A: 20, B: 5}),
-        (Exact({A: 13, B: Latest()}, "x"), {A: 13, B: 5}),
-        (Exact({A: Earliest(), B: 2}, "x"), {A: 10, B: 2}),
-        (Exact({A: 10, B: 5}, "x"), {A: 10, B: 5}),
-        (AtTime(350, "x", or_latest=False), {A: 10, B: 4}),
-        (AtTime({A: 1200, B: 0}, "x", or_latest=False), {A: 12, B: 0}),
-        (AtTime(1200, "x", or_latest=True), {A: 12, B: 5}),
-        (AtTime(9999, "x", or_latest=True), {A: 20, B: 5}),
+        (SpecificOffsets({A: 13, B: Latest()}, "x"), {A: 13, B: 5}),
+        (SpecificOffsets({A: Earliest(), B: 2}, "x"), {A: 10, B: 2}),
+        (SpecificOffsets({A: 10, B: 5}, "x"), {A: 10, B: 5}),
+        (AtTimestamp(350, "x", or_latest=False), {A: 10, B: 4}),
+        (AtTimestamp({A: 1200, B: 0}, "x", or_latest=False), {A: 12, B: 0}),
+        (AtTimestamp(1200, "x", or_latest=True), {A: 12, B: 5}),
+        (AtTimestamp(9999, "x", or_latest=True), {A: 20, B: 5}),
     ],
 )
-def test_choices_become_offsets(at: Place, offsets: dict[TopicPartition, int]) -> None:
+def test_choices_become_offsets(at: OffsetSpec, offsets: dict[TopicPartition, int]) -> None:
     assert resolve(at, [A, B], Leaders(), fail_on_data_loss=True) == offsets
 
 
 def test_only_the_partitions_asked_for_are_looked_up() -> None:
     given: dict[TopicPartition, int | Earliest | Latest] = {A: 99, B: 2}
-    assert resolve(Exact(given, "x"), [B], Leaders(), fail_on_data_loss=True) == {B: 2}
+    assert resolve(SpecificOffsets(given, "x"), [B], Leaders(), fail_on_data_loss=True) == {B: 2}
 
 
 @pytest.mark.parametrize(
-    "at", [Earliest(), Exact({A: 13, B: 2}, "x"), AtTime(350, "x", True), AtTime({A: 350, B: 350}, "x", False)]
+    "at",
+    [
+        Earliest(),
+        SpecificOffsets({A: 13, B: 2}, "x"),
+        AtTimestamp(350, "x", True),
+        AtTimestamp({A: 350, B: 350}, "x", False),
+    ],
 )
-def test_what_no_leader_tells_is_left_out(at: Place) -> None:
+def test_what_no_leader_tells_is_left_out(at: OffsetSpec) -> None:
     assert resolve(at, [A, B], Leaders(silent=(A,)), fail_on_data_loss=True).keys() == {B}
 
 
@@ -70,15 +83,15 @@ def test_a_partition_whose_end_is_not_told_is_left_out_where_it_is_needed() -> N
     def ask(wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         return {tp: at for tp, at in leaders(wanted).items() if tp != A or wanted[tp] != LATEST}
 
-    assert resolve(AtTime(9999, "x", or_latest=True), [A, B], ask, fail_on_data_loss=True) == {B: 5}
-    assert resolve(Exact({A: 13, B: 2}, "x"), [A, B], ask, fail_on_data_loss=True) == {B: 2}
+    assert resolve(AtTimestamp(9999, "x", or_latest=True), [A, B], ask, fail_on_data_loss=True) == {B: 5}
+    assert resolve(SpecificOffsets({A: 13, B: 2}, "x"), [A, B], ask, fail_on_data_loss=True) == {B: 2}
 
 
 @pytest.mark.parametrize(("wanted", "nearest"), [(9, 10), (0, 10), (21, 20)])
 def test_an_offset_that_is_not_in_the_log_is_an_error_with_the_range_or_the_nearest_with_a_warning(
     wanted: int, nearest: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    at = Exact({A: wanted, B: 5}, "startingOffsets")
+    at = SpecificOffsets({A: wanted, B: 5}, "startingOffsets")
     with pytest.raises(DataLoss) as lost:
         resolve(at, [A, B], Leaders(), fail_on_data_loss=True)
     what = f"Option 'startingOffsets' says offset {wanted} for t-0, whose log holds [10, 20)."
@@ -91,7 +104,7 @@ def test_an_offset_that_is_not_in_the_log_is_an_error_with_the_range_or_the_near
 
 def test_a_time_that_no_record_is_as_late_as_is_an_error_that_names_partitions_and_strategy() -> None:
     with pytest.raises(OptionError) as refused:
-        resolve(AtTime(700, "startingTimestamp", or_latest=False), [A, B], Leaders(), fail_on_data_loss=True)
+        resolve(AtTimestamp(700, "startingTimestamp", or_latest=False), [A, B], Leaders(), fail_on_data_loss=True)
     assert "No record of t-1 is as late as option 'startingTimestamp' says (700)." in str(refused.value)
     assert "'startingOffsetsByTimestampStrategy'" in str(refused.value)
 
@@ -105,28 +118,28 @@ def test_a_record_written_between_the_two_lookups_is_not_passed_over() -> None:
         return found
 
     # The record at offset 5 has time 500, too early; the one at offset 6 is as late, and comes after the lookup.
-    assert resolve(AtTime(600, "x", or_latest=True), [B], ask, fail_on_data_loss=True) == {B: 5}
+    assert resolve(AtTimestamp(600, "x", or_latest=True), [B], ask, fail_on_data_loss=True) == {B: 5}
 
 
 @pytest.mark.parametrize(
     ("at", "says", "write"),
     [
-        (Exact({A: 7}, "startingOffsets"), ["missing: t-1."], '{"t":{"0":7,"1":-2}}'),
+        (SpecificOffsets({A: 7}, "startingOffsets"), ["missing: t-1."], '{"t":{"0":7,"1":-2}}'),
         (
-            Exact({A: 7, B: Latest(), C: 1}, "startingOffsets"),
+            SpecificOffsets({A: 7, B: Latest(), C: 1}, "startingOffsets"),
             ["too much", "u-0."],
             '{"t":{"0":7,"1":-1}}',
         ),
         (
-            Exact({A: 7, C: 1}, "endingOffsets"),
+            SpecificOffsets({A: 7, C: 1}, "endingOffsets"),
             ["missing: t-1;", "u-0."],
             '{"t":{"0":7,"1":-1}}',
         ),
-        (AtTime({B: 8, C: 3}, "endingOffsetsByTimestamp", True), ["missing: t-0;", "u-0."], '{"t":{"0":3,"1":8}}'),
+        (AtTimestamp({B: 8, C: 3}, "endingOffsetsByTimestamp", True), ["missing: t-0;", "u-0."], '{"t":{"0":3,"1":8}}'),
     ],
 )
 def test_a_choice_by_partition_must_name_exactly_those_there_are_and_the_error_shows_how(
-    at: StartAt, says: list[str], write: str
+    at: StartSpec, says: list[str], write: str
 ) -> None:
     with pytest.raises(OptionError) as refused:
         check_names(at, {A, B})
@@ -135,7 +148,14 @@ def test_a_choice_by_partition_must_name_exactly_those_there_are_and_the_error_s
 
 
 @pytest.mark.parametrize(
-    "at", [Earliest(), Latest(), AtTime(3, "x", False), Exact({A: 1, B: 2}, "x"), AtTime({B: 1, A: 2}, "x", True)]
+    "at",
+    [
+        Earliest(),
+        Latest(),
+        AtTimestamp(3, "x", False),
+        SpecificOffsets({A: 1, B: 2}, "x"),
+        AtTimestamp({B: 1, A: 2}, "x", True),
+    ],
 )
-def test_a_choice_that_fits_the_partitions_is_taken(at: StartAt) -> None:
+def test_a_choice_that_fits_the_partitions_is_taken(at: StartSpec) -> None:
     check_names(at, {A, B})

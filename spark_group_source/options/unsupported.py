@@ -75,7 +75,7 @@ _OF_TICKETS = [
     )
 ]
 
-REFUSED: dict[str, tuple[str, str]] = {
+UNSUPPORTED: dict[str, tuple[str, str]] = {
     "enable.auto.commit": (_COMMITS, _LEAVE_OUT),
     "auto.commit.enable": (_COMMITS, _LEAVE_OUT),
     "auto.commit.interval.ms": (_COMMITS, "Leave it out; batches come as often as the query's trigger says."),
@@ -190,7 +190,7 @@ REFUSED: dict[str, tuple[str, str]] = {
 """Name to why it is refused, and what to do instead."""
 
 
-def refusal(key: str) -> OptionError | None:
+def unsupported_option(key: str) -> OptionError | None:
     """The error for an option that is refused on purpose. Its value is left out: nobody knows what it is."""
-    found = REFUSED.get(key.lower().replace("_", ".").removeprefix("kafka."))
+    found = UNSUPPORTED.get(key.lower().replace("_", ".").removeprefix("kafka."))
     return None if found is None else OptionError(f"Option '{key}' is not taken: {found[0]}.", found[1])

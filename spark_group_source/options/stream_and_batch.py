@@ -9,7 +9,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from spark_group_source.errors import OptionError
-from spark_group_source.options.bounds import AtTime, Committed, Earliest, EndAt, Exact, Latest, StartAt
+from spark_group_source.options.offset_specs import (
+    AtTimestamp,
+    Earliest,
+    EndSpec,
+    FromCommitted,
+    Latest,
+    SpecificOffsets,
+    StartSpec,
+)
 from spark_group_source.options.table import SourceOptions
 
 STREAM_ONLY = (
@@ -50,34 +58,34 @@ def check_stream(options: SourceOptions) -> None:
             )
 
 
-def check_bounded(options: SourceOptions) -> None:
+def check_batch(options: SourceOptions) -> None:
     """Refuses what a bounded read cannot be made with.
 
     Raises:
         OptionError: it would start at the end of a log, end at the beginning of one, or lacks its group.
     """
-    start, end = bounded_start(options), bounded_end(options)
-    places = start.places.values() if isinstance(start, Exact) else [start]
+    start, end = batch_start(options), batch_end(options)
+    places = start.offsets.values() if isinstance(start, SpecificOffsets) else [start]
     if any(isinstance(each, Latest) for each in places):
         raise OptionError(
             "Option 'startingOffsets' is latest (-1), and a bounded read from there has no records.",
             "Give offsets, earliest (-2) or committed, or a time with 'startingTimestamp'.",
         )
-    if isinstance(end, Exact) and any(isinstance(each, Earliest) for each in end.places.values()):
+    if isinstance(end, SpecificOffsets) and any(isinstance(each, Earliest) for each in end.offsets.values()):
         raise OptionError(
             "Option 'endingOffsets' has -2, the beginning of a log, and a bounded read up to there has no records.",
             "Give offsets, or -1 for the end of a log.",
         )
-    if isinstance(start, Committed):
+    if isinstance(start, FromCommitted):
         _need_group(options, "'startingOffsets' is committed")
 
 
-def stream_start(options: SourceOptions) -> StartAt:
+def stream_start(options: SourceOptions) -> StartSpec:
     """Where a stream starts partitions that have no committed offset."""
     return _start(options, Latest(), Latest())
 
 
-def bounded_start(options: SourceOptions) -> StartAt:
+def batch_start(options: SourceOptions) -> StartSpec:
     """Where a bounded read starts.
 
     What a group without a committed offset has not processed is everything: that is read unless
@@ -86,23 +94,23 @@ def bounded_start(options: SourceOptions) -> StartAt:
     return _start(options, Earliest(), Earliest())
 
 
-def bounded_end(options: SourceOptions) -> EndAt:
+def batch_end(options: SourceOptions) -> EndSpec:
     """Where a bounded read ends."""
     return options.ending_timestamp or options.ending_offsets_by_timestamp or options.ending_offsets or Latest()
 
 
-def ignored(given: Iterable[str]) -> list[str]:
+def ignored_in_batch_reads(given: Iterable[str]) -> list[str]:
     """Those of the options given that a bounded read ignores."""
     lower = {name.lower() for name in given}
     return [name for name in STREAM_ONLY if name.lower() in lower]
 
 
-def _start(options: SourceOptions, default: Earliest | Latest, uncommitted: Earliest | Latest) -> StartAt:
-    time: AtTime | None = options.starting_timestamp or options.starting_offsets_by_timestamp
+def _start(options: SourceOptions, default: Earliest | Latest, uncommitted: Earliest | Latest) -> StartSpec:
+    time: AtTimestamp | None = options.starting_timestamp or options.starting_offsets_by_timestamp
     if time is not None:
         return replace(time, or_latest=options.starting_time_or_latest)
-    if isinstance(options.starting_offsets, Committed):
-        return options.starting_offsets_fallback or Committed(uncommitted)
+    if isinstance(options.starting_offsets, FromCommitted):
+        return options.starting_offsets_fallback or FromCommitted(uncommitted)
     return options.starting_offsets or default
 
 

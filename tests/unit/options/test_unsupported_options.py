@@ -8,8 +8,8 @@ import pytest
 
 from spark_group_source.errors import OptionError
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.refused import REFUSED
 from spark_group_source.options.table import OPTIONS
+from spark_group_source.options.unsupported import UNSUPPORTED
 
 GOOD = {"kafka.bootstrap.servers": "b1:9092", "kafka.group.id": "g", "subscribe": "t"}
 KNOWN = {option.name.lower() for option in OPTIONS}
@@ -45,6 +45,6 @@ def test_what_other_clients_need_and_this_source_does_not_is_refused_with_an_alt
 
 
 def test_no_refused_name_is_an_option_and_every_option_named_instead_is_one() -> None:
-    assert not KNOWN & {prefix + name for name in REFUSED for prefix in ("", "kafka.")}
-    named = {name for _, instead in REFUSED.values() for name in re.findall(r"'([A-Za-z.]{6,})'", instead)}
+    assert not KNOWN & {prefix + name for name in UNSUPPORTED for prefix in ("", "kafka.")}
+    named = {name for _, instead in UNSUPPORTED.values() for name in re.findall(r"'([A-Za-z.]{6,})'", instead)}
     assert {name.lower() for name in named - {"string"}} <= KNOWN

@@ -22,7 +22,7 @@ _LONGEST = (2**31 - 1) / 1000
 """The largest number of milliseconds in a Kafka request, in seconds."""
 
 
-def with_following_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+def with_derived_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     """``given`` with a value for each field whose default does not fit beside those that were given."""
     defaults = {each.name: each.default for each in fields(SourceOptions)}
     values = dict(given)

@@ -35,76 +35,76 @@ class Latest:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
-    """The group's committed offset. Where there is none: ``otherwise``, or it is an error."""
+class FromCommitted:
+    """The group's committed offset. Where there is none: ``fallback``, or it is an error."""
 
-    otherwise: Earliest | Latest | None
+    fallback: Earliest | Latest | None
 
 
 @dataclass(frozen=True, slots=True)
-class Exact:
+class SpecificOffsets:
     """A place in each partition of the subscription, as ``option`` says in JSON."""
 
-    places: Mapping[TopicPartition, int | Earliest | Latest]
+    offsets: Mapping[TopicPartition, int | Earliest | Latest]
     option: str
 
 
 @dataclass(frozen=True, slots=True)
-class AtTime:
+class AtTimestamp:
     """The first record of each partition at or after a time, as ``option`` says: one for all, or one for each.
 
     Times are in milliseconds since 1970. Where no record is as late: the end of the log if ``or_latest``, otherwise it
     is an error.
     """
 
-    times: int | Mapping[TopicPartition, int]
+    timestamps: int | Mapping[TopicPartition, int]
     option: str
     or_latest: bool
 
 
-Place = Earliest | Latest | Exact | AtTime
+OffsetSpec = Earliest | Latest | SpecificOffsets | AtTimestamp
 """Places in the logs."""
 
-StartAt = Place | Committed
+StartSpec = OffsetSpec | FromCommitted
 """Where partitions start."""
 
-EndAt = Latest | Exact | AtTime
+EndSpec = Latest | SpecificOffsets | AtTimestamp
 """Where the partitions of a bounded read end."""
 
 
-def parse_start(text: str) -> Earliest | Latest | Committed | Exact:
+def parse_start(text: str) -> Earliest | Latest | FromCommitted | SpecificOffsets:
     """The value of ``startingOffsets``.
 
     Raises:
         ValueError: it is none; the message goes on from "It must be".
     """
-    named: dict[str, Earliest | Latest | Committed] = {
+    named: dict[str, Earliest | Latest | FromCommitted] = {
         "earliest": Earliest(),
         "latest": Latest(),
-        "committed": Committed(None),
+        "committed": FromCommitted(None),
     }
     good = (
         "earliest, latest, committed or JSON with an offset for every partition of the subscription, -2 for its"
         f" beginning or -1 for its end, for example {GOOD_OFFSETS}"
     )
     found = named.get(text.strip().lower())
-    return found or Exact(_offsets(text, good), "startingOffsets")
+    return found or SpecificOffsets(_offsets(text, good), "startingOffsets")
 
 
-def parse_fallback(text: str) -> Committed:
+def parse_fallback(text: str) -> FromCommitted:
     """The value of ``startingOffsetsFallback``.
 
     Raises:
         ValueError: it is none; the message goes on from "It must be".
     """
-    fallbacks = {"earliest": Committed(Earliest()), "latest": Committed(Latest()), "fail": Committed(None)}
+    fallbacks = {"earliest": FromCommitted(Earliest()), "latest": FromCommitted(Latest()), "fail": FromCommitted(None)}
     try:
         return fallbacks[text.strip().lower()]
     except KeyError:
         raise ValueError("earliest, latest or fail") from None
 
 
-def parse_end(text: str) -> Latest | Exact:
+def parse_end(text: str) -> Latest | SpecificOffsets:
     """The value of ``endingOffsets``.
 
     Raises:
@@ -116,10 +116,10 @@ def parse_end(text: str) -> Latest | Exact:
         "latest or JSON with an offset for every partition of the subscription, or -1 for its end, for example"
         f" {GOOD_ENDS}"
     )
-    return Exact(_offsets(text, good), "endingOffsets")
+    return SpecificOffsets(_offsets(text, good), "endingOffsets")
 
 
-def parse_or_latest(text: str) -> bool:
+def parse_timestamp_strategy(text: str) -> bool:
     """The value of ``startingOffsetsByTimestampStrategy``: whether it is ``latest``.
 
     Raises:
@@ -130,29 +130,29 @@ def parse_or_latest(text: str) -> bool:
     return text.strip().lower() == "latest"
 
 
-def time_of(option: str, or_latest: bool = False) -> Callable[[str], AtTime]:
+def timestamp_parser(option: str, or_latest: bool = False) -> Callable[[str], AtTimestamp]:
     """Reads the value of an option that is one time for all partitions. It raises as :func:`parse_start`."""
 
     good = "a whole number of milliseconds since 1970, for example 1735689600000"
 
-    def parse(text: str) -> AtTime:
+    def parse(text: str) -> AtTimestamp:
         if not re.fullmatch(r"\+?\d{1,19}", text.strip()) or int(text) > _LARGEST:
             raise ValueError(good)
         try:
-            return AtTime(_time(int(text)), option, or_latest)
+            return AtTimestamp(_time(int(text)), option, or_latest)
         except ValueError as error:
             raise ValueError(f"{good} ({error})") from None
 
     return parse
 
 
-def times_of(option: str, or_latest: bool = False) -> Callable[[str], AtTime]:
+def timestamps_parser(option: str, or_latest: bool = False) -> Callable[[str], AtTimestamp]:
     """Reads the value of an option that has a time for each partition, as JSON. It raises as :func:`parse_start`."""
     good = f"JSON with milliseconds since 1970 for every partition of the subscription, for example {GOOD_TIMES}"
-    return lambda text: AtTime(_by_partition(text, _time, good), option, or_latest)
+    return lambda text: AtTimestamp(_by_partition(text, _time, good), option, or_latest)
 
 
-def check_start(given: StartAt | None, fallback: Committed | None, time: AtTime | None, reset: bool) -> None:
+def check_start(given: StartSpec | None, fallback: FromCommitted | None, time: AtTimestamp | None, reset: bool) -> None:
     """Refuses what contradicts ``startingOffsets`` (``given``).
 
     Args:
@@ -163,7 +163,7 @@ def check_start(given: StartAt | None, fallback: Committed | None, time: AtTime 
     Raises:
         OptionError: one of them does.
     """
-    if not isinstance(given, Committed):
+    if not isinstance(given, FromCommitted):
         if fallback is not None:
             raise OptionError(
                 "Option 'startingOffsetsFallback' is given, and 'startingOffsets' is not committed.",

@@ -10,7 +10,7 @@ from spark_group_source.offsets import TopicPartition
 from spark_group_source.user_code import load
 
 
-def addresses(text: str) -> tuple[tuple[str, int], ...]:
+def host_ports(text: str) -> tuple[tuple[str, int], ...]:
     """``host:port`` pairs; a scheme before them is ignored."""
     found = []
     for each in filter(None, (part.strip() for part in text.split(","))):
@@ -26,14 +26,14 @@ def addresses(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(dict.fromkeys(found))
 
 
-def name_of(text: str) -> str:
+def non_blank(text: str) -> str:
     """Any text that is not blank."""
     if not text.strip():
         raise ValueError("a name that is not empty")
     return text.strip()
 
 
-def topics(text: str) -> tuple[str, ...]:
+def topic_names(text: str) -> tuple[str, ...]:
     """Topic names, each once."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not names:
@@ -55,13 +55,13 @@ def _legal(name: str) -> bool:
 
 def instance_id(text: str) -> str:
     """The name of a static member."""
-    name = name_of(text)
+    name = non_blank(text)
     if not _legal(name):
         raise ValueError("a name of at most 249 letters, digits, '.', '_' and '-'")
     return name
 
 
-def partitions(text: str) -> frozenset[TopicPartition]:
+def partitions_json(text: str) -> frozenset[TopicPartition]:
     """Partition numbers by topic, as JSON."""
     good = ValueError('JSON of topics and their partitions, for example {"orders": [0, 1]}')
     try:
@@ -82,7 +82,7 @@ def partitions(text: str) -> frozenset[TopicPartition]:
     return frozenset(found)
 
 
-def pattern(text: str) -> str:
+def topic_pattern(text: str) -> str:
     """A regular expression."""
     try:
         with warnings.catch_warnings():
@@ -96,35 +96,35 @@ def pattern(text: str) -> str:
     return text
 
 
-def flag(text: str) -> bool:
+def boolean(text: str) -> bool:
     """``true`` or ``false``."""
     if text.strip().lower() not in ("true", "false"):
         raise ValueError("true or false")
     return text.strip().lower() == "true"
 
 
-def count(text: str) -> int:
+def positive_count(text: str) -> int:
     """A whole number of at least 1."""
     if not re.fullmatch(r"\+?\d{1,18}", text.strip()) or int(text) == 0:
         raise ValueError("a whole number of at least 1")
     return int(text)
 
 
-def size(text: str) -> int:
+def byte_size(text: str) -> int:
     """A size in bytes."""
     if not re.fullmatch(r"\+?\d{1,10}", text.strip()) or not 1024 <= int(text) < 2**31:
         raise ValueError("a whole number of bytes, from 1024 to 2147483647")
     return int(text)
 
 
-def buffer(text: str) -> int:
+def socket_buffer_size(text: str) -> int:
     """Size of a socket's buffer in bytes; -1 leaves it to the operating system."""
     if text.strip() != "-1" and not _whole(text, 1):
         raise ValueError("-1 for what the operating system finds right, or a whole number of bytes, at least 1")
     return int(text)
 
 
-def bytes_wanted(text: str) -> int:
+def byte_count(text: str) -> int:
     """A number of bytes to wait for."""
     if not _whole(text, 0):
         raise ValueError("a whole number of bytes, from 0 to 2147483647")
@@ -136,7 +136,7 @@ def _whole(text: str, least: int) -> bool:
     return bool(re.fullmatch(r"\+?\d{1,10}", text.strip())) and least <= int(text) < 2**31
 
 
-def ports(text: str) -> tuple[int, int]:
+def port_range(text: str) -> tuple[int, int]:
     """The first and last of a range of ports."""
     match = re.fullmatch(r"(\d{1,5})\s*-\s*(\d{1,5})", text.strip())
     if not match or not 0 < int(match[1]) < int(match[2]) < 65536:
@@ -156,7 +156,7 @@ def dns_lookup(text: str) -> bool:
         raise ValueError("use_all_dns_ips or resolve_canonical_bootstrap_servers_only") from None
 
 
-def retries(text: str) -> int:
+def retry_count(text: str) -> int:
     """A whole number of at least 0."""
     if not re.fullmatch(r"\+?\d{1,9}", text.strip()):
         raise ValueError("a whole number of at least 0")
@@ -182,7 +182,7 @@ def duration(text: str) -> float:
     return int(match[1]) * unit
 
 
-def function(text: str) -> str:
+def importable_function(text: str) -> str:
     """A function that can be imported, as ``module:function``."""
     load(text, "function")
     return text.strip()
@@ -195,7 +195,7 @@ def milliseconds(text: str) -> float:
     return int(text) / 1000
 
 
-def isolation(text: str) -> bool:
+def isolation_level(text: str) -> bool:
     """Whether only committed records are read."""
     if text.strip().lower() not in ("read_committed", "read_uncommitted"):
         raise ValueError("read_committed or read_uncommitted")

@@ -7,19 +7,19 @@ from collections.abc import Callable
 import pytest
 
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.options.bounds import (
-    AtTime,
-    Committed,
+from spark_group_source.options.offset_specs import (
+    AtTimestamp,
     Earliest,
-    Exact,
+    FromCommitted,
     Latest,
+    SpecificOffsets,
     as_json,
     parse_end,
     parse_fallback,
-    parse_or_latest,
     parse_start,
-    time_of,
-    times_of,
+    parse_timestamp_strategy,
+    timestamp_parser,
+    timestamps_parser,
 )
 
 A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 10)
@@ -30,10 +30,10 @@ A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 10
     [
         ("earliest", Earliest()),
         (" LATEST ", Latest()),
-        ("Committed", Committed(None)),
+        ("Committed", FromCommitted(None)),
         (
             ' {"t": {"0": 23, "1": -2}, "u": {"10": -1}} ',
-            Exact({A: 23, B: Earliest(), C: Latest()}, "startingOffsets"),
+            SpecificOffsets({A: 23, B: Earliest(), C: Latest()}, "startingOffsets"),
         ),
     ],
 )
@@ -85,17 +85,19 @@ def test_what_was_not_meant_as_json_is_answered_with_the_good_values_alone(text:
 @pytest.mark.parametrize("text", ["1735689600000", '{"t":{"0":-1}}', '{"t":{"0":-2}}', "{}", "latest"])
 def test_bad_times_are_answered_with_a_good_example(text: str) -> None:
     with pytest.raises(ValueError, match='{"orders":{"0":1735689600000,"1":1735689600000}}'):
-        times_of("endingOffsetsByTimestamp")(text)
+        timestamps_parser("endingOffsetsByTimestamp")(text)
 
 
 @pytest.mark.parametrize("text", ["-1", "-2", "", "1.5", "now", "9223372036854775808", '{"t":{"0":1}}'])
 def test_a_bad_time_is_answered_with_a_good_example(text: str) -> None:
     with pytest.raises(ValueError, match="for example 1735689600000"):
-        time_of("startingTimestamp")(text)
+        timestamp_parser("startingTimestamp")(text)
 
 
-@pytest.mark.parametrize("parse", [time_of("x"), lambda text: times_of("x")(f'{{"t":{{"0":0,"1":{text}}}}}')])
-def test_seconds_are_not_taken_for_milliseconds(parse: Callable[[str], AtTime]) -> None:
+@pytest.mark.parametrize(
+    "parse", [timestamp_parser("x"), lambda text: timestamps_parser("x")(f'{{"t":{{"0":0,"1":{text}}}}}')]
+)
+def test_seconds_are_not_taken_for_milliseconds(parse: Callable[[str], AtTimestamp]) -> None:
     for text in ("1000000000", "1735689600", "9999999999"):
         with pytest.raises(ValueError, match=f"for example.*{text} are seconds: write {text}000"):
             parse(text)
@@ -104,26 +106,26 @@ def test_seconds_are_not_taken_for_milliseconds(parse: Callable[[str], AtTime]) 
 
 
 def test_a_topic_that_is_there_twice_in_json_has_the_partitions_of_both() -> None:
-    assert parse_start('{"t":{"0":1},"t":{"1":2}}') == Exact({A: 1, B: 2}, "startingOffsets")
+    assert parse_start('{"t":{"0":1},"t":{"1":2}}') == SpecificOffsets({A: 1, B: 2}, "startingOffsets")
 
 
 def test_times_are_read_with_their_options_name_for_errors_to_come() -> None:
-    assert times_of("x")('{"t":{"0":0,"1":7}}') == AtTime({A: 0, B: 7}, "x", or_latest=False)
-    assert time_of("x", or_latest=True)(" 7 ") == AtTime(7, "x", or_latest=True)
-    assert [parse_or_latest(text) for text in ("error", "Latest")] == [False, True]
+    assert timestamps_parser("x")('{"t":{"0":0,"1":7}}') == AtTimestamp({A: 0, B: 7}, "x", or_latest=False)
+    assert timestamp_parser("x", or_latest=True)(" 7 ") == AtTimestamp(7, "x", or_latest=True)
+    assert [parse_timestamp_strategy(text) for text in ("error", "Latest")] == [False, True]
 
 
 def test_ends_are_latest_or_json() -> None:
     assert parse_end("Latest") == Latest()
-    assert parse_end('{"t":{"0":5,"1":-1}}') == Exact({A: 5, B: Latest()}, "endingOffsets")
+    assert parse_end('{"t":{"0":5,"1":-1}}') == SpecificOffsets({A: 5, B: Latest()}, "endingOffsets")
 
 
 def test_fallbacks_are_the_three_answers_to_a_missing_commit() -> None:
-    found = [parse_fallback(text).otherwise for text in ("earliest", "Latest", "fail")]
+    found = [parse_fallback(text).fallback for text in ("earliest", "Latest", "fail")]
     assert found == [Earliest(), Latest(), None]
 
 
 def test_what_is_written_as_json_is_read_as_it_was() -> None:
     places: dict[TopicPartition, int | Earliest | Latest] = {C: 0, B: Latest(), A: Earliest()}
     assert as_json(places) == '{"t":{"0":-2,"1":-1},"u":{"10":0}}'
-    assert parse_start(as_json(places)) == Exact(places, "startingOffsets")
+    assert parse_start(as_json(places)) == SpecificOffsets(places, "startingOffsets")
