@@ -1,4 +1,4 @@
-"""What a query has planned, what Spark has completed, and what the group was told: the ledger of offsets. Pure.
+"""A query's ledger of offsets: planned by the query, completed by Spark, committed to the group. Pure.
 
 An offset is always the next one to read, so a completed batch is committed as its end.
 """
@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 
 from spark_group_source.offsets import UNKNOWN_EPOCH, Offsets, TopicPartition
 
-MARK = "spark-group-source"
+COMMIT_TAG = "spark-group-source"
 """Start of the metadata of every commit of this source. ``kafka-consumer-groups --reset-offsets`` writes empty
-metadata, so a lower offset without the mark is somebody's decision and not a commit of ours that failed."""
+metadata. So a lower offset without the tag is an operator's rewind, and not an older commit of this source."""
 
 
-STARTING = f"{MARK} starting"
-"""Start of the metadata where ``resetOffsetsOnStart`` has just moved a partition, and no batch is logged yet that says
-so. A query that dies before is moved no second time: what arrived since then would be skipped."""
+RESET_TAG = f"{COMMIT_TAG} starting"
+"""Start of the metadata after ``resetOffsetsOnStart`` has moved a partition, until Spark has logged a batch that says
+so. If the query dies before, its restart does not reset again: it would skip the records that arrived since."""
 
 
-def marked(facts: Mapping[str, object], mark: str = MARK) -> str:
-    """Metadata that says this source wrote it, and what else is to be known: the mark, then JSON."""
-    return f"{mark} {json.dumps(facts)}" if facts else mark
+def commit_metadata(facts: Mapping[str, object], tag: str = COMMIT_TAG) -> str:
+    """The metadata of a commit: the tag, then ``facts`` as JSON."""
+    return f"{tag} {json.dumps(facts)}" if facts else tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,124 +35,128 @@ class CommittedOffset:
     epoch: int = UNKNOWN_EPOCH
 
     @property
-    def marked(self) -> bool:
+    def tagged(self) -> bool:
         """Whether this source wrote it."""
-        return self.metadata.startswith(MARK)
+        return self.metadata.startswith(COMMIT_TAG)
 
     @property
-    def starting(self) -> bool:
-        """Whether a query wrote it that was reset, and died before its checkpoint knew of that."""
-        return self.metadata.startswith(STARTING)
+    def tagged_reset(self) -> bool:
+        """Whether ``resetOffsetsOnStart`` wrote it, and no logged batch had confirmed the reset."""
+        return self.metadata.startswith(RESET_TAG)
 
 
-def resume_at(committed: CommittedOffset | None, logged: int | None, start: int | None) -> int:
-    """Where a newly owned partition starts.
+def resume_at(committed: CommittedOffset | None, logged_end: int | None, starting_offset: int | None) -> int:
+    """The position at which a newly assigned partition starts: the further of commit and logged end.
+
+    A lower commit without our tag is an operator's rewind, and applies.
 
     Args:
-        committed: the group's commit, if there is one.
-        logged: the end that this query logged for the partition last, if it ever read it.
-        start: what ``startingOffsets`` resolves to; needed only where the other two are ``None``.
+        committed: the group's committed offset, if there is one.
+        logged_end: the end that this query logged last for the partition, if it ever read it.
+        starting_offset: needed only if the other two are ``None``.
     """
     if committed is None:
-        position = start if logged is None else logged
-        assert position is not None, "a partition without a commit or a logged end needs a start"
+        position = starting_offset if logged_end is None else logged_end
+        assert position is not None, "a partition without a commit or a logged end needs a starting offset"
         return position
-    if logged is None or committed.offset >= logged or not committed.marked:
+    if logged_end is None or committed.offset >= logged_end or not committed.tagged:
         return committed.offset
-    return logged
+    return logged_end
 
 
 @dataclass
 class Ledger:
     """Offsets of one query. Not thread-safe: its owner holds a lock.
 
-    ``logged``: ends that Spark has logged for this query, of every partition it ever read. ``positions``: next
-    offset to plan, of each partition owned now. ``done``: what may be committed. ``committed``: what the group has.
+    ``logged_ends``: the last end that Spark has logged, of every partition this query ever read. ``positions``: the
+    next offset to plan, of each owned partition. ``committable``: what may be committed. ``committed``: what the group
+    has.
     """
 
-    logged: dict[TopicPartition, int] = field(default_factory=dict)
+    logged_ends: dict[TopicPartition, int] = field(default_factory=dict)
     positions: dict[TopicPartition, int] = field(default_factory=dict)
-    done: dict[TopicPartition, int] = field(default_factory=dict)
+    committable: dict[TopicPartition, int] = field(default_factory=dict)
     committed: dict[TopicPartition, int] = field(default_factory=dict)
     in_flight: frozenset[TopicPartition] = frozenset()
 
-    def partitions_assigned(self, tp: TopicPartition, committed: CommittedOffset | None, position: int) -> None:
-        """A newly owned partition starts at ``position``, which becomes its committed offset at once.
+    def set_position(self, tp: TopicPartition, committed: CommittedOffset | None, position: int) -> None:
+        """A newly assigned partition starts at ``position``, which is to be committed at once.
 
-        Except where the batch in flight ends there: that is not completed yet.
+        If the in-flight batch reads the partition, its end is committed instead, once the batch is completed.
         """
         self.positions[tp] = position
         if committed is not None:
             self.committed[tp] = committed.offset
         if tp not in self.in_flight:
-            self.done[tp] = position
+            self.committable[tp] = position
 
-    def dropped(self, partitions: Iterable[TopicPartition]) -> None:
-        """These are not owned any more: nothing of them is planned or committed from here on."""
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """The query no longer owns these: it plans and commits nothing of them from here on."""
         for tp in partitions:
-            for book in (self.positions, self.done, self.committed):
-                book.pop(tp, None)
+            for offsets in (self.positions, self.committable, self.committed):
+                offsets.pop(tp, None)
 
     def forget(self, topics: Collection[str]) -> None:
-        """These topics are others now, under the same names."""
-        gone = {tp for tp in (*self.logged, *self.positions) if tp.topic in topics}
-        self.dropped(gone)
-        for tp in gone:
-            self.logged.pop(tp, None)
+        """These topics were recreated: forgets all offsets in the old ones."""
+        partitions = {tp for tp in (*self.logged_ends, *self.positions) if tp.topic in topics}
+        self.remove(partitions)
+        for tp in partitions:
+            self.logged_ends.pop(tp, None)
 
     def planned(self, ends: Offsets) -> None:
-        """Spark is given a batch that reads up to ``ends``.
+        """Spark gets a batch that reads up to ``ends``.
 
-        What was taken away since it was planned has no position: one left behind would be gone on with when it is back.
+        A partition that was revoked or lost since the batch was planned gets no position: it would be out of date when
+        the partition is assigned again.
         """
         self.in_flight = frozenset(ends)
-        self.logged.update(ends)
+        self.logged_ends.update(ends)
         self.positions.update({tp: end for tp, end in ends.items() if tp in self.positions})
 
     def completed(self, ends: Offsets) -> None:
         """Spark has completed the batch that ends at ``ends``.
 
-        An end beyond the position of the present ownership is not committed: the partition was taken away in
-        mid-batch and came back further down, by somebody's decision, and will be read again from there.
+        An end beyond the position is not committed: the partition was lost during the batch, and came back after an
+        operator's rewind. The query reads it again from there.
         """
         self.in_flight = frozenset()
         for tp, end in ends.items():
             if end <= self.positions.get(tp, -1):
-                self.done[tp] = max(end, self.done.get(tp, -1))
+                self.committable[tp] = max(end, self.committable.get(tp, -1))
 
     def pending(self) -> dict[TopicPartition, int]:
-        """What is completed and not committed: never lower than what this ownership has committed."""
-        return {tp: offset for tp, offset in self.done.items() if self._is_news(tp, offset)}
+        """Pending commits: never lower than what was committed since the partition was assigned."""
+        return {tp: offset for tp, offset in self.committable.items() if self._is_ahead(tp, offset)}
 
-    def unstarted(self) -> set[TopicPartition]:
-        """Partitions with a position of which the group has no commit at all."""
-        return self.done.keys() - self.committed.keys()
+    def never_committed(self) -> set[TopicPartition]:
+        """Partitions with a position for which the group has no committed offset at all."""
+        return self.committable.keys() - self.committed.keys()
 
     def renew(self) -> None:
-        """What the group has is to be committed once more as it is.
+        """Makes committed offsets pending again, unchanged.
 
-        Not so where more was logged: that is being read, or an operator has gone back, whose commit gets no mark before
-        what comes after it is completed.
+        Not so if more was logged: either the batch in flight reads that, or an operator has rewound the group. A
+        rewind gets no tag before the batch after it is completed.
         """
-        for tp, offset in self.done.items():
-            if self.committed.get(tp) == offset >= self.logged.get(tp, offset):
+        for tp, offset in self.committable.items():
+            if self.committed.get(tp) == offset >= self.logged_ends.get(tp, offset):
                 del self.committed[tp]
 
     def commit_again(self, partitions: Iterable[TopicPartition]) -> None:
-        """What the group has of these is to be committed once more, with other metadata."""
+        """Makes the committed offsets of these pending again, to change their metadata."""
         for tp in partitions:
             self.committed.pop(tp, None)
 
-    def _is_news(self, tp: TopicPartition, offset: int) -> bool:
+    def _is_ahead(self, tp: TopicPartition, offset: int) -> bool:
         return tp not in self.committed or offset > self.committed[tp]
 
     def uncommittable(self, partitions: Iterable[TopicPartition]) -> None:
-        """The group refuses these for what they are (a deleted topic): the next batch that reads them tries again."""
+        """The group refuses these partitions, as of a deleted topic: only the next batch that reads them retries."""
         for tp in partitions:
-            self.done.pop(tp, None)
+            self.committable.pop(tp, None)
 
     def confirmed(self, offsets: Offsets) -> None:
-        """The group has these now."""
+        """The group has committed these."""
         for tp, offset in offsets.items():
             if tp in self.positions:
                 self.committed[tp] = max(offset, self.committed.get(tp, -1))

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from spark_group_source.errors import OptionError
-from spark_group_source.group.commits import MARK
+from spark_group_source.group.commits import COMMIT_TAG
 from spark_group_source.group.state import Phase
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from tests.contract.conftest import Bench, Query, eventually
@@ -236,18 +236,18 @@ def test_every_owned_partition_is_committed_at_once_also_empty_ones(bench: Bench
 def test_every_commit_carries_the_mark(bench: Bench) -> None:
     bench.produce(5)
     query = bench.start()
-    assert {each.metadata[: len(MARK)] for each in bench.commits().values()} == {MARK}
+    assert {each.metadata[: len(COMMIT_TAG)] for each in bench.commits().values()} == {COMMIT_TAG}
     query.idle()
     assert bench.commits()[0].offset == 5
-    assert bench.commits()[0].marked
+    assert bench.commits()[0].tagged
 
 
 def test_commit_metadata_tells_who_committed_behind_the_mark(bench: Bench) -> None:
     bench.produce(5)
     query = bench.start(commitMetadata="true").idle()
     found = bench.commits()[0]
-    assert found.marked
-    assert json.loads(found.metadata.removeprefix(MARK)) == {
+    assert found.tagged
+    assert json.loads(found.metadata.removeprefix(COMMIT_TAG)) == {
         "application": "app",
         "client": "contract",
         "member": query.me.member_id,
@@ -281,7 +281,7 @@ def test_a_commit_further_than_what_the_query_logged_is_where_it_goes_on(bench: 
 
 def test_a_logged_end_further_than_our_own_commit_is_where_it_goes_on_and_is_committed(bench: Bench) -> None:
     logged = stood_at(bench, 5)
-    bench.rewind({0: 2}, MARK)
+    bench.rewind({0: 2}, COMMIT_TAG)
     query = bench.start(logged)
     assert not query.poll()
     assert bench.committed()[0] == 5

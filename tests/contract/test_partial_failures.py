@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_group_source.group.commits import MARK
+from spark_group_source.group.commits import COMMIT_TAG
 from spark_group_source.query.planning import available_now_target as run_target
 from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.contract.conftest import BASE, PATIENCE, Bench, eventually
@@ -79,7 +79,7 @@ def test_a_run_that_resets_does_not_end_before_it_has_reset_what_it_owns(
 ) -> None:
     monkeypatch.setattr(run_target, "POLL", (0.01, 0.05))
     on_fake.produce(5, 5, 5, 5)
-    fake.commit(on_fake.group, {(on_fake.topic, number): 5 for number in range(4)}, MARK)
+    fake.commit(on_fake.group, {(on_fake.topic, number): 5 for number in range(4)}, COMMIT_TAG)
     run = on_fake.query(resetOffsetsOnStart="true", groupCommit_retryIntervalMs="1000")
     fake.next("OffsetFetch", Fault(error=LOADING))
     run.start(available_now=True)

@@ -10,7 +10,7 @@ import pytest
 
 from spark_group_source.error_codes import describe
 from spark_group_source.errors import BrokerUnavailable, CommitFailed, GroupError, GroupSourceError, TopicError
-from spark_group_source.group.commits import MARK, CommittedOffset
+from spark_group_source.group.commits import COMMIT_TAG, CommittedOffset
 from spark_group_source.group.error_actions import ERROR_ACTIONS, ErrorAction, denied
 from spark_group_source.group.state import Phase
 from spark_group_source.query.starting_offsets import topic_validator as start_check
@@ -49,14 +49,14 @@ def test_metadata_that_is_too_large_is_left_out_and_the_offset_committed(group: 
 def test_commit_metadata_that_is_too_large_is_left_out_with_one_warning_and_the_mark_kept(
     group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with FakeKafka(max_metadata=len(MARK)) as kafka:
+    with FakeKafka(max_metadata=len(COMMIT_TAG)) as kafka:
         bench = Bench(kafka, kafka.create_topic("topic", partitions=2), group)
         query = bench.start(commitMetadata="true")
-        assert bench.commits()[0] == CommittedOffset(0, MARK)
+        assert bench.commits()[0] == CommittedOffset(0, COMMIT_TAG)
         for number in range(3):
             bench.produce(5)
             query.idle()
-            assert bench.commits()[0] == CommittedOffset(5 * number + 5, MARK, epoch=0)
+            assert bench.commits()[0] == CommittedOffset(5 * number + 5, COMMIT_TAG, epoch=0)
         assert caplog.text.count("commitMetadata is too long") == 1
         bench.close()
 
@@ -122,7 +122,7 @@ def test_a_failed_commit_of_an_idle_query_is_tried_again_with_its_mark_and_witho
     fake.next("OffsetCommit", Fault(error=errno), times=3)
     query.finish()
     eventually(lambda: not query.poll() and on_fake.committed()[0] == 5, "the commit")
-    assert {each.metadata for each in fake.commits} == {MARK}
+    assert {each.metadata for each in fake.commits} == {COMMIT_TAG}
     assert query.driver._share.counters.failed_commits == 3
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-from spark_group_source.group.commits import MARK
+from spark_group_source.group.commits import COMMIT_TAG
 from spark_group_source.testing.kafka import EmbeddedKafka
 from tests.integration import query_process
 
@@ -136,7 +136,7 @@ def test_commits_tell_the_application_and_the_assignor_may_be_a_class_of_the_use
         eventually(lambda: len(kafka.committed(group, topic)) == len(kafka.end_offsets(topic)))
         with kafka.admin() as admin:
             found = admin.list_group_offsets(group)[group].values()
-        told = {each.metadata.removeprefix(MARK) for each in found}
+        told = {each.metadata.removeprefix(COMMIT_TAG) for each in found}
         assert [json.loads(each)["application"] for each in told] == [spark.conf.get("spark.app.id")]
     finally:
         query.stop()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from spark_group_source.clock import Deadline
 from spark_group_source.error_codes import describe
 from spark_group_source.errors import CommitFailed
-from spark_group_source.group.commits import MARK, STARTING, marked
+from spark_group_source.group.commits import COMMIT_TAG, RESET_TAG, commit_metadata
 from spark_group_source.group.counters import Counters
 from spark_group_source.group.error_actions import ErrorAction, denied, error_action
 from spark_group_source.group.events import RequestFailed
@@ -72,10 +72,10 @@ class Committer:
             pending = self._ledger.pending(me)
             starting = self._ledger.unlogged()
             parts = (
-                ({tp: at for tp, at in pending.items() if tp in starting}, STARTING),
-                ({tp: at for tp, at in pending.items() if tp not in starting}, MARK),
+                ({tp: at for tp, at in pending.items() if tp in starting}, RESET_TAG),
+                ({tp: at for tp, at in pending.items() if tp not in starting}, COMMIT_TAG),
             )
-            sent = (self._send(part, self._metadata(me, mark), me, access, deadline) for part, mark in parts if part)
+            sent = (self._send(part, self._metadata(me, tag), me, access, deadline) for part, tag in parts if part)
             return all(sent)
         finally:
             self._one_commit.release()
@@ -103,18 +103,18 @@ class Committer:
         self._ledger.uncommittable(answer.errors)
         return True
 
-    def _metadata(self, me: Membership, mark: str) -> str:
+    def _metadata(self, me: Membership, tag: str) -> str:
         if self._facts is None:
-            return mark
+            return tag
         now = {"member": me.member_id, "generation": me.generation, "batches": self._counters.batches}
-        return marked(self._facts | now, mark)
+        return commit_metadata(self._facts | now, tag)
 
     def _shorter(self, metadata: str) -> str:
-        if metadata in (MARK, STARTING):
+        if metadata in (COMMIT_TAG, RESET_TAG):
             return ""
         log.warning("group %s: commitMetadata is too long for the brokers and left out from now on", self._group_id)
         self._facts = None
-        return STARTING if metadata.startswith(STARTING) else MARK
+        return RESET_TAG if metadata.startswith(RESET_TAG) else COMMIT_TAG
 
     def _failed(self, partitions: Iterable[TopicPartition], why: str) -> None:
         self._counters.failed_commits += 1

@@ -71,7 +71,7 @@ class SharedLedger:
     def restore(self, logged: Offsets, first: FirstStart | None = None) -> None:
         """Begins with the ends that the checkpoint has. Caller: the query, before the member starts."""
         with self._lock:
-            self._ledger.logged.update(logged)
+            self._ledger.logged_ends.update(logged)
             self._first = first or FirstStart()
 
     def partitions_assigned(self, partitions: Partitions) -> None:
@@ -108,7 +108,7 @@ class SharedLedger:
             self._owned -= partitions
             self._anew -= partitions
             self._unlogged -= partitions
-            self._ledger.dropped(partitions)
+            self._ledger.remove(partitions)
 
     def positions(self, me: Membership) -> dict[TopicPartition, int]:
         """Next offset to plan of each partition that may be read. Caller: the query."""
@@ -119,7 +119,7 @@ class SharedLedger:
     def planned(self, ends: Offsets, standing: Offsets) -> None:
         """Spark is given a batch up to these ends, which says of the others where they stand. Caller: the query."""
         with self._lock:
-            self._ledger.logged.update(standing)
+            self._ledger.logged_ends.update(standing)
             self._ledger.planned(ends)
             self._first = self._first.without(standing.keys() | ends.keys())
 
@@ -150,7 +150,7 @@ class SharedLedger:
     def logged(self, partitions: Partitions) -> tuple[dict[TopicPartition, int | None], Partitions]:
         """The end that this query logged for each partition last, and those of them in a topic made anew."""
         with self._lock:
-            return {tp: self._ledger.logged.get(tp) for tp in partitions}, partitions & self._anew
+            return {tp: self._ledger.logged_ends.get(tp) for tp in partitions}, partitions & self._anew
 
     def started(
         self, claim: Claim, starts: Offsets, committed: Mapping[TopicPartition, CommittedOffset], decided: Offsets
@@ -165,10 +165,10 @@ class SharedLedger:
                 return False
             self.epochs.started(starts, committed)
             # A query that died has left this mark, perhaps with this checkpoint: then a batch may be logged by now.
-            marked = {tp for tp, each in committed.items() if each.starting}
-            good = marked & self._ledger.logged.keys()
+            marked = {tp for tp, each in committed.items() if each.tagged_reset}
+            good = marked & self._ledger.logged_ends.keys()
             for tp, start in starts.items():
-                self._ledger.partitions_assigned(tp, None if tp in good else committed.get(tp), start)
+                self._ledger.set_position(tp, None if tp in good else committed.get(tp), start)
             self._anew -= starts.keys()
             self._unlogged |= (self._first.resets | (marked - good)) & starts.keys()
             self._first = self._first.decided(decided)
@@ -187,22 +187,22 @@ class SharedLedger:
             mine = partitions & self._owned
             self._anew |= mine - starts.keys()
             for tp in mine & starts.keys():
-                self._ledger.partitions_assigned(tp, None, starts[tp])
+                self._ledger.set_position(tp, None, starts[tp])
 
     def go_back(self, ends: Offsets) -> None:
         """Partitions go on at these offsets, which lie before what was read and committed. Caller: the query."""
         with self._lock:
             mine = ends.keys() & self._owned
-            self._ledger.dropped(mine)
+            self._ledger.remove(mine)
             self.epochs.forget(mine)
             for tp in mine:
-                self._ledger.logged[tp] = ends[tp]
-                self._ledger.partitions_assigned(tp, None, ends[tp])
+                self._ledger.logged_ends[tp] = ends[tp]
+                self._ledger.set_position(tp, None, ends[tp])
 
     def unstarted(self, me: Membership) -> Partitions:
         """Partitions owned that have a position, and of which the group has no commit at all."""
         with self._lock:
-            return frozenset(self._ledger.unstarted() & me.owned.keys())
+            return frozenset(self._ledger.never_committed() & me.owned.keys())
 
     def uncommitted(self) -> Partitions:
         """Partitions with completed work that the group has not been told of."""

@@ -114,7 +114,7 @@ class StartOffsetResolver:
         if isinstance(committed, RequestFailed):
             raise committed.error or DeadlineExceeded(f"The committed offsets cannot be read: {committed.why}.")
         first = self._ledger.first_start()
-        starting = {tp for tp, each in committed.items() if each.starting}
+        starting = {tp for tp, each in committed.items() if each.tagged_reset}
         if reset := (partitions & first.resets) - starting:
             log.info("group %s: resetOffsetsOnStart moves %s", self._group_id, names(reset))
             committed = {tp: each for tp, each in committed.items() if tp not in reset}

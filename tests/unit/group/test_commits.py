@@ -6,50 +6,50 @@ import json
 
 import pytest
 
-from spark_group_source.group.commits import MARK, CommittedOffset, Ledger, marked, resume_at
+from spark_group_source.group.commits import COMMIT_TAG, CommittedOffset, Ledger, commit_metadata, resume_at
 from spark_group_source.offsets import TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 @pytest.mark.parametrize(
-    ("committed", "logged", "start", "position"),
+    ("committed", "logged_end", "starting_offset", "position"),
     [
         (None, None, 3, 3),
         (None, 80, None, 80),
-        (CommittedOffset(50, MARK), None, None, 50),
+        (CommittedOffset(50, COMMIT_TAG), None, None, 50),
         (CommittedOffset(50), None, None, 50),
-        (CommittedOffset(50, MARK), 80, None, 80),
-        (CommittedOffset(90, MARK), 80, None, 90),
+        (CommittedOffset(50, COMMIT_TAG), 80, None, 80),
+        (CommittedOffset(90, COMMIT_TAG), 80, None, 90),
         (CommittedOffset(90), 80, None, 90),
         (CommittedOffset(50), 80, None, 50),
         (CommittedOffset(50, "set by hand"), 80, None, 50),
         (CommittedOffset(0), 80, None, 0),
     ],
 )
-def test_a_partition_goes_on_at_the_further_of_commit_and_log_unless_somebody_rewound_it(
-    committed: CommittedOffset | None, logged: int | None, start: int | None, position: int
+def test_a_partition_resumes_at_the_further_of_commit_and_logged_end_unless_an_operator_rewound_it(
+    committed: CommittedOffset | None, logged_end: int | None, starting_offset: int | None, position: int
 ) -> None:
-    assert resume_at(committed, logged, start) == position
+    assert resume_at(committed, logged_end, starting_offset) == position
 
 
 @pytest.mark.parametrize("facts", [{}, {"application": "app-1", "generation": 7}])
-def test_a_commit_with_facts_behind_the_mark_is_no_operators(facts: dict[str, object]) -> None:
-    assert resume_at(CommittedOffset(50, marked(facts)), 80, None) == 80
-    assert json.loads(marked(facts).removeprefix(MARK) or "{}") == facts
+def test_a_commit_with_facts_after_the_tag_is_no_operators_rewind(facts: dict[str, object]) -> None:
+    assert resume_at(CommittedOffset(50, commit_metadata(facts)), 80, None) == 80
+    assert json.loads(commit_metadata(facts).removeprefix(COMMIT_TAG) or "{}") == facts
 
 
-def test_a_partition_without_commit_has_its_start_committed_at_once() -> None:
+def test_the_start_of_a_partition_without_a_commit_is_committed_at_once() -> None:
     ledger = Ledger()
-    ledger.partitions_assigned(A, None, 0)
-    ledger.partitions_assigned(B, CommittedOffset(5), 5)
+    ledger.set_position(A, None, 0)
+    ledger.set_position(B, CommittedOffset(5), 5)
     assert ledger.pending() == {A: 0}
 
 
-def test_only_a_completed_batch_is_committed_and_then_all_of_it() -> None:
+def test_only_a_completed_batch_is_committed_and_then_completely() -> None:
     ledger = Ledger()
-    ledger.partitions_assigned(A, CommittedOffset(5), 5)
-    ledger.partitions_assigned(B, CommittedOffset(5), 5)
+    ledger.set_position(A, CommittedOffset(5), 5)
+    ledger.set_position(B, CommittedOffset(5), 5)
     ledger.planned({A: 9, B: 7})
     assert ledger.pending() == {}
     ledger.completed({A: 9, B: 7})
@@ -60,84 +60,84 @@ def test_only_a_completed_batch_is_committed_and_then_all_of_it() -> None:
 
 def test_a_failed_commit_is_part_of_the_next_one() -> None:
     ledger = Ledger()
-    ledger.partitions_assigned(A, CommittedOffset(5), 5)
+    ledger.set_position(A, CommittedOffset(5), 5)
     for end in (9, 12):
         ledger.planned({A: end})
         ledger.completed({A: end})
     assert ledger.pending() == {A: 12}
 
 
-def test_what_is_not_owned_any_more_is_not_committed() -> None:
+def test_a_partition_no_longer_owned_is_not_committed() -> None:
     ledger = Ledger()
-    ledger.partitions_assigned(A, CommittedOffset(5), 5)
+    ledger.set_position(A, CommittedOffset(5), 5)
     ledger.planned({A: 9})
-    ledger.dropped([A])
+    ledger.remove([A])
     ledger.completed({A: 9})
     assert ledger.pending() == {}
 
 
-def test_a_batch_in_flight_when_its_partition_comes_back_is_committed_only_when_completed() -> None:
+def test_an_in_flight_batch_whose_partition_comes_back_is_committed_only_when_completed() -> None:
     ledger = Ledger()
-    ledger.partitions_assigned(A, CommittedOffset(5), 5)
+    ledger.set_position(A, CommittedOffset(5), 5)
     ledger.planned({A: 9})
-    ledger.dropped([A])
-    ledger.partitions_assigned(A, CommittedOffset(5, MARK), 9)
+    ledger.remove([A])
+    ledger.set_position(A, CommittedOffset(5, COMMIT_TAG), 9)
     assert ledger.pending() == {}
     ledger.completed({A: 9})
     assert ledger.pending() == {A: 9}
 
 
-def test_a_commit_never_goes_back_below_what_another_member_has_reached() -> None:
+def test_a_commit_never_goes_below_the_commit_of_another_member() -> None:
     ledger = Ledger()
-    ledger.partitions_assigned(A, CommittedOffset(5), 5)
+    ledger.set_position(A, CommittedOffset(5), 5)
     ledger.planned({A: 9})
-    ledger.dropped([A])
-    ledger.partitions_assigned(A, CommittedOffset(20, MARK), 20)
+    ledger.remove([A])
+    ledger.set_position(A, CommittedOffset(20, COMMIT_TAG), 20)
     ledger.completed({A: 9})
     assert ledger.pending() == {}
 
 
-def test_a_rewind_in_mid_batch_is_not_overwritten_by_the_batch() -> None:
+def test_a_batch_does_not_overwrite_a_rewind_made_during_the_batch() -> None:
     ledger = Ledger()
-    ledger.partitions_assigned(A, CommittedOffset(5), 5)
+    ledger.set_position(A, CommittedOffset(5), 5)
     ledger.planned({A: 9})
-    ledger.dropped([A])
-    ledger.partitions_assigned(A, CommittedOffset(2), 2)
+    ledger.remove([A])
+    ledger.set_position(A, CommittedOffset(2), 2)
     ledger.completed({A: 9})
     assert ledger.pending() == {}
 
 
-def test_a_partition_taken_away_while_its_batch_was_planned_is_resumed_anew_when_it_is_back() -> None:
+def test_a_partition_lost_while_its_batch_was_planned_has_no_position() -> None:
     ledger = Ledger()
-    ledger.partitions_assigned(A, CommittedOffset(5), 5)
-    ledger.dropped([A])
+    ledger.set_position(A, CommittedOffset(5), 5)
+    ledger.remove([A])
     ledger.planned({A: 9})
     assert A not in ledger.positions
 
 
-def test_what_is_renewed_is_committed_once_more_as_it_is() -> None:
-    ledger = Ledger(logged={A: 5})
-    ledger.partitions_assigned(A, CommittedOffset(5, MARK), 5)
-    ledger.partitions_assigned(B, CommittedOffset(7), 7)
+def test_a_renewed_offset_is_committed_again_unchanged() -> None:
+    ledger = Ledger(logged_ends={A: 5})
+    ledger.set_position(A, CommittedOffset(5, COMMIT_TAG), 5)
+    ledger.set_position(B, CommittedOffset(7), 7)
     ledger.renew()
     assert ledger.pending() == {A: 5, B: 7}
     ledger.confirmed({A: 5, B: 7})
     assert ledger.pending() == {}
 
 
-def test_a_rewind_and_a_batch_in_flight_are_not_renewed() -> None:
-    ledger = Ledger(logged={A: 9})
-    ledger.partitions_assigned(A, CommittedOffset(2), 2)
-    ledger.partitions_assigned(B, CommittedOffset(5, MARK), 5)
+def test_a_rewind_and_an_in_flight_batch_are_not_renewed() -> None:
+    ledger = Ledger(logged_ends={A: 9})
+    ledger.set_position(A, CommittedOffset(2), 2)
+    ledger.set_position(B, CommittedOffset(5, COMMIT_TAG), 5)
     ledger.planned({B: 8})
     ledger.renew()
-    assert ledger.pending() == {}, "with the mark a rewind would be none any more"
+    assert ledger.pending() == {}, "a tag would turn the rewind into an old commit of ours"
 
 
-def test_renewing_never_goes_back_behind_what_the_group_has() -> None:
+def test_renewing_never_goes_below_the_groups_commit() -> None:
     ledger = Ledger()
     ledger.planned({A: 5})
-    ledger.partitions_assigned(A, CommittedOffset(9), 9)
+    ledger.set_position(A, CommittedOffset(9), 9)
     ledger.completed({A: 5})
     ledger.renew()
     assert ledger.pending() == {}

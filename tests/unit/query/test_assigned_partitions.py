@@ -11,7 +11,7 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, GroupError, GroupSourceError
-from spark_group_source.group.commits import MARK, STARTING, CommittedOffset
+from spark_group_source.group.commits import COMMIT_TAG, RESET_TAG, CommittedOffset
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import CommitAnswer
@@ -114,7 +114,7 @@ def read(share: AssignedPartitions, ends: Mapping[TopicPartition, int]) -> None:
 def test_what_is_gained_is_committed_at_once_where_it_starts(
     access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    group.offsets[B] = CommittedOffset(4, MARK)
+    group.offsets[B] = CommittedOffset(4, COMMIT_TAG)
     share = make(access)
     share.partitions_assigned(BOTH, OWNER)
     assert share.ledger.positions(OWNER) == {A: 2, B: 4}
@@ -138,7 +138,7 @@ def test_offsets_and_times_are_for_partitions_without_a_committed_offset(
     share.partitions_assigned(BOTH, OWNER)
     assert share.ledger.positions(OWNER) == starts
     assert group.commits == [starts]
-    group.offsets = {A: CommittedOffset(9, MARK)}
+    group.offsets = {A: CommittedOffset(9, COMMIT_TAG)}
     share = make(access, **given)
     share.partitions_assigned(BOTH, OWNER)
     assert share.ledger.positions(OWNER) == {A: 9, B: starts[B]}
@@ -191,7 +191,7 @@ def test_a_start_that_the_log_does_not_have_ends_the_query_and_commits_nothing(
 def test_an_offset_that_the_log_does_not_have_is_not_looked_at_where_the_group_has_a_commit(
     access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    group.offsets = {A: CommittedOffset(9, MARK)}
+    group.offsets = {A: CommittedOffset(9, COMMIT_TAG)}
     share = make(access, startingOffsets='{"t":{"0":1,"1":0}}')
     share.partitions_assigned(BOTH, OWNER)
     assert share.ledger.positions(OWNER) == {A: 9, B: 0}
@@ -212,12 +212,12 @@ def test_a_position_found_while_its_partition_was_taken_away_is_not_kept(
     group.refused = RequestFailed(ErrorAction.RETRY, "why")
     share.partitions_assigned(BOTH, OWNER)
     group.refused = None
-    group.offsets = {A: CommittedOffset(3, MARK), B: CommittedOffset(3, MARK)}
+    group.offsets = {A: CommittedOffset(3, COMMIT_TAG), B: CommittedOffset(3, COMMIT_TAG)}
     group.meanwhile = lambda: share.lost(frozenset({A}), "the session ended")
     # The query's thread looks for what the member's could not find, and the member is told of a loss meanwhile.
     share.resolve(BOTH, OWNER, access)
     assert A not in share.ledger.positions(OWNER)
-    group.offsets[A] = CommittedOffset(9, MARK)
+    group.offsets[A] = CommittedOffset(9, COMMIT_TAG)
     share.partitions_assigned(BOTH, OWNER)
     assert share.ledger.positions(OWNER) == {A: 9, B: 3}
     assert not group.commits
@@ -230,11 +230,11 @@ def test_what_was_taken_away_before_its_start_is_looked_for_keeps_no_position(
     group.refused = RequestFailed(ErrorAction.RETRY, "why")
     share.partitions_assigned(BOTH, OWNER)
     group.refused = None
-    group.offsets = {A: CommittedOffset(3, MARK), B: CommittedOffset(3, MARK)}
+    group.offsets = {A: CommittedOffset(3, COMMIT_TAG), B: CommittedOffset(3, COMMIT_TAG)}
     unresolved = share.ledger.unresolved(OWNER)
     share.lost(frozenset({A}), "the session ended")
     share.resolve(unresolved, OWNER, access)
-    group.offsets[A] = CommittedOffset(9, MARK)  # its next owner has read on
+    group.offsets[A] = CommittedOffset(9, COMMIT_TAG)  # its next owner has read on
     share.partitions_assigned(frozenset({A}), OWNER)
     assert share.ledger.positions(OWNER) == {A: 9, B: 3}
     assert not group.commits
@@ -247,7 +247,7 @@ def test_what_was_logged_of_a_topic_made_anew_is_forgotten_also_of_partitions_th
     mine = replace(OWNER, owned={A: 3})
     share.partitions_assigned(frozenset({A}), mine)
     share.start_over({"t"}, mine, access)
-    group.offsets[B] = CommittedOffset(4, MARK)  # the other one has read so far of the new topic
+    group.offsets[B] = CommittedOffset(4, COMMIT_TAG)  # the other one has read so far of the new topic
     share.partitions_assigned(frozenset({B}), OWNER)
     assert share.ledger.positions(OWNER) == {A: 2, B: 4}
 
@@ -299,7 +299,7 @@ def test_a_partition_of_a_topic_made_anew_whose_beginning_is_told_later_starts_t
     access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], told: str
 ) -> None:
     share = make(access, {A: 100, B: 100})
-    group.offsets = {A: CommittedOffset(100, MARK), B: CommittedOffset(100, MARK)}
+    group.offsets = {A: CommittedOffset(100, COMMIT_TAG), B: CommittedOffset(100, COMMIT_TAG)}
     share.partitions_assigned(BOTH, OWNER)
     silent = {tp: logs.pop(tp) for tp in ((A,) if told == "one" else (A, B))}
     share.start_over({"t"}, OWNER, access)
@@ -310,7 +310,7 @@ def test_a_partition_of_a_topic_made_anew_whose_beginning_is_told_later_starts_t
     assert {tp: each.offset for tp, each in group.offsets.items()} == {A: 2, B: 0}
     # Lost, read further by another one and regained: that one's commit is of the new topic.
     share.lost(frozenset({A}), "why")
-    group.offsets[A] = CommittedOffset(7, MARK)
+    group.offsets[A] = CommittedOffset(7, COMMIT_TAG)
     share.partitions_assigned(frozenset({A}), OWNER)
     assert share.ledger.positions(OWNER)[A] == 7
 
@@ -323,7 +323,7 @@ def test_a_partition_lost_before_the_beginning_of_its_new_topic_was_told_goes_on
     logs.pop(A)
     share.start_over({"t"}, OWNER, access)
     share.lost(frozenset({A}), "why")
-    group.offsets[A] = CommittedOffset(7, MARK)
+    group.offsets[A] = CommittedOffset(7, COMMIT_TAG)
     share.partitions_assigned(frozenset({A}), OWNER)
     assert share.ledger.positions(OWNER)[A] == 7
 
@@ -504,7 +504,7 @@ def test_a_partition_that_was_reset_once_goes_on_where_its_next_owner_stopped(
         commits_fail(share, group, lambda: share.partitions_assigned(BOTH, OWNER))
         share.ledger.planned({A: 5}, {A: 2, B: 0})
     share.revoked(BOTH, frozenset())
-    group.offsets = {A: CommittedOffset(9, MARK), B: CommittedOffset(5, MARK)}
+    group.offsets = {A: CommittedOffset(9, COMMIT_TAG), B: CommittedOffset(5, COMMIT_TAG)}
     share.partitions_assigned(BOTH, OWNER)
     assert share.ledger.positions(OWNER) == {A: 9, B: 5}
 
@@ -512,13 +512,13 @@ def test_a_partition_that_was_reset_once_goes_on_where_its_next_owner_stopped(
 def test_the_mark_of_a_reset_goes_when_a_batch_is_logged_also_after_a_crash(
     access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    group.offsets = {A: CommittedOffset(10, STARTING), B: CommittedOffset(4, STARTING)}
+    group.offsets = {A: CommittedOffset(10, RESET_TAG), B: CommittedOffset(4, RESET_TAG)}
     share = make(access, {A: 10}, resetOffsetsOnStart="true")
     share.partitions_assigned(BOTH, OWNER)
-    assert group.offsets == {A: CommittedOffset(10, MARK), B: CommittedOffset(4, STARTING)}
+    assert group.offsets == {A: CommittedOffset(10, COMMIT_TAG), B: CommittedOffset(4, RESET_TAG)}
     share.ledger.batch_logged(BOTH)
     share.committer.commit(OWNER, access)
-    assert group.offsets == {A: CommittedOffset(10, MARK), B: CommittedOffset(4, MARK)}
+    assert group.offsets == {A: CommittedOffset(10, COMMIT_TAG), B: CommittedOffset(4, COMMIT_TAG)}
 
 
 def test_what_is_reset_is_the_first_share_also_after_a_crash_before_any_of_it_has_started(
@@ -540,7 +540,7 @@ def test_a_new_checkpoint_is_reset_once_the_last_one_has_logged_its_reset(
     first.partitions_assigned(BOTH, OWNER)
     first.ledger.batch_logged(BOTH)
     first.committer.commit(OWNER, access)
-    assert {each.metadata for each in group.offsets.values()} == {MARK}
+    assert {each.metadata for each in group.offsets.values()} == {COMMIT_TAG}
     logs[A], logs[B] = (2, 30), (0, 25)
     again = make(access, **given)
     again.partitions_assigned(BOTH, OWNER)
@@ -606,7 +606,7 @@ def test_what_a_batch_without_rows_has_logged_is_where_a_partition_without_a_com
 def test_a_batch_that_others_have_read_meanwhile_is_warned_of_with_its_ranges_when_it_is_replayed(
     access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    group.offsets = {A: CommittedOffset(7, MARK), B: CommittedOffset(0, MARK)}
+    group.offsets = {A: CommittedOffset(7, COMMIT_TAG), B: CommittedOffset(0, COMMIT_TAG)}
     share = make(access)
     logged = BatchOffset.of([OffsetRange(*A, 3, 9), OffsetRange(*B, 0, 4)], "g")
     share.restore(logged, BOTH, access, replayed=True)
@@ -720,7 +720,7 @@ def to_three(stood: ByTopic, starts: ByTopic) -> ByTopic:
 def test_a_start_that_the_users_function_has_moved_back_is_committed(
     access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    group.offsets = {A: CommittedOffset(9, MARK), B: CommittedOffset(4, MARK)}
+    group.offsets = {A: CommittedOffset(9, COMMIT_TAG), B: CommittedOffset(4, COMMIT_TAG)}
     share = make(access, rebalanceCallback=f"{__name__}:to_three")
     share.partitions_assigned(BOTH, OWNER)
     assert share.ledger.positions(OWNER) == {A: 3, B: 4}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from spark_group_source.errors import DataLoss, GroupSourceError, OptionError
-from spark_group_source.group.commits import MARK
+from spark_group_source.group.commits import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.driver import Driver
@@ -61,7 +61,7 @@ def test_a_partition_that_was_lost_and_came_back_while_a_batch_was_planned_is_le
 
     def meanwhile(positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         monkeypatch.setattr(driver._ends, "of", ends)
-        fake.commit("g", {("t", 0): 8}, MARK)
+        fake.commit("g", {("t", 0): 8}, COMMIT_TAG)
         fake.expire("g", driver._member.snapshot().member_id)
         eventually(lambda: driver._share.counters.lost == 2)
         eventually(lambda: len(driver._ledger.positions(driver._member.snapshot())) == 2)

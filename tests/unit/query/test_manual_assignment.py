@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_group_source.errors import CommitFailed, DataLoss, GroupError, TopicError
-from spark_group_source.group.commits import MARK
+from spark_group_source.group.commits import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.query.driver import RENEW_EVERY, Driver
 from spark_group_source.query.planning import available_now_target
@@ -84,13 +84,13 @@ def test_exactly_the_assigned_partitions_are_read_and_committed_and_nothing_is_j
     assert driver.latest(end, None) is end
     assert committed(fake) == {0: 5, 2: 5}
     assert {(each.generation, each.member_id) for each in fake.commits} == {(-1, "")}
-    assert all(text == MARK for _, text in fake.group("g").offsets.values())
+    assert all(text == COMMIT_TAG for _, text in fake.group("g").offsets.values())
     asked = {api for api, _, _ in fake.requests}
     assert not asked & {"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"}
 
 
 def test_a_new_checkpoint_goes_on_at_the_groups_offsets(fake: FakeKafka, start: Start) -> None:
-    fake.commit("g", {("t", 0): 3, ("t", 1): 1}, MARK)
+    fake.commit("g", {("t", 0): 3, ("t", 1): 1}, COMMIT_TAG)
     assert spans(start().latest(BatchOffset(), None)) == {0: (3, 5), 2: (0, 5)}
 
 
@@ -99,7 +99,7 @@ def test_an_operators_rewind_is_honoured_and_a_commit_of_ours_that_is_behind_is_
 ) -> None:
     logged = BatchOffset.of([OffsetRange("t", number, 4, 4, str(fake.ids["t"])) for number in (0, 2)])
     fake.commit("g", {("t", 0): 1})
-    fake.commit("g", {("t", 2): 1}, MARK)
+    fake.commit("g", {("t", 2): 1}, COMMIT_TAG)
     assert spans(start(logged).latest(logged, None)) == {0: (1, 5), 2: (4, 5)}
     assert committed(fake) == {0: 1, 2: 4}
 
@@ -127,7 +127,7 @@ def test_offsets_that_do_not_move_are_committed_anew_each_hour_and_nothing_else_
     hand.now = RENEW_EVERY
     fake.next("OffsetCommit", Fault(error=15))
     eventually(lambda: driver.latest(end, None) is end and committed(fake) == {0: 5, 2: 5})
-    assert all(text == MARK for _, text in fake.group("g").offsets.values())
+    assert all(text == COMMIT_TAG for _, text in fake.group("g").offsets.values())
     sent = len(fake.commits)
     assert driver.latest(end, None) is end
     assert len(fake.commits) == sent

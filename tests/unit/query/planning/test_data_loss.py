@@ -14,7 +14,7 @@ from spark_group_source.errors import DataLoss, TopicError
 from spark_group_source.fetch import pool
 from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.task import FetchTask
-from spark_group_source.group.commits import MARK
+from spark_group_source.group.commits import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.driver import Driver
@@ -247,7 +247,7 @@ def test_without_it_the_query_goes_on_with_a_warning_and_reads_exactly_what_ther
 
 def test_a_log_that_was_cut_is_read_on_from_its_end_and_that_is_committed(fake: FakeKafka) -> None:
     query = after(cut, fake, "running", "false").until({MARKER})
-    assert fake.group("g").offsets["harmed", 0] == (2, MARK)
+    assert fake.group("g").offsets["harmed", 0] == (2, COMMIT_TAG)
     fill(fake, "harmed", 0, 6)
     query.until(set(of("harmed", 0, 2, 8)))
     assert sorted(query.rows) == sorted([MARKER, *of("harmed", 0, 2, 8)])
@@ -270,7 +270,7 @@ def test_a_batch_whose_end_was_cut_off_after_it_was_planned_is_read_to_there_and
         query.rows.clear()
         query.until(set())
         assert not query.rows
-        assert fake.group("g").offsets["harmed", 0] == (2, MARK)
+        assert fake.group("g").offsets["harmed", 0] == (2, COMMIT_TAG)
         fill(fake, "harmed", 0, 1)
     Query(fake, query.end, available_now, failOnDataLoss="false").until({("harmed", 0, 2)})
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_group_source.errors import DataLoss
-from spark_group_source.group.commits import MARK
+from spark_group_source.group.commits import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.query.planning import end_offsets, leader_epochs, topic_ids
 from spark_group_source.query.planning.leader_epochs import PositionEpochs
@@ -90,7 +90,7 @@ def test_where_data_loss_is_accepted_all_new_records_are_read_once(
         found = after(replace, fake, how, failOnDataLoss="false").until(set(expected))
     assert sorted(found.rows) == sorted(expected)
     assert "it goes on at offset 2, as failOnDataLoss is false" in caplog.text
-    assert fake.group("g").offsets["harmed", 0] == (9, MARK)
+    assert fake.group("g").offsets["harmed", 0] == (9, COMMIT_TAG)
     assert fake.group("g").epochs["harmed", 0] == 1
     found.close()
     # What was accepted is no loss for the next run.
@@ -153,7 +153,7 @@ def test_a_checkpoint_and_commits_without_epochs_are_read_as_before(fake: FakeKa
     old = BatchOffset.of(
         OffsetRange(*each.tp, each.start, each.end, each.topic_id) for each in reading.end.ranges.values()
     )
-    fake.commit("g", {("harmed", 0): 5, ("other", 0): 5}, MARK)
+    fake.commit("g", {("harmed", 0): 5, ("other", 0): 5}, COMMIT_TAG)
     replace(fake)
     found = query(fake, old).until({("harmed", 0, 8)})
     assert found.rows == of("harmed", 0, 5, 9)
