@@ -1,4 +1,4 @@
-"""Time that tests can turn by hand: a monotonic clock and deadlines on it, in seconds."""
+"""A monotonic clock that tests can replace, and deadlines on it, in seconds."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ Clock = Callable[[], float]
 monotonic: Clock = time.monotonic
 
 
-class Waker(Protocol):
-    """What ends a wait early; :class:`spark_group_source.wire.wakeup.Wakeup` is one."""
+class Wakeup(Protocol):
+    """Ends a wait early; :class:`spark_group_source.wire.wakeup.WakeupPipe` implements it."""
 
     def fileno(self) -> int:
-        """A descriptor that becomes readable when waits must end."""
+        """Returns the descriptor that becomes readable when waits must end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A moment on a clock. One is made per operation and passed down, so that waits do not add up.
+    """The moment at which an operation times out. The operation passes it down, so that its waits do not add up.
 
-    Every wait for Kafka also ends, with ``Interrupted``, once ``interrupt`` is set.
+    Setting ``wakeup`` also ends every wait for Kafka, with ``Interrupted``.
     """
 
     at: float
     clock: Clock = monotonic
-    interrupt: Waker | None = None
+    wakeup: Wakeup | None = None
 
     @classmethod
-    def after(cls, seconds: float, clock: Clock = monotonic, interrupt: Waker | None = None) -> Deadline:
-        """The moment ``seconds`` from now."""
-        return cls(clock() + seconds, clock, interrupt)
+    def after(cls, seconds: float, clock: Clock = monotonic, wakeup: Wakeup | None = None) -> Deadline:
+        """Returns the deadline ``seconds`` from now."""
+        return cls(clock() + seconds, clock, wakeup)
 
     def remaining(self) -> float:
-        """Seconds left, never negative."""
+        """Returns the seconds left, never negative."""
         return max(0.0, self.at - self.clock())
 
     def expired(self) -> bool:
-        """Whether the moment has come."""
+        """Whether no time is left."""
         return self.clock() >= self.at
 
     def at_most(self, seconds: float) -> Deadline:
-        """The earlier of this deadline and ``seconds`` from now."""
-        return Deadline(min(self.at, self.clock() + seconds), self.clock, self.interrupt)
+        """Returns the earlier of this deadline and ``seconds`` from now."""
+        return Deadline(min(self.at, self.clock() + seconds), self.clock, self.wakeup)

@@ -43,7 +43,7 @@ def ask(
     by_leader, troubles = _by_leader(topics, wanted)
     asked: list[tuple[Connection, dict[TopicPartition, int]]] = []
     answers = []
-    leaders = sorted(by_leader, key=cluster.connected, reverse=True)
+    leaders = sorted(by_leader, key=cluster.is_connected, reverse=True)
     for left, leader in zip(range(len(leaders), 0, -1), leaders, strict=True):
         part = by_leader[leader]
         try:

@@ -29,14 +29,14 @@ def cluster(options: WireOptions) -> Iterator[Cluster]:
     key = (os.getpid(), options)
     _close_idle()
     _, found = _kept.pop(key, (0.0, None))
-    lent = found or Cluster(options, refused_for=REFUSED_FOR)
+    lent = found or Cluster(options, auth_retry_timeout=REFUSED_FOR)
     try:
         yield lent
     except BaseException:
         lent.close()
         raise
     # Some MB for each connection, which a worker that served many queries would keep for all of them.
-    lent.release_memory()
+    lent.release_buffers()
     _, other = _kept.pop(key, (0.0, None))
     if other is not None:
         # Two tasks at once, as only tests have them.

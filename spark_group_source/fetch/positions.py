@@ -70,11 +70,11 @@ def list_offsets(
         enough = missing is not None and rounds >= ROUNDS and not unknown - absent
         if not told or deadline.remaining() <= pause or enough:
             # The next call asks for the leaders first: the one that did not answer may have been replaced.
-            cluster.forget(tp.topic for tp in troubles)
+            cluster.invalidate_topics(tp.topic for tp in troubles)
             if missing is not None and found:
                 break
             raise _unanswered(troubles, unknown_is_final=missing is None)
-        waiting.pause(pause, deadline)
+        waiting.sleep(pause, deadline)
         pause = min(pause * 2, cluster.options.retry_backoff_max)
     return found
 

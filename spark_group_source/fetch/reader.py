@@ -23,7 +23,7 @@ from spark_group_source.records.frames import Slice, frames
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.response import Response
-from spark_group_source.wire.waiting import readable
+from spark_group_source.wire.waiting import poll_readable
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Reading:
                 self._ask()
                 yield from self._decoder.decode(slices)
                 if payload:
-                    asked.connection.reuse(payload)
+                    asked.connection.reuse_buffer(payload)
                 if slices:
                     # Not before: whoever takes the rows may take his time, and that is no lack of progress.
                     self._moved_at = self._clock()
@@ -96,7 +96,7 @@ class Reading:
         for broker, cursors in by_broker.items():
             if broker in self._asked:
                 continue
-            if throttled := self._cluster.throttled(broker, PURPOSE):
+            if throttled := self._cluster.throttle_remaining(broker, PURPOSE):
                 # The others are read meanwhile.
                 for each in cursors:
                     each.due, each.trouble = now + throttled, f"broker {broker} throttles this client"
@@ -138,7 +138,7 @@ class Reading:
         overdue_in = [asked.deadline.remaining() for asked in self._asked.values()]
         wait = min(*held, *overdue_in, left)
         broker_of = {asked.connection.fileno(): broker for broker, asked in self._asked.items()}
-        ready = [broker_of[each] for each in readable(broker_of, wait)]
+        ready = [broker_of[each] for each in poll_readable(broker_of, wait)]
         overdue = {each: self._asked[each] for each in self._asked if self._asked[each].deadline.expired()}
         for broker in overdue.keys() - set(ready):
             asked = self._asked.pop(broker)
@@ -150,7 +150,7 @@ class Reading:
     def _receive(self, asked: _Asked) -> Response | None:
         deadline = Deadline.after(self._cluster.options.request_timeout, self._clock)
         try:
-            return asked.connection.receive_payload(deadline)
+            return asked.connection.receive_raw(deadline)
         except (BrokerUnavailable, DeadlineExceeded) as error:
             self._recovery.hold(asked.cursors, error.happened)
             return None

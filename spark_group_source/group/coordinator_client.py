@@ -40,7 +40,7 @@ class Watch:
     def until(self, connection: Connection, deadline: Deadline) -> RequestFailed | None:
         """Waits until the answer begins to arrive, or the deadline has come: ``None``; or the wait has no sense."""
         refused: RequestFailed | None = None
-        while not connection.answering(deadline.at_most(self.every)):
+        while not connection.wait_for_response(deadline.at_most(self.every)):
             if refused is not None or deadline.expired():
                 return refused
             refused = self.check()
@@ -78,13 +78,13 @@ class CoordinatorClient:
             watch: what to do now and then while the answer is waited for.
 
         Raises:
-            Interrupted: the deadline's interrupt was set; the request is pending at the broker, and the connection is
+            Interrupted: the deadline's wakeup was set; the request is pending at the broker, and the connection is
                 closed.
         """
         try:
             quick = deadline.at_most(self._cluster.options.request_timeout)
             if self._broker_id is None:
-                self._broker_id = self._cluster.coordinator(self._group_id, quick).id
+                self._broker_id = self._cluster.find_coordinator(self._group_id, quick).id
             connection = self._cluster.connection(self._broker_id, quick, self._purpose)
             began = deadline.clock()
             connection.send(request, quick)

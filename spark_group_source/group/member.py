@@ -36,8 +36,8 @@ from spark_group_source.group.state import Membership, Phase
 from spark_group_source.offsets import Partitions
 from spark_group_source.wire.backoff import Backoff
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.waiting import pause
-from spark_group_source.wire.wakeup import Interrupted, Wakeup
+from spark_group_source.wire.waiting import sleep
+from spark_group_source.wire.wakeup import Interrupted, WakeupPipe
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ heartbeat after it still has half a session to arrive."""
 class Member:
     """Membership of one query. Made when the query starts, closed when it ends, never used again.
 
-    What both threads need is in :class:`SharedMembership`; ``_ending`` guards who frees the interrupt. Everything else
+    What both threads need is in :class:`SharedMembership`; ``_ending`` guards who closes the wakeup. Everything else
     that changes is the thread's own.
     """
 
@@ -72,7 +72,7 @@ class Member:
         self._settings = settings
         self._listener = listener
         self._clock = clock
-        self._closing = Wakeup()
+        self._closing = WakeupPipe()
         self._coordinator = MembershipRequests(cluster, settings, timings)
         self._rounds = Rebalance(cluster, self._coordinator, settings, clock, self._closing)
         self._shared = SharedMembership(settings, clock, cooperative=self._rounds.cooperative)
@@ -205,7 +205,7 @@ class Member:
     def _join(self) -> None:
         wait = self._joins.next()
         if self._joins.failures > PROMPT_JOINS and not self._paused:
-            pause(wait, self._within(wait))
+            sleep(wait, self._within(wait))
         self._paused = False
         me = self._shared.now
         # The first join of a member only gets it an id, with which it joins at once.
@@ -288,7 +288,7 @@ class Member:
         if rediscover:
             self._coordinator.rediscover()
         seconds = self._pulse.pause()
-        pause(seconds, self._within(seconds))
+        sleep(seconds, self._within(seconds))
         self._paused = True
         self._session.retry()
 

@@ -79,7 +79,7 @@ class TopicView:
         for left, broker in zip(range(len(brokers), 0, -1), brokers, strict=True):
             turn = deadline.at_most(deadline.remaining() / left)
             try:
-                answers.append(dict(self._cluster.metadata_of(broker, wanted, turn).topics))
+                answers.append(dict(self._cluster.metadata_from(broker, wanted, turn).topics))
             except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
                 log.debug("group %s: broker %d could not be asked for topics: %s", self._group_id, broker, error)
         return answers, len(answers) >= min(2, max(self._brokers, len(brokers))) > 0

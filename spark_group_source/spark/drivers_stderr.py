@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spark_group_source.clock import Deadline
-from spark_group_source.wire.waiting import ready
+from spark_group_source.wire.waiting import wait_ready
 
 PROC = Path("/proc")
 
@@ -38,7 +38,7 @@ class DriversStderr:
         data = text.encode(errors="backslashreplace")
         for way in list(self.ways):
             with contextlib.suppress(OSError):
-                while data and ready(way, Deadline.after(LONGEST), select.POLLOUT):
+                while data and wait_ready(way, Deadline.after(LONGEST), select.POLLOUT):
                     data = data[os.write(way, data) :]
             if not data:
                 return

@@ -43,13 +43,13 @@ class Cluster:
     """Brokers and connections of one thread. Connections are kept, and opened again when they broke.
 
     Args:
-        refused_for: seconds for which a refused authentication is retried in a process that never authenticated with
-            these options. After a success it is retried for longer: see :class:`CredentialRejections`.
+        auth_retry_timeout: seconds for which a rejected authentication is retried in a process that never authenticated
+            with these options. After a success it is retried for longer: see :class:`CredentialRejections`.
     """
 
-    def __init__(self, options: WireOptions, refused_for: float = 0.0) -> None:
+    def __init__(self, options: WireOptions, auth_retry_timeout: float = 0.0) -> None:
         self.options = options
-        self._refusals = CredentialRejections(options, refused_for)
+        self._refusals = CredentialRejections(options, auth_retry_timeout)
         self._brokers: dict[int, Broker] = {}
         self._connections: dict[tuple[int, str], Connection] = {}
         self._bootstrap: Connection | None = None
@@ -67,7 +67,7 @@ class Cluster:
         self._brokers = dict(told.brokers)
         for where, kept in list(self._connections.items()):
             # A broker that was retired has ended its connections; nobody asks for one to that id again.
-            if where[0] not in self._brokers and not kept.in_flight and not kept.usable():
+            if where[0] not in self._brokers and not kept.in_flight and not kept.is_reusable():
                 kept.close()
                 del self._connections[where]
         now = monotonic()
@@ -77,7 +77,7 @@ class Cluster:
         self._topics = {n: topic for n, topic in {**self._topics, **told.topics}.items() if n in self._asked_at}
         return told
 
-    def metadata_of(self, broker_id: int, topics: Collection[str] | None, deadline: Deadline) -> Metadata:
+    def metadata_from(self, broker_id: int, topics: Collection[str] | None, deadline: Deadline) -> Metadata:
         """What one broker says of these topics, or of all. Changes nothing of what is known here.
 
         Raises:
@@ -89,7 +89,7 @@ class Cluster:
 
     def broker_ids(self) -> list[int]:
         """The brokers of the cluster as last told, those connected first."""
-        return sorted(self._brokers, key=lambda each: (not self.connected(each), each))
+        return sorted(self._brokers, key=lambda each: (not self.is_connected(each), each))
 
     def topics(self, names: Collection[str], deadline: Deadline, *, fresh: bool = False) -> dict[str, Topic]:
         """What the cluster said of these topics last; asks where it has not been asked yet, or ``fresh`` is set.
@@ -102,12 +102,12 @@ class Cluster:
             self.metadata(names, deadline)
         return {name: self._topics[name] for name in names if name in self._topics}
 
-    def forget(self, names: Iterable[str]) -> None:
+    def invalidate_topics(self, names: Iterable[str]) -> None:
         """The next call of :meth:`topics` asks for these anew."""
         for name in names:
             self._topics.pop(name, None)
 
-    def coordinator(self, group_id: str, deadline: Deadline) -> Broker:
+    def find_coordinator(self, group_id: str, deadline: Deadline) -> Broker:
         """The broker that coordinates a group.
 
         Raises:
@@ -128,7 +128,7 @@ class Cluster:
             # Another question that the deadline cuts short would tell less than this answer.
             if deadline.remaining() <= pause + LEAST_TURN:
                 raise DeadlineExceeded(f"No broker coordinates the group '{group_id}' (error {found.error_code}).")
-            waiting.pause(pause, deadline)
+            waiting.sleep(pause, deadline)
 
     def connection(self, broker_id: int, deadline: Deadline, purpose: str = "") -> Connection:
         """The connection to a broker for one purpose; different purposes do not wait for each other's answers.
@@ -150,20 +150,20 @@ class Cluster:
         self._connections[broker_id, purpose] = opened
         return opened
 
-    def connected(self, broker_id: int) -> bool:
+    def is_connected(self, broker_id: int) -> bool:
         """Whether there is a connection to this broker that has not failed as far as is known."""
         kept = self._connections.get((broker_id, ""))
         return kept is not None and not kept.closed
 
-    def throttled(self, broker_id: int, purpose: str = "") -> float:
+    def throttle_remaining(self, broker_id: int, purpose: str = "") -> float:
         """Seconds until this broker reads requests from the connection for this purpose again; 0 if it does."""
         kept = self._connections.get((broker_id, purpose))
-        return 0.0 if kept is None or kept.closed else kept.throttled_for
+        return 0.0 if kept is None or kept.closed else kept.throttle_remaining
 
-    def release_memory(self) -> None:
+    def release_buffers(self) -> None:
         """Gives back what answers were received into; connections stay."""
         for connection in self._connections.values():
-            connection.release_memory()
+            connection.release_buffers()
 
     def close(self) -> None:
         """Closes all connections; the cluster may be used again."""
@@ -210,7 +210,7 @@ class Cluster:
                     f"No Kafka broker answered {request.name}: {' '.join(each.happened for each in told)}",
                     next((each.action for each in told if each.action), _UNREACHABLE),
                 ) from told[0]
-            waiting.pause(pause, deadline)
+            waiting.sleep(pause, deadline)
 
     def _candidates(self) -> list[Callable[[Deadline], Connection]]:
         """Ways to a broker: those connected, those known, then the rest of the bootstrap list."""
@@ -221,7 +221,7 @@ class Cluster:
         def to_bootstrap(host: str, port: int) -> Callable[[Deadline], Connection]:
             return lambda deadline: self._connect_bootstrap(host, port, deadline)
 
-        known = sorted(self._brokers, key=lambda each: (not self.connected(each), random.random()))
+        known = sorted(self._brokers, key=lambda each: (not self.is_connected(each), random.random()))
         addresses = {(each.host, each.port) for each in self._brokers.values()}
         rest = [where for where in self.options.bootstrap_servers if where not in addresses]
         return [to_known(each) for each in known] + [to_bootstrap(*where) for where in rest]
@@ -261,7 +261,7 @@ class Cluster:
         return max((each.answered_at for each in kept if each.answered_at is not None), default=None)
 
     def _fit(self, kept: Connection) -> bool:
-        return kept.usable() and monotonic() - kept.used_at <= self.options.max_idle
+        return kept.is_reusable() and monotonic() - kept.used_at <= self.options.max_idle
 
     def _backoff(self) -> Backoff:
         return Backoff(self.options.retry_backoff, self.options.retry_backoff_max)

@@ -23,7 +23,7 @@ from spark_group_source.wire.frame_reader import MAX_FRAME, FrameReader
 from spark_group_source.wire.response import Response, correlation_id, header_size
 from spark_group_source.wire.settings import Sasl, WireOptions
 from spark_group_source.wire.throttle import Throttle
-from spark_group_source.wire.waiting import ready
+from spark_group_source.wire.waiting import wait_ready
 from spark_group_source.wire.wakeup import Interrupted
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Connection:
         return len(self._in_flight)
 
     @property
-    def throttled_for(self) -> float:
+    def throttle_remaining(self) -> float:
         """Seconds until the broker reads from this connection again. Requests wait until then."""
         return self._throttle.remaining()
 
@@ -126,7 +126,7 @@ class Connection:
             BrokerUnavailable: the connection broke, or the broker had closed it.
             DeadlineExceeded: the broker did not take the request in time; or it throttles this client beyond the
                 deadline. Then nothing was sent, and the connection is as good as before.
-            Interrupted: the deadline's interrupt was set while the broker throttled this client. Nothing was sent.
+            Interrupted: the deadline's wakeup was set while the broker throttled this client. Nothing was sent.
         """
         if not self.closed:
             self._throttle.wait(request.name, deadline)
@@ -141,32 +141,32 @@ class Connection:
             sock.sendall(frame)
             self._in_flight.append(sent)
 
-    def answering(self, deadline: Deadline) -> bool:
+    def wait_for_response(self, deadline: Deadline) -> bool:
         """Waits until some of the next answer has come, or the connection has ended; whether one came in time.
 
         Raises:
             BrokerUnavailable: the connection was closed.
-            Interrupted: the deadline's interrupt was set first.
+            Interrupted: the deadline's wakeup was set first.
         """
         if self._socket is None:
             raise BrokerUnavailable(f"The connection to broker {self} was closed.")
-        return sockets.buffered(self._socket) or ready(self._socket.fileno(), deadline)
+        return sockets.buffered(self._socket) or wait_ready(self._socket.fileno(), deadline)
 
     def receive(self, deadline: Deadline) -> Any:
         """The next answer, decoded.
 
         Raises:
             BrokerUnavailable, DeadlineExceeded, ProtocolError: there is none; the connection is closed.
-            Interrupted: the deadline's interrupt was set first; what came so far is kept, and receive() may be called
+            Interrupted: the deadline's wakeup was set first; what came so far is kept, and receive() may be called
                 again.
         """
-        payload = self.receive_payload(deadline)
+        payload = self.receive_raw(deadline)
         try:
             return payload.decode()
         except Exception as error:  # whatever foreign code stumbles over in bytes that make no sense
             raise self._no_response(payload.request) from error
 
-    def receive_payload(self, deadline: Deadline) -> Response:
+    def receive_raw(self, deadline: Deadline) -> Response:
         """The next answer, not decoded. Raises what :meth:`receive` does."""
         if not self._in_flight:
             raise ProtocolError(f"Nothing was asked of broker {self}, so there is no answer to wait for.")
@@ -186,15 +186,15 @@ class Connection:
             self._throttle.answered(payload.throttle_time())
             return payload
 
-    def reuse(self, payload: Response) -> None:
+    def reuse_buffer(self, payload: Response) -> None:
         """Receives a later answer into the memory of ``payload``, of which nothing may be in use any more."""
         self._receiver.reuse(payload.buffer)
 
-    def release_memory(self) -> None:
+    def release_buffers(self) -> None:
         """Keeps no memory for later answers."""
-        self._receiver.release_memory()
+        self._receiver.release_buffers()
 
-    def usable(self) -> bool:
+    def is_reusable(self) -> bool:
         """Whether a request may be sent and its answer will be the next to come.
 
         Not so where the broker has closed an idle connection or is about to end its session, or an answer was never

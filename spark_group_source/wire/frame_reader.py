@@ -10,7 +10,7 @@ from socket import socket
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import ProtocolError
 from spark_group_source.wire import sockets
-from spark_group_source.wire.waiting import ready
+from spark_group_source.wire.waiting import wait_ready
 
 MAX_FRAME = 2**30
 """Largest response accepted, in bytes: beyond any fetch size that makes sense, below what a broken length may claim."""
@@ -51,7 +51,7 @@ class FrameReader:
             TimeoutError: it is not complete at the deadline.
             OSError: the connection broke, or the peer closed it.
             ProtocolError: its length cannot be.
-            Interrupted: the deadline's interrupt was set first.
+            Interrupted: the deadline's wakeup was set first.
         """
         while True:
             into = memoryview(self._size) if self._frame is None else self._frame
@@ -76,7 +76,7 @@ class FrameReader:
         if len(buffer) > len(self._spare):
             self._spare = buffer
 
-    def release_memory(self) -> None:
+    def release_buffers(self) -> None:
         """Keeps none for later responses."""
         self._spare = bytearray()
         if self._frame is None:
@@ -99,7 +99,7 @@ class FrameReader:
 
 
 def _receive_into(sock: socket, into: memoryview, deadline: Deadline) -> int:
-    if deadline.interrupt is None:
+    if deadline.wakeup is None:
         sockets.limit(sock, deadline)
         received = sock.recv_into(into)
     else:
@@ -111,7 +111,7 @@ def _receive_into(sock: socket, into: memoryview, deadline: Deadline) -> int:
 
 def _receive_interruptibly(sock: socket, into: memoryview, deadline: Deadline) -> int:
     while True:
-        if not sockets.buffered(sock) and not ready(sock.fileno(), deadline):
+        if not sockets.buffered(sock) and not wait_ready(sock.fileno(), deadline):
             raise TimeoutError
         # Not to wait here: what came may be a part of a TLS record, and the rest of it may never come.
         sock.settimeout(0)

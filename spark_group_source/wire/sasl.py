@@ -20,7 +20,7 @@ from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, D
 from spark_group_source.user_code import load
 from spark_group_source.wire import versions
 from spark_group_source.wire.settings import Sasl
-from spark_group_source.wire.waiting import bounded
+from spark_group_source.wire.waiting import call_with_timeout
 
 UNSUPPORTED_SASL_MECHANISM = 33
 ILLEGAL_SASL_STATE = 34
@@ -107,7 +107,7 @@ def _mechanism(settings: Sasl, host: str, broker: str, deadline: Deadline) -> An
         return begin()
     try:
         # It asks a KDC for a ticket, and knows no deadline.
-        return bounded(begin, deadline, f"ticket for {host}")
+        return call_with_timeout(begin, deadline, f"ticket for {host}")
     except TimeoutError as error:
         raise DeadlineExceeded(f"Kerberos gave no ticket for broker {broker} in time.") from error
 
@@ -152,7 +152,7 @@ def token(path: str, deadline: Deadline) -> tuple[str, dict[str, str]]:
     """
     name = f"The function '{path}' of 'kafka.sasl.oauthbearer.token.provider'"
     try:
-        answer = bounded(load(path, "function"), deadline, path)
+        answer = call_with_timeout(load(path, "function"), deadline, path)
     except TimeoutError as error:
         raise DeadlineExceeded(f"{name} did not return in time.") from error
     except (Exception, SystemExit) as error:

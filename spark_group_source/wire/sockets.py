@@ -14,7 +14,7 @@ from typing import Any
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded
 from spark_group_source.wire.settings import WireOptions
-from spark_group_source.wire.waiting import Result, bounded, readable, ready
+from spark_group_source.wire.waiting import Result, call_with_timeout, poll_readable, wait_ready
 
 SHORTEST, LONGEST = 0.001, 1e6
 """Seconds that an operation on a socket gets at least, since a timeout of 0 would mean not to wait at all, and at most,
@@ -42,7 +42,7 @@ def quiet(sock: socket.socket) -> bool:
     """Whether the peer has neither sent anything nor ended the connection. To be asked while nothing is due."""
     if buffered(sock):
         return False
-    if not readable([sock.fileno()], 0):
+    if not poll_readable([sock.fileno()], 0):
         return True
     if not isinstance(sock, ssl.SSLSocket):
         return False
@@ -130,7 +130,7 @@ def _connect_from(
         sock.setblocking(False)
         failed = sock.connect_ex(where)
         if failed == errno.EINPROGRESS:
-            if not ready(sock.fileno(), deadline, select.POLLOUT):
+            if not wait_ready(sock.fileno(), deadline, select.POLLOUT):
                 raise TimeoutError("timed out")
             failed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if failed:
@@ -160,7 +160,7 @@ def _resolve(host: str, deadline: Deadline) -> list[Any]:
 def _in_time(ask: Callable[[], Result], what: str, host: str, deadline: Deadline) -> Result:
     """What the system's resolver answers, which knows no deadline."""
     try:
-        return bounded(ask, deadline, f"{what} {host}")
+        return call_with_timeout(ask, deadline, f"{what} {host}")
     except TimeoutError as error:
         raise DeadlineExceeded(f"Host '{host}' was not resolved in time.") from error
     except (OSError, UnicodeError) as error:  # UnicodeError: an empty label, or one of more than 63 characters

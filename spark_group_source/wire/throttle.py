@@ -10,7 +10,7 @@ import logging
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DeadlineExceeded
-from spark_group_source.wire.waiting import pause
+from spark_group_source.wire.waiting import sleep
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Throttle:
 
         Raises:
             DeadlineExceeded: it does not before the deadline. This is not waited for.
-            Interrupted: the deadline's interrupt was set first.
+            Interrupted: the deadline's wakeup was set first.
         """
         rest = self.remaining()
         if rest == 0.0:
@@ -59,4 +59,4 @@ class Throttle:
                 f"{request} was not sent: broker {self._peer} throttles this client for another {rest:.1f} s.",
                 "Raise the brokers' quota for this user or client id.",
             )
-        pause(rest, deadline)
+        sleep(rest, deadline)

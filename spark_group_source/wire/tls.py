@@ -116,7 +116,7 @@ def _shake_hands(sock: ssl.SSLSocket, deadline: Deadline) -> None:
 
     Raises:
         TimeoutError: it took too long.
-        Interrupted: the deadline's interrupt was set first.
+        Interrupted: the deadline's wakeup was set first.
     """
     while True:
         try:
@@ -126,7 +126,7 @@ def _shake_hands(sock: ssl.SSLSocket, deadline: Deadline) -> None:
             events = select.POLLIN
         except ssl.SSLWantWriteError:
             events = select.POLLOUT
-        if not waiting.ready(sock.fileno(), deadline, events):
+        if not waiting.wait_ready(sock.fileno(), deadline, events):
             raise TimeoutError
 
 

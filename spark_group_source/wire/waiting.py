@@ -21,7 +21,7 @@ SLICE = 0.05
 """Seconds after which a wait for another thread looks whether it was interrupted."""
 
 
-def readable(descriptors: Iterable[int], seconds: float) -> set[int]:
+def poll_readable(descriptors: Iterable[int], seconds: float) -> set[int]:
     """Those descriptors that have bytes to read or have ended, after waiting at most ``seconds`` for the first one.
 
     It is ``poll``, because ``select`` refuses descriptors from 1024 on, which a process with many files open has.
@@ -37,35 +37,35 @@ def _milliseconds(seconds: float) -> int:
     return min(math.ceil(max(seconds, 0.0) * 1000), LONGEST_MS)
 
 
-def ready(descriptor: int, deadline: Deadline, events: int = select.POLLIN) -> bool:
+def wait_ready(descriptor: int, deadline: Deadline, events: int = select.POLLIN) -> bool:
     """Waits until a descriptor has bytes to read or has ended; whether that came before the deadline.
 
     Args:
         events: ``POLLOUT`` to wait until bytes can be written.
 
     Raises:
-        Interrupted: the deadline's interrupt was set first.
+        Interrupted: the deadline's wakeup was set first.
     """
     poll = select.poll()
     poll.register(descriptor, events)
-    if deadline.interrupt is not None:
-        poll.register(deadline.interrupt.fileno(), select.POLLIN)
+    if deadline.wakeup is not None:
+        poll.register(deadline.wakeup.fileno(), select.POLLIN)
     found = {each for each, _ in poll.poll(_milliseconds(deadline.remaining()))}
-    if deadline.interrupt is not None and deadline.interrupt.fileno() in found:
+    if deadline.wakeup is not None and deadline.wakeup.fileno() in found:
         raise Interrupted
     return descriptor in found
 
 
-def pause(seconds: float, deadline: Deadline) -> None:
+def sleep(seconds: float, deadline: Deadline) -> None:
     """Does nothing for some seconds, but no longer than until the deadline.
 
     Raises:
-        Interrupted: the deadline's interrupt was set.
+        Interrupted: the deadline's wakeup was set.
     """
     seconds = min(seconds, deadline.remaining())
-    if deadline.interrupt is None:
+    if deadline.wakeup is None:
         time.sleep(seconds)
-    elif readable([deadline.interrupt.fileno()], seconds):
+    elif poll_readable([deadline.wakeup.fileno()], seconds):
         raise Interrupted
 
 
@@ -89,7 +89,7 @@ _left_behind: dict[tuple[int, str], _Call] = {}
 """Calls that had not returned by their deadline, by the thread that made them and their name."""
 
 
-def bounded(call: Callable[[], Result], deadline: Deadline, name: str) -> Result:
+def call_with_timeout(call: Callable[[], Result], deadline: Deadline, name: str) -> Result:
     """What ``call`` returns or raises. It runs in a thread of its own, which is left behind at the deadline.
 
     A call that hangs would leave one more thread behind with each try. So the next call of the same ``name`` waits for
@@ -98,7 +98,7 @@ def bounded(call: Callable[[], Result], deadline: Deadline, name: str) -> Result
 
     Raises:
         TimeoutError: it has not returned by then.
-        Interrupted: the deadline's interrupt was set first.
+        Interrupted: the deadline's wakeup was set first.
     """
     key = threading.get_ident(), name
     running = _left_behind.get(key)
@@ -120,9 +120,9 @@ def bounded(call: Callable[[], Result], deadline: Deadline, name: str) -> Result
 
 
 def _join(running: threading.Thread, deadline: Deadline) -> None:
-    if deadline.interrupt is None:
+    if deadline.wakeup is None:
         running.join(deadline.remaining())
         return
     while running.is_alive() and not deadline.expired():
         running.join(min(SLICE, deadline.remaining()))
-        pause(0.0, deadline)
+        sleep(0.0, deadline)

@@ -7,10 +7,10 @@ import socket
 
 
 class Interrupted(BaseException):
-    """The wait was ended by :meth:`Wakeup.set`. Not an error, so that nothing that deals with errors keeps it."""
+    """The wait was ended by :meth:`WakeupPipe.set`. Not an error, so that nothing that deals with errors keeps it."""
 
 
-class Wakeup:
+class WakeupPipe:
     """Becomes readable once set, and stays so."""
 
     def __init__(self) -> None:

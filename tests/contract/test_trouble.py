@@ -412,7 +412,7 @@ def test_a_partition_that_stays_without_a_leader_does_not_keep_the_others_from_b
     fake.logs["topic"][3].leader = None
     on_fake.produce(0, 2)  # and broker 2 is asked for nothing that it does not have
     with caplog.at_level(logging.WARNING):
-        query.driver._own.cluster.forget(["topic"])
+        query.driver._own.cluster.invalidate_topics(["topic"])
         assert {each.partition for each in query.begin()} == {1}
     assert "no leader tells the end of topic-3" in caplog.text
 

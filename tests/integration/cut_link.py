@@ -119,7 +119,7 @@ class CutKafka(EmbeddedKafka):
         with contextlib.closing(
             Cluster(WireOptions(tuple((host, int(port)) for host, port in servers), "test"))
         ) as asked:
-            coordinator = asked.coordinator(group, Deadline.after(ANSWER_S)).id
+            coordinator = asked.find_coordinator(group, Deadline.after(ANSWER_S)).id
         leader = next(node for node in self._nodes() if node != coordinator)
         wanted = NewTopic(topic, replica_assignments={number: [leader] for number in range(partitions)})
         with self.admin() as admin:

@@ -78,7 +78,7 @@ def test_commits_resume_soon_after_the_death_of_the_coordinator_and_nothing_is_l
     try:
         with Producing(kafka, name, 3):
             eventually(lambda: sum(kafka.committed(group, name).values()) > 50, what="the first commits")
-            kafka.kill(cluster.coordinator(group, Deadline.after(PATIENCE_S)).id)
+            kafka.kill(cluster.find_coordinator(group, Deadline.after(PATIENCE_S)).id)
             killed_at = time.monotonic()
             before = kafka.committed(group, name)
             eventually(

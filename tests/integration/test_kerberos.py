@@ -85,7 +85,7 @@ def connect(kafka: EmbeddedKafka, deadline: float = LONG, service: str = SERVICE
     host, port = kafka.address("SASL_PLAINTEXT").split(":")
     limit = Deadline.after(deadline)
     with closing(Connection.open(host, int(port), wire_options(parsed, "test"), limit)) as connection:
-        assert connection.usable()
+        assert connection.is_reusable()
 
 
 @pytest.mark.usefixtures("alice")

@@ -60,11 +60,11 @@ def test_a_connection_that_is_throttled_beyond_a_deadline_is_used_again(
         cluster.metadata([], Deadline.after(LONG))
         kept = cluster.connection(1, Deadline.after(LONG), "test")
         until = Deadline.after(LONG)
-        while not until.expired() and cluster.throttled(1, "test") < 1.0:
+        while not until.expired() and cluster.throttle_remaining(1, "test") < 1.0:
             kept.call(request, Deadline.after(LONG))
         with pytest.raises(DeadlineExceeded, match="throttles this client for another"):
             kept.call(request, Deadline.after(0.5))
-        assert kept.usable()
+        assert kept.is_reusable()
         assert kept.call(request, Deadline.after(LONG)).coordinators
 
 

@@ -97,7 +97,7 @@ def in_text(secured: Secured) -> dict[str, str]:
 )
 def test_who_proves_who_he_is_is_let_in(secured: Secured, options: Callable[[Secured], dict[str, str]]) -> None:
     with closing(connected(options(secured))) as cluster:
-        assert cluster.connection(1, Deadline.after(LONG)).usable()
+        assert cluster.connection(1, Deadline.after(LONG)).is_reusable()
 
 
 def quoted(text: str) -> str:

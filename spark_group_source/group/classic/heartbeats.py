@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_group_source.clock import Clock, Deadline, Waker
+from spark_group_source.clock import Clock, Deadline, Wakeup
 from spark_group_source.group.classic.membership_requests import MembershipRequests
 from spark_group_source.group.coordinator_client import Watch
 from spark_group_source.group.error_actions import ErrorAction
@@ -25,14 +25,14 @@ class Heartbeats:
         shared: SharedMembership,
         settings: GroupSettings,
         clock: Clock,
-        interrupt: Waker,
+        wakeup: Wakeup,
     ) -> None:
-        """``interrupt`` ends every wait once the query ends."""
+        """``wakeup`` ends every wait once the query ends."""
         self._coordinator = coordinator
         self._shared = shared
         self._settings = settings
         self._clock = clock
-        self._interrupt = interrupt
+        self._wakeup = wakeup
         self.proven_until = 0.0
         self.next_heartbeat = 0.0
 
@@ -59,7 +59,7 @@ class Heartbeats:
     def heartbeat(self, me: Membership, *, waiting: bool = False) -> RequestFailed | None:
         """Sends a heartbeat, and notes until when it keeps the session; ``None`` where all is well."""
         session_ends = self._clock() + self._settings.session_timeout
-        deadline = Deadline.after(self._settings.heartbeat_timeout, self._clock, self._interrupt)
+        deadline = Deadline.after(self._settings.heartbeat_timeout, self._clock, self._wakeup)
         refused = self._coordinator.heartbeat(me, deadline, waiting=waiting)
         # A group that rebalances says so to its members only.
         if refused is None or refused.action is ErrorAction.REJOIN:

@@ -9,7 +9,7 @@ from spark_group_source.group.classic.membership_requests import MembershipReque
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.wire.backoff import Backoff
-from spark_group_source.wire.waiting import pause
+from spark_group_source.wire.waiting import sleep
 
 log = logging.getLogger(__name__)
 
@@ -34,5 +34,5 @@ def leave(coordinator: MembershipRequests, settings: GroupSettings, member_id: s
                 "group %s: member %s may be seen until its session ends: %s", settings.group_id, member_id, refused.why
             )
             return
-        pause(seconds, deadline)
+        sleep(seconds, deadline)
     log.info("group %s: member %s left", settings.group_id, member_id)

@@ -138,7 +138,7 @@ class MembershipRequests:
     def throttled(self) -> float:
         """Seconds for which the coordinator reads no request, because this client exceeds a quota."""
         broker_id = self._channel.broker_id
-        return 0.0 if broker_id is None else self._cluster.throttled(broker_id, "membership")
+        return 0.0 if broker_id is None else self._cluster.throttle_remaining(broker_id, "membership")
 
     @property
     def moved(self) -> bool:

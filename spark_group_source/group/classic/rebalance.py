@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
-from spark_group_source.clock import Clock, Deadline, Waker
+from spark_group_source.clock import Clock, Deadline, Wakeup
 from spark_group_source.errors import AuthenticationFailed, GroupSourceError, OptionError
 from spark_group_source.group.classic import assignment
 from spark_group_source.group.classic.membership_requests import JoinResult, MembershipRequests
@@ -42,10 +42,10 @@ class Rebalance:
         coordinator: MembershipRequests,
         settings: GroupSettings,
         clock: Clock,
-        interrupt: Waker | None = None,
+        wakeup: Wakeup | None = None,
     ) -> None:
-        """``interrupt`` ends every wait once the query ends."""
-        self._interrupt = interrupt
+        """``wakeup`` ends every wait once the query ends."""
+        self._wakeup = wakeup
         self._topic_view = TopicView(cluster, settings.group_id)
         self._cluster = cluster
         self._coordinator = coordinator
@@ -197,7 +197,7 @@ class Rebalance:
         return self._within(self._settings.heartbeat_timeout)
 
     def _within(self, seconds: float) -> Deadline:
-        return Deadline.after(seconds, self._clock, self._interrupt)
+        return Deadline.after(seconds, self._clock, self._wakeup)
 
     def _look(self, topics: frozenset[str], deadline: Deadline) -> assignment.PartitionCounts:
         return assignment.PartitionCounts.of(self._topic_view.metadata(topics, deadline))

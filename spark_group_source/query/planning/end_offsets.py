@@ -146,7 +146,7 @@ class EndOffsets:
         for look in range(CUT_LOOKS if found else 0):
             if look:
                 time.sleep(CUT_PAUSE)
-            self._cluster.forget(tp.topic for tp in found)
+            self._cluster.invalidate_topics(tp.topic for tp in found)
             found = {tp: end for tp, end in self._true_ends(found).items() if end < offsets[tp]}
             if not found:
                 self._uncut_at = self._clock()

@@ -49,7 +49,7 @@ class TopicIds:
     def of(self, topics: Collection[str]) -> dict[str, str]:
         """The id that each topic is read by; of one that is new, the id it has now. Where that is not told, none."""
         # What was told of a new one may be as old as this query: another member has read it since, perhaps made anew.
-        self._cluster.forget(set(topics) - self._read.keys())
+        self._cluster.invalidate_topics(set(topics) - self._read.keys())
         self._read = self._now(topics) | self._read
         return {name: self._read[name] for name in topics if name in self._read}
 
@@ -67,7 +67,7 @@ class TopicIds:
         missing = _unknown(self._found(topics))
         for _ in range(GONE_LOOKS if missing else 0):
             time.sleep(GONE_PAUSE)
-            self._cluster.forget(missing)
+            self._cluster.invalidate_topics(missing)
             missing = _unknown(self._found(missing))
         # The same broker may have been asked each time, and its metadata may lag for long.
         partitions = {TopicPartition(name, 0) for name in missing}

@@ -233,7 +233,7 @@ def test_a_leader_that_hangs_does_not_keep_the_others_answers_from_being_taken(
         cluster.close()
     fake.brokers[1].hung = True  # the first to be asked, and waited for
     assert ends(cluster, set(), within=2.0) == {"t-1": 0}
-    assert cluster.connected(2)
+    assert cluster.is_connected(2)
     assert not connected or cluster.connection(2, Deadline.after(LONG)) is kept[2], "it is in order"
     fake.brokers[1].hung = False
 

@@ -30,7 +30,7 @@ class Brokers:
         self._known = self.brokers[self.asked]
         return self._told(self.asked)
 
-    def metadata_of(self, broker: int, wanted: Collection[str] | None, deadline: Deadline) -> Metadata:
+    def metadata_from(self, broker: int, wanted: Collection[str] | None, deadline: Deadline) -> Metadata:
         if broker in self.down or broker not in self._known:
             raise BrokerUnavailable(f"Broker {broker} is down.")
         return self._told(broker)

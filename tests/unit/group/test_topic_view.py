@@ -30,9 +30,9 @@ class Brokers:
         self.asked = 0
 
     def metadata(self, topics: Collection[str] | None, deadline: Deadline) -> Metadata:
-        return self.metadata_of(0, topics, deadline)
+        return self.metadata_from(0, topics, deadline)
 
-    def metadata_of(self, broker: int, topics: Collection[str] | None, deadline: Deadline) -> Metadata:
+    def metadata_from(self, broker: int, topics: Collection[str] | None, deadline: Deadline) -> Metadata:
         self.asked += 1
         found = self.answers[broker]
         if found is None:

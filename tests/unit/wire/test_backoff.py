@@ -42,7 +42,7 @@ def test_the_retries_of_a_cluster_vary(monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeKafka() as fake:
         fake.next("FindCoordinator", Fault(error=15), times=6)
         cluster = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test", retry_backoff_max=0.1))
-        cluster.coordinator("g", Deadline.after(LONG))
+        cluster.find_coordinator("g", Deadline.after(LONG))
         cluster.close()
     assert len(pauses) == 6
     assert len(set(pauses)) > 1

@@ -41,7 +41,7 @@ def test_topics_are_asked_for_once_until_they_are_forgotten_or_wanted_fresh(fake
     assert cluster.topics(["t"], after())["t"].partitions == {0: 1, 1: 2}
     assert cluster.topics(["t"], after())["t"].id == str(fake.ids["t"])
     assert asked() == 1
-    cluster.forget(["t", "unknown"])
+    cluster.invalidate_topics(["t", "unknown"])
     cluster.topics(["t"], after())
     cluster.topics(["t"], after(), fresh=True)
     assert asked() == 3
@@ -143,13 +143,13 @@ def test_a_kept_connection_is_used_again_and_one_that_broke_is_not(fake: FakeKaf
     assert cluster.connection(1, after(), "fetch") is not kept
     fake.brokers[1].disconnect()
     deadline = after()
-    while kept.usable():
+    while kept.is_reusable():
         assert not deadline.expired()
         time.sleep(0.005)
     anew = cluster.connection(1, after())
     assert anew is not kept
     assert kept.closed
-    assert anew.usable()
+    assert anew.is_reusable()
 
 
 def test_connections_to_a_broker_that_was_retired_are_closed_once_it_has_ended_them(
@@ -174,7 +174,7 @@ def test_a_connection_that_timed_out_is_never_used_again(fake: FakeKafka, cluste
     fake.next("Metadata", Fault(delay=0.3))
     with pytest.raises(BrokerUnavailable):
         cluster.metadata(["t"], after(0.1))
-    assert cluster.coordinator("g", after()).id == 1
+    assert cluster.find_coordinator("g", after()).id == 1
 
 
 def test_an_unknown_broker_is_unavailable(cluster: Cluster) -> None:
@@ -185,17 +185,17 @@ def test_an_unknown_broker_is_unavailable(cluster: Cluster) -> None:
 @pytest.mark.parametrize("errno", [7, 14, 15, 16])
 def test_a_coordinator_that_is_not_there_yet_is_asked_for_again(fake: FakeKafka, cluster: Cluster, errno: int) -> None:
     fake.next("FindCoordinator", Fault(error=errno), times=3)
-    assert cluster.coordinator("g", after()).id == 1
+    assert cluster.find_coordinator("g", after()).id == 1
 
 
 def test_a_coordinator_that_never_comes_ends_at_the_deadline(fake: FakeKafka, cluster: Cluster) -> None:
     fake.next("FindCoordinator", Fault(error=15), times=1000)
     with pytest.raises(DeadlineExceeded, match="'g'.*15"):
-        cluster.coordinator("g", after(2.0))
+        cluster.find_coordinator("g", after(2.0))
 
 
 def test_a_group_that_may_not_be_described_is_refused_with_what_to_grant(fake: FakeKafka, cluster: Cluster) -> None:
     fake.next("FindCoordinator", Fault(error=30))
     with pytest.raises(GroupError, match="READ on the group") as refused:
-        cluster.coordinator("g", after())
+        cluster.find_coordinator("g", after())
     assert refused.value.errno == 30

@@ -19,7 +19,7 @@ from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, Group
 from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.settings import WireOptions
-from spark_group_source.wire.wakeup import Interrupted, Wakeup
+from spark_group_source.wire.wakeup import Interrupted, WakeupPipe
 
 LONG, SHORT = 90.0, 0.1
 OPTIONS = WireOptions((("127.0.0.1", 1),), "test", connect_timeout=2.0)
@@ -187,14 +187,14 @@ def test_an_answer_after_the_deadline_is_not_taken_for_that_of_the_next_request(
         connection.call(heartbeat(), Deadline.after(SHORT))
     hold.set()
     assert connection.closed
-    assert not connection.usable()
+    assert not connection.is_reusable()
     with pytest.raises(BrokerUnavailable):
         connection.call(coordinator(), Deadline.after(LONG))
 
 
 def test_answers_that_were_never_fetched_make_a_connection_unusable(connection: Connection) -> None:
     connection.send(heartbeat(), Deadline.after(LONG))
-    assert not connection.usable()
+    assert not connection.is_reusable()
 
 
 def test_several_requests_may_be_under_way_and_are_answered_in_order(connection: Connection) -> None:
@@ -202,22 +202,22 @@ def test_several_requests_may_be_under_way_and_are_answered_in_order(connection:
     connection.send(coordinator(), Deadline.after(LONG))
     assert connection.receive(Deadline.after(LONG)).error_code == 25
     assert connection.receive(Deadline.after(LONG)).coordinators[0].node_id == 1
-    assert connection.usable()
+    assert connection.is_reusable()
 
 
 def test_a_connection_that_the_broker_closed_while_it_was_idle_is_not_usable(
     fake: FakeKafka, connection: Connection
 ) -> None:
-    assert connection.usable()
+    assert connection.is_reusable()
     fake.brokers[1].disconnect()
-    eventually(lambda: not connection.usable())
+    eventually(lambda: not connection.is_reusable())
 
 
 def test_bytes_that_nobody_asked_for_make_a_connection_unusable(pair: tuple[Connection, socket.socket]) -> None:
     connection, peer = pair
-    assert connection.usable()
+    assert connection.is_reusable()
     peer.sendall(b"\0")
-    eventually(lambda: not connection.usable())
+    eventually(lambda: not connection.is_reusable())
 
 
 def test_a_peer_that_takes_no_bytes_is_given_up_at_the_deadline(pair: tuple[Connection, socket.socket]) -> None:
@@ -234,31 +234,31 @@ def test_an_interrupt_ends_a_pending_wait_and_leaves_the_answer_to_be_received(
     pair: tuple[Connection, socket.socket],
 ) -> None:
     connection, peer = pair
-    interrupt, later = Wakeup(), Wakeup()
+    wakeup, later = WakeupPipe(), WakeupPipe()
     connection.send(heartbeat(), Deadline.after(LONG))
     whole = framed(answer(1))
     peer.sendall(whole[:7])
-    ended = threading.Timer(0.05, interrupt.set)
+    ended = threading.Timer(0.05, wakeup.set)
     ended.start()
     with pytest.raises(Interrupted):
-        connection.receive(Deadline.after(LONG, interrupt=interrupt))
+        connection.receive(Deadline.after(LONG, wakeup=wakeup))
     assert not connection.closed
     peer.sendall(whole[7:])
-    assert connection.receive(Deadline.after(LONG, interrupt=later)).error_code == 25
+    assert connection.receive(Deadline.after(LONG, wakeup=later)).error_code == 25
     ended.join()
-    for each in (interrupt, later):
+    for each in (wakeup, later):
         each.close()
 
 
 def test_an_interrupt_that_was_set_before_ends_the_wait_at_once(pair: tuple[Connection, socket.socket]) -> None:
     connection, _ = pair
-    interrupt = Wakeup()
-    interrupt.set()
-    interrupt.set()
+    wakeup = WakeupPipe()
+    wakeup.set()
+    wakeup.set()
     connection.send(heartbeat(), Deadline.after(LONG))
     with pytest.raises(Interrupted):
-        connection.receive(Deadline.after(LONG, interrupt=interrupt))
-    interrupt.close()
+        connection.receive(Deadline.after(LONG, wakeup=wakeup))
+    wakeup.close()
 
 
 def test_nothing_that_was_not_asked_for_is_waited_for(connection: Connection) -> None:

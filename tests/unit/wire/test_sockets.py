@@ -16,7 +16,7 @@ from spark_group_source.testing.ports import free_ports
 from spark_group_source.wire import sockets
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
-from spark_group_source.wire.waiting import readable
+from spark_group_source.wire.waiting import poll_readable
 
 LONG = 90.0
 LOOPBACK = "127.0.0.1"
@@ -143,4 +143,4 @@ def test_the_longest_times_that_options_take_are_no_error_of_the_system(server: 
     with connect(server) as sock:
         sockets.limit(sock, longest)
         server.accept()[0].close()
-        assert readable([sock.fileno()], longest.remaining())
+        assert poll_readable([sock.fileno()], longest.remaining())

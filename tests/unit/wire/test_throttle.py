@@ -19,7 +19,7 @@ from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.throttle import LOG_EVERY, Throttle
-from spark_group_source.wire.wakeup import Interrupted, Wakeup
+from spark_group_source.wire.wakeup import Interrupted, WakeupPipe
 from tests.unit.hand_clock import Hand
 
 LONG, SHORT = 90.0, 0.1
@@ -64,9 +64,9 @@ def throttled(fake: FakeKafka, connection: Connection, seconds: float) -> None:
 
 def test_a_request_waits_until_the_broker_reads_again(fake: FakeKafka, connection: Connection) -> None:
     throttled(fake, connection, 0.3)
-    assert 0 < connection.throttled_for <= 0.3
+    assert 0 < connection.throttle_remaining <= 0.3
     assert connection.call(heartbeat(), after()).error_code == 25
-    assert connection.throttled_for == 0
+    assert connection.throttle_remaining == 0
     assert fake.brokers[1].sent_while_muted == 0
 
 
@@ -74,13 +74,13 @@ def test_an_answer_that_is_not_decoded_throttles_as_well(fake: FakeKafka, connec
     fake.next("Fetch", Fault(throttle=BEYOND))
     wanted = [Wanted(str(fake.ids["t"]), 0, 0, 1000)]
     connection.send(requests.build(wanted, max_wait=0.0, max_bytes=1000, read_committed=False), after())
-    connection.receive_payload(after())
-    assert BEYOND - LONG < connection.throttled_for <= BEYOND
+    connection.receive_raw(after())
+    assert BEYOND - LONG < connection.throttle_remaining <= BEYOND
 
 
 def test_the_first_answer_of_a_connection_throttles_as_well(fake: FakeKafka, cluster: Cluster) -> None:
     fake.next("ApiVersions", Fault(throttle=BEYOND))
-    assert cluster.connection(1, after(), "new").throttled_for > BEYOND - LONG
+    assert cluster.connection(1, after(), "new").throttle_remaining > BEYOND - LONG
 
 
 @pytest.mark.parametrize("request_class", versions.PINNED, ids=lambda each: each.__name__)
@@ -97,7 +97,7 @@ def test_a_throttle_beyond_the_deadline_is_an_error_at_once_and_leaves_the_conne
     before = len(fake.requests)
     with pytest.raises(DeadlineExceeded, match=r"HeartbeatRequest was not sent: broker 1 .* throttles .* quota"):
         connection.call(heartbeat(), after())
-    assert connection.usable()
+    assert connection.is_reusable()
     assert cluster.connection(1, after(), "test") is connection
     assert len(fake.requests) == before
 
@@ -106,24 +106,29 @@ def test_an_interrupt_ends_the_wait_and_leaves_the_connection_as_it_was(
     fake: FakeKafka, connection: Connection
 ) -> None:
     throttled(fake, connection, LONG)
-    interrupt = Wakeup()
-    ended = threading.Timer(0.05, interrupt.set)
+    wakeup = WakeupPipe()
+    ended = threading.Timer(0.05, wakeup.set)
     ended.start()
     with pytest.raises(Interrupted):
-        connection.send(heartbeat(), Deadline.after(LONG * 2, interrupt=interrupt))
-    assert connection.usable()
+        connection.send(heartbeat(), Deadline.after(LONG * 2, wakeup=wakeup))
+    assert connection.is_reusable()
     ended.join()
-    interrupt.close()
+    wakeup.close()
 
 
 def test_a_cluster_says_which_of_its_connections_are_throttled(
     fake: FakeKafka, cluster: Cluster, connection: Connection
 ) -> None:
     throttled(fake, connection, BEYOND)
-    assert cluster.throttled(1, "test") > BEYOND - LONG
-    assert cluster.throttled(1, "fetch") == cluster.throttled(1) == cluster.throttled(9, "test") == 0
+    assert cluster.throttle_remaining(1, "test") > BEYOND - LONG
+    assert (
+        cluster.throttle_remaining(1, "fetch")
+        == cluster.throttle_remaining(1)
+        == cluster.throttle_remaining(9, "test")
+        == 0
+    )
     connection.close()
-    assert cluster.throttled(1, "test") == 0
+    assert cluster.throttle_remaining(1, "test") == 0
 
 
 def test_the_longest_throttle_counts_and_is_logged_now_and_then(caplog: pytest.LogCaptureFixture) -> None:

@@ -21,7 +21,7 @@ from spark_group_source.secret import Secret
 from spark_group_source.wire import tls
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.settings import Tls, WireOptions
-from spark_group_source.wire.wakeup import Interrupted, Wakeup
+from spark_group_source.wire.wakeup import Interrupted, WakeupPipe
 from tests.certificates import Authority
 
 LONG, SHORT = 90.0, 0.2
@@ -92,59 +92,59 @@ def heartbeat() -> HeartbeatRequest:
 
 def test_session_tickets_do_not_make_a_connection_unusable(pair: tuple[Connection, ssl.SSLSocket]) -> None:
     connection, peer = pair
-    assert connection.usable()
-    assert connection.usable()
+    assert connection.is_reusable()
+    assert connection.is_reusable()
     peer.sendall(b"\0")
     deadline = Deadline.after(LONG)
-    while connection.usable():
+    while connection.is_reusable():
         assert not deadline.expired()
 
 
 def test_a_connection_that_the_peer_closed_is_not_usable(pair: tuple[Connection, ssl.SSLSocket]) -> None:
     connection, peer = pair
     peer.close()
-    assert not connection.usable()
+    assert not connection.is_reusable()
 
 
 def test_an_answer_that_tls_has_read_already_is_not_waited_for(pair: tuple[Connection, ssl.SSLSocket]) -> None:
     connection, peer = pair
-    interrupt = Wakeup()
+    wakeup = WakeupPipe()
     for number in (1, 2):
         connection.send(heartbeat(), Deadline.after(LONG))
         peer.sendall(answer(number))
-        assert connection.receive(Deadline.after(SHORT * 50, interrupt=interrupt)).error_code == 25
-    interrupt.close()
+        assert connection.receive(Deadline.after(SHORT * 50, wakeup=wakeup)).error_code == 25
+    wakeup.close()
 
 
 @pytest.mark.parametrize("part", [1, 5, 20])
 def test_an_interrupt_ends_the_wait_for_the_rest_of_a_tls_record(authority: Authority, part: int) -> None:
     connection, server, to_server, to_client, theirs = by_hand(authority)
-    interrupt, later = Wakeup(), Wakeup()
+    wakeup, later = WakeupPipe(), WakeupPipe()
     connection.send(heartbeat(), Deadline.after(LONG))
     to_server.write(theirs.recv(2**16))
     server.write(answer(1))
     record = to_client.read()
     theirs.sendall(record[:part])
-    ended = threading.Timer(0.05, interrupt.set)
+    ended = threading.Timer(0.05, wakeup.set)
     ended.start()
     with pytest.raises(Interrupted):
-        connection.receive(Deadline.after(SHORT * 50, interrupt=interrupt))
+        connection.receive(Deadline.after(SHORT * 50, wakeup=wakeup))
     assert not connection.closed
     theirs.sendall(record[part:])
-    assert connection.receive(Deadline.after(LONG, interrupt=later)).error_code == 25
+    assert connection.receive(Deadline.after(LONG, wakeup=later)).error_code == 25
     ended.join()
-    for each in (interrupt, later, connection, theirs):
+    for each in (wakeup, later, connection, theirs):
         each.close()
 
 
 def test_a_part_of_a_tls_record_is_waited_for_until_the_deadline_only(authority: Authority) -> None:
     connection, _, _, _, theirs = by_hand(authority)
-    interrupt = Wakeup()
+    wakeup = WakeupPipe()
     connection.send(heartbeat(), Deadline.after(LONG))
     theirs.sendall(b"\x17\x03\x03")
     with pytest.raises(DeadlineExceeded):
-        connection.receive(Deadline.after(SHORT, interrupt=interrupt))
-    interrupt.close()
+        connection.receive(Deadline.after(SHORT, wakeup=wakeup))
+    wakeup.close()
     theirs.close()
 
 

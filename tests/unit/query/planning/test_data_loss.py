@@ -418,7 +418,7 @@ def test_a_topic_that_one_broker_does_not_know_is_not_missed(fake: FakeKafka, mo
 
     monkeypatch.setattr("spark_group_source.query.planning.topic_ids.time.sleep", learned)
     deleted(fake)
-    query.driver._own.cluster.forget(["gone"])
+    query.driver._own.cluster.invalidate_topics(["gone"])
     assert query.driver._ids.gone({"gone", "other"}) == set()
 
 

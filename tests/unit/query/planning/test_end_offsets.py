@@ -76,7 +76,7 @@ def test_a_partition_without_a_leader_takes_little_time_from_the_others_and_is_s
     positions = partitions(fake, 2)
     ends.of(positions)
     fake.logs["t"][0].leader = None
-    ends._cluster.forget(["t"])
+    ends._cluster.invalidate_topics(["t"])
     before, began, stalled = len(fake.requests), hand.now, 0.0
     while hand.now - began < 60.0:
         fake.produce("t", ["x"], partition=1)
@@ -111,7 +111,7 @@ def test_a_partition_that_has_a_leader_again_is_seen_also_while_the_others_have_
     fake.logs["t"][0].leader = None
     assert ends.of(positions) == {B: 0}
     fake.logs["t"][0].leader, fake.logs["t"][1].leader = 1, None
-    ends._cluster.forget(["t"])
+    ends._cluster.invalidate_topics(["t"])
     until(hand, lambda: A in ends.of(positions), 10.0)
 
 

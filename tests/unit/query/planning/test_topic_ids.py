@@ -28,7 +28,7 @@ def test_the_id_of_a_topic_that_was_not_read_before_is_asked_for_and_kept(hand: 
             assert read == {"t": str(fake.ids["t"])}
             fake.delete_topic("t")
             fake.create_topic("t", 1)
-            cluster.forget({"t"})
+            cluster.invalidate_topics({"t"})
             assert ids.of({"t"}) == read
         finally:
             cluster.close()
@@ -50,11 +50,11 @@ def test_a_topic_that_one_broker_never_knows_is_not_gone(hand: Hand, monkeypatch
             fake.next("Metadata", Fault(edit=unknown, broker=1), times=1000)
             for _ in range(20):  # whichever broker is asked first
                 cluster.close()
-                cluster.forget({"t"})
+                cluster.invalidate_topics({"t"})
                 assert ids.gone({"t"}) == set()
             fake.clear_faults()
             fake.delete_topic("t")
-            cluster.forget({"t"})
+            cluster.invalidate_topics({"t"})
             assert ids.gone({"t"}) == {"t"}
         finally:
             cluster.close()
