@@ -18,14 +18,14 @@ from report.page import page
 from report.watch import watch
 
 from spark_group_source.errors import GroupSourceError, OptionError
-from spark_group_source.lag.group_look import GroupLook
+from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the job."""
     args = _parser().parse_args(arguments)
     try:
-        with closing(GroupLook(source_options(args))) as look:
+        with closing(GroupOffsetsProbe(source_options(args))) as look:
             say(f"watching group {args.group} for {args.seconds:.0f} s")
             history = watch(look, args.seconds, args.interval, say)
     except OptionError as error:

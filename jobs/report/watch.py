@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from spark_group_source.clock import Clock, monotonic
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.description import GroupDescription
-from spark_group_source.lag.group_look import GroupLook
+from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
 from spark_group_source.lag.sample import Sample
 from spark_group_source.offsets import TopicPartition
 
@@ -66,7 +66,7 @@ class History:
 
 
 def watch(
-    look: GroupLook, seconds: float, interval: float, say: Callable[[str], None], clock: Clock = monotonic
+    look: GroupOffsetsProbe, seconds: float, interval: float, say: Callable[[str], None], clock: Clock = monotonic
 ) -> History:
     """Looks at once, and then every ``interval`` seconds until ``seconds`` are over. Ctrl-C ends it earlier.
 
@@ -88,7 +88,7 @@ def watch(
     return history
 
 
-def _first(look: GroupLook) -> Moment:
+def _first(look: GroupOffsetsProbe) -> Moment:
     seen = Moment(look.describe(), look.sample())
     if not seen.group.members and not seen.sample.positions:
         raise GroupSourceError(

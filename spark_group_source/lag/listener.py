@@ -16,12 +16,12 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from spark_group_source.lag.group_look import GroupLook
-from spark_group_source.lag.paced_look import PacedLook
+from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
 from spark_group_source.lag.progress import SourceProgress, moment, sources
 from spark_group_source.lag.rates import RateWindow
 from spark_group_source.lag.report import LagReport
 from spark_group_source.lag.sample import Sample
+from spark_group_source.lag.throttled_probe import ThrottledProbe
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +55,9 @@ class LagListener(StreamingQueryListener):
             has other queries.
     """
 
-    def __init__(self, *sinks: Sink, look: GroupLook | None = None, query_name: str | None = None) -> None:
+    def __init__(self, *sinks: Sink, look: GroupOffsetsProbe | None = None, query_name: str | None = None) -> None:
         self._sinks = sinks
-        self._looks = PacedLook(look) if look else None
+        self._looks = ThrottledProbe(look) if look else None
         self._query_name = query_name
         self._runs: dict[str, _Run] = {}
         if look is None and not hasattr(DataSourceStreamReader, "reportLatestOffset"):
@@ -101,7 +101,7 @@ class LagListener(StreamingQueryListener):
             if source.ends is not None:
                 self._report(run, source.sample(moment(timestamp)), number)
 
-    def _tell_group(self, run: _Run, looks: PacedLook, last: bool = False) -> None:
+    def _tell_group(self, run: _Run, looks: ThrottledProbe, last: bool = False) -> None:
         if self._wanted(run) and (found := looks.sample(last)) is not None:
             self._report(run, found, group=looks.group)
 

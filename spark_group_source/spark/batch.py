@@ -1,8 +1,8 @@
-"""Spark's door for bounded reads: ``spark.read.format("kafka-group")``.
+"""Spark's entry point for batch reads: ``spark.read.format("kafka-group")``.
 
-Spark makes the reader, asks it for its partitions and pickles it to the executors, all in a process that ends then. It
-does so once for each frame that is loaded, when the first action on it is planned: from then on that frame reads the
-same records, and one that is loaded anew those of its own moment.
+Spark creates the reader, asks it for its partitions and pickles it to the executors, all in a short-lived process. It
+does so once for each loaded DataFrame, when it plans the first action on it. From then on that DataFrame reads the same
+records; a DataFrame that is loaded later gets its own range.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from spark_group_source.options.stream_and_batch import check_batch
 from spark_group_source.options.table import SourceOptions
-from spark_group_source.spark.input_partitions import Application, TaskPartition, Tasks, read_task
+from spark_group_source.spark.input_partitions import Application, TaskPartition, TaskPlanner, read_task
 from spark_group_source.spark.plain_errors import plain_errors
 from spark_group_source.spark.runner import log_to_stderr
 
@@ -27,13 +27,13 @@ log = logging.getLogger(__name__)
 
 
 class GroupBatchReader(DataSourceReader):
-    """The reader of one bounded read.
+    """The reader of one batch read.
 
     Args:
-        ignored: names of options given that mean nothing here.
+        ignored: names of the user's options that only a stream uses.
 
     Raises:
-        OptionError: the options are none of a bounded read.
+        OptionError: the options do not suit a batch read.
     """
 
     def __init__(
@@ -41,28 +41,28 @@ class GroupBatchReader(DataSourceReader):
     ) -> None:
         check_batch(options)
         self._options = options
-        self._tasks = Tasks(options, schema, application)
+        self._task_planner = TaskPlanner(options, schema, application)
         self._ignored = ignored
-        self._planned: list[InputPartition] | None = None
+        self._partitions: list[InputPartition] | None = None
 
     @plain_errors()
     def partitions(self) -> list[InputPartition]:
-        """The tasks of the read. Where it starts and ends is looked up in the first call, and holds.
+        """The tasks of the read. The first call looks up where the read starts and ends; later calls return the same.
 
         Raises:
             GroupSourceError: see :func:`spark_group_source.query.batch_read.plan`.
         """
-        if self._planned is None:
-            from spark_group_source.query.batch_read import plan  # executors need nothing of the group
+        if self._partitions is None:
+            from spark_group_source.query.batch_read import plan  # executors must not import the group's modules
 
             log_to_stderr()
             if self._ignored:
-                log.warning("ignored, as a bounded read has no use for them: %s", ", ".join(self._ignored))
-            self._planned = self._tasks.of(plan(self._options, self._tasks.wire()))
-        return self._planned
+                log.warning("ignored, as a batch read has no use for them: %s", ", ".join(self._ignored))
+            self._partitions = self._task_planner.plan(plan(self._options, self._task_planner.wire_options()))
+        return self._partitions
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task, as Arrow record batches. Runs on an executor."""
-        # Where there is nothing to read Spark makes a partition of its own.
+        # If the read has no partitions, Spark calls this with a partition of its own.
         if isinstance(partition, TaskPartition):
             yield from read_task(partition)

@@ -1,10 +1,10 @@
-"""Bytecode for PySpark's own zip, once after each installation: ``python -m spark_group_source.spark.bytecode``.
+"""Adds bytecode to PySpark's zip: ``python -m spark_group_source.spark.bytecode``, once after each installation.
 
-Spark puts ``pyspark.zip`` before everything else on the path of the Python processes that it starts, and of what Python
-imports from a zip it keeps no bytecode. So each of them compiles PySpark anew, 0.7 s of a core: at each start of a
-streaming query, before its reader runs. Bytecode that stands in the zip beside its source is used instead.
+Spark puts ``pyspark.zip`` first on the path of the Python processes that it starts, and Python caches no bytecode of
+modules in a zip. So each process compiles PySpark again: 0.7 s of a core at each start of a streaming query, before its
+reader runs. Python uses bytecode that lies in the zip beside its source.
 
-It does no harm to other uses: another version of Python, or source that was changed, is compiled as before.
+Other uses are not affected: Python still compiles changed source, and other versions of Python compile as before.
 """
 
 from __future__ import annotations
@@ -21,69 +21,69 @@ from pathlib import Path
 from py_compile import PycInvalidationMode
 
 TESTS = "/tests/"
-"""PySpark's own tests are half of the zip, and nothing imports them."""
+"""PySpark's own tests are half of the zip, and no module imports them."""
 
 
 def spark_zips() -> list[Path]:
-    """The zips of Python modules that Spark brings: those of ``SPARK_HOME``, or else of the PySpark installed here.
+    """The zips of Python modules in ``SPARK_HOME``, or else in the installed PySpark.
 
     Raises:
-        FileNotFoundError: there are none.
+        FileNotFoundError: there is no such zip.
     """
     import pyspark
 
-    place = Path(os.environ.get("SPARK_HOME") or pyspark.__path__[0], "python", "lib")
-    if not (found := sorted(place.glob("*.zip"))):
-        raise FileNotFoundError(f"There is no zip of PySpark in {place}: let SPARK_HOME name the directory of Spark.")
-    return found
+    directory = Path(os.environ.get("SPARK_HOME") or pyspark.__path__[0], "python", "lib")
+    if not (archives := sorted(directory.glob("*.zip"))):
+        raise FileNotFoundError(f"There is no zip of PySpark in {directory}. Set SPARK_HOME to the directory of Spark.")
+    return archives
 
 
 def add_bytecode(archive: Path) -> int:
-    """Adds bytecode of the Python that runs this to a zip of modules; returns of how many, 0 if it was there already.
+    """Adds this Python's bytecode to a zip of modules. Returns the number of modules, 0 if it has bytecode already.
 
-    What the zip held stays where it was: running processes go on reading it by the table of contents they know.
+    Existing entries keep their position, so running processes can still read the zip by the directory they loaded.
 
     Raises:
-        OSError: the zip's directory may not be written.
+        OSError: the zip's directory is not writable.
     """
     with zipfile.ZipFile(archive) as source:
-        held = source.namelist()
-        if any(source.read(each)[: len(MAGIC_NUMBER)] == MAGIC_NUMBER for each in held if each.endswith(".pyc")):
+        names = source.namelist()
+        if any(source.read(name)[: len(MAGIC_NUMBER)] == MAGIC_NUMBER for name in names if name.endswith(".pyc")):
             return 0
-        with tempfile.TemporaryDirectory(dir=archive.parent) as place:
-            modules, grown = Path(place, "modules"), Path(place, archive.name)
-            source.extractall(modules, [each for each in held if each.endswith(".py") and TESTS not in each])
+        with tempfile.TemporaryDirectory(dir=archive.parent) as work:
+            modules, enlarged = Path(work, "modules"), Path(work, archive.name)
+            source.extractall(modules, [name for name in names if name.endswith(".py") and TESTS not in name])
             compiled = _compile(modules, archive)
-            shutil.copy(archive, grown)
-            with zipfile.ZipFile(grown, "a", zipfile.ZIP_DEFLATED) as target:
-                for each in compiled:
-                    target.write(each, each.relative_to(modules))
-            grown.replace(archive)
+            shutil.copy(archive, enlarged)
+            with zipfile.ZipFile(enlarged, "a", zipfile.ZIP_DEFLATED) as target:
+                for module in compiled:
+                    target.write(module, module.relative_to(modules))
+            enlarged.replace(archive)
     return len(compiled)
 
 
 def _compile(modules: Path, archive: Path) -> list[Path]:
-    """The compiled modules, beside their sources. Tracebacks name the file in the zip, as without bytecode."""
+    """Compiles modules beside their sources. Tracebacks still name the file in the zip."""
     compileall.compile_dir(
         modules,
         stripdir=str(modules),
         prependdir=str(archive),
         quiet=2,
         legacy=True,
-        # Times in a zip are local ones: in another time zone they would not fit.
+        # Not by timestamp: a zip has local times, which differ in another time zone.
         invalidation_mode=PycInvalidationMode.CHECKED_HASH,
     )
     return sorted(modules.rglob("*.pyc"))
 
 
 def main() -> None:
-    """Adds bytecode to each of Spark's zips, and says so."""
-    # PySpark's source has some, and a second bytecode beside that of another Python is meant.
+    """Adds bytecode to each of Spark's zips, and prints the result."""
+    # PySpark's source has warnings, and adding bytecode beside that of another Python is intended.
     warnings.simplefilter("ignore")
     try:
         for archive in spark_zips():
             added = add_bytecode(archive)
-            print(f"{archive}: {f'bytecode of {added} modules added' if added else 'its bytecode is there'}")
+            print(f"{archive}: {f'bytecode of {added} modules added' if added else 'has bytecode already'}")
     except OSError as error:
         sys.exit(f"No bytecode was added: {error}")
 

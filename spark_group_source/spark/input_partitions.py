@@ -1,4 +1,4 @@
-"""Spark's input partitions: the tasks that ranges are read in, and their rows."""
+"""Spark's input partitions: each is one task, which reads some ranges and returns their rows."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from spark_group_source.offsets import OffsetRange
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.options.wire import wire_options
 from spark_group_source.spark.plain_errors import plain_errors
-from spark_group_source.spark.planning import tasks
-from spark_group_source.spark.python_worker import ready_for_the_next_task
-from spark_group_source.spark.schema import columns_of
+from spark_group_source.spark.python_worker import prepare_for_next_task
+from spark_group_source.spark.schema import to_arrow_schema
+from spark_group_source.spark.task_splitting import split_into_tasks
 from spark_group_source.wire.settings import WireOptions
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 CLIENT_ID_LENGTH = 150
-"""Characters of a client id that name the application and the topics."""
+"""Maximum length of the part of a client id that names the application and the topics, in characters."""
 
 
 class Application(NamedTuple):
@@ -43,30 +43,32 @@ class TaskPartition(InputPartition):
         self.task = task
 
 
-class Tasks:
-    """Makes tasks of the ranges that a query or a bounded read is to read."""
+class TaskPlanner:
+    """Plans the tasks of a query or a batch read."""
 
     def __init__(self, options: SourceOptions, schema: StructType, application: Application) -> None:
         self._options = options
         self._schema = schema
         self._application = application
 
-    def of(self, ranges: Iterable[OffsetRange]) -> list[InputPartition]:
-        """The tasks, one for each partition of Spark's."""
-        schema = columns_of(self._schema)
-        own = self._options
-        planned = tasks(ranges, own.min_records_per_task, own.max_records_per_partition, own.min_partitions)
-        wire = self.wire()
-        return [TaskPartition(self._task(each, schema, wire)) for each in planned]
+    def plan(self, ranges: Iterable[OffsetRange]) -> list[InputPartition]:
+        """The tasks that read these ranges, one for each of Spark's partitions."""
+        schema = to_arrow_schema(self._schema)
+        options = self._options
+        tasks = split_into_tasks(
+            ranges, options.min_records_per_task, options.max_records_per_partition, options.min_partitions
+        )
+        wire = self.wire_options()
+        return [TaskPartition(self._task(task, schema, wire)) for task in tasks]
 
-    def wire(self) -> WireOptions:
-        """How brokers are reached."""
+    def wire_options(self) -> WireOptions:
+        """The settings of connections to brokers."""
         return wire_options(self._options, self._client_id())
 
     def _client_id(self) -> str:
-        """Names the query in Kafka's tools: the option, or application, topics, the application's id and process.
+        """The query's name in Kafka's tools: the option, or application name, topics, application id and process id.
 
-        The application's id tells a query that another one of its application is in its group.
+        By the application id a query recognises other queries of its application in its group.
         """
         if self._options.client_id:
             return self._options.client_id
@@ -95,8 +97,8 @@ class Tasks:
 
 def read_task(partition: TaskPartition) -> Iterator[pa.RecordBatch]:
     """The rows of one task, as Arrow record batches."""
-    from spark_group_source.fetch.reader import read  # the driver decodes nothing
+    from spark_group_source.fetch.reader import read  # the driver decodes no records
 
     with plain_errors():
         yield from read(partition.task)
-    ready_for_the_next_task()
+    prepare_for_next_task()

@@ -1,4 +1,4 @@
-"""Errors as users read them: the sentence, without the calls that led to it."""
+"""Errors as users see them: the message without a traceback."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, D
 log = logging.getLogger(__name__)
 
 HIDE = "SPARK_HIDE_TRACEBACK"
-"""With this in its environment PySpark sends the JVM an error without its traceback."""
+"""If this environment variable is set, PySpark sends errors to the JVM without tracebacks."""
 
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-    """Cuts what an error's message says already: its traceback, and causes whose text is part of it.
+    """Removes an error's traceback, and causes whose text its message already contains.
 
-    What remains is a bug or a failure of the user's own function: these keep their tracebacks. Spark ends the process
-    that raises, so the environment serves this error alone. ``DEBUG`` logs the whole of it.
+    Bugs, and failures of the user's own functions, keep their tracebacks. Spark ends the process that raises, so the
+    environment variable affects only this error. At ``DEBUG`` the log has the full traceback.
     """
     try:
         yield
     except GroupSourceError as error:
-        log.debug("the error that Spark is given: %s", error, exc_info=True)
-        cause = _untold(error)
+        log.debug("the error that Spark receives: %s", error, exc_info=True)
+        cause = _unreported_cause(error)
         if cause is None and type(error) is not GroupSourceError:
             os.environ[HIDE] = "1"
         raise error.with_traceback(None) from cause
 
 
-def _untold(error: BaseException) -> BaseException | None:
+def _unreported_cause(error: BaseException) -> BaseException | None:
     """The first cause that the error's message does not contain."""
     cause = error.__cause__
     if isinstance(cause, GroupSourceError):
-        return _untold(cause)
-    of_network = isinstance(error, BrokerUnavailable | DeadlineExceeded | AuthenticationFailed)
-    return None if of_network and isinstance(cause, OSError | UnicodeError) else cause
+        return _unreported_cause(cause)
+    is_network_error = isinstance(error, BrokerUnavailable | DeadlineExceeded | AuthenticationFailed)
+    return None if is_network_error and isinstance(cause, OSError | UnicodeError) else cause

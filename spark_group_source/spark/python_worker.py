@@ -1,6 +1,6 @@
-"""Spark's Python worker between two tasks: what makes the next one begin sooner. Both are done once, by the first task.
+"""Makes Spark's Python worker begin its next task sooner. The first task of a worker does this for all later tasks.
 
-A worker that has ended a task collects garbage, and then reads the next task from its socket.
+After a task, a worker collects garbage and then reads the next task from its socket.
 """
 
 from __future__ import annotations
@@ -15,47 +15,46 @@ import threading
 
 _FULL_COLLECTION = 2
 _DAEMON = os.path.join("pyspark", "daemon.py")
-_HURRIED = [socket.TCP_NODELAY, *([socket.TCP_QUICKACK] if hasattr(socket, "TCP_QUICKACK") else [])]
+_TCP_OPTIONS = [socket.TCP_NODELAY, *([socket.TCP_QUICKACK] if hasattr(socket, "TCP_QUICKACK") else [])]
 
 
 @functools.cache
-def ready_for_the_next_task() -> None:
-    """To be called at the end of each task, when everything that it uses has been imported.
+def prepare_for_next_task() -> None:
+    """Call this at the end of each task, when the task has imported all its modules.
 
-    The collection between tasks goes through every object of every module to find none to free. What is there by now
-    stays: it is left out from then on, 10 to 15 ms a task less. Garbage would stay as well, so it is freed before.
+    The collection between tasks visits every object of every module and frees none. Freezing excludes the present
+    objects from it, which saves 10 to 15 ms per task. Garbage would be frozen too, so it is collected first.
     """
     gc.collect()
     gc.freeze()
-    if sparks := _sparks_socket():
-        gc.callbacks.append(functools.partial(_hurry, sparks))
+    if worker_socket := _worker_socket():
+        gc.callbacks.append(functools.partial(_set_quickack, worker_socket))
 
 
-def _sparks_socket() -> socket.socket | None:
+def _worker_socket() -> socket.socket | None:
     """The socket between Spark and this worker, which PySpark's daemon holds; None in a process without a daemon.
 
-    The daemon's own object is used. A second object for the same descriptor would close it with its own end, and would
-    make it non-blocking if a library has set a default timeout.
+    This is the daemon's own object. A second object for the same descriptor would close the descriptor when freed,
+    and would make it non-blocking if a library has set a default timeout.
     """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame and not (frame.f_code.co_name == "worker" and frame.f_code.co_filename.endswith(_DAEMON)):
         frame = frame.f_back
-    found = frame.f_locals.get("sock") if frame else None
-    return found if isinstance(found, socket.socket) else None
+    sock = frame.f_locals.get("sock") if frame else None
+    return sock if isinstance(sock, socket.socket) else None
 
 
-def _hurry(sparks: socket.socket, phase: str, info: dict[str, int]) -> None:
-    """Keeps the kernel from holding small packets back between Spark and this worker, 40 ms each time on Linux.
+def _set_quickack(worker_socket: socket.socket, phase: str, info: dict[str, int]) -> None:
+    """Avoids a delay of 40 ms for small packets between Spark and this worker on Linux.
 
-    Spark sends a task in two writes without TCP_NODELAY. The second one waits until the first is acknowledged, and
-    Linux, as the worker has nothing to send, waits with that. TCP_QUICKACK lasts until the worker sends again, so
-    it has to be set again between tasks, where nothing of a source runs but what the collection calls. The worker's
-    own last packet waits in the same way for Spark to acknowledge the one before. Spark met this with its state
-    server: https://github.com/apache/spark/pull/50460. Unix domain sockets, which
-    ``spark.python.unix.domain.socket.enabled`` turns on, do not need it.
+    Spark sends a task in two writes without TCP_NODELAY. The second write waits until the worker acknowledges the
+    first, and Linux delays the acknowledgement because the worker has no data to send. TCP_QUICKACK lasts until the
+    worker sends again, so each task needs it again. Between tasks only the callbacks of the garbage collection run.
+    TCP_NODELAY does the same for the worker's own last packet. Spark's state server had this delay, too:
+    https://github.com/apache/spark/pull/50460. Unix sockets (``spark.python.unix.domain.socket.enabled``) do not.
     """
     if phase != "stop" or info["generation"] != _FULL_COLLECTION:
         return
-    for option in _HURRIED:
-        with contextlib.suppress(OSError):  # no TCP, or closed by now
-            sparks.setsockopt(socket.IPPROTO_TCP, option, 1)
+    for option in _TCP_OPTIONS:
+        with contextlib.suppress(OSError):  # not TCP, or closed
+            worker_socket.setsockopt(socket.IPPROTO_TCP, option, 1)

@@ -1,4 +1,4 @@
-"""The source's schema, in Spark's types: exactly that of Spark's own Kafka source."""
+"""The source's schema, in Spark's types: the same as the schema of Spark's own Kafka source."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEADERS = StructField(
 
 
 def source_schema(include_headers: bool) -> StructType:
-    """All columns; ``headers`` is NULL, not empty, for a record without any."""
+    """All columns. For a record without headers, ``headers`` is NULL, not an empty list."""
     columns = [
         StructField("key", BinaryType()),
         StructField("value", BinaryType()),
@@ -37,32 +37,33 @@ def source_schema(include_headers: bool) -> StructType:
     return StructType([*columns, HEADERS] if include_headers else columns)
 
 
-def columns_of(wanted: StructType) -> pa.Schema:
-    """The Arrow columns that a user's schema asks for: some of the source's in any order, key and value also as text.
+def to_arrow_schema(requested: StructType) -> pa.Schema:
+    """The Arrow columns of a user's schema: any of the source's columns in any order, key and value also as text.
 
     Raises:
-        OptionError: a column is not one of the source's, has another type, or is NOT NULL.
+        OptionError: a column is unknown, has another type, or is NOT NULL.
     """
     known = {each.name: [each.dataType] for each in source_schema(include_headers=True)}
     for name in TEXTS.names:
         known[name].append(StringType())
-    for column in wanted:
-        kinds = [each.simpleString() for each in known.get(column.name, [])]
-        if column.dataType.simpleString() in kinds and not (column.nullable and column.dataType in known[column.name]):
-            # Spark expects such a column of each task, and every task fails with a schema that does not match.
+    for column in requested:
+        types = [each.simpleString() for each in known.get(column.name, [])]
+        if column.dataType.simpleString() in types and not (column.nullable and column.dataType in known[column.name]):
+            # Spark would expect NOT NULL from each task, and every task would fail with a schema mismatch.
             raise OptionError(
-                f"The schema asks for column '{column.name}' as NOT NULL, and each column of this source may be NULL.",
-                f"Write '{column.name} {column.dataType.simpleString()}' without NOT NULL in .schema(...). To leave"
-                f" out rows that have none, add .where('{column.name} IS NOT NULL').",
+                f"The schema asks for column '{column.name}' as NOT NULL, but each column of this source may be NULL.",
+                f"Write '{column.name} {column.dataType.simpleString()}' without NOT NULL in .schema(...). To skip"
+                f" rows without a value, add .where('{column.name} IS NOT NULL').",
             )
         if column.dataType not in known.get(column.name, []):
+            columns = ", ".join(f"{name} {_type_names(types)}" for name, types in known.items())
             raise OptionError(
                 f"The schema asks for column '{column.name}' of type {column.dataType.simpleString()}.",
-                "Known are: " + ", ".join(f"{name} {_either(kinds)}" for name, kinds in known.items()) + ".",
+                f"Use some of these columns: {columns}.",
             )
-    texts = [each.name for each in wanted if each.name in TEXTS.names and each.dataType == StringType()]
-    return arrow_schema(wanted.names, texts)
+    texts = [each.name for each in requested if each.name in TEXTS.names and each.dataType == StringType()]
+    return arrow_schema(requested.names, texts)
 
 
-def _either(kinds: list[DataType]) -> str:
-    return " or ".join(each.simpleString() for each in kinds)
+def _type_names(types: list[DataType]) -> str:
+    return " or ".join(each.simpleString() for each in types)

@@ -25,11 +25,11 @@ class GroupSource(DataSource):
     """``format("kafka-group")``: Kafka topics read as a member of a consumer group."""
 
     application = Application()
-    """For the client id and commit metadata; :func:`register` fills it in."""
+    """For the client id and commit metadata; :func:`register` sets it."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        # Spark constructs the source at load(), so this is where bad options are refused.
+        # Spark constructs the source in load(), so load() rejects wrong options.
         with plain_errors():
             self._parsed = parse_options(options)
 
@@ -48,21 +48,21 @@ class GroupSource(DataSource):
 
     @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of one bounded read.
+        """The reader of one batch read.
 
         Raises:
-            OptionError: an option that bounded reads need is missing, or one has a value they cannot have.
+            OptionError: an option that batch reads need is missing, or a value is not allowed in a batch read.
         """
         return GroupBatchReader(self._parsed, schema, self.application, ignored_in_batch_reads(self.options))
 
 
 _registered: weakref.WeakKeyDictionary[SparkSession, Application] = weakref.WeakKeyDictionary()
-"""Sessions that know the source: Spark warns of one that is registered again."""
+"""Sessions in which the source is registered: Spark warns about a repeated registration."""
 
 
 def register(spark: SparkSession) -> None:
-    """Makes ``format("kafka-group")`` known to a Spark session. Repeating it does no harm."""
-    # The session is out of reach in the processes that Spark makes readers in: what it says travels with the class.
+    """Registers ``format("kafka-group")`` in a Spark session. Repeated calls do nothing."""
+    # The processes in which Spark creates readers have no session, so the class carries its name and id.
     conf = spark.conf
     application = Application(conf.get("spark.app.name", "pyspark") or "", conf.get("spark.app.id", "") or "")
     if _registered.get(spark) != application:

@@ -1,8 +1,8 @@
-"""Spark's door for streaming: the reader of one query.
+"""Spark's entry point for streaming: the reader of one query.
 
-Spark makes the reader in two processes. The one of the stream runner gets all calls but ``read``, and there the group
-member lives; the planner's copy is pickled to the executors for ``read`` alone. So nothing starts before the first
-call, and ``read`` uses nothing but its partition.
+Spark creates the reader in two processes. The stream runner gets all calls except ``read``, and the group member lives
+in it. The planner's copy is pickled to the executors, only for ``read``. So the constructor starts nothing, and
+``read`` uses only its partition.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pyspark.sql.types import StructType
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.stream_and_batch import check_stream
 from spark_group_source.options.table import SourceOptions
-from spark_group_source.spark.input_partitions import Application, TaskPartition, Tasks, read_task
+from spark_group_source.spark.input_partitions import Application, TaskPartition, TaskPlanner, read_task
 from spark_group_source.spark.plain_errors import plain_errors
-from spark_group_source.spark.runner import finish_leaving, leave_on_sigterm, log_to_stderr
-from spark_group_source.spark.schema import columns_of
+from spark_group_source.spark.runner import ignore_further_signals, leave_on_sigterm, log_to_stderr
+from spark_group_source.spark.schema import to_arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,53 +32,53 @@ except ImportError:  # PySpark 4.1 has no admission control: Spark then calls la
     ReadAllAvailable = ReadLimit = ReadMaxRows = None  # type: ignore[assignment, misc]
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Stands in for the class of PySpark 4.2."""
+        """Replaces the class of PySpark 4.2."""
 
 
 class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One streaming query's reader."""
+    """The reader of one streaming query."""
 
     def __init__(self, options: SourceOptions, schema: StructType, application: Application) -> None:
         self._options = options
         self._schema = schema
         self._application = application
-        self._tasks = Tasks(options, schema, application)
+        self._task_planner = TaskPlanner(options, schema, application)
         self._driver: Driver | None = None
         self._available_now = False
-        self._last_json: dict[str, Any] | None = None
-        self._last = BatchOffset()
-        # Where the query stands. PySpark 4.1 does not tell.
+        self._parsed_json: dict[str, Any] | None = None
+        self._parsed = BatchOffset()
+        # The end of the last planned batch. PySpark 4.1 does not pass it to latestOffset().
         self._position = BatchOffset()
         self._replayed = False
         self._prepared = False
         self._running = False
 
     def __reduce__(self) -> tuple[object, ...]:
-        # The copy for the executors has no member, sockets or locks.
+        # The executors' copy has no member, sockets or locks.
         return GroupStreamReader, (self._options, self._schema, self._application)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The run ends at what the log holds when it begins."""
+        """Makes the run end at the offsets that are the latest when it begins."""
         self._available_now = True
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """``maxOffsetsPerTrigger``, or everything."""
+        """``maxOffsetsPerTrigger``, or no limit."""
         limit = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     @plain_errors()
     def initialOffset(self) -> dict[str, Any]:
-        """The empty offset: where partitions start is known once they are owned, and never from here.
+        """The empty offset. Partitions get their start positions when this query owns them.
 
-        What ``latest`` means is looked up, and no group is joined yet. Spark also asks when the first batch is logged
-        already. Only its next call tells whether the query starts for the first time or goes on.
+        This looks up the offsets that ``latest`` means, and does not join the group. Spark also calls this if the first
+        batch is logged already; only its next call shows whether the query starts for the first time or continues.
 
         Raises:
-            OptionError: an option that streams need is missing, or one is given that they cannot have.
-            GroupSourceError: the topics cannot be had.
+            OptionError: an option that streams need is missing, or an option is not allowed in a stream.
+            GroupSourceError: the topics are not available.
         """
         if self._driver is None:
-            self._made().decide_start()
+            self._get_driver().decide_start()
         return BatchOffset().as_json()
 
     @plain_errors()
@@ -86,10 +86,10 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch, or ``start`` unchanged. ``start`` is the end of the last completed batch.
 
         Raises:
-            GroupSourceError: the group refused this member for good, or records are gone.
+            GroupSourceError: the group rejects this member permanently, or records are lost.
         """
         begin = self._position if start is None else self._parse(start)
-        end = self._started(begin).latest(begin, self._most(limit))
+        end = self._joined_driver(begin).latest(begin, self._max_offsets(limit))
         if end is begin:
             return begin.as_json() if start is None else start
         return self._remember(end)
@@ -103,14 +103,14 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Tasks of the batch that ends at ``end``: its ranges stand there, whatever the group says now."""
+        """Tasks of the batch that ends at ``end``. They depend on ``end`` alone, not on the group's present state."""
         self._prepare()
         batch = self._position = self._parse(end)
         batch.check_group(self._options.group_id)
         if start == end:
             return []
         self._replayed |= not self._running
-        return self._tasks.of(batch.reads())
+        return self._task_planner.plan(batch.reads())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task, as Arrow record batches. Runs on an executor."""
@@ -119,7 +119,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark has completed everything up to ``end``."""
+        """Commits the batch that ends at ``end``, which Spark has completed."""
         if self._driver is not None:
             self._driver.complete(self._parse(end))
 
@@ -127,13 +127,13 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Leaves the group."""
         if self._driver is not None:
             try:
-                finish_leaving()
-            finally:  # SIGTERM may come first, and raises SystemExit
+                ignore_further_signals()
+            finally:  # SIGTERM may come before and raise SystemExit
                 self._driver.close()
 
-    def _started(self, logged: BatchOffset) -> Driver:
-        """The driver's part, as a member of its group; the first call that plans a batch joins."""
-        driver = self._made()
+    def _joined_driver(self, logged: BatchOffset) -> Driver:
+        """The query's driver as a member of its group: the first call joins."""
+        driver = self._get_driver()
         if not self._running:
             driver.start(logged, replayed=self._replayed)
             self._running = True
@@ -142,38 +142,38 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             driver.await_share()
         return driver
 
-    def _made(self) -> Driver:
-        """The driver's part, made by the first call that needs it."""
+    def _get_driver(self) -> Driver:
+        """The query's driver; the first call creates it."""
         if self._driver is None:
-            from spark_group_source.query.driver import Driver  # executors need nothing of the group
+            from spark_group_source.query.driver import Driver  # executors must not import the group's modules
 
             self._prepare()
-            self._driver = Driver(self._options, self._tasks.wire(), application_id=self._application.id)
+            self._driver = Driver(self._options, self._task_planner.wire_options(), application_id=self._application.id)
         return self._driver
 
     def _prepare(self) -> None:
-        """What the first call of all does: it checks the options, and makes this process a runner."""
+        """Checks the options and sets up this process, in the first call from Spark."""
         if self._prepared:
             return
-        # Not in streamReader(): what is raised there Spark buries under an error of its own.
+        # Not in streamReader(): Spark hides its exceptions behind an error of its own.
         check_stream(self._options)
-        columns_of(self._schema)
+        to_arrow_schema(self._schema)
         log_to_stderr()
         leave_on_sigterm()
         self._prepared = True
 
     def _parse(self, logged: dict[str, Any]) -> BatchOffset:
-        # An idle query is polled a hundred times a second with the same offset.
-        if logged != self._last_json:
-            self._last_json, self._last = logged, BatchOffset.from_json(logged)
-        return self._last
+        # Spark polls an idle query a hundred times a second with the same offset.
+        if logged != self._parsed_json:
+            self._parsed_json, self._parsed = logged, BatchOffset.from_json(logged)
+        return self._parsed
 
     def _remember(self, offset: BatchOffset) -> dict[str, Any]:
-        self._last_json, self._last = offset.as_json(), offset
+        self._parsed_json, self._parsed = offset.as_json(), offset
         self._position = offset
-        return self._last_json
+        return self._parsed_json
 
-    def _most(self, limit: ReadLimit | None) -> int | None:
+    def _max_offsets(self, limit: ReadLimit | None) -> int | None:
         if limit is None:
             return self._options.max_offsets_per_trigger
         return limit.max_rows if isinstance(limit, ReadMaxRows) else None

@@ -19,7 +19,7 @@ import pytest
 from prometheus_client import REGISTRY
 from pyspark.sql.streaming.query import StreamingQueryManager
 
-from spark_group_source.lag.group_look import GroupLook
+from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
 from spark_group_source.lag.listener import LagListener
 from spark_group_source.lag.progress_bar import progress_bar
 from spark_group_source.lag.report import LagReport
@@ -89,7 +89,7 @@ def test_kafkas_own_tool_shows_lag_and_owner_while_a_query_runs_idles_and_after_
     eventually(lambda: kafka.group_state(group) == "Empty")
     kafka.produce(topic, ["more"] * 3, partition=1)
     assert lags() == [(10, 0, None), (10, 3, None)]
-    with closing(GroupLook(options)) as look:
+    with closing(GroupOffsetsProbe(options)) as look:
         assert [(each.position, each.lag) for each in look.sample().partitions()] == [(10, 0), (10, 3)]
 
 
@@ -118,7 +118,7 @@ def test_a_look_tells_the_lag_of_an_available_now_run_to_its_end_and_a_bar_follo
 ) -> None:
     by_look: list[LagReport] = []
     options = source_options(kafka, topic, group, maxOffsetsPerTrigger="6")
-    listening(LagListener(by_look.append, look=GroupLook(options), query_name=group))
+    listening(LagListener(by_look.append, look=GroupOffsetsProbe(options), query_name=group))
     writer = stream(spark, options).writeStream.format("noop").queryName(group).trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(tmp_path)).start()
     with progress_bar(query, file=io.StringIO()) as bar:

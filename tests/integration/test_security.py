@@ -27,7 +27,7 @@ from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
 from spark_group_source.query.driver import Driver
-from spark_group_source.spark.schema import columns_of, source_schema
+from spark_group_source.spark.schema import source_schema, to_arrow_schema
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
@@ -320,6 +320,6 @@ def test_a_task_that_may_not_read_a_topic_says_so_and_does_not_try_again(secured
     secured.grant("DESCRIBE", "TOPIC", topic)
     parsed = parse_options({"kafka.group.id": "g", "subscribe": topic, **secured.scram(BOB)})
     ranges = (OffsetRange(topic, 0, 0, 1),)
-    task = FetchTask(ranges, wire_options(parsed, "test"), columns_of(source_schema(False)), patience=LONG)
+    task = FetchTask(ranges, wire_options(parsed, "test"), to_arrow_schema(source_schema(False)), patience=LONG)
     with pytest.raises(TopicError, match=f"Cannot fetch {topic}.*29 .*Grant the principal READ on the topic"):
         list(read(task))

@@ -21,7 +21,7 @@ from report.watch import History, Moment, watch
 
 from spark_group_source.errors import BrokerUnavailable, GroupSourceError
 from spark_group_source.group.description import GroupDescription, MemberDescription
-from spark_group_source.lag.group_look import GroupLook
+from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
 from spark_group_source.lag.sample import Sample
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.testing.fake import FakeKafka
@@ -46,7 +46,7 @@ def moment(
     return Moment(GroupDescription(state, "cooperative-sticky", members), sample)
 
 
-class Looks(GroupLook):
+class Looks(GroupOffsetsProbe):
     """Looks whose findings a test sets."""
 
     def __init__(self, *found: Moment | GroupSourceError) -> None:
@@ -249,7 +249,7 @@ def test_errors_say_what_to_do_and_write_no_page(
 def test_brokers_that_are_away_are_an_error(
     fake: FakeKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_report, "GroupLook", partial(GroupLook, timeout=0.2))
+    monkeypatch.setattr(group_report, "GroupOffsetsProbe", partial(GroupOffsetsProbe, timeout=0.2))
     for each in fake.brokers.values():
         each.stop()
     assert run(fake, tmp_path / "report.html") == 1

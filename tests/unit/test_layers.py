@@ -23,7 +23,7 @@ PURE = {
     "options.stream_and_batch",
     "query.starting_offsets.resolution",
     "query.planning.admission",
-    "spark.planning",
+    "spark.task_splitting",
     "group.state",
     "group.events",
     "group.actions",

@@ -10,12 +10,12 @@ import pytest
 
 from spark_group_source.errors import BrokerUnavailable
 from spark_group_source.lag import listener as module
-from spark_group_source.lag.group_look import GroupLook
+from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
 from spark_group_source.lag.listener import LagListener
-from spark_group_source.lag.paced_look import PacedLook
 from spark_group_source.lag.rates import Rates
 from spark_group_source.lag.report import LagReport
 from spark_group_source.lag.sample import Sample
+from spark_group_source.lag.throttled_probe import ThrottledProbe
 from spark_group_source.offsets import TopicPartition
 from tests.unit.hand_clock import Hand
 from tests.unit.lag.events import QUERY, ends, idle, offset, progress, progressed, source, started, terminated
@@ -189,7 +189,7 @@ def test_a_pyspark_that_does_not_tell_the_ends_is_warned_of_at_once(
     assert "without a look at the group no lag is reported" in caplog.text
 
 
-class Looks(GroupLook):
+class Looks(GroupOffsetsProbe):
     """Looks whose findings a test sets."""
 
     def __init__(self) -> None:
@@ -221,7 +221,7 @@ def looks() -> Looks:
 def looking(reports: Reports, looks: Looks, hand: Hand) -> LagListener:
     """A listener that looks at the group, on a clock that the test turns."""
     listener = LagListener(reports, look=looks)
-    listener._looks = PacedLook(looks, hand)
+    listener._looks = ThrottledProbe(looks, hand)
     return listener
 
 

@@ -14,7 +14,7 @@ from spark_group_source.options.table import OPTIONS
 from spark_group_source.options.unsupported import UNSUPPORTED
 from spark_group_source.options.wire import wire_options
 from spark_group_source.query.group_settings import group_settings
-from spark_group_source.spark.input_partitions import Application, TaskPartition, Tasks
+from spark_group_source.spark.input_partitions import Application, TaskPartition, TaskPlanner
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
 from tests.unit.options.test_options import GOOD
@@ -172,12 +172,17 @@ def test_a_client_id_that_is_not_given_names_application_topics_or_pattern_and_p
     parsed = parse_options(
         {key: text for key, text in GOOD.items() if key != "subscribe"} | {"subscribePattern": "x.*y"}
     )
-    assert Tasks(parsed, source_schema(False), Application("app")).wire().client_id == f"app-x.-y-{os.getpid()}"
+    assert (
+        TaskPlanner(parsed, source_schema(False), Application("app")).wire_options().client_id
+        == f"app-x.-y-{os.getpid()}"
+    )
 
 
 def test_a_long_client_id_keeps_the_applications_id_and_the_process() -> None:
-    long = Tasks(parse_options(GOOD | {"subscribe": "t" * 249}), source_schema(False), Application("app", "local-1"))
-    assert long.wire().client_id == f"app-{'t' * 146}-local-1-{os.getpid()}"
+    long = TaskPlanner(
+        parse_options(GOOD | {"subscribe": "t" * 249}), source_schema(False), Application("app", "local-1")
+    )
+    assert long.wire_options().client_id == f"app-{'t' * 146}-local-1-{os.getpid()}"
 
 
 def test_how_records_are_fetched_reaches_the_tasks() -> None:

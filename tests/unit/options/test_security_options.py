@@ -18,7 +18,7 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS
 from spark_group_source.options.wire import wire_options
 from spark_group_source.secret import Secret
-from spark_group_source.spark.schema import columns_of, source_schema
+from spark_group_source.spark.schema import source_schema, to_arrow_schema
 from spark_group_source.wire.settings import Sasl, Tls
 from tests.certificates import Authority, parts
 
@@ -246,7 +246,7 @@ def test_no_form_of_the_options_or_of_a_task_shows_a_secret_and_both_survive_pic
     given = {"kafka.ssl.keystore.key": key, "kafka.ssl.keystore.certificate.chain": chain}
     given["kafka.ssl.key.password"] = "s3cret"
     parsed = parse_options(ALICE | given | {"kafka.security.protocol": "SASL_SSL"})
-    task = FetchTask((), wire_options(parsed, "me"), columns_of(source_schema(False)))
+    task = FetchTask((), wire_options(parsed, "me"), to_arrow_schema(source_schema(False)))
     in_java = parse_options(SASL | {"kafka.sasl.mechanism": "PLAIN", "kafka.sasl.jaas.config": JAAS})
     for each in (parsed, task, in_java):
         shown = f"{each} {each!r} {[each]}"

@@ -1,4 +1,4 @@
-"""Bytecode that is added to PySpark's zip is used where it fits, and where it does not nothing changes."""
+"""Python uses bytecode in PySpark's zip if it matches, and ignores it otherwise."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ SOURCES = {
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    place = tmp_path / "python" / "lib" / "tool.zip"
-    place.parent.mkdir(parents=True)
-    with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as made:
+    path = tmp_path / "python" / "lib" / "tool.zip"
+    path.parent.mkdir(parents=True)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
         for name, text in SOURCES.items():
-            made.writestr(name, text)
-    return place
+            target.writestr(name, text)
+    return path
 
 
 def python(archive: Path, code: str, **environment: str) -> str:
-    """What the code prints in a process that has the zip first on its path, as those that Spark starts."""
-    given = {"PYTHONPATH": str(archive), **environment}
-    return subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, check=True).stdout
+    """The output of this code in a process with the zip first on its path, as Spark starts them."""
+    env = {"PYTHONPATH": str(archive), **environment}
+    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
 
 
 def loaded(archive: Path, module: str = "work", **environment: str) -> str:
@@ -46,13 +46,13 @@ def loaded(archive: Path, module: str = "work", **environment: str) -> str:
 
 def rewrite(archive: Path, changed: dict[str, bytes]) -> None:
     with zipfile.ZipFile(archive) as source:
-        held = {each: source.read(each) for each in source.namelist()}
+        members = {name: source.read(name) for name in source.namelist()}
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
-        for each, data in (held | changed).items():
-            target.writestr(each, data)
+        for name, data in (members | changed).items():
+            target.writestr(name, data)
 
 
-def test_modules_are_loaded_from_bytecode_whatever_the_time_zone(archive: Path) -> None:
+def test_modules_are_loaded_from_bytecode_in_any_time_zone(archive: Path) -> None:
     assert loaded(archive) == f"42 {archive}/tool/work.py"
     assert add_bytecode(archive) == 3
     assert loaded(archive) == f"42 {archive}/tool/work.pyc"
@@ -66,7 +66,7 @@ def test_tracebacks_show_the_source_in_the_zip(archive: Path) -> None:
     assert re.search(rf'"{archive}/tool/work.py", line 4, in fail\n +raise ValueError', python(archive, code))
 
 
-def test_a_second_time_changes_nothing(archive: Path) -> None:
+def test_adding_bytecode_again_changes_nothing(archive: Path) -> None:
     add_bytecode(archive)
     before = archive.read_bytes()
     assert add_bytecode(archive) == 0
@@ -74,13 +74,13 @@ def test_a_second_time_changes_nothing(archive: Path) -> None:
     assert list(archive.parent.iterdir()) == [archive]
 
 
-def test_source_that_was_changed_is_what_runs(archive: Path) -> None:
+def test_changed_source_is_used_instead_of_its_bytecode(archive: Path) -> None:
     add_bytecode(archive)
     rewrite(archive, {"tool/work.py": b"ANSWER = 7\n"})
     assert loaded(archive).startswith("7 ")
 
 
-def test_another_pythons_bytecode_is_passed_over_and_this_ones_can_be_added(archive: Path) -> None:
+def test_another_pythons_bytecode_is_ignored_and_this_pythons_can_be_added(archive: Path) -> None:
     add_bytecode(archive)
     with zipfile.ZipFile(archive) as source:
         others = {each: b"\0\0\r\n" + source.read(each)[4:] for each in source.namelist() if each.endswith(".pyc")}
@@ -91,7 +91,7 @@ def test_another_pythons_bytecode_is_passed_over_and_this_ones_can_be_added(arch
     assert loaded(archive) == f"42 {archive}/tool/work.pyc"
 
 
-def test_a_running_process_goes_on_loading_from_the_zip(archive: Path) -> None:
+def test_a_running_process_can_still_load_from_the_zip(archive: Path) -> None:
     code = (
         "import sys; from tool import work; print('ready', flush=True); input();"
         "from tool import later; print(later.ANSWER, later.__file__)"
@@ -106,11 +106,11 @@ def test_a_running_process_goes_on_loading_from_the_zip(archive: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         add_bytecode(archive)
-        told, _ = process.communicate("\n")
-    assert told.strip() == f"43 {archive}/tool/later.py"
+        output, _ = process.communicate("\n")
+    assert output.strip() == f"43 {archive}/tool/later.py"
 
 
-def test_the_zips_are_those_of_spark_home_or_of_the_installed_pyspark(
+def test_the_zips_come_from_spark_home_or_the_installed_pyspark(
     archive: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import pyspark
@@ -121,12 +121,12 @@ def test_the_zips_are_those_of_spark_home_or_of_the_installed_pyspark(
     assert spark_zips() == [archive]
     bytecode.main()
     bytecode.main()
-    assert capsys.readouterr().out == f"{archive}: bytecode of 3 modules added\n{archive}: its bytecode is there\n"
-    with zipfile.ZipFile(archive) as grown:
-        assert grown.read("tool/work.pyc")[:4] == MAGIC_NUMBER
+    assert capsys.readouterr().out == f"{archive}: bytecode of 3 modules added\n{archive}: has bytecode already\n"
+    with zipfile.ZipFile(archive) as enlarged:
+        assert enlarged.read("tool/work.pyc")[:4] == MAGIC_NUMBER
 
 
-def test_where_there_is_nothing_to_add_to_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_zip_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     with pytest.raises(SystemExit, match="There is no zip of PySpark in .*SPARK_HOME"):
         bytecode.main()

@@ -1,4 +1,4 @@
-"""What Spark is given of an error: its sentence, and a traceback only if that says more."""
+"""Errors that Spark receives: the message, and a traceback only if it adds information."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.util import handle_worker_exception
 from spark_group_source.errors import BrokerUnavailable, GroupSourceError, OptionError, TopicError
 from spark_group_source.spark.plain_errors import HIDE, plain_errors
 
-SENTENCE = TopicError("Topic 't' does not exist.", "Create it.", errno=3)
+MESSAGE = TopicError("Topic 't' does not exist.", "Create it.", errno=3)
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def fail(error: GroupSourceError, cause: BaseException | None = None) -> None:
 
 
 def unreachable() -> None:
-    """As connections fail: the text of each cause is part of the next message."""
+    """Fails as a connection does: the text of each cause is part of the next message."""
     try:
         try:
             raise ConnectionRefusedError(111, "Connection refused")
@@ -45,7 +45,7 @@ def failed_function() -> None:
         raise OptionError(f"The function 'm:f' failed: {error!r}.") from error
 
 
-def given_to_spark(error: BaseException) -> list[str]:
+def sent_to_spark(error: BaseException) -> list[str]:
     """The lines that PySpark sends to the JVM."""
     sent = io.BytesIO()
     try:
@@ -62,37 +62,37 @@ def raised_by(failing: object, *arguments: object) -> GroupSourceError:
     return raised.value
 
 
-def test_an_error_is_one_line_whatever_calls_led_to_it() -> None:
-    (line,) = given_to_spark(raised_by(fail, SENTENCE))
-    assert line == f"spark_group_source.errors.TopicError: {SENTENCE}"
+def test_an_error_is_one_line_without_a_traceback() -> None:
+    (line,) = sent_to_spark(raised_by(fail, MESSAGE))
+    assert line == f"spark_group_source.errors.TopicError: {MESSAGE}"
 
 
-def test_causes_that_the_message_contains_are_cut() -> None:
-    (line,) = given_to_spark(raised_by(unreachable))
+def test_causes_that_the_message_contains_are_removed() -> None:
+    (line,) = sent_to_spark(raised_by(unreachable))
     assert "No broker answered: Broker b:1 cannot be reached ([Errno 111] Connection refused)." in line
 
 
-def test_a_failure_of_the_users_function_keeps_its_traceback_and_the_sentence_comes_last() -> None:
-    lines = given_to_spark(raised_by(failed_function))
+def test_a_failure_of_the_users_function_keeps_its_traceback_and_the_message_comes_last() -> None:
+    lines = sent_to_spark(raised_by(failed_function))
     assert any("in users_function" in each for each in lines)
     assert "[INVALID_OPTION] The function 'm:f' failed: FileNotFoundError('ranges.json')." in lines[-1]
 
 
 def test_a_bug_keeps_its_traceback() -> None:
-    lines = given_to_spark(raised_by(fail, GroupSourceError("The membership failed."), KeyError("x")))
+    lines = sent_to_spark(raised_by(fail, GroupSourceError("The membership failed."), KeyError("x")))
     assert any("KeyError" in each for each in lines)
     assert "[KAFKA_GROUP_SOURCE] The membership failed." in lines[-1]
 
 
-def test_errors_that_are_not_this_packages_pass_as_they_are() -> None:
+def test_errors_of_other_packages_pass_unchanged() -> None:
     bug = ZeroDivisionError()
     with pytest.raises(ZeroDivisionError) as raised, plain_errors():
         raise bug
     assert raised.value is bug
-    assert len(given_to_spark(bug)) > 1
+    assert len(sent_to_spark(bug)) > 1
 
 
-def test_a_read_that_is_given_up_is_no_error() -> None:
+def test_closing_a_read_early_is_not_an_error() -> None:
     def rows() -> Generator[int, None, None]:
         with plain_errors():
             yield 1

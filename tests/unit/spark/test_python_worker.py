@@ -1,4 +1,4 @@
-"""Spark's Python worker between two tasks, below PySpark's own daemon."""
+"""Spark's Python worker between two tasks, under PySpark's own daemon."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def read_int(read: Callable[[int], bytes]) -> int:
 
 @pytest.fixture
 def task(tmp_path: Path) -> Iterator[Task]:
-    """Runs statements as a task of a worker that has done its first task; returns the repr of ``answer``."""
-    # The daemon takes a worker whose name begins with "pyspark".
+    """Runs statements as a task of a worker after its first task; returns the repr of ``answer``."""
+    # The daemon only accepts workers whose name begins with "pyspark".
     shutil.copy(Path(__file__).with_name("worker_probe.py"), tmp_path / "pyspark_probe.py")
     env = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT), *sys.path]),
@@ -52,7 +52,7 @@ def task(tmp_path: Path) -> Iterator[Task]:
                     return stream.read(read_int(stream.read)).decode()
 
                 assert run("secret") == "ok"
-                assert run("python_worker.ready_for_the_next_task()") == "None"
+                assert run("python_worker.prepare_for_next_task()") == "None"
                 yield run
         finally:
             daemon.stdin.close()
@@ -71,13 +71,13 @@ answer.append(of())"""
     assert task("answer = 'still open'") == "'still open'"
 
 
-def test_a_default_timeout_does_not_reach_sparks_socket(task: Task) -> None:
-    """A library of the user may set one; a socket with a timeout is non-blocking, and Spark's reads then fail."""
+def test_a_default_timeout_does_not_affect_the_worker_socket(task: Task) -> None:
+    """A user's library may set a default timeout; Spark's reads fail on a socket with a timeout."""
     assert task("socket.setdefaulttimeout(5)\ngc.collect()\nanswer = os.get_blocking(fd)") == "True"
     assert task("answer = os.get_blocking(fd)") == "True"
 
 
-def test_no_other_socket_is_touched(task: Task) -> None:
+def test_other_sockets_keep_their_options(task: Task) -> None:
     code = """
 server = socket.create_server(("127.0.0.1", 0))
 users = socket.create_connection(server.getsockname())
@@ -86,7 +86,7 @@ answer = users.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)"""
     assert task(code) == "0"
 
 
-def test_an_error_while_the_options_are_set_closes_nothing(task: Task) -> None:
+def test_an_error_while_the_options_are_set_closes_no_socket(task: Task) -> None:
     code = """
 def fails(frame, event, argument):
     if event == "c_call" and argument.__name__ == "setsockopt":
@@ -101,10 +101,10 @@ answer = os.fstat(fd) and len(failed)"""
     assert task("answer = 'still open'") == "'still open'"
 
 
-def test_a_socket_that_is_closed_is_left_alone(task: Task) -> None:
+def test_a_closed_socket_is_ignored(task: Task) -> None:
     code = """
 sys.unraisablehook = failed = [].append
-python_worker._sparks_socket().detach()
+python_worker._worker_socket().detach()
 gc.collect()
 answer = failed.__self__"""
     assert task(code) == "[]"
@@ -113,24 +113,24 @@ answer = failed.__self__"""
 @pytest.fixture
 def outside_of_a_worker() -> Iterator[None]:
     callbacks = list(gc.callbacks)
-    python_worker.ready_for_the_next_task.cache_clear()
+    python_worker.prepare_for_next_task.cache_clear()
     yield
     gc.callbacks[:] = callbacks
     gc.unfreeze()
 
 
 @pytest.mark.usefixtures("outside_of_a_worker")
-def test_what_was_imported_by_the_first_task_is_left_out_of_later_collections() -> None:
-    python_worker.ready_for_the_next_task()
+def test_later_collections_skip_the_modules_that_the_first_task_imported() -> None:
+    python_worker.prepare_for_next_task()
     frozen = gc.get_freeze_count()
     assert frozen > 10_000
-    of_a_later_task = [[number] for number in range(10_000)]
-    python_worker.ready_for_the_next_task()
-    assert gc.get_freeze_count() < frozen + len(of_a_later_task), "what later tasks make would never be freed"
+    objects_of_a_later_task = [[number] for number in range(10_000)]
+    python_worker.prepare_for_next_task()
+    assert gc.get_freeze_count() < frozen + len(objects_of_a_later_task), "objects of later tasks would never be freed"
 
 
 class Node:
-    """A part of a cycle, which only a collection frees."""
+    """A cycle, which only a collection frees."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -139,12 +139,12 @@ class Node:
 @pytest.mark.usefixtures("outside_of_a_worker")
 def test_garbage_of_the_first_task_is_freed() -> None:
     garbage = weakref.ref(Node())
-    python_worker.ready_for_the_next_task()
+    python_worker.prepare_for_next_task()
     assert garbage() is None
 
 
 @pytest.mark.usefixtures("outside_of_a_worker")
-def test_without_a_daemon_nothing_runs_in_collections() -> None:
+def test_without_a_daemon_no_callback_is_registered() -> None:
     before = list(gc.callbacks)
-    python_worker.ready_for_the_next_task()
+    python_worker.prepare_for_next_task()
     assert gc.callbacks == before

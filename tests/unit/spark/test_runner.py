@@ -1,4 +1,4 @@
-"""The end of the process in which Spark runs a stream's reader."""
+"""Shutdown of the process in which Spark runs a stream's reader."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TERMINATED = "os.kill(os.getpid(), signal.SIGTERM)"
 
 
 def run(end: str, start: str = "pass") -> subprocess.CompletedProcess[str]:
-    """A runner that ends so, with SIGTERM once more while it leaves the group."""
+    """Runs a runner that ends this way, and gets a second SIGTERM while it leaves the group."""
     script = RUNNER.replace("END", end).replace("START", start)
     root = Path(__file__).parents[3]
     buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
@@ -52,28 +52,28 @@ def run(end: str, start: str = "pass") -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_runner_that_is_told_to_end_leaves_and_is_told_again_in_vain() -> None:
+def test_a_runner_leaves_on_sigterm_and_ignores_the_second_sigterm() -> None:
     ended = run(TERMINATED)
     assert (ended.stdout.split("\n"), ended.returncode) == (LEFT, 0), ended.stderr
 
 
-def test_a_runner_whose_jvm_closed_the_socket_leaves_though_its_parents_death_is_seen_meanwhile() -> None:
+def test_a_runner_whose_jvm_closed_the_socket_leaves_although_it_also_notices_the_death_of_its_parent() -> None:
     ended = run("raise EOFError")
     assert ended.stdout.split("\n") == LEFT, ended.stderr
     assert "EOFError" in ended.stderr
 
 
-def test_a_runner_that_is_told_to_end_as_it_begins_to_leave_still_leaves() -> None:
-    ended = run(f"stream.finish_leaving = lambda: {TERMINATED}; raise EOFError")
+def test_a_runner_that_gets_sigterm_as_it_begins_to_leave_still_leaves() -> None:
+    ended = run(f"stream.ignore_further_signals = lambda: {TERMINATED}; raise EOFError")
     assert ended.stdout.split("\n") == LEFT, ended.stderr
 
 
-def test_a_runner_that_is_told_to_end_while_its_member_begins_to_join_leaves() -> None:
+def test_a_runner_that_gets_sigterm_while_its_member_begins_to_join_leaves() -> None:
     ended = run("pass", start=TERMINATED)
     assert (ended.stdout.split("\n"), ended.returncode) == (LEFT, 0), ended.stderr
 
 
-def test_a_runner_whose_stderr_is_closed_leaves() -> None:
+def test_a_runner_with_a_closed_stderr_leaves() -> None:
     closed = "reading, writing = os.pipe(); os.close(reading); os.dup2(writing, 2)"
     ended = run(f"{closed}; logging.getLogger('spark_group_source').warning('unread'); raise EOFError")
     assert ended.stdout.split("\n") == LEFT

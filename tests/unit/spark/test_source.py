@@ -1,4 +1,4 @@
-"""The source as a Spark session knows it."""
+"""Registration of the source in Spark sessions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_group_source.spark.source import register
 
 
 class Session:
-    """What is used of a Spark session."""
+    """The parts of a Spark session that the registration uses."""
 
     def __init__(self, application_id: str) -> None:
         self.conf = {"spark.app.name": "orders", "spark.app.id": application_id}
@@ -19,17 +19,17 @@ class Session:
 
 
 def registered(*sessions: Session) -> list[Application]:
-    """The applications that each call registers the source for."""
+    """The applications for which the calls register the source."""
     for each in sessions:
         register(each)  # type: ignore[arg-type]
     return [source.application for session in dict.fromkeys(sessions) for source in session.registered]
 
 
-def test_a_session_that_knows_the_source_is_left_alone_since_spark_would_warn() -> None:
+def test_a_session_gets_the_source_once_because_spark_would_warn() -> None:
     one = Session("local-1")
     assert registered(one, one, one) == [Application("orders", "local-1")]
 
 
-def test_each_session_is_told_of_the_source_and_of_its_own_application() -> None:
+def test_each_session_gets_the_source_with_its_own_application() -> None:
     one, other = Session("local-1"), Session("local-2")
     assert registered(one, other) == [Application("orders", "local-1"), Application("orders", "local-2")]

@@ -1,4 +1,4 @@
-"""Stands in for ``pyspark.worker`` below PySpark's own daemon: each task runs the statements that it is sent."""
+"""Replaces ``pyspark.worker`` under PySpark's own daemon: each task runs the statements that the test sends."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 
 from spark_group_source.errors import BrokerUnavailable, GroupError, GroupSourceError, OptionError
 from spark_group_source.group.description import GroupDescription
-from spark_group_source.lag.group_look import GroupLook
+from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
 from spark_group_source.lag.sample import Sample
 from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.testing.fake.group import FakeMember
@@ -31,10 +31,10 @@ def fake() -> Iterator[FakeKafka]:
         yield running
 
 
-def look(fake: FakeKafka, timeout: float = 60.0, /, **more: str) -> GroupLook:
+def look(fake: FakeKafka, timeout: float = 60.0, /, **more: str) -> GroupOffsetsProbe:
     options = {"kafka.bootstrap.servers": fake.bootstrap_servers, "kafka.group.id": GROUP}
     topics = {} if "assign" in more or "subscribePattern" in more else {"subscribe": "t"}
-    return GroupLook(options | topics | more, timeout, now=lambda: 7.0)
+    return GroupOffsetsProbe(options | topics | more, timeout, now=lambda: 7.0)
 
 
 def lags(sample: Sample) -> dict[str, tuple[int, int, int]]:
@@ -154,4 +154,4 @@ def test_a_group_that_does_not_exist_is_dead(fake: FakeKafka) -> None:
 
 def test_a_group_is_needed() -> None:
     with pytest.raises(OptionError, match=r"kafka\.group\.id"):
-        GroupLook({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
+        GroupOffsetsProbe({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})

@@ -6,7 +6,7 @@ import logging
 
 from spark_group_source.clock import Clock, monotonic
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.lag.group_look import GroupLook
+from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
 from spark_group_source.lag.sample import Sample
 
 log = logging.getLogger(__name__)
@@ -18,10 +18,10 @@ PAUSES = (5.0, 60.0)
 """Seconds without a look after one that failed; it doubles with each, up to the second number."""
 
 
-class PacedLook:
+class ThrottledProbe:
     """Looks where it is time to. A look that fails is logged, and the next one comes later."""
 
-    def __init__(self, look: GroupLook, clock: Clock = monotonic) -> None:
+    def __init__(self, look: GroupOffsetsProbe, clock: Clock = monotonic) -> None:
         self._look = look
         self._clock = clock
         self._next_at = float("-inf")
