@@ -20,9 +20,9 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 # In place of the directory of this file, whose modules would hide others of the same name.
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 from spark_group_source.offsets import TopicPartition  # noqa: E402
-from spark_group_source.records.columns import ALL, arrow_schema  # noqa: E402
+from spark_group_source.records.columns import ALL_COLUMNS, arrow_schema  # noqa: E402
 from spark_group_source.records.decode import Decoder  # noqa: E402
-from spark_group_source.records.frames import Slice, frames  # noqa: E402
+from spark_group_source.records.record_batches import PartitionRecords, find_record_batches  # noqa: E402
 
 ANSWER = 4 * 2**20
 DISTINCT = 2**20
@@ -31,7 +31,7 @@ KB = 2**10
 RNG = random.Random(1)
 BEGAN = 1_700_000_000_000
 TP = TopicPartition("topic", 0)
-COLUMNS = arrow_schema([name for name in ALL.names if name != "headers"])
+COLUMNS = arrow_schema([name for name in ALL_COLUMNS.names if name != "headers"])
 ZSTD = 4
 
 
@@ -105,7 +105,7 @@ def answer(layout: Layout) -> tuple[bytes, int]:
 def least_ns(raw: bytes, runs: int) -> int:
     """The least CPU time to decode ``raw``."""
     decoder = Decoder(COLUMNS, read_committed=False)
-    part = Slice(frames(TP, memoryview(raw)), 0, 2**62)
+    part = PartitionRecords(find_record_batches(TP, memoryview(raw)), 0, 2**62)
     found = []
     for _ in range(runs):
         before = time.process_time_ns()

@@ -17,7 +17,7 @@ from benchmark.topics import ERROR_TAIL, HEAP, TOOLS
 from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
-from spark_group_source.records.columns import ALL, arrow_schema
+from spark_group_source.records.columns import ALL_COLUMNS, arrow_schema
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.broker import java_command
 from spark_group_source.wire.settings import WireOptions
@@ -27,7 +27,7 @@ MOST_RECORDS = 400_000
 """Records read by the slow ones, of one partition: they are not faster with more."""
 AT_ONCE = 10_000
 TIMEOUT_MS = 30_000
-COLUMNS = ALL.names[:-1]
+COLUMNS = ALL_COLUMNS.names[:-1]
 
 Rows = Iterator[tuple[object, ...]]
 Way = Callable[[EmbeddedKafka, str, int], tuple[int, float]]

@@ -19,7 +19,7 @@ from spark_group_source.fetch.requests import Fetched, Wanted
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.listing import some
 from spark_group_source.records.decode import Decoder
-from spark_group_source.records.frames import Slice, frames
+from spark_group_source.records.record_batches import PartitionRecords, find_record_batches
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.response import Response
@@ -155,7 +155,7 @@ class Reading:
             self._recovery.hold(asked.cursors, error.happened)
             return None
 
-    def _take(self, payload: Response, cursors: Sequence[Cursor]) -> list[Slice]:
+    def _take(self, payload: Response, cursors: Sequence[Cursor]) -> list[PartitionRecords]:
         """What one answer holds of the ranges, with the cursors moved on."""
         asked_for = {(cursor.topic_id, cursor.tp.partition): cursor for cursor in cursors}
         try:
@@ -177,14 +177,14 @@ class Reading:
                 slices += self._advance(found, each)
         return slices
 
-    def _advance(self, cursor: Cursor, fetched: Fetched) -> list[Slice]:
+    def _advance(self, cursor: Cursor, fetched: Fetched) -> list[PartitionRecords]:
         """Moves on by the batches' headers: the last visible record says nothing of markers and gaps behind it."""
-        framed = frames(cursor.tp, fetched.records)
+        framed = find_record_batches(cursor.tp, fetched.records)
         after = framed.next_offset
         if after is None or after <= cursor.position:
-            self._explain(cursor, fetched, framed.wanted_bytes or 0)
+            self._explain(cursor, fetched, framed.incomplete_batch_size or 0)
             return []
-        found = Slice(framed, cursor.position, cursor.range.end, fetched.aborted)
+        found = PartitionRecords(framed, cursor.position, cursor.range.end, fetched.aborted)
         cursor.advance(after, self._task.most_bytes)
         return [found]
 

@@ -1,4 +1,4 @@
-"""Decompression of a batch's records, piece by piece, with the codecs that pyarrow brings."""
+"""Decompression of a record batch, piece by piece, with the codecs of pyarrow."""
 
 from __future__ import annotations
 
@@ -7,76 +7,79 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from spark_group_source.records.place import Place
+from spark_group_source.records.batch_location import BatchLocation
 
 _STREAMS = {1: "gzip", 3: "lz4", 4: "zstd"}
 _SNAPPY = 2
-_STEP = 64 * 1024
+_MIN_PIECE_SIZE = 64 * 1024
 
 _XERIAL = b"\x82SNAPPY\x00"
-_XERIAL_HEADER = 16  # the magic and two version numbers, not looked at: some producers write them little-endian
+_XERIAL_HEADER = 16  # the magic and two version numbers, which some producers write little-endian; not checked
 _BLOCK = struct.Struct(">i")
-_SNAPPY_RATIO = 22  # the densest element of the format turns three bytes into 64
+_MAX_SNAPPY_RATIO = 22  # the densest element of the format expands three bytes to 64
 
 
-def decompress(codec: int, payload: memoryview, step: int, limit: int, place: Place) -> Iterator[memoryview]:
-    """The records in ``payload``, in pieces.
+def decompress(
+    codec: int, payload: memoryview, piece_size: int, limit: int, location: BatchLocation
+) -> Iterator[memoryview]:
+    """Decompresses the records in ``payload``, in pieces.
 
     Args:
-        codec: the number in the batch's attributes: 1 gzip, 2 snappy, 3 lz4, 4 zstd.
-        step: maximum size of a piece, or 64 KiB. A block of snappy is one piece, at most 22 times as large as before.
-        limit: maximum number of bytes that may come out.
+        codec: the number in the attributes of the record batch: 1 gzip, 2 snappy, 3 lz4, 4 zstd.
+        piece_size: maximum size of a piece in bytes, at least 64 KiB. A snappy block is one piece, at most 22 times its
+            compressed size.
+        limit: maximum size in bytes of all pieces.
 
     Raises:
         CorruptRecords: the payload is damaged.
-        UnsupportedRecords: the codec is unknown, or more than ``limit`` bytes come out.
+        UnsupportedRecords: the codec is unknown, or the pieces exceed ``limit``.
     """
     if codec == _SNAPPY:
         pieces = _snappy(payload, limit)
     elif codec in _STREAMS:
-        pieces = _stream(_STREAMS[codec], payload, step)
+        pieces = _stream(_STREAMS[codec], payload, piece_size)
     else:
-        raise place.unsupported(f"is compressed with codec {codec}, which is unknown", "Upgrade this package.")
+        raise location.unsupported(f"has the unknown compression codec {codec}", "Upgrade this package.")
     left = limit
     try:
         for piece in pieces:
             left -= len(piece)
             if left < 0:
                 raise _TooLarge
-            yield memoryview(piece).cast("B")  # Arrow's bytes are signed
+            yield memoryview(piece).cast("B")  # the bytes of an Arrow buffer are signed
     except _TooLarge:
-        raise place.unsupported(
-            f"has {len(payload)} bytes that decompress to more than {limit}",
-            "Let its producer make smaller batches, or start behind it.",
+        raise location.unsupported(
+            f"has {len(payload)} bytes that decompress to more than {limit} bytes",
+            "Reduce batch.size of its producer, or start after this record batch.",
         ) from None
     except (OSError, ValueError) as error:
-        raise place.corrupt(f"its {_STREAMS.get(codec, 'snappy')} data cannot be decompressed ({error})") from error
+        raise location.corrupt(f"its {_STREAMS.get(codec, 'snappy')} data cannot be decompressed ({error})") from error
 
 
 class _TooLarge(Exception):
     pass
 
 
-def _stream(name: str, payload: memoryview, step: int) -> Iterator[pa.Buffer]:
+def _stream(name: str, payload: memoryview, piece_size: int) -> Iterator[pa.Buffer]:
     stream = pa.CompressedInputStream(pa.BufferReader(payload), name)
-    step = max(_STEP, min(step, 4 * len(payload)))
-    while len(piece := stream.read_buffer(step)):
+    piece_size = max(_MIN_PIECE_SIZE, min(piece_size, 4 * len(payload)))
+    while len(piece := stream.read_buffer(piece_size)):
         yield piece
 
 
 def _snappy(payload: memoryview, limit: int) -> Iterator[pa.Buffer]:
-    """Raw as librdkafka writes it, or in the frames of Java's snappy-java."""
+    """Decompresses the raw format of librdkafka, or the frames of snappy-java."""
     if payload[: len(_XERIAL)] != _XERIAL:
         yield _snappy_block(payload, limit)
         return
     position = _XERIAL_HEADER
     while position < len(payload):
         if position + _BLOCK.size > len(payload):
-            raise ValueError("the length of a block is cut")
+            raise ValueError("the length of a block is incomplete")
         (length,) = _BLOCK.unpack_from(payload, position)
         position += _BLOCK.size
         if not 0 <= length <= len(payload) - position:
-            raise ValueError(f"a block of {length} bytes where {len(payload) - position} are left")
+            raise ValueError(f"a block of {length} bytes, with {len(payload) - position} left")
         block = _snappy_block(payload[position : position + length], limit)
         limit -= len(block)
         position += length
@@ -85,18 +88,18 @@ def _snappy(payload: memoryview, limit: int) -> Iterator[pa.Buffer]:
 
 def _snappy_block(block: memoryview, limit: int) -> pa.Buffer:
     size = _snappy_size(block)
-    if size > len(block) * _SNAPPY_RATIO:
-        raise ValueError(f"{len(block)} bytes say that they were {size}")
+    if size > len(block) * _MAX_SNAPPY_RATIO:
+        raise ValueError(f"a block of {len(block)} bytes cannot expand to {size}")
     if size > limit:
         raise _TooLarge
     return pa.Codec("snappy").decompress(block, size)
 
 
 def _snappy_size(block: memoryview) -> int:
-    """What the block begins with: a varint, the size before compression."""
+    """The uncompressed size: a varint at the start of the block."""
     size = 0
     for index, byte in enumerate(block[:5]):
         size |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
             return size
-    raise ValueError("the size of a block is cut")
+    raise ValueError("the uncompressed size of a block is incomplete")

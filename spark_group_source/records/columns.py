@@ -1,7 +1,7 @@
-"""The columns a record becomes, in Arrow: exactly those of Spark's own Kafka source.
+"""The columns of a row in Arrow: exactly those of Spark's ``format("kafka")``.
 
-Spark takes batches from a Python source only where types and names are its own: microseconds in UTC, ``binary`` and
-``string`` with 32-bit offsets, ``element`` as the name of what a list holds, every field nullable.
+Spark accepts Arrow batches of a Python source only if types and names are Spark's: microseconds in UTC, ``binary`` and
+``string`` with 32-bit offsets, ``element`` as the name of list elements, every field nullable.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow as pa
 HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 HEADERS = pa.list_(pa.field("element", HEADER))
 
-ALL = pa.schema(
+ALL_COLUMNS = pa.schema(
     [
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
@@ -25,17 +25,16 @@ ALL = pa.schema(
         pa.field("headers", HEADERS),
     ]
 )
-"""Every column there is; ``headers`` is NULL, not empty, for a record without any."""
+"""All columns; ``headers`` is NULL, not empty, for a record without headers."""
 
-
-TEXTS = pa.schema([pa.field("key", pa.string()), pa.field("value", pa.string())])
-"""Columns that may be had as text as well: their bytes must then be UTF-8."""
+TEXT_COLUMNS = pa.schema([pa.field("key", pa.string()), pa.field("value", pa.string())])
+"""Columns that are also available as text, if their bytes are UTF-8."""
 
 
 def arrow_schema(names: Iterable[str], texts: Collection[str] = ()) -> pa.Schema:
-    """The Arrow schema with these columns, in this order, and those in ``texts`` as text.
+    """The Arrow schema with these columns, in this order; the columns in ``texts`` are text.
 
     Raises:
-        KeyError: there is no such column.
+        KeyError: a column does not exist.
     """
-    return pa.schema([(TEXTS if name in texts else ALL).field(name) for name in names])
+    return pa.schema([(TEXT_COLUMNS if name in texts else ALL_COLUMNS).field(name) for name in names])

@@ -1,4 +1,4 @@
-"""Fetch responses to Arrow record batches: the fast path from bytes to columns."""
+"""Decodes Fetch responses to Arrow record batches without a Python object per record."""
 
 from __future__ import annotations
 
@@ -7,151 +7,154 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from spark_group_source.records.arrays import Pairs, numbers, repeated
-from spark_group_source.records.batches import Batches, Limits
-from spark_group_source.records.chunks import Chunk
-from spark_group_source.records.columns import ALL, TEXTS
-from spark_group_source.records.fields import Fields, fields
-from spark_group_source.records.frames import LOG_APPEND_TIME, Slice
-from spark_group_source.records.headers import headers
+from spark_group_source.records.arrow_arrays import KeyValueSlices, fixed_width_array, repeated_strings
+from spark_group_source.records.columns import ALL_COLUMNS, TEXT_COLUMNS
+from spark_group_source.records.decode_units import DecodeUnit
+from spark_group_source.records.record_batches import LOG_APPEND_TIME, PartitionRecords
+from spark_group_source.records.record_fields import RecordFields, locate_fields
+from spark_group_source.records.record_headers import decode_headers
+from spark_group_source.records.response_batches import DecodeLimits, ResponseBatches
 from spark_group_source.records.varints import Longs
 
-_MICROS = 1000
-_MOST_MILLIS = np.iinfo(np.int64).max // _MICROS
+_MICROS_PER_MILLI = 1000
+_MAX_MILLIS = np.iinfo(np.int64).max // _MICROS_PER_MILLI
 
 
 class Decoder:
-    """Decodes fetched slices into the columns of one schema. Keeps nothing between calls; for one thread at a time.
+    """Decodes fetched records into the columns of one schema. Keeps nothing between calls; for one thread at a time.
 
     Args:
-        schema: columns of :data:`columns.ALL` and :data:`columns.TEXTS`, in any order; only those are built.
+        schema: columns of :data:`columns.ALL_COLUMNS` and :data:`columns.TEXT_COLUMNS`, in any order; only these are
+            built.
         read_committed: leave out the records of aborted transactions.
-        check_crcs: compare the checksum of every batch that gives rows, as Java's ``check.crcs``.
-        limits: bounds of memory.
+        check_crcs: compare the checksum of every record batch that gives rows, like Java's ``check.crcs``.
+        limits: limits on memory.
     """
 
     def __init__(
-        self, schema: pa.Schema, *, read_committed: bool, check_crcs: bool = True, limits: Limits | None = None
+        self, schema: pa.Schema, *, read_committed: bool, check_crcs: bool = True, limits: DecodeLimits | None = None
     ) -> None:
-        if not len(schema) or any(each not in ALL and each not in TEXTS for each in schema):
+        if not len(schema) or any(field not in ALL_COLUMNS and field not in TEXT_COLUMNS for field in schema):
             raise ValueError(f"not columns of a record: {schema}")
         self._schema = schema
         self._read_committed = read_committed
         self._check_crcs = check_crcs
-        self._limits = limits or Limits()
+        self._limits = limits or DecodeLimits()
 
-    def decode(self, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
-        """The rows of ``slices``, in their order and that of the offsets; nothing where no record is visible.
+    def decode(self, partitions: Sequence[PartitionRecords]) -> Iterator[pa.RecordBatch]:
+        """The rows of ``partitions`` in order, by offset within each; nothing if no record is visible.
 
         Raises:
-            CorruptRecords: bytes are damaged; the error names the partition and the batch.
-            UnsupportedRecords: an unknown codec, a batch that decompresses to more than the limit, a timestamp beyond
-                Spark's range, or bytes that are not UTF-8 in a column wanted as text.
+            CorruptRecords: bytes are damaged; the error names the partition and the record batch.
+            UnsupportedRecords: an unknown codec, a record batch that decompresses to more than the limit, a timestamp
+                beyond Spark's range, or invalid UTF-8 in a column requested as text.
         """
-        batches = Batches(slices, read_committed=self._read_committed, check_crcs=self._check_crcs, limits=self._limits)
-        for chunk in batches.chunks():
-            for first in range(0, len(chunk.starts), self._limits.rows):
-                part = chunk.rows(slice(first, first + self._limits.rows))
-                rows = _inside(part, fields(part))
-                for each in self._with_few_headers(part, rows):
-                    yield self._record_batch(part, each)
+        batches = ResponseBatches(
+            partitions, read_committed=self._read_committed, check_crcs=self._check_crcs, limits=self._limits
+        )
+        for unit in batches.decode_units():
+            for first in range(0, len(unit.starts), self._limits.rows):
+                part = unit.rows(slice(first, first + self._limits.rows))
+                for rows in self._limit_headers(part, _in_range(part, locate_fields(part))):
+                    yield self._record_batch(part, rows)
 
-    def _with_few_headers(self, chunk: Chunk, rows: Fields) -> Iterator[Fields]:
-        """All rows, or as many at a time as together have no more headers than the limit."""
+    def _limit_headers(self, unit: DecodeUnit, rows: RecordFields) -> Iterator[RecordFields]:
+        """All rows, in parts that have no more headers than the limit."""
         if "headers" not in self._schema.names:
             if len(rows.offset):
                 yield rows
             return
-        total, most = np.cumsum(rows.header_count), self._limits.headers
+        total, limit = np.cumsum(rows.header_count), self._limits.headers
         first = before = 0
         while first < len(total):
-            end = int(np.searchsorted(total, before + most, side="right"))
+            end = int(np.searchsorted(total, before + limit, side="right"))
             if end == first:
-                raise chunk.source.place(rows.batch[first]).unsupported(
-                    f"has at offset {rows.offset[first]} a record with {rows.header_count[first]} headers, and at most"
-                    f" {most} are read",
-                    "Leave the column headers out, or start behind the record.",
+                raise unit.batches.location(rows.batch[first]).unsupported(
+                    f"has at offset {rows.offset[first]} a record with {rows.header_count[first]} headers, and the"
+                    f" maximum is {limit}",
+                    "Leave out the column headers, or start after this record.",
                 )
             yield rows.rows(slice(first, end))
             first, before = end, int(total[end - 1])
 
-    def _record_batch(self, chunk: Chunk, rows: Fields) -> pa.RecordBatch:
-        pairs = Pairs(chunk.memory, rows.key, rows.key_length, rows.value, rows.value_length)
+    def _record_batch(self, unit: DecodeUnit, rows: RecordFields) -> pa.RecordBatch:
+        slices = KeyValueSlices(unit.memory, rows.key_start, rows.key_length, rows.value_start, rows.value_length)
         build: dict[str, Callable[[], pa.Array]] = {
-            "key": lambda: self._bytes(pairs.first(), "key", chunk, rows),
-            "value": lambda: self._bytes(pairs.second(), "value", chunk, rows),
-            "topic": lambda: _topic(chunk, rows),
-            "partition": lambda: _partition(chunk, rows),
-            "offset": lambda: numbers(rows.offset, pa.int64()),
-            "timestamp": lambda: _timestamp(chunk, rows),
-            "timestampType": lambda: _timestamp_type(chunk, rows),
-            "headers": lambda: headers(chunk, rows),
+            "key": lambda: self._binary_or_text(slices.keys(), "key", unit, rows),
+            "value": lambda: self._binary_or_text(slices.values(), "value", unit, rows),
+            "topic": lambda: _topic(unit, rows),
+            "partition": lambda: _partition(unit, rows),
+            "offset": lambda: fixed_width_array(rows.offset, pa.int64()),
+            "timestamp": lambda: _timestamp(unit, rows),
+            "timestampType": lambda: _timestamp_type(unit, rows),
+            "headers": lambda: decode_headers(unit, rows),
         }
         return pa.RecordBatch.from_arrays([build[name]() for name in self._schema.names], schema=self._schema)
 
-    def _bytes(self, found: pa.Array, column: str, chunk: Chunk, rows: Fields) -> pa.Array:
-        """``found`` itself, or as text."""
-        if self._schema.field(column) in ALL:
-            return found
+    def _binary_or_text(self, binary: pa.Array, column: str, unit: DecodeUnit, rows: RecordFields) -> pa.Array:
+        if self._schema.field(column) in ALL_COLUMNS:
+            return binary
         try:
-            return found.cast(pa.string())
+            return binary.cast(pa.string())
         except pa.ArrowInvalid as error:
-            row, why = _not_text(found)
-            raise chunk.source.place(rows.batch[row]).unsupported(
-                f"has at offset {rows.offset[row]} a {column} that is not UTF-8: {why}",
-                f"Ask for the column as binary: .schema('{column} binary, ...').",
+            row, reason = _first_invalid_text(binary)
+            raise unit.batches.location(rows.batch[row]).unsupported(
+                f"has at offset {rows.offset[row]} a {column} that is not UTF-8: {reason}",
+                f"Request the column as binary: .schema('{column} binary, ...').",
             ) from error
 
 
-def _not_text(found: pa.Array) -> tuple[int, str]:
-    """The first element that is not UTF-8, and why. Not in the words of Python's error, which hold the bytes."""
-    for row, each in enumerate(found):
+def _first_invalid_text(binary: pa.Array) -> tuple[int, str]:
+    """The first element that is not UTF-8, and the reason without its bytes, which Python's error would show."""
+    for row, element in enumerate(binary):
         try:
-            (each.as_py() or b"").decode()
+            (element.as_py() or b"").decode()
         except UnicodeDecodeError as error:
             return row, f"{error.reason} at byte {error.start}"
-    raise AssertionError("Arrow and Python agree on what UTF-8 is")
+    raise AssertionError("Arrow and Python define UTF-8 differently")
 
 
-def _inside(chunk: Chunk, rows: Fields) -> Fields:
-    """The rows in the wanted range: the first and last batch of a slice may go beyond."""
-    base_offsets = chunk.source.headers["base_offset"].astype(np.int64)
-    start = np.array([each.start for each in chunk.source.slices], np.int64)[chunk.source.slice_of]
-    end = np.array([each.end for each in chunk.source.slices], np.int64)[chunk.source.slice_of]
-    if (base_offsets >= start).all() and (base_offsets + chunk.source.headers["last_offset_delta"] < end).all():
+def _in_range(unit: DecodeUnit, rows: RecordFields) -> RecordFields:
+    """The rows in the requested range; the first and last record batch of a partition may exceed it."""
+    batches = unit.batches
+    base_offsets = batches.headers["base_offset"].astype(np.int64)
+    start = np.array([partition.start for partition in batches.partitions], np.int64)[batches.partition_of]
+    end = np.array([partition.end for partition in batches.partitions], np.int64)[batches.partition_of]
+    if (base_offsets >= start).all() and (base_offsets + batches.headers["last_offset_delta"] < end).all():
         return rows
     return rows.rows((rows.offset >= start[rows.batch]) & (rows.offset < end[rows.batch]))
 
 
-def _topic(chunk: Chunk, rows: Fields) -> pa.Array:
-    part = chunk.source.slice_of[rows.batch]
-    borders = np.concatenate(([0], np.flatnonzero(np.diff(part)) + 1, [len(part)]))
-    texts = [chunk.source.slices[each].frames.tp.topic for each in part[borders[:-1]]]
-    return repeated(texts, np.diff(borders).tolist())
+def _topic(unit: DecodeUnit, rows: RecordFields) -> pa.Array:
+    partition_of = unit.batches.partition_of[rows.batch]
+    borders = np.concatenate(([0], np.flatnonzero(np.diff(partition_of)) + 1, [len(partition_of)]))
+    texts = [unit.batches.partitions[index].batches.tp.topic for index in partition_of[borders[:-1]]]
+    return repeated_strings(texts, np.diff(borders).tolist())
 
 
-def _partition(chunk: Chunk, rows: Fields) -> pa.Array:
-    partitions = np.array([each.frames.tp.partition for each in chunk.source.slices], np.int32)
-    return numbers(partitions[chunk.source.slice_of][rows.batch], pa.int32())
+def _partition(unit: DecodeUnit, rows: RecordFields) -> pa.Array:
+    numbers = np.array([partition.batches.tp.partition for partition in unit.batches.partitions], np.int32)
+    return fixed_width_array(numbers[unit.batches.partition_of][rows.batch], pa.int32())
 
 
-def _timestamp(chunk: Chunk, rows: Fields) -> pa.Array:
-    """Microseconds: the batch's largest under log-append time, otherwise its first and the record's delta."""
-    appended = (chunk.source.headers["attributes"] & LOG_APPEND_TIME) != 0
-    largest = chunk.source.headers["max_timestamp"].astype(np.int64)
-    millis: Longs = np.where(appended, largest, chunk.source.headers["first_timestamp"])[rows.batch]
-    millis = millis + np.where(appended[rows.batch], 0, rows.timestamp_delta)
-    beyond = (millis > _MOST_MILLIS) | (millis < -_MOST_MILLIS)
-    if beyond.any():
-        row = int(beyond.argmax())
-        raise chunk.source.place(rows.batch[row]).unsupported(
+def _timestamp(unit: DecodeUnit, rows: RecordFields) -> pa.Array:
+    """Microseconds: the record batch's maximum for log-append time, otherwise its first plus the record's delta."""
+    headers = unit.batches.headers
+    log_append = (headers["attributes"] & LOG_APPEND_TIME) != 0
+    largest = headers["max_timestamp"].astype(np.int64)
+    millis: Longs = np.where(log_append, largest, headers["first_timestamp"])[rows.batch]
+    millis = millis + np.where(log_append[rows.batch], 0, rows.timestamp_delta)
+    out_of_range = (millis > _MAX_MILLIS) | (millis < -_MAX_MILLIS)
+    if out_of_range.any():
+        row = int(out_of_range.argmax())
+        raise unit.batches.location(rows.batch[row]).unsupported(
             f"has at offset {rows.offset[row]} a timestamp of {millis[row]} ms, which is beyond Spark's range",
-            "Leave the column out with .schema(...), or start behind it.",
+            "Leave out the column timestamp with .schema(...), or start after this record.",
         )
-    return numbers(millis * _MICROS, ALL.field("timestamp").type)
+    return fixed_width_array(millis * _MICROS_PER_MILLI, ALL_COLUMNS.field("timestamp").type)
 
 
-def _timestamp_type(chunk: Chunk, rows: Fields) -> pa.Array:
-    """0 as the producer created it, 1 as the broker appended it."""
-    kinds = ((chunk.source.headers["attributes"] & LOG_APPEND_TIME) != 0).astype(np.int32)
-    return numbers(kinds[rows.batch], pa.int32())
+def _timestamp_type(unit: DecodeUnit, rows: RecordFields) -> pa.Array:
+    """0 for CreateTime (the producer's), 1 for LogAppendTime (the broker's)."""
+    kinds = ((unit.batches.headers["attributes"] & LOG_APPEND_TIME) != 0).astype(np.int32)
+    return fixed_width_array(kinds[rows.batch], pa.int32())

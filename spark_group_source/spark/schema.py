@@ -16,7 +16,7 @@ from pyspark.sql.types import (
 )
 
 from spark_group_source.errors import OptionError
-from spark_group_source.records.columns import TEXTS, arrow_schema
+from spark_group_source.records.columns import TEXT_COLUMNS, arrow_schema
 
 HEADERS = StructField(
     "headers", ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
@@ -44,7 +44,7 @@ def to_arrow_schema(requested: StructType) -> pa.Schema:
         OptionError: a column is unknown, has another type, or is NOT NULL.
     """
     known = {each.name: [each.dataType] for each in source_schema(include_headers=True)}
-    for name in TEXTS.names:
+    for name in TEXT_COLUMNS.names:
         known[name].append(StringType())
     for column in requested:
         types = [each.simpleString() for each in known.get(column.name, [])]
@@ -61,7 +61,7 @@ def to_arrow_schema(requested: StructType) -> pa.Schema:
                 f"The schema asks for column '{column.name}' of type {column.dataType.simpleString()}.",
                 f"Use some of these columns: {columns}.",
             )
-    texts = [each.name for each in requested if each.name in TEXTS.names and each.dataType == StringType()]
+    texts = [each.name for each in requested if each.name in TEXT_COLUMNS.names and each.dataType == StringType()]
     return arrow_schema(requested.names, texts)
 
 

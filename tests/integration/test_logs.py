@@ -9,7 +9,7 @@ from collections.abc import Callable
 from spark_group_source.fetch.reader import Reading
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
-from spark_group_source.records.columns import ALL
+from spark_group_source.records.columns import ALL_COLUMNS
 from spark_group_source.testing.kafka import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
@@ -23,7 +23,7 @@ def rows(kafka: EmbeddedKafka, topic: str, start: int, end: int, max_bytes: int 
     host, port = kafka.bootstrap_servers.split(":")
     wire = WireOptions(((host, int(port)),), "test")
     ranges = (OffsetRange(topic, 0, start, end, ""),)
-    task = FetchTask(ranges, wire, ALL, max_bytes=max_bytes)
+    task = FetchTask(ranges, wire, ALL_COLUMNS, max_bytes=max_bytes)
     with contextlib.closing(Cluster(wire)) as cluster:
         found = [row for each in Reading(task, cluster).batches() for row in each.to_pylist()]
     return {row["offset"]: row["value"] for row in found}

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.records.frames import CODEC, HEADER, frames
+from spark_group_source.records.record_batches import CODEC, HEADER, find_record_batches
 from spark_group_source.testing.kafka import EmbeddedKafka
 from tests.integration.read_both import OURS, Case, Outcome, load, place, read_one, save
 from tests.integration.same_topics import ANY_TIME, CODECS, ISOLATIONS, KINDS, Expected, Topics, by_kind
@@ -192,7 +192,7 @@ def test_a_producer_wrote_with_the_codec(topics: Topics, kafka: EmbeddedKafka, p
     used = set()
     for segment in kafka.directory.rglob(f"{topics.name(codec)}-{PRODUCERS.index(producer)}/*.log"):
         raw = segment.read_bytes()
-        begins = frames(TopicPartition("t", 0), memoryview(raw)).positions[:-1]
+        begins = find_record_batches(TopicPartition("t", 0), memoryview(raw)).boundaries[:-1]
         used |= {np.frombuffer(raw, HEADER, 1, begin)["attributes"][0] & CODEC for begin in begins}
     assert CODECS.index(codec) in used
 

@@ -22,8 +22,8 @@ from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.recovery import TRIES
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
-from spark_group_source.records.batches import Limits
 from spark_group_source.records.columns import arrow_schema
+from spark_group_source.records.response_batches import DecodeLimits
 from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.frame_reader import MAX_FRAME
 from spark_group_source.wire.settings import WireOptions
@@ -489,8 +489,8 @@ def test_a_task_gives_more_than_two_gib_of_values_in_arrow_batches_of_a_few_mib(
         held.append(pa.total_allocated_bytes())
     assert last == count
     assert sum(sizes) == count * len(value) > 2**31
-    assert max(sizes) <= Limits().chunk
-    assert max(held) < 32 * Limits().chunk
+    assert max(sizes) <= DecodeLimits().unit_bytes
+    assert max(held) < 32 * DecodeLimits().unit_bytes
 
 
 # How much is asked for

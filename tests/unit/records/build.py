@@ -12,9 +12,9 @@ from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.records.columns import ALL
+from spark_group_source.records.columns import ALL_COLUMNS
 from spark_group_source.records.decode import Decoder
-from spark_group_source.records.frames import Slice, frames
+from spark_group_source.records.record_batches import PartitionRecords, find_record_batches
 
 TP = TopicPartition("topic", 3)
 FOREVER = 2**62
@@ -80,12 +80,16 @@ def marker(base_offset: int, producer: int, commit: bool) -> bytes:
     return batch([Record(bytes(6), key)], base_offset, producer=producer, attributes=0x30)
 
 
-def part(raw: bytes | bytearray, start: int = 0, end: int = FOREVER, aborted: Sequence[tuple[int, int]] = ()) -> Slice:
+def part(
+    raw: bytes | bytearray, start: int = 0, end: int = FOREVER, aborted: Sequence[tuple[int, int]] = ()
+) -> PartitionRecords:
     """``raw`` as a slice of the test's partition."""
-    return Slice(frames(TP, memoryview(raw)), start, end, aborted)
+    return PartitionRecords(find_record_batches(TP, memoryview(raw)), start, end, aborted)
 
 
-def decoded(*parts: Slice, schema: pa.Schema = ALL, read_committed: bool = False, **options: Any) -> pa.Table:
+def decoded(
+    *parts: PartitionRecords, schema: pa.Schema = ALL_COLUMNS, read_committed: bool = False, **options: Any
+) -> pa.Table:
     """All rows of ``parts``, each batch validated by Arrow."""
     batches = list(Decoder(schema, read_committed=read_committed, **options).decode(parts))
     for each in batches:

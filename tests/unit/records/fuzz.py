@@ -27,9 +27,9 @@ from kafka.protocol.consumer import FetchResponse
 
 from spark_group_source.errors import BrokerError, ProtocolError, RecordsError
 from spark_group_source.fetch.requests import interpret
-from spark_group_source.records.batches import Limits
-from spark_group_source.records.columns import ALL, arrow_schema
+from spark_group_source.records.columns import ALL_COLUMNS, arrow_schema
 from spark_group_source.records.decode import Decoder
+from spark_group_source.records.response_batches import DecodeLimits
 from spark_group_source.wire import versions
 from tests.unit.records.build import FOREVER, Record, batch, marker, part
 from tests.unit.records.mutations import mutated, odd_records, repaired
@@ -38,7 +38,12 @@ TIME_S = 20.0
 """Thousands of times what the slowest input takes."""
 MEMORY = 512 * 2**20
 GOLDEN = Path(__file__).parent / "golden"
-SCHEMAS = [ALL, arrow_schema(["value"]), arrow_schema(["headers", "offset"]), arrow_schema(["key", "value"], ["value"])]
+SCHEMAS = [
+    ALL_COLUMNS,
+    arrow_schema(["value"]),
+    arrow_schema(["headers", "offset"]),
+    arrow_schema(["key", "value"], ["value"]),
+]
 LONGEST = 20_000
 
 
@@ -116,13 +121,15 @@ class Fuzz:
         # Behind a checksum that is right, and behind one that nobody looks at.
         check_crcs = rng.randrange(2) == 0
         schema = rng.choice(SCHEMAS)
-        limits = Limits(chunk=rng.choice((1, 100, 4096, 2**22)), rows=rng.choice((1, 7, 2**17)), batch=2**20)
+        limits = DecodeLimits(
+            unit_bytes=rng.choice((1, 100, 4096, 2**22)), rows=rng.choice((1, 7, 2**17)), batch_bytes=2**20
+        )
         start, end = rng.choice(((0, FOREVER), (0, 20), (7, 30), (-5, 2**31)))
         aborted = rng.choice(((), ((1, 0),), ((1, 0), (1, 30), (7, -3))))
         decoder = Decoder(schema, read_committed=rng.randrange(2) == 0, check_crcs=check_crcs, limits=limits)
         try:
             found = part(raw, start, end, aborted)
-            _ = found.frames.next_offset, found.frames.wanted_bytes
+            _ = found.batches.next_offset, found.batches.incomplete_batch_size
             for each in decoder.decode([found]):
                 check(each, start, end)
         except RecordsError as error:

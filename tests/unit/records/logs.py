@@ -25,7 +25,7 @@ def placed(draw: st.DrawFn, records: list[Record]) -> list[Record]:
 
 @st.composite
 def logs(draw: st.DrawFn) -> bytes:
-    """Batches of a log, with gaps in the batches and between them."""
+    """ResponseBatches of a log, with gaps in the batches and between them."""
     raw, offset = b"", draw(st.integers(0, 2**40))
     for records in draw(st.lists(st.lists(RECORDS, min_size=1, max_size=8), min_size=1, max_size=4)):
         having = placed(draw, records)
@@ -51,7 +51,7 @@ class Log:
 
 @st.composite
 def transactional_logs(draw: st.DrawFn) -> Log:
-    """Batches and markers of three producers, and batches without a transaction."""
+    """ResponseBatches and markers of three producers, and batches without a transaction."""
     log = Log()
     open_ones: dict[int, list[range]] = {}
 

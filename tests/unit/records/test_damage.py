@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_group_source.errors import CorruptRecords, RecordsError, UnsupportedRecords
-from spark_group_source.records.batches import Limits
+from spark_group_source.records.batch_location import BatchLocation
 from spark_group_source.records.codecs import decompress
 from spark_group_source.records.columns import arrow_schema
-from spark_group_source.records.place import Place
+from spark_group_source.records.response_batches import DecodeLimits
 from tests.unit.records.build import TP, Record, batch, decoded, marker, part
 
 RECORDS = [
@@ -23,12 +23,14 @@ RECORDS = [
 ]
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 SOME = batch(RECORDS, 5)
-PLACE = Place(TP, 5)
+PLACE = BatchLocation(TP, 5)
 
 
 def attempt(raw: bytes) -> pa.Table | None:
     try:
-        return decoded(part(raw, aborted=[(1, 0)]), read_committed=True, check_crcs=False, limits=Limits(batch=2**20))
+        return decoded(
+            part(raw, aborted=[(1, 0)]), read_committed=True, check_crcs=False, limits=DecodeLimits(batch_bytes=2**20)
+        )
     except RecordsError as error:
         if "topic-3 at offset" not in str(error):
             raise
@@ -36,7 +38,7 @@ def attempt(raw: bytes) -> pa.Table | None:
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-def test_every_flipped_bit_is_an_error_of_ours_or_rows(codec: int) -> None:
+def test_every_flipped_bit_gives_rows_or_a_records_error(codec: int) -> None:
     raw = batch(RECORDS * 2, 5, codec=codec) + marker(11, 1, commit=False)
     for at in range(len(raw)):
         for bit in range(8):
@@ -44,7 +46,7 @@ def test_every_flipped_bit_is_an_error_of_ours_or_rows(codec: int) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-def test_every_truncation_with_a_length_to_match_is_an_error_of_ours(codec: int) -> None:
+def test_every_truncation_with_a_matching_length_is_corrupt(codec: int) -> None:
     raw = batch(RECORDS, 5, codec=codec)
     for size in range(61, len(raw)):
         cut = bytearray(raw[:size])
@@ -55,7 +57,7 @@ def test_every_truncation_with_a_length_to_match_is_an_error_of_ours(codec: int)
 
 @settings(max_examples=300)
 @given(st.binary(max_size=300), st.integers(-5, 400))
-def test_random_records_are_an_error_of_ours_or_rows(body: bytes, count: int) -> None:
+def test_random_records_give_rows_or_a_records_error(body: bytes, count: int) -> None:
     header = bytearray(SOME[:61])
     header[8:12] = (len(body) + 49).to_bytes(4, "big")
     header[57:61] = count.to_bytes(4, "big", signed=True)
@@ -64,17 +66,17 @@ def test_random_records_are_an_error_of_ours_or_rows(body: bytes, count: int) ->
 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(61, len(SOME) - 1), st.integers(0, 255)), min_size=1, max_size=4))
-def test_overwritten_bytes_are_an_error_of_ours_or_rows(places: list[tuple[int, int]]) -> None:
+def test_overwritten_bytes_give_rows_or_a_records_error(places: list[tuple[int, int]]) -> None:
     raw = bytearray(SOME + batch(RECORDS, 8))
     for at, byte in places:
         raw[at] = byte
     attempt(bytes(raw))
 
 
-def test_count_that_cannot_be_allocates_nothing() -> None:
+def test_an_impossible_count_allocates_nothing() -> None:
     raw = bytearray(SOME)
     raw[57:61] = (2**31 - 1).to_bytes(4, "big")
-    with pytest.raises(CorruptRecords, match="2147483647 records cannot be in"):
+    with pytest.raises(CorruptRecords, match="2147483647 records do not fit in"):
         decoded(part(bytes(raw)), check_crcs=False)
 
 
@@ -135,7 +137,7 @@ def alone(*bodies: bytes) -> bytes:
         record() + b"\x00",
     ],
 )
-def test_lengths_and_counts_that_cannot_be_are_damage(body: bytes) -> None:
+def test_impossible_lengths_and_counts_are_corrupt(body: bytes) -> None:
     # Headers of many records are decoded in another way than those of few.
     for others in ([], [record(headers=1, rest=b"\x02a\x02b")] * 20):
         assert decoded(part(alone(*others, record())), check_crcs=False).num_rows == len(others) + 1
@@ -143,13 +145,13 @@ def test_lengths_and_counts_that_cannot_be_are_damage(body: bytes) -> None:
             decoded(part(alone(*others, body)), check_crcs=False)
 
 
-def test_count_of_headers_is_bounded_where_they_are_not_asked_for() -> None:
+def test_the_count_of_headers_is_checked_without_the_headers_column() -> None:
     raw = alone(record(headers=2, rest=b"\x00\x01\x00"))
     with pytest.raises(CorruptRecords, match="topic-3 at offset 5"):
         decoded(part(raw), schema=arrow_schema(["value"]), check_crcs=False)
 
 
-def test_error_names_the_damaged_batch_and_not_its_neighbour() -> None:
+def test_an_error_names_the_damaged_record_batch_and_not_its_neighbour() -> None:
     damaged = bytearray(SOME)
     damaged[61] += 2  # the first record takes a byte of the second
     raw = batch(RECORDS, 2) + damaged + batch(RECORDS, 8)
@@ -157,13 +159,13 @@ def test_error_names_the_damaged_batch_and_not_its_neighbour() -> None:
         decoded(part(bytes(raw)), check_crcs=False)
 
 
-def test_million_headers_in_one_record_end_soon() -> None:
+def test_a_million_headers_in_one_record_are_decoded() -> None:
     body = record(headers=1_000_000, rest=b"\x00\x01" * 1_000_000)
     assert len(decoded(part(alone(body)), check_crcs=False)["headers"][0]) == 1_000_000
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
-def test_unknown_codec_is_refused(codec: int) -> None:
+def test_an_unknown_codec_is_unsupported(codec: int) -> None:
     with pytest.raises(UnsupportedRecords, match=f"codec {codec}"):
         decoded(part(batch(RECORDS, 5, attributes=codec)))
 
@@ -177,7 +179,7 @@ def snappy(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("versions", [struct.pack(">ii", 1, 1), struct.pack("<ii", 1, 1)], ids=["big", "little"])
-def test_java_frames_of_snappy_are_read_whatever_their_versions_say(versions: bytes) -> None:
+def test_snappy_java_frames_are_read_with_any_version_numbers(versions: bytes) -> None:
     """Some producers write them little-endian (kafka-python issue 2414)."""
     blocks = [snappy(b"one "), snappy(b"two")]
     framed = XERIAL + versions + b"".join(struct.pack(">i", len(each)) + each for each in blocks)
@@ -188,6 +190,6 @@ def test_java_frames_of_snappy_are_read_whatever_their_versions_say(versions: by
     "payload",
     [b"", b"\x80", b"\xff" * 10, b"\xff\xff\xff\x7f\x00", XERIAL + bytes(8) + b"\0\0", XERIAL + bytes(8) + b"\xff" * 4],
 )
-def test_damaged_snappy_is_damage(payload: bytes) -> None:
+def test_damaged_snappy_is_corrupt(payload: bytes) -> None:
     with pytest.raises(CorruptRecords, match="snappy data cannot be decompressed"):
         list(decompress(2, memoryview(payload), 2**22, 2**30, PLACE))

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from spark_group_source.errors import CorruptRecords, UnsupportedRecords
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.records.batches import Batches, Limits
-from spark_group_source.records.columns import ALL, arrow_schema
+from spark_group_source.records.columns import ALL_COLUMNS, arrow_schema
 from spark_group_source.records.decode import Decoder
-from spark_group_source.records.frames import Slice, frames
+from spark_group_source.records.record_batches import PartitionRecords, find_record_batches
+from spark_group_source.records.response_batches import DecodeLimits, ResponseBatches
 from spark_group_source.wire.frame_reader import MAX_FRAME
 from tests.unit.records.build import Record, batch, decoded, marker, part, resealed, rows, rows_of_kafka_python
 from tests.unit.records.logs import CODECS, logs
@@ -20,13 +20,13 @@ from tests.unit.records.logs import CODECS, logs
 
 @settings(max_examples=60)
 @given(logs())
-def test_rows_are_those_of_kafka_pythons_reader(raw: bytes) -> None:
+def test_rows_equal_those_of_kafka_pythons_reader(raw: bytes) -> None:
     assert rows(decoded(part(raw))) == rows_of_kafka_python(raw)
 
 
 @settings(max_examples=60)
 @given(logs(), st.data())
-def test_only_offsets_of_the_range_come_out(raw: bytes, data: st.DataObject) -> None:
+def test_only_offsets_in_the_range_are_decoded(raw: bytes, data: st.DataObject) -> None:
     every = rows_of_kafka_python(raw)
     bound = st.sampled_from([each.offset for each in every]) | st.integers(every[0].offset - 2, every[-1].offset + 2)
     start, end = data.draw(bound), data.draw(bound)
@@ -37,63 +37,65 @@ def test_only_offsets_of_the_range_come_out(raw: bytes, data: st.DataObject) -> 
     ("start", "end", "offsets"),
     [(2, 99, [2, 3, 4, 5]), (0, 5, [0, 1, 2, 3, 4]), (1, 2, [1]), (3, 3, []), (4, 2, []), (6, 9, [])],
 )
-def test_range_begins_and_ends_within_batches(start: int, end: int, offsets: list[int]) -> None:
+def test_a_range_starts_and_ends_inside_record_batches(start: int, end: int, offsets: list[int]) -> None:
     raw = batch([Record(b"v")] * 3) + batch([Record(b"v")] * 3, 3)
     assert decoded(part(raw, start, end))["offset"].to_pylist() == offsets
 
 
 @settings(max_examples=30)
 @given(logs(), st.integers(1, 2000))
-def test_rows_do_not_depend_on_the_size_of_chunks(raw: bytes, chunk: int) -> None:
-    assert rows(decoded(part(raw), limits=Limits(chunk=chunk))) == rows(decoded(part(raw)))
+def test_rows_do_not_depend_on_the_size_of_decode_units(raw: bytes, chunk: int) -> None:
+    assert rows(decoded(part(raw), limits=DecodeLimits(unit_bytes=chunk))) == rows(decoded(part(raw)))
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-def test_arrow_batches_stay_near_the_chunk_size(codec: int) -> None:
+def test_arrow_batches_stay_near_the_size_of_a_decode_unit(codec: int) -> None:
     raw = batch([Record(b"x" * 1000)] * 100, codec=codec)
-    found = list(Decoder(ALL, read_committed=False, limits=Limits(chunk=10_000)).decode([part(raw)]))
+    found = list(Decoder(ALL_COLUMNS, read_committed=False, limits=DecodeLimits(unit_bytes=10_000)).decode([part(raw)]))
     assert sum(each.num_rows for each in found) == 100
     assert max(each.num_rows for each in found) <= 10
 
 
-def test_chunks_of_many_batches_stay_below_their_size() -> None:
+def test_decode_units_of_many_record_batches_stay_below_their_size() -> None:
     raw = b"".join(batch([Record(bytes(100))], offset, codec=offset % 2 * 3) for offset in range(50))
-    batches = Batches([part(raw)], read_committed=False, check_crcs=True, limits=Limits(chunk=1000))
-    sizes = [len(each.memory) for each in batches.chunks()]
+    batches = ResponseBatches([part(raw)], read_committed=False, check_crcs=True, limits=DecodeLimits(unit_bytes=1000))
+    sizes = [len(each.memory) for each in batches.decode_units()]
     assert max(sizes) <= 1000 < min(sizes) * 2
 
 
 def test_arrow_batches_have_no_more_rows_than_the_limit() -> None:
     raw = batch([Record(b"v")] * 10) + batch([Record(b"v")] * 4, 10)
-    found = list(Decoder(ALL, read_committed=False, limits=Limits(rows=4)).decode([part(raw)]))
+    found = list(Decoder(ALL_COLUMNS, read_committed=False, limits=DecodeLimits(rows=4)).decode([part(raw)]))
     assert [each.num_rows for each in found] == [4, 4, 4, 2]
 
 
-def test_bytes_that_are_decoded_together_have_positions_of_32_bits() -> None:
+def test_positions_in_a_decode_unit_fit_in_32_bits() -> None:
     """Arrow's binary arrays have no larger ones. What is not compressed is decoded where it lies in the response."""
-    limits = Limits()
-    assert max(limits.chunk + limits.batch, MAX_FRAME) < 2**31
+    limits = DecodeLimits()
+    assert max(limits.unit_bytes + limits.batch_bytes, MAX_FRAME) < 2**31
 
 
-def test_rows_of_one_response_that_come_to_more_than_a_chunk_keep_their_values() -> None:
+def test_rows_of_a_response_larger_than_a_decode_unit_keep_their_values() -> None:
     """No array holds more than a chunk, so that what a response sums up to does not matter."""
     values = [bytes([number]) * 700 for number in range(100)]
     raw = b"".join(batch([Record(each)], offset, codec=offset % 5) for offset, each in enumerate(values))
-    found = list(Decoder(ALL, read_committed=False, limits=Limits(chunk=1500)).decode([part(raw)]))
+    found = list(Decoder(ALL_COLUMNS, read_committed=False, limits=DecodeLimits(unit_bytes=1500)).decode([part(raw)]))
     assert max(each["value"].buffers()[2].size for each in found) <= 1500
     assert [value for each in found for value in each["value"].to_pylist()] == values
 
 
-def test_record_larger_than_a_chunk_comes_alone() -> None:
+def test_a_record_larger_than_a_decode_unit_is_decoded_alone() -> None:
     raw = batch([Record(b"a"), Record(b"b" * 5000), Record(b"c")])
-    table = decoded(part(raw), limits=Limits(chunk=100))
+    table = decoded(part(raw), limits=DecodeLimits(unit_bytes=100))
     assert [len(each) for each in table["value"].to_pylist()] == [1, 5000, 1]
 
 
-def test_slices_of_several_partitions_keep_their_topic_and_partition() -> None:
-    def at(topic: str, partition: int, count: int) -> Slice:
-        found = frames(TopicPartition(topic, partition), memoryview(batch([Record(b"v")] * count, 5) if count else b""))
-        return Slice(found, 0, 100)
+def test_records_of_several_partitions_keep_their_topic_and_partition() -> None:
+    def at(topic: str, partition: int, count: int) -> PartitionRecords:
+        found = find_record_batches(
+            TopicPartition(topic, partition), memoryview(batch([Record(b"v")] * count, 5) if count else b"")
+        )
+        return PartitionRecords(found, 0, 100)
 
     table = decoded(at("a", 0, 2), at("größe", 1, 1), at("empty", 2, 0), at("a", 7, 2))
     assert table["topic"].to_pylist() == ["a", "a", "größe", "a", "a"]
@@ -101,19 +103,19 @@ def test_slices_of_several_partitions_keep_their_topic_and_partition() -> None:
     assert table["offset"].to_pylist() == [5, 6, 5, 5, 6]
 
 
-def test_null_and_empty_stay_apart() -> None:
+def test_null_and_empty_are_distinct() -> None:
     table = decoded(part(batch([Record(None, b""), Record(b"", None), Record(None, None), Record(b"", b"")])))
     assert table["key"].to_pylist() == [b"", None, None, b""]
     assert table["value"].to_pylist() == [None, b"", None, b""]
 
 
-def test_headers_are_null_where_there_are_none() -> None:
+def test_headers_are_null_for_records_without_headers() -> None:
     headers = [("a", None), ("a", b""), ("", b"x")]
     table = decoded(part(batch([Record(b"v"), Record(b"v", headers=headers)])))
     assert [each and [tuple(h.values()) for h in each] for each in table["headers"].to_pylist()] == [None, headers]
 
 
-def test_headers_of_many_and_of_few_records_are_all_found() -> None:
+def test_headers_of_many_and_of_few_records_are_all_decoded() -> None:
     """The first of all records are decoded together, the rest of those with very many one by one."""
     records = [Record(b"v", headers=[(f"h{j}", b"%d" % (i * j)) for j in range(i * 3)]) for i in range(40)]
     raw = batch(records)
@@ -130,21 +132,21 @@ def test_headers_of_many_and_of_few_records_are_all_found() -> None:
         (b"\xf4\x90\x80\x80", "\ufffd" * 4),
     ],
 )
-def test_header_key_that_is_not_utf8_reads_as_in_java(key: bytes, text: str) -> None:
+def test_a_header_key_that_is_not_utf8_is_read_as_in_java(key: bytes, text: str) -> None:
     """Seen with ``new String(bytes, UTF_8)`` of Java 17."""
     name = "\x01" * len(key)
     raw = resealed(batch([Record(b"v", headers=[(name, b"w")])]).replace(name.encode(), key))
     assert decoded(part(raw))["headers"].to_pylist() == [[{"key": text, "value": b"w"}]]
 
 
-def test_columns_are_those_of_the_schema_in_its_order() -> None:
+def test_columns_follow_the_schema_in_its_order() -> None:
     schema = arrow_schema(["offset", "value"])
     table = decoded(part(batch([Record(b"v", b"k")], 9)), schema=schema)
     assert table.to_pylist() == [{"offset": 9, "value": b"v"}]
     assert table.schema == schema
 
 
-def test_key_and_value_as_text() -> None:
+def test_key_and_value_are_available_as_text() -> None:
     schema = arrow_schema(["value", "key"], ["value", "key"])
     raw = batch([Record("h\u00e9llo".encode(), b"k"), Record(None, b""), Record(b"", None)])
     table = decoded(part(raw), schema=schema)
@@ -160,7 +162,7 @@ def test_key_and_value_as_text() -> None:
 
 @pytest.mark.parametrize("bad", [b"\xff", b"ab\xc3", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\x80"])
 @pytest.mark.parametrize("column", ["key", "value"])
-def test_text_that_is_not_utf8_is_refused_with_its_offset_and_without_its_bytes(bad: bytes, column: str) -> None:
+def test_the_error_for_invalid_utf8_has_the_offset_and_not_the_bytes(bad: bytes, column: str) -> None:
     records = [
         Record(b"fine", b"fine"),
         Record(None, None),
@@ -175,36 +177,36 @@ def test_text_that_is_not_utf8_is_refused_with_its_offset_and_without_its_bytes(
 
 
 @pytest.mark.parametrize("schema", [pa.schema([]), pa.schema([pa.field("topic", pa.binary())])], ids=["none", "type"])
-def test_schema_of_other_columns_is_refused(schema: pa.Schema) -> None:
+def test_a_schema_with_other_columns_is_an_error(schema: pa.Schema) -> None:
     with pytest.raises(ValueError, match="not columns of a record"):
         Decoder(schema, read_committed=False)
 
 
-def test_log_append_time_is_that_of_the_batch() -> None:
+def test_log_append_time_comes_from_the_record_batch() -> None:
     raw = batch([Record(b"a", timestamp=1000), Record(b"b", timestamp=2000)], attributes=0x08)
     assert [(each.timestamp, each.timestamp_type) for each in rows(decoded(part(raw)))] == [(2000, 1), (2000, 1)]
 
 
-def test_no_timestamp_is_a_millisecond_before_the_epoch() -> None:
+def test_a_missing_timestamp_is_one_millisecond_before_the_epoch() -> None:
     """As Spark's own source gives it."""
     assert rows(decoded(part(batch([Record(b"a", timestamp=-1)]))))[0].timestamp == -1
 
 
 @pytest.mark.parametrize("millis", [2**60, -(2**60)])
-def test_timestamp_beyond_sparks_range_is_refused_only_where_it_is_asked_for(millis: int) -> None:
+def test_a_timestamp_beyond_sparks_range_is_an_error_only_with_the_timestamp_column(millis: int) -> None:
     raw = batch([Record(b"a", timestamp=millis)])
     with pytest.raises(UnsupportedRecords, match=f" {millis} ms"):
         decoded(part(raw))
     assert decoded(part(raw), schema=arrow_schema(["value"]))["value"].to_pylist() == [b"a"]
 
 
-def test_largest_timestamps_of_sparks_range_are_read() -> None:
+def test_the_largest_timestamps_in_sparks_range_are_read() -> None:
     for millis in (2**63 // 1000 - 1, -(2**63) // 1000 + 1):
         table = decoded(part(batch([Record(b"a", timestamp=millis)])))
         assert table["timestamp"].cast(pa.int64()).to_pylist() == [millis * 1000]
 
 
-def test_crc_is_checked_unless_switched_off() -> None:
+def test_the_crc_is_checked_unless_it_is_disabled() -> None:
     raw = bytearray(batch([Record(b"value")], 7))
     raw[-3] ^= 1
     with pytest.raises(CorruptRecords, match=r"topic-3 at offset 7 .*CRC-32C"):
@@ -212,27 +214,27 @@ def test_crc_is_checked_unless_switched_off() -> None:
     assert decoded(part(raw), check_crcs=False).num_rows == 1
 
 
-def test_batches_outside_of_the_range_are_not_looked_into() -> None:
+def test_record_batches_outside_of_the_range_are_not_read() -> None:
     damaged = batch([Record(b"first")]).replace(b"first", b"wrong")
     raw = damaged + batch([Record(b"second")], 1) + batch([Record(b"third")], 2).replace(b"third", b"wrong")
     assert decoded(part(raw, 1, 2))["value"].to_pylist() == [b"second"]
 
 
-def test_control_batches_give_no_rows_under_either_isolation() -> None:
+def test_control_batches_give_no_rows_at_either_isolation_level() -> None:
     raw = batch([Record(b"a")], 0, transactional=True, producer=1) + marker(1, 1, commit=True)
     for read_committed in (True, False):
         assert decoded(part(raw), read_committed=read_committed)["offset"].to_pylist() == [0]
-    assert part(raw).frames.next_offset == 2
+    assert part(raw).batches.next_offset == 2
 
 
-def test_nothing_visible_gives_no_batch_at_all() -> None:
-    assert list(Decoder(ALL, read_committed=False).decode([part(marker(0, 1, commit=True)), part(b"")])) == []
-    assert list(Decoder(ALL, read_committed=False).decode([])) == []
+def test_without_visible_records_there_is_no_arrow_batch() -> None:
+    assert list(Decoder(ALL_COLUMNS, read_committed=False).decode([part(marker(0, 1, commit=True)), part(b"")])) == []
+    assert list(Decoder(ALL_COLUMNS, read_committed=False).decode([])) == []
 
 
-def test_decompressing_to_more_than_the_limit_is_refused() -> None:
+def test_decompressing_to_more_than_the_limit_is_unsupported() -> None:
     for codec in range(1, 5):
         raw = batch([Record(bytes(300_000))], codec=codec)
-        assert decoded(part(raw), limits=Limits(batch=400_000)).num_rows == 1
+        assert decoded(part(raw), limits=DecodeLimits(batch_bytes=400_000)).num_rows == 1
         with pytest.raises(UnsupportedRecords, match="topic-3 at offset 0"):
-            decoded(part(raw), limits=Limits(batch=200_000))
+            decoded(part(raw), limits=DecodeLimits(batch_bytes=200_000))

@@ -21,11 +21,11 @@ def outcomes() -> Counter[str]:
     return found
 
 
-def test_damaged_bytes_are_rows_or_an_error_of_ours(outcomes: Counter[str]) -> None:
+def test_damaged_bytes_give_rows_or_an_error_of_this_package(outcomes: Counter[str]) -> None:
     assert sum(outcomes.values()) == FEW
 
 
 @pytest.mark.parametrize("outcome", ["rows", "CorruptRecords", "UnsupportedRecords", "answer", "ProtocolError"])
-def test_every_outcome_is_reached(outcomes: Counter[str], outcome: str) -> None:
+def test_every_outcome_occurs(outcomes: Counter[str], outcome: str) -> None:
     """Otherwise damage would end at the first check."""
     assert outcomes[outcome] > FEW // 100

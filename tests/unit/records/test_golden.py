@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_group_source.records.frames import HEADER
+from spark_group_source.records.record_batches import HEADER
 from tests.unit.records.build import Row, decoded, part, rows
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -39,12 +39,12 @@ def expected(logged: list[dict[str, Any]]) -> list[Row]:
     ]
 
 
-def test_every_producer_and_codec_is_there() -> None:
+def test_every_producer_and_codec_was_captured() -> None:
     assert {f"{producer}/{codec}" for producer in PRODUCERS for codec in CODECS} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_rows_are_those_of_javas_consumer(name: str) -> None:
+def test_rows_equal_those_of_javas_consumer(name: str) -> None:
     raw, logged = golden(name)
     found = rows(decoded(part(raw)))
     assert found == expected(logged["read_uncommitted"])
@@ -52,12 +52,12 @@ def test_rows_are_those_of_javas_consumer(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_next_offset_is_the_end_of_the_log(name: str) -> None:
+def test_the_next_offset_is_the_end_offset(name: str) -> None:
     raw, logged = golden(name)
-    assert part(raw).frames.next_offset == logged["end"]
+    assert part(raw).batches.next_offset == logged["end"]
 
 
-def test_aborted_transactions_are_left_out_as_by_javas_consumer() -> None:
+def test_aborted_transactions_are_skipped_as_in_javas_consumer() -> None:
     raw, logged = golden("transactions/java")
     aborted = [(producer, first) for producer, first in logged["aborted"]]
     found = rows(decoded(part(raw, aborted=aborted), read_committed=True))
@@ -66,11 +66,11 @@ def test_aborted_transactions_are_left_out_as_by_javas_consumer() -> None:
     assert len(aborted) == 3
 
 
-def test_compacted_log_has_gaps_and_a_delete_horizon() -> None:
+def test_the_captured_compacted_log_has_gaps_and_a_delete_horizon() -> None:
     """Otherwise the capture would not show what it is there for."""
     raw, _ = golden("compacted/java")
-    framed = part(raw).frames
-    headers = np.concatenate([np.frombuffer(framed.records, HEADER, 1, at) for at in framed.positions[:-1]])
+    framed = part(raw).batches
+    headers = np.concatenate([np.frombuffer(framed.records, HEADER, 1, at) for at in framed.boundaries[:-1]])
     assert (headers["count"] < headers["last_offset_delta"] + 1).any()
     # Where this bit is set, the first timestamp is the moment at which the tombstones may go.
     assert (headers["attributes"] & 0x40).any()

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from spark_group_source.errors import CorruptRecords, UnsupportedRecords
-from spark_group_source.records.batches import Limits
-from spark_group_source.records.columns import ALL, arrow_schema
+from spark_group_source.records.columns import ALL_COLUMNS, arrow_schema
 from spark_group_source.records.decode import Decoder
+from spark_group_source.records.response_batches import DecodeLimits
 from tests.unit.records.build import Record, batch, decoded, part, resealed, rows, rows_of_kafka_python
 
 ROOT = Path(__file__).parents[3]
@@ -55,7 +55,7 @@ def measured(record: bytes, count: int, column: str) -> None:
 @pytest.mark.parametrize(
     ("record", "count", "column"), [("TINY", 20_000_000, "offset"), ("HEADERS", 40_000, "headers")], ids=str
 )
-def test_a_bomb_of_small_parts_takes_little_memory(record: str, count: int, column: str) -> None:
+def test_a_bomb_of_small_records_takes_little_memory(record: str, count: int, column: str) -> None:
     code = f"from tests.unit.records import test_memory as t; t.measured(t.{record}, {count}, '{column}')"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     found, grown = map(int, run.stdout.split())
@@ -68,24 +68,24 @@ SOME = [Record(b"v%d" % number, headers=[("h", b"w")] * (number % 3)) for number
 
 @pytest.mark.parametrize("codec", [0, ZSTD])
 @pytest.mark.parametrize("lie", [1, 199, 201, 2**31 - 1])
-def test_a_count_that_lies_is_damage_also_in_a_batch_that_comes_in_pieces(lie: int, codec: int) -> None:
+def test_a_wrong_count_is_corrupt_in_whole_and_split_record_batches(lie: int, codec: int) -> None:
     raw = bytearray(batch(SOME, codec=codec))
     raw[57:61] = lie.to_bytes(4, "big")
     for chunk in (100, 2**20):
         with pytest.raises(CorruptRecords, match="topic-3 at offset 0"):
-            decoded(part(resealed(raw)), limits=Limits(chunk=chunk))
+            decoded(part(resealed(raw)), limits=DecodeLimits(unit_bytes=chunk))
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_a_batch_in_pieces_has_the_rows_of_the_whole(codec: int) -> None:
+def test_a_split_record_batch_has_all_its_rows(codec: int) -> None:
     raw = batch([*SOME, Record(b"x" * 5000), *SOME], codec=codec)
-    found = list(Decoder(ALL, read_committed=False, limits=Limits(chunk=500)).decode([part(raw)]))
+    found = list(Decoder(ALL_COLUMNS, read_committed=False, limits=DecodeLimits(unit_bytes=500)).decode([part(raw)]))
     assert len(found) > 10
     assert rows(pa.Table.from_batches(found)) == rows_of_kafka_python(raw)
 
 
-def test_rows_of_many_headers_come_in_several_arrow_batches() -> None:
-    decoder = Decoder(ALL, read_committed=False, limits=Limits(headers=10))
+def test_rows_with_many_headers_come_in_several_arrow_batches() -> None:
+    decoder = Decoder(ALL_COLUMNS, read_committed=False, limits=DecodeLimits(headers=10))
     counts = [
         sum(len(each or ()) for each in found["headers"].to_pylist()) for found in decoder.decode([part(batch(SOME))])
     ]
@@ -93,8 +93,8 @@ def test_rows_of_many_headers_come_in_several_arrow_batches() -> None:
     assert max(counts) <= 10
 
 
-def test_a_record_of_more_headers_than_the_limit_is_refused_where_they_are_asked_for() -> None:
+def test_a_record_with_too_many_headers_is_an_error_only_with_the_headers_column() -> None:
     raw = batch([*SOME, Record(b"v", headers=[("h", b"")] * 11)])
-    with pytest.raises(UnsupportedRecords, match="at offset 200 a record with 11 headers, and at most 10"):
-        decoded(part(raw), limits=Limits(headers=10))
-    assert decoded(part(raw), schema=arrow_schema(["value"]), limits=Limits(headers=10)).num_rows == 201
+    with pytest.raises(UnsupportedRecords, match="at offset 200 a record with 11 headers, and the maximum is 10"):
+        decoded(part(raw), limits=DecodeLimits(headers=10))
+    assert decoded(part(raw), schema=arrow_schema(["value"]), limits=DecodeLimits(headers=10)).num_rows == 201

@@ -16,7 +16,7 @@ from pyspark.sql.types import (
 )
 
 from spark_group_source.errors import OptionError
-from spark_group_source.records.columns import ALL
+from spark_group_source.records.columns import ALL_COLUMNS
 from spark_group_source.spark.schema import source_schema, to_arrow_schema
 
 
@@ -25,12 +25,12 @@ def columns(**requested: DataType) -> pa.Schema:
 
 
 def test_the_sources_own_schema_is_all_columns() -> None:
-    assert to_arrow_schema(source_schema(include_headers=True)) == ALL
-    assert to_arrow_schema(source_schema(include_headers=False)).names == ALL.names[:-1]
+    assert to_arrow_schema(source_schema(include_headers=True)) == ALL_COLUMNS
+    assert to_arrow_schema(source_schema(include_headers=False)).names == ALL_COLUMNS.names[:-1]
 
 
 def test_some_columns_in_any_order_and_key_and_value_as_text() -> None:
-    assert columns(offset=LongType(), value=BinaryType()) == pa.schema([ALL.field("offset"), ALL.field("value")])
+    assert columns(offset=LongType(), value=BinaryType()) == pa.schema([ALL_COLUMNS.field("offset"), ALL_COLUMNS.field("value")])
     text = columns(value=StringType(), topic=StringType(), key=StringType())
     assert text == pa.schema([("value", pa.string()), ("topic", pa.string()), ("key", pa.string())])
 

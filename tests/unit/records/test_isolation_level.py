@@ -32,60 +32,60 @@ INTERLEAVED = b"".join(
 )
 
 
-def test_aborted_producer_is_left_out_until_its_marker() -> None:
+def test_an_aborted_producer_is_skipped_until_its_marker() -> None:
     assert offsets(INTERLEAVED, [(1, 0)]) == [1, 2, 5, 8]
 
 
-def test_read_uncommitted_sees_all_data() -> None:
+def test_read_uncommitted_reads_all_records() -> None:
     assert offsets(INTERLEAVED, [(1, 0)], read_committed=False) == [0, 1, 2, 3, 5, 8]
 
 
-def test_nothing_aborted_sees_all_data() -> None:
+def test_without_aborted_transactions_all_records_are_read() -> None:
     assert offsets(INTERLEAVED, []) == [0, 1, 2, 3, 5, 8]
 
 
-def test_transaction_is_aborted_from_its_first_offset_on_only() -> None:
+def test_records_before_the_first_offset_of_an_aborted_transaction_are_read() -> None:
     assert offsets(INTERLEAVED, [(1, 8)]) == [0, 1, 2, 3, 5]
 
 
-def test_two_aborted_transactions_of_one_producer_in_any_order() -> None:
+def test_two_aborted_transactions_of_one_producer_may_be_listed_in_any_order() -> None:
     assert offsets(INTERLEAVED, [(1, 8), (1, 0)]) == [1, 2, 5]
 
 
-def test_commit_marker_does_not_end_an_abort() -> None:
+def test_a_commit_marker_does_not_end_an_aborted_transaction() -> None:
     """The list names producers whose next marker is an abort; a commit of theirs is not it."""
     raw = data(0, 1) + marker(1, 1, commit=True) + data(2, 1)
     assert offsets(raw, [(1, 0)]) == []
 
 
-def test_marker_before_the_range_still_counts() -> None:
+def test_a_marker_before_the_range_ends_the_transaction() -> None:
     assert offsets(INTERLEAVED, [(1, 0)], start=5) == [5, 8]
 
 
-def test_plain_batch_of_an_aborted_producer_is_seen() -> None:
+def test_a_record_batch_outside_of_the_producers_transaction_is_read() -> None:
     raw = batch([Record(b"v")], 0, producer=1) + data(1, 1)
     assert offsets(raw, [(1, 0)]) == [0]
 
 
-def test_slices_do_not_share_their_aborted_transactions() -> None:
+def test_partitions_do_not_share_their_aborted_transactions() -> None:
     raw = data(0, 1)
     table = decoded(part(raw, aborted=[(1, 0)]), part(raw), part(raw, aborted=[(2, 0)]), read_committed=True)
     assert table.num_rows == 2
 
 
-def test_markers_are_those_of_their_own_slice() -> None:
+def test_markers_belong_to_their_own_partition() -> None:
     before = part(batch([Record(b"v")]) * 3)
     after = part(data(0, 1) + marker(1, 1, commit=False) + data(2, 1), aborted=[(1, 0)])
     assert decoded(before, after, read_committed=True)["offset"].to_pylist() == [0, 0, 0, 2]
 
 
-def test_crc_of_a_marker_is_checked() -> None:
+def test_the_crc_of_a_marker_is_checked() -> None:
     damaged = marker(1, 1, commit=False)[:-1] + b"\x01"
     with pytest.raises(CorruptRecords, match=r"topic-3 at offset 1 .*CRC-32C"):
         offsets(data(0, 1) + damaged, [(1, 0)])
 
 
-def test_emptied_control_batch_is_no_marker() -> None:
+def test_an_empty_control_batch_is_not_a_marker() -> None:
     """Compaction keeps the batch for its producer's state and removes the marker."""
     empty = bytearray(marker(1, 1, commit=False)[:61])
     empty[8:12] = (49).to_bytes(4, "big")
@@ -95,7 +95,7 @@ def test_emptied_control_batch_is_no_marker() -> None:
 
 
 @pytest.mark.parametrize("left", range(1, 9))
-def test_cut_marker_is_damage(left: int) -> None:
+def test_an_incomplete_marker_is_corrupt(left: int) -> None:
     cut = bytearray(marker(1, 1, commit=False))[: 61 + left]
     cut[8:12] = (len(cut) - 12).to_bytes(4, "big")
     with pytest.raises(CorruptRecords, match="topic-3 at offset 1"):

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_group_source.records import starts
-from spark_group_source.records.starts import record_starts
-from spark_group_source.records.varints import Longs, varint
+from spark_group_source.records import record_boundaries
+from spark_group_source.records.record_boundaries import find_record_starts
+from spark_group_source.records.varints import Longs, decode_varint
 from tests.unit.records.build import Record, batch
 
 HEADER = 61
@@ -30,7 +30,7 @@ def records(values: list[bytes]) -> tuple[bytes, list[int]]:
     at = 0
     while at < len(raw):
         found.append(at)
-        length, at = varint(raw, at)
+        length, at = decode_varint(raw, at)
         at += length
     return raw, found
 
@@ -51,10 +51,10 @@ def with_gaps(batches: list[list[bytes]], gap: int = 0) -> tuple[bytes, Longs, L
 
 def walk_side_by_side(patch: pytest.MonkeyPatch) -> None:
     """Splits the smallest batch, and walks no lane in the plain loop."""
-    patch.setattr(starts, "_FEW", 0)
-    patch.setattr(starts, "_LEAST_SPLIT", 1)
-    patch.setattr(starts, "_MOST_SPLIT", 10**9)
-    patch.setattr(starts, "_LANES", 3)
+    patch.setattr(record_boundaries, "_MAX_SEQUENTIAL_LANES", 0)
+    patch.setattr(record_boundaries, "_MIN_SPLIT_RECORDS", 1)
+    patch.setattr(record_boundaries, "_MAX_SPLIT_RECORD_SIZE", 10**9)
+    patch.setattr(record_boundaries, "_LANES_PER_SQRT", 3)
 
 
 @pytest.fixture
@@ -65,30 +65,30 @@ def side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many records each lane had that was walked in the plain loop."""
-    found, own = [], starts._one_by_one
+    found, own = [], record_boundaries._scan_sequentially
 
     def noted(*args: object) -> object:
         walked = own(*args)  # type: ignore[arg-type]
         found.append(len(walked[0]))
         return walked
 
-    monkeypatch.setattr(starts, "_one_by_one", noted)
+    monkeypatch.setattr(record_boundaries, "_scan_sequentially", noted)
     return found
 
 
 @pytest.mark.usefixtures("side_by_side")
 @given(BATCHES, st.sampled_from([0, 2, 62]), st.binary(min_size=1, max_size=9))
-def test_records_of_all_sizes_are_found_side_by_side(sizes: list[list[int]], gap: int, part: bytes) -> None:
+def test_numpy_finds_records_of_all_sizes(sizes: list[list[int]], gap: int, part: bytes) -> None:
     values = [[(part * size)[:size] for size in each] for each in sizes]
     memory, begins, ends, expected = with_gaps(values, gap)
-    found, behind = record_starts(memory, begins, ends, len(expected))
+    found, behind = find_record_starts(memory, begins, ends, len(expected))
     assert (found.tolist(), behind.tolist()) == (expected, ends.tolist())
 
 
 @given(BATCHES, st.sampled_from([0, 2, 62]))
-def test_records_of_all_sizes_are_found_one_after_the_other(sizes: list[list[int]], gap: int) -> None:
+def test_the_plain_loop_finds_records_of_all_sizes(sizes: list[list[int]], gap: int) -> None:
     memory, begins, ends, expected = with_gaps([[bytes(size) for size in each] for each in sizes], gap)
-    found, behind = record_starts(memory, begins, ends, len(expected))
+    found, behind = find_record_starts(memory, begins, ends, len(expected))
     assert (found.tolist(), behind.tolist()) == (expected, ends.tolist())
 
 
@@ -96,33 +96,36 @@ def test_records_of_all_sizes_are_found_one_after_the_other(sizes: list[list[int
     st.lists(st.sampled_from([0, 0, 1, 2, 7, 12, 13, 14, 127, 128, 132, 255]) | st.integers(0, 255), min_size=20),
     st.lists(st.integers(1, 9), min_size=1, max_size=4),
 )
-def test_damage_leads_lanes_to_what_the_plain_loop_finds(raw: list[int], parts: list[int]) -> None:
+def test_numpy_and_the_plain_loop_agree_on_damaged_bytes(raw: list[int], parts: list[int]) -> None:
     memory = bytes(raw)
     cuts = np.unique(longs([0, *parts, len(memory)]))
     begins, limits = cuts[:-1], cuts[1:]
-    plain = [starts._one_by_one(memory, *each) for each in zip(begins.tolist(), limits.tolist(), strict=True)]
+    plain = [
+        record_boundaries._scan_sequentially(memory, *each)
+        for each in zip(begins.tolist(), limits.tolist(), strict=True)
+    ]
     with pytest.MonkeyPatch.context() as patch:
         walk_side_by_side(patch)
-        found, behind = record_starts(memory, begins, limits, len(memory) // 7)
+        found, behind = find_record_starts(memory, begins, limits, len(memory) // 7)
     for (expected, end), begin, limit, other in zip(plain, begins, limits, behind.tolist(), strict=True):
         assert (end == limit) == (other == limit)
         if end == limit:
             assert found[(found >= begin) & (found < limit)].tolist() == expected
 
 
-def test_a_wrong_guess_is_found_and_mended(one_by_one: list[int]) -> None:
+def test_a_wrong_guess_is_detected_and_rescanned(one_by_one: list[int]) -> None:
     """A value holds records itself, as a copy of another log would."""
     copied = records([b"copy"] * 3000)[0]
     memory, begins, ends, expected = with_gaps([[b"v" * 100] * 1000 + [copied] + [b"w" * 100] * 1000])
-    found, behind = record_starts(memory, begins, ends, len(expected))
+    found, behind = find_record_starts(memory, begins, ends, len(expected))
     assert (found.tolist(), behind.tolist()) == (expected, ends.tolist())
     assert max(one_by_one) == len(expected), "no guess was wrong"
 
 
-def test_a_walk_ends_behind_its_limit() -> None:
+def test_a_scan_ends_after_its_limit() -> None:
     memory, begins, _, expected = with_gaps([[b"v" * 20] * 10])
     limit = expected[6] + 1
-    found, behind = record_starts(memory, begins, longs([limit]), 7)
+    found, behind = find_record_starts(memory, begins, longs([limit]), 7)
     assert (found.tolist(), behind.tolist()) == (expected[:7], [expected[7]])
 
 
@@ -140,15 +143,15 @@ LAYOUTS: dict[str, Callable[[int], bytes]] = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_large_batches_are_not_walked_one_record_after_the_other(layout: str, one_by_one: list[int]) -> None:
+def test_large_record_batches_are_not_scanned_in_the_plain_loop(layout: str, one_by_one: list[int]) -> None:
     values = [LAYOUTS[layout](number) for number in range(8000)]
     memory, begins, ends, expected = with_gaps([values[:3000], values[3000:3100], values[3100:]])
-    found, behind = record_starts(memory, begins, ends, len(expected))
+    found, behind = find_record_starts(memory, begins, ends, len(expected))
     assert (found.tolist(), behind.tolist()) == (expected, ends.tolist())
     assert sum(one_by_one) < len(expected) // 5
 
 
-def test_nothing_begins_nowhere() -> None:
+def test_no_record_batches_have_no_records() -> None:
     nothing = longs([])
-    found, behind = record_starts(b"", nothing, nothing, 0)
+    found, behind = find_record_starts(b"", nothing, nothing, 0)
     assert (found.tolist(), behind.tolist()) == ([], [])
