@@ -30,7 +30,9 @@ def test_the_sources_own_schema_is_all_columns() -> None:
 
 
 def test_some_columns_in_any_order_and_key_and_value_as_text() -> None:
-    assert columns(offset=LongType(), value=BinaryType()) == pa.schema([ALL_COLUMNS.field("offset"), ALL_COLUMNS.field("value")])
+    assert columns(offset=LongType(), value=BinaryType()) == pa.schema(
+        [ALL_COLUMNS.field("offset"), ALL_COLUMNS.field("value")]
+    )
     text = columns(value=StringType(), topic=StringType(), key=StringType())
     assert text == pa.schema([("value", pa.string()), ("topic", pa.string()), ("key", pa.string())])
 
