@@ -1,4 +1,4 @@
-"""Kafka's numeric error codes that more than one layer looks at, and how one is called in a message."""
+"""Kafka's numeric error codes that several packages use, and their names in messages."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ FENCED_INSTANCE_ID = 82
 
 
 def describe(errno: int) -> str:
-    """The code with Kafka's name for it, for example ``25 (UNKNOWN_MEMBER_ID)``."""
+    """The code with its Kafka name, for example ``25 (UNKNOWN_MEMBER_ID)``."""
     return f"{errno} ({getattr(for_code(errno), 'message', None) or 'unknown to this release'})"

@@ -3,36 +3,36 @@
     GroupSourceError
     ├── OptionError            a source option is missing, unknown or has a bad value
     ├── BrokerUnavailable      no broker could be reached, or a connection broke (retriable)
-    ├── DeadlineExceeded       a bounded wait ran out (retriable)
+    ├── DeadlineExceeded       an operation took longer than its timeout (retriable)
     ├── AuthenticationFailed   a broker rejected the client's credentials, or the client the broker's certificate
-    ├── BrokerError            a broker answered with an error code
-    │   ├── TopicError         the topic does not exist or may not be read
-    │   └── GroupError         the group refuses this member for good
+    ├── BrokerError            a broker responded with an error code
+    │   ├── TopicError         a topic does not exist, or the client may not read it
+    │   └── GroupError         the group coordinator refuses this member permanently
     ├── CommitFailed           offsets could not be committed, and ``onCommitFailure`` is ``fail``
-    ├── ProtocolError          a broker's answer does not follow the protocol
-    ├── DataLoss               offsets that should be there are gone from the log
-    └── RecordsError           bytes of a record batch that cannot be decoded
-        ├── CorruptRecords     they are damaged (CRC, lengths, counts)
-        └── UnsupportedRecords they are in a format or codec that is not read
+    ├── ProtocolError          a broker response violates the protocol
+    ├── DataLoss               Kafka no longer has records that the query needs
+    └── RecordsError           a record batch cannot be decoded
+        ├── CorruptRecords     it is damaged (CRC, lengths, counts)
+        └── UnsupportedRecords it has an unsupported format or codec
 
-Each carries a stable ``code`` to search for, what happened with its numbers, what to do next, and where in the
-project's documentation its code is explained.
+Each error has a stable ``code``, the cause with its values, and the next action. Its text ends with the command that
+prints the section of its code in ``docs/errors.md``.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-DOCS = "docs/errors.md"
-"""Where every code has a section. A path in the project: its documentation has no public address yet."""
+EXPLAIN = "python -m spark_group_source explain"
+"""The command that explains an error code. The project has no public site that a message could link to."""
 
 
 class GroupSourceError(Exception):
     """Base of all errors of this package.
 
     Args:
-        happened: one sentence, with the values that explain it; never a secret.
-        action: what the reader of the message should do; empty where nothing helps but a retry.
+        happened: one sentence with the cause and its values; never a secret.
+        action: what the user should do; empty if only a retry helps.
     """
 
     code: ClassVar[str] = "KAFKA_GROUP_SOURCE"
@@ -41,12 +41,13 @@ class GroupSourceError(Exception):
     def __init__(self, happened: str, action: str = "") -> None:
         self.happened = happened
         self.action = action
-        said = " ".join(filter(None, [happened, action]))
-        super().__init__(f"[{self.code}] {said} See {DOCS}#{self.code.lower()}.")
+        text = " ".join(filter(None, [happened, action]))
+        # No period at the end: users copy the command.
+        super().__init__(f"[{self.code}] {text} For details run: {EXPLAIN} {self.code}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        # The default rebuilds from the joined message, and fails in Spark's workers for
-        # subclasses with more arguments: errors cross process borders pickled.
+        # Spark pickles errors between processes. The default would pass the whole message to the constructor, and
+        # fails for subclasses with more arguments.
         return _rebuild, (type(self), self.happened, self.action, self.__dict__)
 
 
@@ -64,33 +65,33 @@ class OptionError(GroupSourceError):
 
 
 class BrokerUnavailable(GroupSourceError):
-    """No broker could be reached, or a connection broke; another try may succeed."""
+    """No broker could be reached, or a connection broke; a retry may succeed."""
 
     code = "BROKER_UNAVAILABLE"
     retriable = True
 
 
 class DeadlineExceeded(GroupSourceError):
-    """A bounded wait ran out; another try may succeed."""
+    """An operation took longer than its timeout; a retry may succeed."""
 
     code = "DEADLINE_EXCEEDED"
     retriable = True
 
 
 class ProtocolError(GroupSourceError):
-    """A broker's answer does not follow the Kafka protocol; the connection is not to be used again."""
+    """A broker response violates the Kafka protocol; the connection must not be used again."""
 
     code = "PROTOCOL_ERROR"
 
 
 class AuthenticationFailed(GroupSourceError):
-    """A broker refused this client's credentials, or its own certificate was refused; the options must change."""
+    """A broker rejected the client's credentials, or the client the broker's certificate; the options must change."""
 
     code = "AUTHENTICATION_FAILED"
 
 
 class BrokerError(GroupSourceError):
-    """A broker answered with an error code.
+    """A broker responded with an error code.
 
     Args:
         errno: Kafka's numeric error code, for example 30 for GROUP_AUTHORIZATION_FAILED.
@@ -104,25 +105,25 @@ class BrokerError(GroupSourceError):
 
 
 class TopicError(BrokerError):
-    """A topic does not exist or may not be read."""
+    """A topic does not exist, or the client may not read it."""
 
     code = "TOPIC_UNAVAILABLE"
 
 
 class GroupError(BrokerError):
-    """The group refuses this member for good; trying again cannot help."""
+    """The group coordinator refuses this member permanently; a retry cannot help."""
 
     code = "GROUP_REFUSED"
 
 
 class CommitFailed(GroupSourceError):
-    """Offsets could not be committed in all tries, and ``onCommitFailure`` is ``fail``."""
+    """All attempts to commit offsets failed, and ``onCommitFailure`` is ``fail``."""
 
     code = "COMMIT_FAILED"
 
 
 class DataLoss(GroupSourceError):
-    """Offsets that should be in the log are gone from it (retention, or a topic made anew)."""
+    """Kafka no longer has records that the query needs (retention, truncation, a deleted or recreated topic)."""
 
     code = "DATA_LOSS"
 
@@ -140,6 +141,6 @@ class CorruptRecords(RecordsError):
 
 
 class UnsupportedRecords(RecordsError):
-    """A record batch is in a message format or codec that is not read here."""
+    """A record batch has an unsupported message format or codec."""
 
     code = "UNSUPPORTED_RECORDS"

@@ -1,4 +1,4 @@
-"""Many things in one message: no more of them than can be read."""
+"""Lists in messages, cut to a readable length."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ if TYPE_CHECKING:
     from spark_group_source.offsets import TopicPartition
 
 MOST = 20
-"""Things that a message about many of them tells of."""
+"""Maximum number of items that a message lists."""
 
 
 def some(texts: Sequence[str], separator: str = ", ", most: int = MOST) -> str:
-    """The first of them, and how many more there are."""
+    """The first items, and the number of the others."""
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return separator.join(texts[:most]) + more
 
 
-def names(things: Iterable[TopicPartition] | Iterable[str]) -> str:
-    """Partitions or topics in a message, sorted."""
-    return some([str(each) for each in sorted(things)])
+def names(items: Iterable[TopicPartition] | Iterable[str]) -> str:
+    """The names of partitions or topics, sorted."""
+    return some([str(item) for item in sorted(items)])

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from spark_group_source.errors import GroupSourceError
 
 VERSION = 2
-"""Version of the offset JSON. Version 1 has no leader epochs and no group id, and is still read; a later version is
-refused."""
+"""Version of the offset JSON. Version 1, without leader epochs and group id, is still readable; later ones are not."""
 
 UNKNOWN_EPOCH = -1
-"""The leader epoch of an offset that no leader has vouched for, as Kafka's requests have it."""
+"""The leader epoch of an offset that no leader has confirmed, as in Kafka's requests."""
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic; sorts by topic, then number."""
+    """One partition of one topic; sorted by topic, then number."""
 
     topic: str
     partition: int
@@ -34,23 +33,23 @@ Partitions = frozenset[TopicPartition]
 Offsets = Mapping[TopicPartition, int]
 
 EARLIEST, LATEST = -2, -1
-"""What ListOffsets takes for the beginning and the end of a log, in place of a time."""
+"""The timestamps in a ListOffsets request that mean the start and the end of a log."""
 
 
 def numbers_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Partition numbers of each topic, both sorted: the form in which requests name them."""
-    found: dict[str, list[int]] = {}
+    """Partition numbers by topic, both sorted: the form that requests need."""
+    numbers: dict[str, list[int]] = {}
     for tp in sorted(partitions):
-        found.setdefault(tp.topic, []).append(tp.partition)
-    return found
+        numbers.setdefault(tp.topic, []).append(tp.partition)
+    return numbers
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
-    """Offsets ``[start, end)`` of one partition of the topic that has id ``topic_id``.
+    """Offsets ``[start, end)`` of one partition of the topic with the id ``topic_id``.
 
-    ``epoch`` is the leader epoch of ``end``: that of a leader whose log reached ``end``. A later leader whose log has
-    no such end has lost records of the range, or has others in their place (KIP-320).
+    ``epoch`` is the leader epoch of ``end``: the epoch of a leader whose log reached ``end``. If this epoch ends before
+    ``end`` in a later leader's log, records of the range are lost or replaced (KIP-320).
     """
 
     topic: str
@@ -62,12 +61,12 @@ class OffsetRange:
 
     @property
     def tp(self) -> TopicPartition:
-        """The partition the range lies in."""
+        """The partition of the range."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def size(self) -> int:
-        """Offsets in the range: at least the number of records, as compaction and markers leave gaps."""
+        """Offsets in the range. Compaction and transaction markers leave gaps, so there may be fewer records."""
         return max(0, self.end - self.start)
 
     def __str__(self) -> str:
@@ -76,16 +75,16 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class BatchOffset:
-    """What one micro-batch reads, and where this query stands in every partition it ever read.
+    """The offsets of one micro-batch, and the query's position in every partition it ever read.
 
-    ``ranges`` has one range per partition. A partition that the batch does not read, because nothing is new or
-    because another member owns it, stands with ``start == end``: the end this query logged for it last.
-    ``group`` is the id of the group that read them, empty where that is unknown.
+    ``ranges`` has one range per partition. If the batch does not read a partition, because it has no new records or
+    another member owns it, then ``start == end``: the end that this query logged last.
+    ``group`` is the id of the group that read the ranges, empty if unknown.
 
-    ``starts`` are partitions that existed when the query first started, and that it has not owned since: where they
-    have no commit, ``startingOffsets`` apply to them, which were the given offset then, or are still to be looked up.
-    ``resets`` are those that ``resetOffsetsOnStart`` is still to move, whatever the group has committed.
-    The JSON text of equal offsets is equal, since Spark compares text.
+    ``starts`` are partitions that existed at the query's first start and that the query has not owned since. Without a
+    committed offset they start at the given offset; ``None`` means that ``startingOffsets`` is still to be looked up.
+    ``resets`` are the partitions that ``resetOffsetsOnStart`` still has to move, whatever the group has committed.
+    Equal offsets have equal JSON text, because Spark compares the text.
     """
 
     ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict)
@@ -95,63 +94,63 @@ class BatchOffset:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was ever logged: the query starts for the first time with its checkpoint."""
+        """Whether the checkpoint is new: the query has not logged any offset."""
         return not (self.ranges or self.group or self.starts)
 
     @classmethod
     def of(cls, ranges: Iterable[OffsetRange], group: str = "") -> BatchOffset:
         """The offset with these ranges, one per partition."""
-        return cls({each.tp: each for each in ranges}, group)
+        return cls({offset_range.tp: offset_range for offset_range in ranges}, group)
 
     def reads(self) -> list[OffsetRange]:
-        """The ranges with something to read, sorted by partition."""
-        return sorted(each for each in self.ranges.values() if each.size)
+        """The ranges that are not empty, sorted by partition."""
+        return sorted(offset_range for offset_range in self.ranges.values() if offset_range.size)
 
     def ends(self) -> dict[TopicPartition, int]:
-        """The next offset to read of each partition once this batch is done."""
-        return {tp: each.end for tp, each in self.ranges.items()}
+        """The next offset to read of each partition after this batch."""
+        return {tp: offset_range.end for tp, offset_range in self.ranges.items()}
 
     def check_group(self, group_id: str) -> None:
-        """Refuses a checkpoint of another group.
+        """Rejects the checkpoint of another group.
 
         Raises:
-            GroupSourceError: this offset was logged by a member of another group.
+            GroupSourceError: a member of another group logged this offset.
         """
         if self.group and self.group != group_id:
             raise GroupSourceError(
                 f"The checkpoint belongs to the group '{self.group}', and 'kafka.group.id' is '{group_id}'.",
-                f"Set 'kafka.group.id' to '{self.group}', or use a new checkpoint location: the query then starts at"
-                f" the committed offsets of '{group_id}', or where 'startingOffsets' says.",
+                f"Set 'kafka.group.id' to '{self.group}', or use a new checkpointLocation. The query then starts at the"
+                f" committed offsets of '{group_id}'; without committed offsets it starts at 'startingOffsets'.",
             )
 
     def as_json(self) -> dict[str, Any]:
-        """The form Spark logs, with sorted keys and partitions sorted by number.
+        """The form that Spark logs, with sorted keys and partitions sorted by number.
 
         ``{"group": id, "topics": {name: {"id": id, "partitions": {"0": [start, end, epoch]}}}, "version": 2}``, and
-        where there are any ``"resets": {name: [0]}`` and ``"starts": {name: {"0": offset or null}}``. An epoch that is
-        unknown is left out.
+        if there are any ``"resets": {name: [0]}`` and ``"starts": {name: {"0": offset or null}}``. An unknown epoch is
+        left out.
         """
         topics: dict[str, Any] = {}
-        for each in sorted(self.ranges.values()):
-            topic = topics.setdefault(each.topic, {"id": each.topic_id, "partitions": {}})
-            epoch = [] if each.epoch == UNKNOWN_EPOCH else [each.epoch]
-            topic["partitions"][str(each.partition)] = [each.start, each.end, *epoch]
-        found = {"group": self.group, "topics": topics, "version": VERSION}
+        for read in sorted(self.ranges.values()):
+            topic = topics.setdefault(read.topic, {"id": read.topic_id, "partitions": {}})
+            epoch = [] if read.epoch == UNKNOWN_EPOCH else [read.epoch]
+            topic["partitions"][str(read.partition)] = [read.start, read.end, *epoch]
+        logged = {"group": self.group, "topics": topics, "version": VERSION}
         if self.resets:
-            found["resets"] = numbers_by_topic(self.resets)
+            logged["resets"] = numbers_by_topic(self.resets)
         if self.starts:
-            found["starts"] = {
+            logged["starts"] = {
                 name: {str(number): self.starts[TopicPartition(name, number)] for number in numbers}
                 for name, numbers in numbers_by_topic(self.starts).items()
             }
-        return found
+        return logged
 
     @classmethod
     def from_json(cls, logged: Mapping[str, Any] | None) -> BatchOffset:
-        """The offset that :meth:`as_json` wrote, in this version or an earlier one; ``None`` and ``{}`` are empty.
+        """The offset from the JSON of :meth:`as_json`, of this or an earlier version; ``None`` and ``{}`` are empty.
 
         Raises:
-            GroupSourceError: the JSON is of a later version, or another source wrote it.
+            GroupSourceError: a later release or another source wrote the JSON.
         """
         if not logged:
             return cls()
@@ -170,17 +169,19 @@ class BatchOffset:
                 for number, offset in offsets.items()
             }
             resets = {
-                TopicPartition(name, int(each)) for name, part in logged.get("resets", {}).items() for each in part
+                TopicPartition(name, int(number))
+                for name, numbers in logged.get("resets", {}).items()
+                for number in numbers
             }
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise GroupSourceError(
-                f"The checkpoint holds an offset that this source did not write: {_shown(logged)}.", _NEW_CHECKPOINT
+                f"The checkpoint has offsets of another source: {_shown(logged)}.", _NEW_CHECKPOINT
             ) from error
-        by_partition = {each.tp: each for each in ranges}
-        return cls(by_partition, str(logged.get("group", "")), starts, frozenset(resets))
+        return replace(cls.of(ranges, str(logged.get("group", ""))), starts=starts, resets=frozenset(resets))
 
 
-_NEW_CHECKPOINT = "Start with a new checkpoint location: the query then goes on at the group's committed offsets."
+_NEW_CHECKPOINT = "Use a new checkpointLocation. The query then starts at the group's committed offsets."
+_MAX_SHOWN = 200  # characters
 
 
 def _range(topic: str, number: int, topic_id: str, start: int, end: int, epoch: int = UNKNOWN_EPOCH) -> OffsetRange:
@@ -188,20 +189,21 @@ def _range(topic: str, number: int, topic_id: str, start: int, end: int, epoch: 
 
 
 def _unreadable(logged: Mapping[str, Any]) -> GroupSourceError:
-    if _is_of_the_kafka_source(logged):
+    if _is_of_sparks_kafka_source(logged):
         return GroupSourceError(
-            f'The checkpoint belongs to a query with format("kafka"): {_shown(logged)}. This source does not read it.',
-            "Use a new checkpoint location, and set startingOffsets to these offsets: see docs/moving.md.",
+            f'The checkpoint was written by format("kafka"): {_shown(logged)}. This source cannot read its offsets.',
+            "Use a new checkpointLocation. To continue at the old position, set 'startingOffsets' to the offsets of the"
+            " last completed batch in the old checkpoint; the command below shows each step.",
         )
     return GroupSourceError(
-        f"The checkpoint holds an offset of version {logged.get('version')!r}; this release reads versions up to"
-        f" {VERSION}: {_shown(logged)}.",
-        f"Use the release that wrote the checkpoint or a later release. {_NEW_CHECKPOINT}",
+        f"The checkpoint has offsets in format version {logged.get('version')!r}: {_shown(logged)}. This release reads"
+        f" versions up to {VERSION}.",
+        f"Run the release that wrote the checkpoint, or a later release. {_NEW_CHECKPOINT}",
     )
 
 
-def _is_of_the_kafka_source(logged: Mapping[str, Any]) -> bool:
-    """Whether it is an offset of Spark's own Kafka source: ``{topic: {partition: offset}}``."""
+def _is_of_sparks_kafka_source(logged: Mapping[str, Any]) -> bool:
+    """Whether ``format("kafka")`` wrote it: ``{topic: {partition: offset}}``."""
     return all(
         isinstance(partitions, Mapping)
         and partitions
@@ -211,4 +213,5 @@ def _is_of_the_kafka_source(logged: Mapping[str, Any]) -> bool:
 
 
 def _shown(logged: Mapping[str, Any]) -> str:
-    return json.dumps(logged)[:200]
+    text = json.dumps(logged)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]} ..."

@@ -1,4 +1,4 @@
-"""What an installed release must do on its own: run by ``make dist`` in an environment that holds it and nothing else.
+"""Checks an installed release: ``make dist`` runs it in an environment with the release and its dependencies only.
 
 python tests/smoke.py VERSION [--read]
 """
@@ -6,20 +6,24 @@ python tests/smoke.py VERSION [--read]
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from importlib import metadata, resources
 from pathlib import Path
 
 
 def main(version: str, *more: str) -> int:
-    """Looks whether all of it is there; with ``--read`` also whether it reads a real Kafka and refuses a bad option."""
+    """Checks the files and commands of the release; with ``--read`` also a read from a real Kafka."""
     import spark_group_source
 
     package = Path(spark_group_source.__file__).parent
-    assert package.is_relative_to(sys.prefix), f"{package} is not what was installed into {sys.prefix}"
+    assert package.is_relative_to(sys.prefix), f"{package} is not the release in {sys.prefix}"
     assert version == spark_group_source.__version__ == metadata.version("spark_group_source")
-    for name in ("py.typed", "DESIGN.md", "testing/broker.properties"):
+    for name in ("py.typed", "DESIGN.md", "errors.md", "testing/broker.properties"):
         assert resources.files("spark_group_source").joinpath(name).is_file(), f"{name} is not in the release"
+    command = [sys.executable, "-m", "spark_group_source", "explain", "DATA_LOSS"]
+    explained = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    assert "failOnDataLoss" in explained, explained
     if more == ("--read",):
         read()
     print(f"spark_group_source {version} works in {sys.prefix}, Python {sys.version.split()[0]}")
@@ -27,7 +31,7 @@ def main(version: str, *more: str) -> int:
 
 
 def read() -> None:
-    """Three records go through a Kafka and a Spark of this machine."""
+    """Reads three records from an embedded Kafka with a local Spark, and checks that a bad option is an error."""
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 

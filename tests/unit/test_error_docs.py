@@ -1,7 +1,8 @@
-"""``docs/errors.md`` has a section for each error code, and errors name theirs."""
+"""``docs/errors.md`` has a section for each error code, and errors end with the command that prints their section."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 import re
@@ -10,27 +11,88 @@ from pathlib import Path
 import pytest
 
 import spark_group_source
-from spark_group_source.errors import DOCS, GroupSourceError
+from spark_group_source.__main__ import main
+from spark_group_source.errors import GroupSourceError
+from spark_group_source.explain import overview, sections
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-SECTIONS = re.findall(r"^## (.+)$", (REPOSITORY / DOCS).read_text(), re.M)
+PACKAGE = Path(spark_group_source.__file__).parent
+PAGE = (PACKAGE.parent / "docs" / "errors.md").read_text()
+CODES = re.findall(r"^## (.+)$", PAGE, re.M)
+QUOTES = [" ".join(quote.split()) for quote in re.findall(r"(?<![*\w])\*([^*]+)\*", PAGE)]
+KAFKA_NAMES = re.compile(r"[A-Z_]+")
 
 
-def kinds(base: type[GroupSourceError] = GroupSourceError) -> list[type[GroupSourceError]]:
-    """All errors of the package, those of its testing kit among them."""
+def error_classes(base: type[GroupSourceError] = GroupSourceError) -> list[type[GroupSourceError]]:
+    """All error classes of the package, with those of the testing kit."""
     for module in pkgutil.walk_packages(spark_group_source.__path__, "spark_group_source."):
         if module.name.endswith("errors"):
             importlib.import_module(module.name)
-    return [base, *(each for child in base.__subclasses__() for each in kinds(child))]
+    return [base, *(found for child in base.__subclasses__() for found in error_classes(child))]
 
 
-@pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.__name__)
-def test_an_error_ends_with_where_its_code_is_explained(kind: type[GroupSourceError]) -> None:
+def strings_of_the_package() -> str:
+    """All strings in the code of the package, one a line, with values left out."""
+    texts = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                texts += [part.value for part in node.values if isinstance(part, ast.Constant)]
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return "\n".join(map(str, texts))
+
+
+@pytest.mark.parametrize("kind", error_classes(), ids=lambda kind: kind.__name__)
+def test_an_error_ends_with_the_command_that_explains_its_code(
+    kind: type[GroupSourceError], capsys: pytest.CaptureFixture[str]
+) -> None:
     error = kind.__new__(kind)
     GroupSourceError.__init__(error, "It happened.", "Do this.")
-    assert str(error) == f"[{kind.code}] It happened. Do this. See docs/errors.md#{kind.code.lower()}."
-    assert kind.code in SECTIONS
+    command = f"python -m spark_group_source explain {kind.code}"
+    assert str(error) == f"[{kind.code}] It happened. Do this. For details run: {command}"
+    assert main(command.split()[3:]) == 0
+    assert capsys.readouterr().out == f"{kind.code}\n\n{sections()[kind.code]}\n"
 
 
-def test_every_section_is_of_an_error() -> None:
-    assert sorted(SECTIONS) == sorted({kind.code for kind in kinds()})
+def test_the_page_has_one_section_for_each_code_and_no_other() -> None:
+    assert sorted(CODES) == sorted({kind.code for kind in error_classes()})
+    assert list(sections()) == CODES
+
+
+def test_without_a_code_the_command_prints_one_line_for_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == CODES
+    assert all(line.endswith(".") for line in lines), "the first line of a section is one sentence"
+    assert overview().splitlines() == lines
+
+
+@pytest.mark.parametrize("written", ["DATA_LOSS", "data_loss", "[DATA_LOSS]", "DATA_LOSS."])
+def test_a_code_is_found_as_users_copy_it(written: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", written]) == 0
+    assert capsys.readouterr().out.startswith("DATA_LOSS\n\nKafka no longer has records")
+
+
+@pytest.mark.parametrize(
+    ("written", "nearest"), [("DATALOSS", "DATA_LOSS"), ("OPTION", "INVALID_OPTION"), ("GROUP", "GROUP_REFUSED")]
+)
+def test_an_unknown_code_is_an_error_that_names_the_nearest(
+    written: str, nearest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", written]) == 2
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", f"No error has the code '{written}'. The nearest code is {nearest}.\n")
+
+
+def test_an_explanation_needs_no_link_and_no_markdown() -> None:
+    for section in sections().values():
+        assert not re.search(r"\]\(|\*\w|\w\*", section)
+    assert "fails with\n  DEADLINE_EXCEEDED." in sections()["DATA_LOSS"]
+    assert "Moving (docs/moving.md in the project's repository)" in sections()["KAFKA_GROUP_SOURCE"]
+
+
+@pytest.mark.parametrize("quote", QUOTES)
+def test_a_quoted_message_is_in_the_code(quote: str) -> None:
+    strings = strings_of_the_package()
+    for fragment in re.split(r"\.\.\.|\d+", quote):
+        assert KAFKA_NAMES.fullmatch(fragment) or fragment.strip(" ,") in strings

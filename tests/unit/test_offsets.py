@@ -1,4 +1,4 @@
-"""The offset JSON: what Spark logs and compares as text."""
+"""The offset JSON, which Spark logs and compares as text."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from spark_group_source.errors import GroupSourceError
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 
 
-def test_equal_offsets_have_equal_json_text_whatever_order_they_were_made_in() -> None:
+def test_equal_offsets_have_equal_json_text_whatever_the_order_of_their_ranges() -> None:
     ranges = [OffsetRange("b", 10, 0, 1, "idb"), OffsetRange("b", 9, 3, 3, "idb"), OffsetRange("a", 0, 5, 8, "ida")]
     one, other = BatchOffset.of(ranges), BatchOffset.of(reversed(ranges))
     assert json.dumps(one.as_json()) == json.dumps(other.as_json())
 
 
-def test_json_holds_begin_end_and_epoch_of_every_partition_the_topic_id_and_the_group() -> None:
+def test_json_has_start_end_and_epoch_of_every_partition_the_topic_id_and_the_group() -> None:
     offset = BatchOffset.of([OffsetRange("t", 1, 5, 9, "id", 3), OffsetRange("t", 0, 2, 2, "id")], "g")
     assert offset.as_json() == {
         "group": "g",
@@ -25,28 +25,28 @@ def test_json_holds_begin_end_and_epoch_of_every_partition_the_topic_id_and_the_
     }
 
 
-def test_json_round_trip_through_text() -> None:
+def test_offsets_survive_json_text() -> None:
     offset = BatchOffset.of([OffsetRange("t", n, n, n * 2, "id", n - 1) for n in range(12)], "g")
     assert BatchOffset.from_json(json.loads(json.dumps(offset.as_json()))) == offset
 
 
-def test_an_offset_of_version_1_is_read_with_epoch_and_group_unknown() -> None:
+def test_version_1_offsets_are_read_with_unknown_epoch_and_group() -> None:
     logged = {"topics": {"t": {"id": "id", "partitions": {"0": [2, 2], "1": [5, 9]}}}, "version": 1}
     expected = BatchOffset.of([OffsetRange("t", 0, 2, 2, "id", -1), OffsetRange("t", 1, 5, 9, "id", -1)], "")
     assert BatchOffset.from_json(logged) == expected
 
 
-def test_a_checkpoint_of_sparks_own_kafka_source_is_recognized() -> None:
-    with pytest.raises(GroupSourceError, match=r'belongs to a query with format\("kafka"\).*docs/moving.md'):
+def test_a_checkpoint_of_sparks_kafka_source_is_recognized() -> None:
+    with pytest.raises(GroupSourceError, match=r'written by format\("kafka"\).*"orders".*explain KAFKA_GROUP_SOURCE$'):
         BatchOffset.from_json({"orders": {"0": 23, "1": 0}, "version": {"0": 1}})
 
 
 @pytest.mark.parametrize("nothing", [None, {}])
-def test_nothing_logged_is_the_empty_offset(nothing: dict[str, object] | None) -> None:
+def test_a_new_checkpoint_has_the_empty_offset(nothing: dict[str, object] | None) -> None:
     assert BatchOffset.from_json(nothing) == BatchOffset()
 
 
-def test_an_offset_of_a_later_version_is_refused_with_what_to_do() -> None:
+def test_offsets_of_a_later_version_are_an_error_with_the_next_action() -> None:
     with pytest.raises(GroupSourceError, match="version 3.*new checkpoint"):
         BatchOffset.from_json({"version": 3, "topics": {}})
 
@@ -60,12 +60,12 @@ def test_an_offset_of_a_later_version_is_refused_with_what_to_do() -> None:
         {"version": 2, "topics": {"t": {"id": "x", "partitions": {"0": [1, 2, 3, 4]}}}},
     ],
 )
-def test_an_offset_of_another_source_is_refused(foreign: dict[str, object]) -> None:
-    with pytest.raises(GroupSourceError, match="did not write"):
+def test_offsets_of_another_source_are_an_error(foreign: dict[str, object]) -> None:
+    with pytest.raises(GroupSourceError, match="offsets of another source.*new checkpoint"):
         BatchOffset.from_json(foreign)
 
 
-def test_reads_leaves_out_partitions_with_nothing_new_and_ends_keeps_them() -> None:
+def test_reads_omits_empty_ranges_and_ends_keeps_them() -> None:
     offset = BatchOffset.of([OffsetRange("t", 0, 4, 4), OffsetRange("t", 1, 4, 6)])
     assert offset.reads() == [OffsetRange("t", 1, 4, 6)]
     assert offset.ends() == {TopicPartition("t", 0): 4, TopicPartition("t", 1): 6}
