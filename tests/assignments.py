@@ -9,7 +9,7 @@ from typing import Any
 
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
-from spark_group_source.group.classic.assignment import Assignors, Member, PartitionCounts, decode_assignment
+from spark_group_source.group.classic.assignment import Assignors, JoinedMember, PartitionCounts, decode_assignment
 from spark_group_source.offsets import TopicPartition, numbers_by_topic
 
 Case = Mapping[str, Any]
@@ -25,12 +25,14 @@ ENDLESS = {"error": "java.util.concurrent.TimeoutException"}
 
 def ours(case: Case) -> Answer:
     """What this project's assignor assigns."""
-    members = [Member(each["id"], bytes.fromhex(each["subscription"]), each["instance_id"]) for each in case["members"]]
-    encoded = Assignors([case["assignor"]]).assign(case["assignor"], members, layout(case))
+    members = [
+        JoinedMember(each["id"], bytes.fromhex(each["subscription"]), each["instance_id"]) for each in case["members"]
+    ]
+    encoded = Assignors([case["assignor"]]).assign(case["assignor"], members, partition_counts(case))
     return {member: numbers_by_topic(decode_assignment(share)) for member, share in encoded.items()}
 
 
-def layout(case: Case) -> PartitionCounts:
+def partition_counts(case: Case) -> PartitionCounts:
     """The topics of a case; a rack may be ``None``."""
     topics = case["topics"].items()
     return PartitionCounts(

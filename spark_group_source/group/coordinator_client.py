@@ -1,4 +1,4 @@
-"""The way to the broker that coordinates a group, and what it means where that does not answer or refuses."""
+"""Sends requests to a group's coordinator, and turns errors and missing responses into failures."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.wakeup import Interrupted
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """What a member does while it waits for an answer that may take minutes: it makes sure that the wait has a sense.
+class WhileWaiting:
+    """Heartbeats of a member while the response to a JoinGroup or SyncGroup may take minutes.
 
-    ``check`` is called ``every`` so many seconds. Once it returns a refusal, the answer has as long to arrive again,
-    since it may be on its way; then the refusal is the answer.
+    ``heartbeat`` is called each ``interval`` seconds. If it returns a failure, the pending response has one more
+    interval to arrive; then the failure ends the wait.
     """
 
-    check: Callable[[], RequestFailed | None]
-    every: float
+    heartbeat: Callable[[], RequestFailed | None]
+    interval: float
 
-    def until(self, connection: Connection, deadline: Deadline) -> RequestFailed | None:
-        """Waits until the answer begins to arrive, or the deadline has come: ``None``; or the wait has no sense."""
-        refused: RequestFailed | None = None
-        while not connection.wait_for_response(deadline.at_most(self.every)):
-            if refused is not None or deadline.expired():
-                return refused
-            refused = self.check()
+    def until_response(self, connection: Connection, deadline: Deadline) -> RequestFailed | None:
+        """Waits until a response begins to arrive or the deadline passes; returns the failure that ended the wait."""
+        failure: RequestFailed | None = None
+        while not connection.wait_for_response(deadline.at_most(self.interval)):
+            if failure is not None or deadline.expired():
+                return failure
+            failure = self.heartbeat()
         return None
 
 
 class CoordinatorClient:
-    """Requests to a group's coordinator over one thread's cluster; who coordinates is asked for where it is not known.
+    """One connection to a group's coordinator, over one thread's cluster. Finds the coordinator if it is unknown.
 
-    Each purpose has a connection of its own: a JoinGroup that waits at the broker would hold up everything behind it.
+    Each ``purpose`` has its own connection: a JoinGroup that waits at the broker delays all later requests on its own.
     """
 
     def __init__(self, cluster: Cluster, group_id: str, purpose: str, timings: Timings | None = None) -> None:
@@ -61,21 +61,19 @@ class CoordinatorClient:
         self._broker_id: int | None = None
 
     def rediscover(self) -> None:
-        """The next request asks first who the coordinator is."""
+        """Finds the coordinator again before the next request."""
         self._broker_id = None
 
     @property
     def broker_id(self) -> int | None:
-        """The coordinator as far as it is known."""
+        """The coordinator's broker id, if known."""
         return self._broker_id
 
-    def call(self, request: Any, deadline: Deadline, watch: Watch | None = None) -> Any:
-        """The broker's answer, or :class:`RequestFailed` where none came.
+    def call(self, request: Any, deadline: Deadline, while_waiting: WhileWaiting | None = None) -> Any:
+        """Returns the broker's response, or :class:`RequestFailed` if none arrived.
 
-        Only the answer may take until the deadline: the coordinator is found and reached within a request's timeout.
-
-        Args:
-            watch: what to do now and then while the answer is waited for.
+        Only the response may take until the deadline: finding and reaching the coordinator takes at most one request
+        timeout.
 
         Raises:
             Interrupted: the deadline's wakeup was set; the request is pending at the broker, and the connection is
@@ -89,48 +87,46 @@ class CoordinatorClient:
             began = deadline.clock()
             connection.send(request, quick)
             try:
-                refused = None if watch is None else watch.until(connection, deadline)
-                answer = connection.receive(deadline) if refused is None else refused
+                failure = None if while_waiting is None else while_waiting.until_response(connection, deadline)
+                response = connection.receive(deadline) if failure is None else failure
             except Interrupted:
-                # The answer is still to come: it must not be taken for that of the next request.
+                # The next request on this connection would read the response that is still to arrive.
                 connection.close()
                 raise
-            if refused is not None:
+            if failure is not None:
                 connection.close()
             else:
-                self._timings.answered(request.name, deadline.clock() - began)
-            return answer
+                self._timings.record(request.name, deadline.clock() - began)
+            return response
         except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
             self.rediscover()
             return RequestFailed(ErrorAction.REDISCOVER, str(error))
         except (GroupError, AuthenticationFailed) as error:
             return RequestFailed(ErrorAction.FATAL, str(error), error=error)
 
-    def refused(self, request: str, errno: int, member_id: str = "", topics: Collection[str] = ()) -> RequestFailed:
-        """What the error code of an answer means; ``topics`` are those it is about."""
-        ruling = error_action(errno)
-        if ruling is ErrorAction.REDISCOVER:
+    def failure(self, request: str, errno: int, member_id: str = "", topics: Collection[str] = ()) -> RequestFailed:
+        """Turns the error code of a response into a failure; ``topics`` are the topics of the request, for the text."""
+        action = error_action(errno)
+        if action is ErrorAction.REDISCOVER:
             self.rediscover()
-        error = fatal(request, self._group_id, errno, topics) if ruling is ErrorAction.FATAL else None
-        return RequestFailed(ruling, f"{request} was answered with {describe(errno)}", member_id, error)
+        error = fatal(request, self._group_id, errno, topics) if action is ErrorAction.FATAL else None
+        return RequestFailed(action, f"{request} was answered with {describe(errno)}", member_id, error)
 
 
-def until_answered(
-    ask: Callable[[], Answer | RequestFailed], deadline: Deadline, pause: float
-) -> Answer | RequestFailed:
-    """Asks a coordinator, ``pause`` seconds apart, until it answers: trouble that may heal is waited for.
-
-    Returns the last refusal where nothing else came by the deadline.
+def retry_until_response(
+    request: Callable[[], Result | RequestFailed], deadline: Deadline, backoff: float
+) -> Result | RequestFailed:
+    """Retries a request, ``backoff`` seconds apart, until it succeeds; returns the last failure at the deadline.
 
     Raises:
-        GroupSourceError: it refuses for good.
+        GroupSourceError: a retry cannot help.
     """
     while True:
-        answer = ask()
-        if not isinstance(answer, RequestFailed):
-            return answer
-        if answer.error is not None:
-            raise answer.error
-        if deadline.remaining() <= pause:
-            return answer
-        time.sleep(pause)
+        result = request()
+        if not isinstance(result, RequestFailed):
+            return result
+        if result.error is not None:
+            raise result.error
+        if deadline.remaining() <= backoff:
+            return result
+        time.sleep(backoff)

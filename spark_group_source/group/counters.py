@@ -1,4 +1,4 @@
-"""What happened to a membership, counted and timed: what is counted is also one line in the log each."""
+"""Counts the events of a membership, and times the coordinator's responses."""
 
 from __future__ import annotations
 
@@ -10,54 +10,54 @@ from dataclasses import asdict, dataclass
 class Counters:
     """Counts since the query began.
 
-    Written by the member's thread and the query's, each its own fields; those of commits under the lock of commits.
+    The member's thread and the query's thread write different fields; the committer's lock guards those of commits.
     """
 
     batches: int = 0
     """Batches completed."""
     offsets: int = 0
-    """Offsets that these covered: at least their records, as compaction and markers leave gaps."""
+    """Offsets in these batches: at least as many as records, because compaction and transaction markers leave gaps."""
     joins: int = 0
-    """Times this member asked to join; a new one asks twice."""
+    """JoinGroup requests sent; a new member sends two."""
     rebalances: int = 0
-    """Generations this member has been in."""
+    """Rebalances completed: generations with an assignment for this member."""
     revoked: int = 0
-    """Partitions given up in order."""
+    """Partitions revoked."""
     revoked_late: int = 0
-    """Of these, partitions whose batch did not end in time, so that the next owner repeats it."""
+    """Of these, partitions whose batch did not end in time: the next owner repeats it."""
     lost: int = 0
-    """Partitions taken away."""
+    """Partitions lost without a revocation: other members may own them by now."""
     commits: int = 0
-    """Commits that the group has taken."""
+    """Successful commits."""
     failed_commits: int = 0
-    """Commits that failed as a whole, and were tried again with the next."""
+    """Commits that failed as a whole; the next commit includes their offsets."""
 
     def __str__(self) -> str:
         return ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in asdict(self).items())
 
 
 class Timings:
-    """How long the group's coordinator took to answer, by request, since this was told last.
+    """The coordinator's response times by request, since the last report. Thread-safe.
 
-    A JoinGroup lasts until all members have joined, a SyncGroup until the leader has assigned. Thread-safe.
+    A JoinGroup takes until all members have joined, a SyncGroup until the leader has assigned.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._took: dict[str, tuple[int, float, float]] = {}
+        self._by_request: dict[str, tuple[int, float, float]] = {}
 
-    def answered(self, request: str, seconds: float) -> None:
-        """A request was answered, with an error or without. Caller: anybody."""
+    def record(self, request: str, seconds: float) -> None:
+        """Records a response, also one with an error. Caller: anybody."""
         name = request.removesuffix("Request")
         with self._lock:
-            count, total, longest = self._took.get(name, (0, 0.0, 0.0))
-            self._took[name] = count + 1, total + seconds, max(longest, seconds)
+            count, total, longest = self._by_request.get(name, (0, 0.0, 0.0))
+            self._by_request[name] = count + 1, total + seconds, max(longest, seconds)
 
-    def told(self) -> str:
-        """Number, mean and longest of each request's answers, as a text; a new period begins. Caller: the query."""
+    def take_report(self) -> str:
+        """Returns number, mean and maximum for each request as text, and starts again. Caller: the query."""
         with self._lock:
-            took, self._took = self._took, {}
+            by_request, self._by_request = self._by_request, {}
         return ", ".join(
             f"{count} {name} in {total / count * 1000:.0f} ms (at most {longest * 1000:.0f})"
-            for name, (count, total, longest) in sorted(took.items())
+            for name, (count, total, longest) in sorted(by_request.items())
         )

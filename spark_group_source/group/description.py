@@ -1,4 +1,4 @@
-"""A group as its coordinator describes it to anybody."""
+"""Describes a group with DescribeGroups, which needs no membership."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """``state`` is Kafka's word: Stable, PreparingRebalance, CompletingRebalance, Empty, or Dead where there is none.
+    """``state`` is Kafka's name: Stable, PreparingRebalance, CompletingRebalance, Empty, or Dead if no group exists.
 
-    ``assignor`` is the one that the group has chosen, empty where it has no members.
+    ``assignor`` is the assignor that the group has chosen, empty if the group has no members.
     """
 
     state: str
@@ -42,32 +42,29 @@ class GroupDescription:
 
 
 def interpret(group: Any) -> GroupDescription:
-    """One group of a DescribeGroups answer; members sorted by client id."""
-    of_consumers = group.protocol_type == PROTOCOL_TYPE  # other kinds of groups have assignments of another form
+    """Reads one group of a DescribeGroups response; members are sorted by client id."""
+    is_consumer = group.protocol_type == PROTOCOL_TYPE  # other protocol types encode assignments differently
     members = [
         MemberDescription(
-            each.member_id,
-            each.client_id,
-            each.client_host.lstrip("/"),
-            each.group_instance_id,
-            decode_assignment(each.member_assignment or b"") if of_consumers else frozenset(),
+            member.member_id,
+            member.client_id,
+            member.client_host.lstrip("/"),
+            member.group_instance_id,
+            decode_assignment(member.member_assignment or b"") if is_consumer else frozenset(),
         )
-        for each in group.members
+        for member in group.members
     ]
-    ordered = tuple(sorted(members, key=lambda each: (each.client_id, each.member_id)))
+    ordered = tuple(sorted(members, key=lambda member: (member.client_id, member.member_id)))
     return GroupDescription(group.group_state or "", group.protocol_data or "", ordered)
 
 
-def describe(channel: CoordinatorClient, group_id: str, deadline: Deadline) -> GroupDescription | RequestFailed:
-    """State and members of the group.
-
-    Of a group of Kafka 4's own protocol (KIP-848) this request tells none.
-    """
+def describe(client: CoordinatorClient, group_id: str, deadline: Deadline) -> GroupDescription | RequestFailed:
+    """Returns the group's state and members; no members for a group with the protocol of KIP-848."""
     request = DescribeGroupsRequest(
         version=versions.DESCRIBE_GROUPS, groups=[group_id], include_authorized_operations=False
     )
-    answer = channel.call(request, deadline)
-    if isinstance(answer, RequestFailed):
-        return answer
-    group = answer.groups[0]
-    return channel.refused("DescribeGroups", group.error_code) if group.error_code else interpret(group)
+    response = client.call(request, deadline)
+    if isinstance(response, RequestFailed):
+        return response
+    group = response.groups[0]
+    return client.failure("DescribeGroups", group.error_code) if group.error_code else interpret(group)

@@ -1,4 +1,5 @@
-"""What happens to a membership: the events that :func:`spark_group_source.group.state.step` takes."""
+"""Inputs and outputs of the membership's state machine: :func:`spark_group_source.group.state.step` takes an event and
+returns actions for the member's thread."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from spark_group_source.offsets import Partitions
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """JoinGroup was answered: this member is in a new generation, and has yet to learn its share."""
+    """JoinGroup succeeded: this member is in a new generation and does not know its assignment yet."""
 
     member_id: str
     generation: int
@@ -20,18 +21,18 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """SyncGroup was answered with this member's share. ``session_ends`` as in :class:`SessionExtended`."""
+    """SyncGroup returned this member's assignment. ``session_ends`` as in :class:`HeartbeatSucceeded`."""
 
     assigned: Partitions
     session_ends: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
-class SessionExtended:
+class HeartbeatSucceeded:
     """The coordinator knows this member in ``generation``.
 
-    ``session_ends`` is when the coordinator may remove the member unless it hears from it again: one session after
-    the request was *sent* that the coordinator answered, in seconds of the clock.
+    ``session_ends`` is when the coordinator may remove the member unless another heartbeat arrives: one session timeout
+    after the heartbeat was *sent*, in seconds of the clock.
     """
 
     generation: int
@@ -40,38 +41,38 @@ class SessionExtended:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
-    """A request of the membership failed. ``error`` is set if the action is FATAL."""
+    """The coordinator returned an error, or no response arrived. ``error`` is set if the action is FATAL."""
 
     action: ErrorAction
-    why: str
+    reason: str
     member_id: str = ""
     error: GroupSourceError | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPlanned:
-    """Spark was given a batch; these partitions have work that is not committed, what it reads among them."""
+    """Spark got a batch. ``partitions`` have uncommitted work; those that the batch reads are among them."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class BatchCompleted:
-    """The batch is completed. What could be committed of it is; of these partitions it could not yet."""
+    """The batch is completed and committed, except for ``uncommitted`` partitions."""
 
     uncommitted: Partitions = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionChanged:
-    """Topics or partition counts are no longer those that were assigned, or not all were assigned."""
+    """Topics or partition counts differ from the assignment, or some partitions have no owner."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed: a drain or the session may be over."""
+    """Time passed: a revocation or the session may have timed out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class Close:
 Event = (
     Joined
     | Synced
-    | SessionExtended
+    | HeartbeatSucceeded
     | RequestFailed
     | BatchPlanned
     | BatchCompleted
@@ -90,3 +91,52 @@ Event = (
     | Tick
     | Close
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Send JoinGroup, with the owned partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Send SyncGroup; the leader adds every member's assignment."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitBackoff:
+    """Wait for the retry backoff before the next request. ``rediscover``: then find the coordinator first."""
+
+    rediscover: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Send LeaveGroup."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """Notify the listener: these partitions are owned from now on."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """Notify the listener: these partitions are revoked. The batch that reads ``late`` ones did not end in time."""
+
+    partitions: Partitions
+    late: Partitions = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Notify the listener: these partitions are lost, and none of their offsets may be committed."""
+
+    partitions: Partitions
+    reason: str
+
+
+Notification = Assigned | Revoked | Lost
+Action = Join | Sync | AwaitBackoff | Leave | Notification

@@ -1,4 +1,4 @@
-"""The offsets of a group as its coordinator keeps them: reading and committing them, and who else may.
+"""Fetches and commits a group's offsets at its coordinator.
 
 One :class:`GroupOffsets` belongs to one thread.
 """
@@ -28,26 +28,26 @@ from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
 
 NO_MEMBERS = (
-    "What is read with 'assign' can be committed only to a group without members: give this query a"
-    " 'kafka.group.id' of its own, or stop the members"
+    "With 'assign' a query can commit only to a group without members: give this query its own 'kafka.group.id', or"
+    " stop the members"
 )
 
 
 COMMIT_BYTES = 2**17
-"""Bytes that one request's offsets may take in the coordinator's log, where they are one record batch: an eighth of the
-brokers' default ``message.max.bytes``, about 1,000 partitions. One that is larger is refused whole, and for ever."""
+"""Maximum bytes of one request's offsets in the coordinator's log, where they form one record batch: an eighth of the
+brokers' default ``message.max.bytes``, about 1,000 partitions. A broker rejects a larger request at every retry."""
 
 RECORD_BYTES = 64
-"""Bytes that the offset of one partition takes there, beside the names and the metadata."""
+"""Bytes of one partition's offset in that log, beside the names and the metadata."""
 
 
 @dataclass(frozen=True, slots=True)
-class CommitAnswer:
-    """What became of a commit, by partition; ``refused`` is an error of the request as a whole."""
+class CommitResult:
+    """The result of a commit, by partition; ``failure`` is an error of the request as a whole."""
 
     confirmed: Offsets
     errors: Mapping[TopicPartition, int]
-    refused: RequestFailed | None = None
+    failure: RequestFailed | None = None
 
 
 class GroupOffsets:
@@ -55,38 +55,37 @@ class GroupOffsets:
 
     def __init__(self, cluster: Cluster, settings: GroupSettings, timings: Timings | None = None) -> None:
         self._settings = settings
-        self._channel = CoordinatorClient(cluster, settings.group_id, "offsets", timings)
+        self._client = CoordinatorClient(cluster, settings.group_id, "offsets", timings)
 
     def commit(
         self, me: Membership, offsets: Offsets, metadata: str, deadline: Deadline, epochs: Offsets | None = None
-    ) -> CommitAnswer:
-        """Commits offsets as member ``me``; the broker refuses them if its generation is over.
+    ) -> CommitResult:
+        """Commits offsets as member ``me``; the broker rejects them if its generation is over.
 
-        ``epochs`` are their leader epochs. Without a member id, they are refused if the group has members. Many
-        partitions are several requests. After one that is refused no other is sent: the answer has what was confirmed
-        until then.
+        ``epochs`` are the leader epochs of the offsets. Without a member id, the broker rejects them if the group has
+        members. Many partitions take several requests; the first that fails is the last one sent.
         """
-        answer = CommitAnswer({}, {})
-        for piece in self._pieces(offsets, metadata):
-            found = self._commit(me, piece, metadata, deadline, epochs or {})
-            answer = CommitAnswer(
-                {**answer.confirmed, **found.confirmed}, {**answer.errors, **found.errors}, found.refused
+        result = CommitResult({}, {})
+        for chunk in self._chunks(offsets, metadata):
+            latest = self._commit(me, chunk, metadata, deadline, epochs or {})
+            result = CommitResult(
+                {**result.confirmed, **latest.confirmed}, {**result.errors, **latest.errors}, latest.failure
             )
-            if found.refused is not None:
+            if latest.failure is not None:
                 break
-        return answer
+        return result
 
-    def _pieces(self, offsets: Offsets, metadata: str) -> Iterator[Offsets]:
-        """The offsets in parts that a coordinator can write: :data:`COMMIT_BYTES`."""
+    def _chunks(self, offsets: Offsets, metadata: str) -> Iterator[Offsets]:
+        """Splits the offsets into requests of at most :data:`COMMIT_BYTES`."""
         partitions = sorted(offsets)
         longest = max((len(tp.topic) for tp in partitions), default=0)
-        most = max(1, COMMIT_BYTES // (RECORD_BYTES + len(self._settings.group_id) + longest + len(metadata)))
-        for at in range(0, len(partitions), most):
-            yield {tp: offsets[tp] for tp in partitions[at : at + most]}
+        size = max(1, COMMIT_BYTES // (RECORD_BYTES + len(self._settings.group_id) + longest + len(metadata)))
+        for start in range(0, len(partitions), size):
+            yield {tp: offsets[tp] for tp in partitions[start : start + size]}
 
     def _commit(
         self, me: Membership, offsets: Offsets, metadata: str, deadline: Deadline, epochs: Offsets
-    ) -> CommitAnswer:
+    ) -> CommitResult:
         by_topic: dict[str, list[Any]] = defaultdict(list)
         topic_of = OffsetCommitRequest.OffsetCommitRequestTopic
         for tp, offset in offsets.items():
@@ -110,43 +109,43 @@ class GroupOffsets:
                 for name, parts in by_topic.items()
             ],
         )
-        answer = self._channel.call(request, deadline)
-        if isinstance(answer, RequestFailed):
-            return CommitAnswer({}, {}, answer)
-        codes = {TopicPartition(t.name, p.partition_index): p.error_code for t in answer.topics for p in t.partitions}
-        found = self._interpreted(offsets, codes)
-        if found.refused is not None and not me.member_id and UNKNOWN_MEMBER_ID in codes.values():
-            why = f"{found.refused.why}: the group has members. {NO_MEMBERS}"
-            return replace(found, refused=replace(found.refused, why=why))
-        return found
+        response = self._client.call(request, deadline)
+        if isinstance(response, RequestFailed):
+            return CommitResult({}, {}, response)
+        codes = {TopicPartition(t.name, p.partition_index): p.error_code for t in response.topics for p in t.partitions}
+        result = self._interpret(offsets, codes)
+        if result.failure is not None and not me.member_id and UNKNOWN_MEMBER_ID in codes.values():
+            reason = f"{result.failure.reason}: the group has members. {NO_MEMBERS}"
+            return replace(result, failure=replace(result.failure, reason=reason))
+        return result
 
-    def _interpreted(self, offsets: Offsets, codes: Mapping[TopicPartition, int]) -> CommitAnswer:
+    def _interpret(self, offsets: Offsets, codes: Mapping[TopicPartition, int]) -> CommitResult:
         confirmed = {tp: offset for tp, offset in offsets.items() if codes.get(tp) == 0}
         errors = {tp: errno for tp, errno in codes.items() if errno}
-        # Errors of the group come with every partition; those of single partitions leave the others committed.
-        whole = [
+        # An error of the group stands at every partition; with an error of one partition the others are committed.
+        group_errors = [
             errno
             for errno in errors.values()
             if error_action(errno) not in (ErrorAction.SKIP, ErrorAction.TRIM_METADATA)
         ]
-        if not whole:
-            return CommitAnswer(confirmed, errors)
-        if whole[0] == FENCED_INSTANCE_ID:
-            # The join that follows says so to the user; until then the partitions are somebody else's.
-            return CommitAnswer(
+        if not group_errors:
+            return CommitResult(confirmed, errors)
+        if group_errors[0] == FENCED_INSTANCE_ID:
+            # The next join fails with this error; until then other members own the partitions.
+            return CommitResult(
                 confirmed,
                 errors,
-                RequestFailed(ErrorAction.RESET_GENERATION, f"OffsetCommit: {describe_error(whole[0])}"),
+                RequestFailed(ErrorAction.RESET_GENERATION, f"OffsetCommit: {describe_error(group_errors[0])}"),
             )
-        topics = {tp.topic for tp, errno in errors.items() if errno == whole[0]}
-        return CommitAnswer(confirmed, errors, self._channel.refused("OffsetCommit", whole[0], topics=topics))
+        topics = {tp.topic for tp, errno in errors.items() if errno == group_errors[0]}
+        return CommitResult(confirmed, errors, self._client.failure("OffsetCommit", group_errors[0], topics=topics))
 
     def committed(
         self, partitions: Iterable[TopicPartition] | None, deadline: Deadline
     ) -> dict[TopicPartition, CommittedOffset] | RequestFailed:
-        """What the group has committed, in all partitions for ``None``; those without a commit are left out.
+        """The group's committed offsets, of all partitions for ``None``; partitions without a commit are left out.
 
-        Asks for stable offsets: a transaction that is about to commit some makes the answer wait.
+        Asks for stable offsets: while a transaction has pending offsets, the broker returns an error to retry.
         """
         group_of = OffsetFetchRequest.OffsetFetchRequestGroup
         topics = (
@@ -162,20 +161,22 @@ class GroupOffsets:
             groups=[group_of(version=versions.OFFSET_FETCH, group_id=self._settings.group_id, topics=topics)],
             require_stable=True,
         )
-        answer = self._channel.call(request, deadline.at_most(self._settings.offset_fetch_timeout))
-        if isinstance(answer, RequestFailed):
-            return answer
-        group = answer.groups[0]
-        found = {}
+        response = self._client.call(request, deadline.at_most(self._settings.offset_fetch_timeout))
+        if isinstance(response, RequestFailed):
+            return response
+        group = response.groups[0]
+        offsets = {}
         for topic in group.topics:
             for part in topic.partitions:
                 if part.error_code and error_action(part.error_code) is not ErrorAction.SKIP:
-                    return self._channel.refused("OffsetFetch", part.error_code, topics=[topic.name])
+                    return self._client.failure("OffsetFetch", part.error_code, topics=[topic.name])
                 if part.committed_offset >= 0:
                     tp = TopicPartition(topic.name, part.partition_index)
-                    found[tp] = CommittedOffset(part.committed_offset, part.metadata or "", part.committed_leader_epoch)
-        return self._channel.refused("OffsetFetch", group.error_code) if group.error_code else found
+                    offsets[tp] = CommittedOffset(
+                        part.committed_offset, part.metadata or "", part.committed_leader_epoch
+                    )
+        return self._client.failure("OffsetFetch", group.error_code) if group.error_code else offsets
 
     def describe(self, deadline: Deadline) -> GroupDescription | RequestFailed:
-        """State and members of the group; of a group of Kafka 4's own protocol (KIP-848) none."""
-        return describe(self._channel, self._settings.group_id, deadline)
+        """The group's state and members; DescribeGroups returns no members of a KIP-848 group."""
+        return describe(self._client, self._settings.group_id, deadline)

@@ -1,8 +1,8 @@
-"""Partitions that a query owns for good, as ``assign`` names them: what stands in for a member where there is none.
+"""Manual assignment: the partitions that the option ``assign`` names, without membership in the group.
 
-It has the methods of :class:`~spark_group_source.group.member.Member` that a query calls. Nothing is joined, so nothing
-is handed over, nobody heartbeats and there is no thread: all calls are the query's. Offsets are committed to the group
-without a generation, which its coordinator takes only as long as the group has no members.
+It has the methods of :class:`~spark_group_source.group.member.Member` that a query calls. The query joins nothing, so
+partitions are never revoked, no heartbeats are sent, and no thread runs: the query makes all calls. Commits carry no
+generation; the coordinator accepts them only while the group has no members.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 
 
 class ManualAssignment:
-    """The assigned partitions of one query. Made when it starts, closed when it ends, never used again."""
+    """The assigned partitions of one query. Created when it starts, closed when it ends, never used again."""
 
-    silence = None
-    """There is no session in which anybody could be silent."""
+    time_since_heartbeat = None
+    """No heartbeats are sent."""
 
     def __init__(
         self,
@@ -48,53 +48,55 @@ class ManualAssignment:
         self._state = Membership(phase=Phase.STABLE)
 
     def start(self, topics: Collection[str]) -> None:
-        """Takes the partitions into possession; ``topics`` are those they lie in.
+        """Assigns the partitions; ``topics`` are their topics.
 
         Raises:
             GroupError: the group has members, or may not be described.
         """
         self._check_members()
-        own = self._settings.subscription.partitions
-        self._state = Membership(phase=Phase.STABLE, owned=dict.fromkeys(own, 0))
-        log.info("group %s: reads %d assigned partition(s), as no member", self._settings.group_id, len(own))
+        partitions = self._settings.subscription.partitions
+        self._state = Membership(phase=Phase.STABLE, owned=dict.fromkeys(partitions, 0))
+        log.info(
+            "group %s: reads %d assigned partition(s) without membership", self._settings.group_id, len(partitions)
+        )
         self._listener.partitions_assigned(
-            own, self._state, Deadline.after(self._settings.session_timeout, self._clock)
+            partitions, self._state, Deadline.after(self._settings.session_timeout, self._clock)
         )
 
     def _check_members(self) -> None:
-        found = self._offsets.describe(Deadline.after(self._settings.request_timeout, self._clock))
-        if isinstance(found, RequestFailed):
-            if found.action is ErrorAction.FATAL:
-                assert found.error is not None, "what is fatal has an error"
-                raise found.error
-            # That heals, as any trouble with the group does; if there are members, each commit will say so.
-            log.warning("group %s: whether it has members is not known: %s", self._settings.group_id, found.why)
-        elif found.members:
-            clients = ", ".join(f"{each.client_id} at {each.host}" for each in found.members[:10])
+        group = self._offsets.describe(Deadline.after(self._settings.request_timeout, self._clock))
+        if isinstance(group, RequestFailed):
+            if group.action is ErrorAction.FATAL:
+                assert group.error is not None, "a fatal failure has an error"
+                raise group.error
+            # The query continues, as after any error that may pass: if the group has members, each commit fails.
+            log.warning("group %s: could not check for members: %s", self._settings.group_id, group.reason)
+        elif group.members:
+            clients = ", ".join(f"{member.client_id} at {member.host}" for member in group.members[:10])
             raise GroupError(
-                f"The group '{self._settings.group_id}' has {len(found.members)} member(s): {clients}.",
+                f"The group '{self._settings.group_id}' has {len(group.members)} member(s): {clients}.",
                 f"{NO_MEMBERS}.",
                 errno=UNKNOWN_MEMBER_ID,
             )
 
     def snapshot(self) -> Membership:
-        """What is owned now: all of it."""
+        """All partitions are owned."""
         return self._state
 
-    def await_share(self, deadline: Deadline) -> bool:
-        """Nobody has to be waited for."""
+    def await_assignment(self, deadline: Deadline) -> bool:
+        """The assignment is known at once."""
         return True
 
     def plan(self, partitions: Partitions, uncommitted: Partitions, me: Membership) -> Partitions:
-        """The partitions that the next batch may read: all of them."""
+        """The next batch may read all partitions."""
         return partitions
 
-    def commit_refused(self, me: Membership, refused: RequestFailed) -> None:
-        """There is no membership to lose: a commit that is refused is tried again."""
+    def commit_rejected(self, me: Membership, failure: RequestFailed) -> None:
+        """Does nothing, because no membership can be lost: the commit is retried."""
 
-    def batch_done(self, uncommitted: Partitions) -> None:
-        """Nobody waits for a batch to end."""
+    def batch_completed(self, uncommitted: Partitions) -> None:
+        """Does nothing, because no revocation waits for a batch."""
 
     def close(self) -> None:
-        """Closes the connections. Repeating it does no harm."""
+        """Closes the connections. Further calls do nothing."""
         self._cluster.close()

@@ -1,7 +1,7 @@
-"""One member of a group: the thread that performs what the state machine asks for.
+"""A member of a group: the thread that performs the actions of the membership's state machine.
 
-The thread named ``group-member`` owns the membership connection. Everybody else reads snapshots and posts events; each
-public method says who may call it.
+The thread named ``group-member`` owns the membership's connections. Other threads read snapshots and post events; each
+public method says which thread may call it.
 """
 
 from __future__ import annotations
@@ -13,19 +13,24 @@ from contextlib import closing
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.group.actions import Action, Assigned, Join, Leave, Lost, Pause, Revoked, Sync
-from spark_group_source.group.classic.heartbeat_state import HeartbeatState
-from spark_group_source.group.classic.heartbeats import Heartbeats
-from spark_group_source.group.classic.leaving import LEAVE_TIMEOUT, leave
-from spark_group_source.group.classic.membership_requests import MembershipRequests
+from spark_group_source.group.classic.heartbeats import Heartbeats, HeartbeatState
+from spark_group_source.group.classic.membership_requests import LEAVE_TIMEOUT, MembershipRequests, leave
 from spark_group_source.group.classic.rebalance import Rebalance
 from spark_group_source.group.counters import Timings
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import (
+    Action,
+    Assigned,
+    AwaitBackoff,
     BatchCompleted,
     Close,
+    Join,
+    Leave,
+    Lost,
     RequestFailed,
+    Revoked,
     SubscriptionChanged,
+    Sync,
     Synced,
     Tick,
 )
@@ -34,30 +39,26 @@ from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.shared_membership import SharedMembership
 from spark_group_source.group.state import Membership, Phase
 from spark_group_source.offsets import Partitions
-from spark_group_source.wire.backoff import Backoff
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.waiting import sleep
 from spark_group_source.wire.wakeup import Interrupted, WakeupPipe
 
 log = logging.getLogger(__name__)
 
-STUCK = 1.0
-"""Seconds until a thread that a user's own code holds up is left behind, and its member leaves without it."""
+BLOCKED_AFTER = 1.0
+"""Seconds that :meth:`Member.close` waits for the thread to leave; then a user's own code blocks it, and the member
+leaves without its thread."""
 
-PROMPT_JOINS = 4
-"""Joins in a row without a heartbeat that the group took: a new member needs two, and a hand-over two more. Each
-further one waits, or a coordinator that contradicts itself would be asked thousands of times a second."""
-
-RESOLVING_PART = 0.5
-"""Part of a session that start positions may take on the member's thread, which does not heartbeat meanwhile: the first
-heartbeat after it still has half a session to arrive."""
+START_POSITIONS_PART = 0.5
+"""Part of the session timeout for finding start positions on the member's thread, which sends no heartbeat meanwhile.
+The other part is left for the next heartbeat."""
 
 
 class Member:
-    """Membership of one query. Made when the query starts, closed when it ends, never used again.
+    """Membership of one query. Created when the query starts, closed when it ends, never used again.
 
-    What both threads need is in :class:`SharedMembership`; ``_ending`` guards who closes the wakeup. Everything else
-    that changes is the thread's own.
+    :class:`SharedMembership` holds the state of both threads; ``_ending`` guards which thread frees the wakeup. Only
+    the member's thread changes the other attributes.
     """
 
     def __init__(
@@ -73,77 +74,74 @@ class Member:
         self._listener = listener
         self._clock = clock
         self._closing = WakeupPipe()
-        self._coordinator = MembershipRequests(cluster, settings, timings)
-        self._rounds = Rebalance(cluster, self._coordinator, settings, clock, self._closing)
-        self._shared = SharedMembership(settings, clock, cooperative=self._rounds.cooperative)
-        self._pulse = HeartbeatState(settings, clock)
-        self._session = Heartbeats(self._coordinator, self._shared, settings, clock, self._closing)
-        self._joins = Backoff(settings.retry_backoff, settings.retry_backoff_max)
-        self._paused = False
-        self._joining_because = ""
+        self._requests = MembershipRequests(cluster, settings, timings)
+        self._rebalance = Rebalance(cluster, self._requests, settings, clock, self._closing)
+        self._shared = SharedMembership(settings, clock, cooperative=self._rebalance.cooperative)
+        self._heartbeat_state = HeartbeatState(settings, clock)
+        self._heartbeats = Heartbeats(self._requests, self._shared, settings, clock, self._closing)
         self._closed = False
         self._leaving = threading.Event()
         self._ending = threading.Lock()
         self._ended = False
         self._left_behind = False
-        # A daemon: where the process is ended without close(), it must not wait for the group.
+        # A daemon: a process that ends without close() must not wait for the group.
         self._thread = threading.Thread(target=self._run, name="group-member", daemon=True)
 
     def start(self, topics: Collection[str]) -> None:
         """Begins to join, subscribed to ``topics``. Caller: the query, once."""
-        self._rounds.subscribe(topics)
+        self._rebalance.subscribe(topics)
         self._thread.start()
 
     def snapshot(self) -> Membership:
         """The membership as it is now. Caller: anybody.
 
         Raises:
-            GroupSourceError: the group refused this member for good.
+            GroupSourceError: the membership failed.
         """
         return self._shared.snapshot()
 
     @property
-    def silence(self) -> float:
-        """Seconds since the coordinator last answered a sync or a heartbeat. Caller: anybody."""
-        return self._pulse.silence
+    def time_since_heartbeat(self) -> float:
+        """Seconds since the last successful heartbeat or SyncGroup. Caller: anybody."""
+        return self._heartbeat_state.time_since_heartbeat
 
-    def await_share(self, deadline: Deadline) -> bool:
-        """Waits for the first share of the group, empty or not; whether it came. Caller: the query.
+    def await_assignment(self, deadline: Deadline) -> bool:
+        """Waits for the first assignment, empty or not; whether it is known. Caller: the query.
 
         Raises:
-            GroupSourceError: the group refused this member for good.
+            GroupSourceError: the membership failed.
         """
-        return self._shared.await_settled(deadline)
+        return self._shared.await_assignment(deadline)
 
     def plan(self, partitions: Partitions, uncommitted: Partitions, me: Membership) -> Partitions:
-        """Registers a batch that is to read ``partitions``; returns those it may, which are readable still.
+        """Registers a batch that will read ``partitions``; returns those that are still readable.
 
-        A partition that was lost and came back since the snapshot ``me`` is left out: its position is another one now.
-        Until :meth:`batch_done` a hand-over of these waits for the batch, and that of ``uncommitted`` ones for the
-        commit of what earlier batches read. Caller: the query.
+        Leaves out a partition that was lost and assigned again since the snapshot ``me``: its position may differ.
+        Until :meth:`batch_completed` a revocation of the returned partitions waits for the batch, and a revocation of
+        ``uncommitted`` ones for the commit of earlier batches. Caller: the query.
         """
         return self._shared.plan(partitions, uncommitted, me)
 
-    def commit_refused(self, me: Membership, refused: RequestFailed) -> None:
-        """The coordinator refused a commit of ``me``, since it is no member any more. Caller: both threads."""
-        self._shared.commit_refused(me, refused)
+    def commit_rejected(self, me: Membership, failure: RequestFailed) -> None:
+        """The coordinator rejected a commit of ``me``, because it is no member any more. Caller: both threads."""
+        self._shared.commit_rejected(me, failure)
 
-    def batch_done(self, uncommitted: Partitions) -> None:
-        """The batch is completed, and committed except of ``uncommitted`` partitions. Caller: the query."""
+    def batch_completed(self, uncommitted: Partitions) -> None:
+        """The batch is completed, and committed except for ``uncommitted`` partitions. Caller: the query."""
         self._shared.post(BatchCompleted(uncommitted))
 
     def close(self) -> None:
         """Leaves the group and ends the thread, within :data:`LEAVE_TIMEOUT`. Caller: the query, at its end.
 
-        A thread that a user's own code holds up ends when that returns, and does nothing more. Repeating it does no
-        harm.
+        If a user's own code blocks the thread, the thread ends when that code returns, and does nothing more. Further
+        calls do nothing.
         """
         self._shared.post(Close())
         if self._closed:
             return
         self._closed = True
         self._closing.set()
-        if self._thread.is_alive() and not self._leaving.wait(STUCK):
+        if self._thread.is_alive() and not self._leaving.wait(BLOCKED_AFTER):
             self._leave_without_thread()
         elif self._thread.is_alive():
             self._thread.join(LEAVE_TIMEOUT + 1.0)
@@ -159,16 +157,16 @@ class Member:
 
     def _run(self) -> None:
         try:
-            while self._turn():
+            while self._step():
                 pass
         except Interrupted:
             self._leave()
         except BaseException as error:  # a user's function may call sys.exit()
             log.exception("group %s: the member's thread failed", self._settings.group_id)
             unexpected = GroupSourceError(f"The membership in group '{self._settings.group_id}' failed: {error!r}.")
-            trouble = error if isinstance(error, GroupSourceError) else unexpected
-            self._shared.post(RequestFailed(ErrorAction.FATAL, repr(error), error=trouble))
-            self._leave()  # the group did not refuse it: its partitions must not wait for the session to end
+            failure = error if isinstance(error, GroupSourceError) else unexpected
+            self._shared.post(RequestFailed(ErrorAction.FATAL, repr(error), error=failure))
+            self._leave()  # the coordinator still has the member: its partitions must not wait for the session timeout
         finally:
             self._cluster.close()
             with self._ending:
@@ -176,14 +174,14 @@ class Member:
                 if self._left_behind:
                     self._closing.close()
 
-    def _turn(self) -> bool:
-        """Performs the next thing there is to do; whether there may be more."""
-        action, over = self._shared.next_action(self._session.next_heartbeat)
+    def _step(self) -> bool:
+        """Performs the next action, or sends a heartbeat if due; whether the membership continues."""
+        action, ended = self._shared.next_action(self._heartbeats.next_heartbeat)
         if action is not None:
             self._perform(action)
-        elif not over:
+        elif not ended:
             self._keep_alive()
-        return not over
+        return not ended
 
     def _perform(self, action: Action) -> None:
         match action:
@@ -191,108 +189,91 @@ class Member:
                 self._join()
             case Sync():
                 self._sync()
-            case Pause(rediscover):
-                self._pause(rediscover)
+            case AwaitBackoff(rediscover):
+                self._await_backoff(rediscover)
             case Leave():
                 self._leave()
             case Assigned(partitions):
-                self._listener.partitions_assigned(partitions, self._shared.now, self._resolving())
+                self._listener.partitions_assigned(partitions, self._shared.now, self._start_positions_deadline())
             case Revoked(partitions, late):
-                self._listener.revoked(partitions, late)
-            case Lost(partitions, why):
-                self._listener.lost(partitions, why)
+                self._listener.partitions_revoked(partitions, late)
+            case Lost(partitions, reason):
+                self._listener.partitions_lost(partitions, reason)
 
     def _join(self) -> None:
-        wait = self._joins.next()
-        if self._joins.failures > PROMPT_JOINS and not self._paused:
-            sleep(wait, self._within(wait))
-        self._paused = False
+        self._rebalance.await_join_backoff()
         me = self._shared.now
-        # The first join of a member only gets it an id, with which it joins at once.
-        level = logging.INFO if me.member_id and me.reason != self._joining_because else logging.DEBUG
-        log.log(level, "group %s: joining, because %s", self._settings.group_id, me.reason)
-        self._joining_because = me.reason
-        self._listener.joining()
-        answer = self._rounds.join(me, self._session.watch(me))
-        if isinstance(answer, RequestFailed):
-            self._refused(answer)
+        self._rebalance.log_join(me)
+        self._listener.join_started()
+        joined = self._rebalance.join(me, self._heartbeats.while_join_or_sync_waits(me))
+        if isinstance(joined, RequestFailed):
+            self._request_failed(joined)
         else:
-            self._shared.post(answer)
+            self._shared.post(joined)
 
     def _sync(self) -> None:
-        answer: Partitions | RequestFailed
-        shares = self._rounds.assign()
-        if isinstance(shares, RequestFailed):
-            answer = shares
+        assigned: Partitions | RequestFailed
+        assignments = self._rebalance.assign()
+        if isinstance(assignments, RequestFailed):
+            assigned = assignments
         else:
-            self._session.sent()
-            answer = self._rounds.sync(shares, self._session.watch(self._shared.now))
-        if isinstance(answer, RequestFailed):
-            self._refused(answer)
+            self._heartbeats.note_sync_sent()
+            while_waiting = self._heartbeats.while_join_or_sync_waits(self._shared.now)
+            assigned = self._rebalance.sync(assignments, while_waiting)
+        if isinstance(assigned, RequestFailed):
+            self._request_failed(assigned)
             return
-        self._pulse.well()
-        self._joining_because = ""
-        self._session.kept()
-        self._shared.post(Synced(answer, self._session.proven_until))
-        self._report()
-        self._listener.rebalanced()
-        while news := self._shared.next_news():  # at once, so that a share counts as settled with its positions
-            self._perform(news)
-        self._shared.settle()
+        self._heartbeat_state.record_success()
+        self._heartbeats.schedule_next()
+        self._shared.post(Synced(assigned, self._heartbeats.session_ends))
+        self._rebalance.log_generation(self._shared.now)
+        self._listener.rebalance_completed()
+        while notification := self._shared.next_notification():  # before note_assignment: the query needs the positions
+            self._perform(notification)
+        self._shared.note_assignment()
+
+    def _keep_alive(self) -> None:
+        """Sends a heartbeat if one is due; after its success, checks topics or retries start positions."""
+        self._shared.post(Tick())
+        me = self._shared.now
+        if me.phase not in (Phase.STABLE, Phase.REVOKING) or not self._heartbeats.try_acquire():
+            return
+        failure = self._heartbeats.send(me)
+        # While a revocation is pending, the group waits for this member: REBALANCE_IN_PROGRESS keeps the session alive.
+        if failure is not None and not (me.phase is Phase.REVOKING and failure.action is ErrorAction.REJOIN):
+            self._request_failed(failure)
+            return
+        self._heartbeat_state.record_success()
+        self._rebalance.reset_join_backoff()
+        if me.phase is Phase.STABLE:  # a revocation has a deadline, and this may take half a session
+            self._check_topics_or_notify(me)
+
+    def _check_topics_or_notify(self, me: Membership) -> None:
+        if not self._rebalance.topic_check_due():
+            self._listener.heartbeat_succeeded(me, self._start_positions_deadline())
+        elif reason := self._rebalance.reason_to_rejoin():
+            self._shared.post(SubscriptionChanged(reason))
+
+    def _request_failed(self, failure: RequestFailed) -> None:
+        self._heartbeat_state.log_failure(failure)
+        self._shared.post(failure)
+
+    def _await_backoff(self, rediscover: bool) -> None:
+        if rediscover:
+            self._requests.rediscover()
+        seconds = self._heartbeat_state.next_backoff()
+        sleep(seconds, self._within(seconds))
+        self._rebalance.skip_join_backoff()
+        self._heartbeats.schedule_now()
+
+    def _leave(self, requests: MembershipRequests | None = None) -> None:
+        if not self._leaving.is_set():
+            self._leaving.set()
+            leave(requests or self._requests, self._settings, self._shared.now.member_id, self._clock)
 
     def _within(self, seconds: float) -> Deadline:
         return Deadline.after(seconds, self._clock, self._closing)
 
-    def _resolving(self) -> Deadline:
-        """When the listener must have found start positions: heartbeats wait for it."""
-        return self._within(self._settings.session_timeout * RESOLVING_PART)
-
-    def _report(self) -> None:
-        owned = sorted(self._shared.now.readable)
-        log.info(
-            "group %s: generation %s owns %d partition(s)%s",
-            self._settings.group_id,
-            self._rounds,
-            len(owned),
-            ": " + ", ".join(map(str, owned[:20])) + (", ..." if len(owned) > 20 else "") if owned else "",
-        )
-
-    def _keep_alive(self) -> None:
-        """Heartbeats when it is time; as the leader, looks whether the topics are still as they were assigned."""
-        self._shared.post(Tick())
-        me = self._shared.now
-        if me.phase not in (Phase.STABLE, Phase.REVOKING) or not self._session.is_due():
-            return
-        self._session.kept()
-        refused = self._session.heartbeat(me)
-        # That the group rebalances is no news while it waits for this member, and the answer keeps the session alive.
-        awaited = me.phase is Phase.REVOKING and refused is not None and refused.action is ErrorAction.REJOIN
-        if refused is not None and not awaited:
-            self._refused(refused)
-            return
-        self._pulse.well()
-        self._joins.reset()
-        if me.phase is not Phase.STABLE:
-            return  # the hand-over has a deadline, and what follows may take half a session
-        if self._rounds.look_due():
-            if why := self._rounds.outdated():
-                self._shared.post(SubscriptionChanged(why))
-        else:
-            self._listener.heard(me, self._resolving())
-
-    def _refused(self, refused: RequestFailed) -> None:
-        self._pulse.refused(refused)
-        self._shared.post(refused)
-
-    def _pause(self, rediscover: bool) -> None:
-        if rediscover:
-            self._coordinator.rediscover()
-        seconds = self._pulse.pause()
-        sleep(seconds, self._within(seconds))
-        self._paused = True
-        self._session.retry()
-
-    def _leave(self, coordinator: MembershipRequests | None = None) -> None:
-        if not self._leaving.is_set():
-            self._leaving.set()
-            leave(coordinator or self._coordinator, self._settings, self._shared.now.member_id, self._clock)
+    def _start_positions_deadline(self) -> Deadline:
+        """The deadline of a listener that finds start positions: heartbeats wait for it."""
+        return self._within(self._settings.session_timeout * START_POSITIONS_PART)

@@ -1,4 +1,4 @@
-"""Who is told what happens to a membership."""
+"""The listener that a member notifies of its partitions."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from spark_group_source.offsets import Partitions
 
 
 class RebalanceListener(Protocol):
-    """Is told of partitions, on the member's thread, in the order in which it happens."""
+    """The member's thread calls these methods in the order of events."""
 
     def partitions_assigned(self, partitions: Partitions, me: Membership, deadline: Deadline) -> None:
-        """These are owned from now on. Heartbeats wait for this call: it must end by the deadline."""
+        """These are owned from now on. The call delays heartbeats: it must return by the deadline."""
 
-    def joining(self) -> None:
-        """This member asks to join."""
+    def join_started(self) -> None:
+        """This member sends JoinGroup."""
 
-    def rebalanced(self) -> None:
-        """This member is in a new generation, and knows its share of it."""
+    def rebalance_completed(self) -> None:
+        """This member is in a new generation, and knows its assignment."""
 
-    def heard(self, me: Membership, deadline: Deadline) -> None:
-        """The group has answered a heartbeat, and nothing is to be given up. The deadline is as in :meth:`gained`."""
+    def heartbeat_succeeded(self, me: Membership, deadline: Deadline) -> None:
+        """A heartbeat succeeded, and no revocation is pending. Deadline as in :meth:`partitions_assigned`."""
 
-    def revoked(self, partitions: Partitions, late: Partitions) -> None:
-        """These are given up in order; the batch that read ``late`` ones did not end in time."""
+    def partitions_revoked(self, partitions: Partitions, late: Partitions) -> None:
+        """These are revoked; the batch that reads ``late`` ones did not end in time."""
 
-    def lost(self, partitions: Partitions, why: str) -> None:
-        """These were taken away: nothing of them may be committed."""
+    def partitions_lost(self, partitions: Partitions, reason: str) -> None:
+        """These are lost: none of their offsets may be committed."""

@@ -1,4 +1,4 @@
-"""What a member needs to know about itself and its group."""
+"""The settings of one member."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from spark_group_source.group.subscription import Subscription
 class GroupSettings:
     """Settings of one member. Times are in seconds.
 
-    ``rebalance_timeout`` is how long the broker waits for members to give partitions up (``max.poll.interval.ms``).
+    ``rebalance_timeout`` is how long the broker waits for members to rejoin (``max.poll.interval.ms``).
     ``static_leaves``: whether a static member leaves when its query stops, so that its partitions move at once.
-    ``rack`` is what a leader is told that assigns partitions by where their replicas are.
+    ``rack`` is this member's rack, for a leader that assigns partitions to members near their replicas.
     """
 
     group_id: str
@@ -33,18 +33,17 @@ class GroupSettings:
 
     @property
     def heartbeat_timeout(self) -> float:
-        """How long one heartbeat waits for its answer: a third of a session leaves time for another one."""
+        """How long one heartbeat waits for its response: a third of a session leaves time for another heartbeat."""
         return min(self.request_timeout, self.session_timeout / 3)
 
     @property
     def revocation_timeout(self) -> float:
-        """How long a running batch may hold up a hand-over: the broker must still see this member join in time.
+        """How long a revocation may wait for the running batch, so that this member still rejoins in time.
 
-        The broker's time runs from when the rebalance begins, this member's from when a heartbeat tells it. Between the
-        two lie a heartbeat interval, or the half session that start positions may take, and the wait for an answer:
-        less than a session, or the session would have ended. When the drain ends, one more heartbeat may be under way.
-        That much is taken off: with the defaults 300 s - (45 s + 15 s) = 240 s. Where that would leave less than half
-        of the rebalance timeout it is half, since a batch needs some time.
+        The broker's rebalance timeout starts with the rebalance, this one when a heartbeat reports it. The difference
+        is below a session timeout, or the session would have ended. When the wait ends, a heartbeat may be pending.
+        Both are subtracted: with the defaults 300 s - (45 s + 15 s) = 240 s. A batch needs some time: the result is at
+        least half of the rebalance timeout.
         """
         return max(
             self.rebalance_timeout - self.session_timeout - self.heartbeat_timeout,

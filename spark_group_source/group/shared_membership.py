@@ -1,4 +1,4 @@
-"""A membership, and what is to be done about it: what the member's thread and the query's thread share."""
+"""The membership and its pending actions, shared by the member's thread and the query's thread."""
 
 from __future__ import annotations
 
@@ -7,19 +7,34 @@ from collections import deque
 from dataclasses import replace
 
 from spark_group_source.clock import Clock, Deadline
-from spark_group_source.group.actions import Action, Assigned, Join, Leave, Lost, Pause, Revoked, Sync
 from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.events import BatchPlanned, Event, RequestFailed, SessionExtended, Synced, Tick
+from spark_group_source.group.events import (
+    Action,
+    Assigned,
+    AwaitBackoff,
+    BatchPlanned,
+    Event,
+    HeartbeatSucceeded,
+    Join,
+    Leave,
+    Lost,
+    Notification,
+    RequestFailed,
+    Revoked,
+    Sync,
+    Synced,
+    Tick,
+)
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership, Phase, step
 from spark_group_source.offsets import Partitions
 
 
 class SharedMembership:
-    """Takes events from both threads, and keeps the actions for the member's.
+    """Takes events from both threads, and queues actions for the member's thread.
 
-    The condition ``_changed`` guards everything here: the state, the actions, and whether the first assignment has come
-    with its start positions. No method waits for anything but that condition.
+    The condition ``_changed`` guards every attribute: the state, the actions, and ``_has_assignment``, whether the
+    first assignment and its start positions are known. No method waits for anything but that condition.
     """
 
     def __init__(self, settings: GroupSettings, clock: Clock, *, cooperative: bool) -> None:
@@ -27,21 +42,21 @@ class SharedMembership:
         self._clock = clock
         self._changed = threading.Condition()
         self._state = Membership(cooperative=cooperative)
-        self._todo: deque[Action] = deque([Join()])
-        self._settled = False
+        self._actions: deque[Action] = deque([Join()])
+        self._has_assignment = False
 
     @property
     def now(self) -> Membership:
-        """The membership as it was last left. Caller: the member's thread."""
+        """The membership after the last event. Caller: the member's thread."""
         return self._state
 
     def snapshot(self) -> Membership:
         """The membership as it is now. Caller: anybody.
 
-        Its session is looked at here too: the member's thread may be held up by a user's own code.
+        Checks the session timeout too, because a user's own code may block the member's thread.
 
         Raises:
-            GroupSourceError: the group refused this member for good.
+            GroupSourceError: the membership failed.
         """
         with self._changed:
             self._apply(Tick())
@@ -49,26 +64,26 @@ class SharedMembership:
                 raise self._state.error
             return self._state
 
-    def await_settled(self, deadline: Deadline) -> bool:
-        """Waits for the first assignment and its start positions; whether they came. Caller: the query.
+    def await_assignment(self, deadline: Deadline) -> bool:
+        """Waits for the first assignment and its start positions; whether they are known. Caller: the query.
 
         Raises:
-            GroupSourceError: the group refused this member for good.
+            GroupSourceError: the membership failed.
         """
         with self._changed:
-            while not self._settled and self._state.error is None and not deadline.expired():
+            while not self._has_assignment and self._state.error is None and not deadline.expired():
                 self._changed.wait(deadline.remaining())
         self.snapshot()
-        return self._settled
+        return self._has_assignment
 
-    def settle(self) -> None:
+    def note_assignment(self) -> None:
         """The first assignment has its start positions. Caller: the member's thread."""
         with self._changed:
-            self._settled = True
+            self._has_assignment = True
             self._changed.notify_all()
 
     def plan(self, partitions: Partitions, uncommitted: Partitions, me: Membership) -> Partitions:
-        """Registers a batch that is to read ``partitions``; returns those it may, which are readable still.
+        """Registers a batch that will read ``partitions``; returns those that are still readable.
 
         Caller: the query.
         """
@@ -79,43 +94,43 @@ class SharedMembership:
             self._apply(BatchPlanned(allowed | uncommitted))
             return allowed
 
-    def commit_refused(self, me: Membership, refused: RequestFailed) -> None:
-        """The coordinator refused a commit of ``me`` as it does with those that are no members any more.
+    def commit_rejected(self, me: Membership, failure: RequestFailed) -> None:
+        """The coordinator rejected a commit of ``me``, because it does not know that member or generation any more.
 
-        If that is still this member's generation, everything owned is lost. While a join is under way the generation
-        may be over because all have joined: its answer decides. Caller: both threads.
+        If the membership still has that generation, everything owned is lost. While a join is pending, the generation
+        may have ended because all members joined: the response to the join decides. Caller: both threads.
         """
         with self._changed:
             now = self._state
-            settled = now.phase in (Phase.STABLE, Phase.REVOKING) or refused.action is ErrorAction.RESET_MEMBER_ID
-            if settled and (now.member_id, now.generation) == (me.member_id, me.generation) and now.owned:
-                # With the id it has: if that is unknown, the join is told so.
-                self._apply(replace(refused, action=ErrorAction.RESET_GENERATION))
+            decided = now.phase in (Phase.STABLE, Phase.REVOKING) or failure.action is ErrorAction.RESET_MEMBER_ID
+            if decided and (now.member_id, now.generation) == (me.member_id, me.generation) and now.owned:
+                # Keeps the member id: if the coordinator does not know it, the join fails with that error.
+                self._apply(replace(failure, action=ErrorAction.RESET_GENERATION))
 
     def post(self, event: Event) -> None:
-        """Takes what happened. Caller: anybody."""
+        """Applies an event. Caller: anybody."""
         with self._changed:
             self._apply(event)
 
     def next_action(self, next_heartbeat: float) -> tuple[Action | None, bool]:
-        """The next thing to do, after waiting for one until it is time for something else; and whether all is over.
+        """Waits for an action until a heartbeat or timeout is due; returns it, and whether the membership has ended.
 
         Caller: the member's thread.
         """
         with self._changed:
-            over = self._state.phase in (Phase.LEFT, Phase.FAILED)
-            if not self._todo and not over:
+            ended = self._state.phase in (Phase.LEFT, Phase.FAILED)
+            if not self._actions and not ended:
                 self._changed.wait(self._idle_time(next_heartbeat))
-            action = self._todo.popleft() if self._todo else None
-            return action, over and action is None
+            action = self._actions.popleft() if self._actions else None
+            return action, ended and action is None
 
-    def next_news(self) -> Assigned | Revoked | Lost | None:
-        """The next thing to tell the listener, if that is what comes next. Caller: the member's thread."""
+    def next_notification(self) -> Notification | None:
+        """Takes the next action if it notifies the listener. Caller: the member's thread."""
         with self._changed:
-            first = self._todo[0] if self._todo else None
+            first = self._actions[0] if self._actions else None
             if not isinstance(first, Assigned | Revoked | Lost):
                 return None
-            self._todo.popleft()
+            self._actions.popleft()
             return first
 
     def _idle_time(self, next_heartbeat: float) -> float:
@@ -127,11 +142,11 @@ class SharedMembership:
         return max(0.0, until - self._clock())
 
     def _apply(self, event: Event) -> None:
-        """Takes one event; the caller holds the lock."""
-        # What the coordinator has just confirmed goes before the look at the clock.
-        steps = (event, Tick()) if isinstance(event, SessionExtended | Synced) else (Tick(), event)
-        for each in steps:
-            self._step(each)
+        """Applies one event; the caller holds the lock."""
+        # A success extends the session before the clock is checked.
+        events = (event, Tick()) if isinstance(event, HeartbeatSucceeded | Synced) else (Tick(), event)
+        for next_event in events:
+            self._step(next_event)
 
     def _step(self, event: Event) -> None:
         before = self._state
@@ -139,8 +154,10 @@ class SharedMembership:
         if self._state is before and not actions:
             return
         if self._state.phase is Phase.FAILED or any(isinstance(action, Join | Sync | Leave) for action in actions):
-            # What was to be sent in the phase that is over has no meaning in the next one. After a failure a join
-            # would leave a member behind that no process represents.
-            self._todo = deque(each for each in self._todo if not isinstance(each, Join | Sync | Pause))
-        self._todo.extend(actions)
+            # A request of the previous phase is obsolete in the next one. After a failure, a join would create a member
+            # that no process represents.
+            self._actions = deque(
+                action for action in self._actions if not isinstance(action, Join | Sync | AwaitBackoff)
+            )
+        self._actions.extend(actions)
         self._changed.notify_all()

@@ -1,17 +1,17 @@
 """The membership of one query in its group, as a pure state machine.
 
-      ┌───────────── refused, lost ◀──────────────┐
+      ┌───────── lost, join or sync failed ◀──────┐
       ▼                                           │
     JOINING ──Joined──▶ SYNCING ──Synced──▶ STABLE ──▶ REVOKING
-      ▲                    │                  │           │     partitions to give up are read by a running
-      ├──── refused ───────┘                  │           │     batch: heartbeats go on until it is done
-      └──── asked to rejoin, nothing to wait for ◀────────┘
+      ▲                    │                  │           │     a running batch reads partitions to revoke:
+      ├──── sync failed ───┘                  │           │     heartbeats continue until it is committed
+      └──── rebalance, no batch to wait for ◀─┴───────────┘
 
-    from everywhere: LEFT when the query ends, FAILED when the group refuses for good, JOINING with nothing owned when
-    the session is over: the coordinator has not answered for as long as it keeps a silent member
+    From every phase: LEFT when the query ends, FAILED after a fatal error, JOINING with nothing owned when the session
+    times out: no heartbeat has succeeded for a session timeout, so the coordinator may have removed this member
 
-:func:`step` takes what happened and says what the state is now and what to do about it. It knows no thread, socket
-or clock; :mod:`spark_group_source.group.member` performs the actions and reports what came of them.
+:func:`step` takes an event and returns the new state and the actions to perform. It uses no thread, socket or clock;
+:mod:`spark_group_source.group.member` performs the actions and reports their results.
 """
 
 from __future__ import annotations
@@ -22,17 +22,24 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.group.actions import Action, Assigned, Join, Leave, Lost, Pause, Revoked, Sync
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import (
+    Action,
+    Assigned,
+    AwaitBackoff,
     BatchCompleted,
     BatchPlanned,
     Close,
     Event,
+    HeartbeatSucceeded,
+    Join,
     Joined,
+    Leave,
+    Lost,
     RequestFailed,
-    SessionExtended,
+    Revoked,
     SubscriptionChanged,
+    Sync,
     Synced,
     Tick,
 )
@@ -40,7 +47,7 @@ from spark_group_source.offsets import Partitions, TopicPartition
 
 NONE: Partitions = frozenset()
 
-SESSION_OVER = "the coordinator has not answered a heartbeat for a whole session"
+SESSION_TIMED_OUT = "the session timed out without a heartbeat response"
 
 
 class Phase(Enum):
@@ -56,12 +63,12 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """One query's membership. ``owned`` maps each partition to the generation since when it is owned unbroken.
+    """One query's membership. ``owned`` maps each partition to the generation that assigned it, if owned ever since.
 
-    ``revoking`` are owned partitions that must be given up: no new batch may read them. ``in_flight`` are those with
-    work that is not committed: read by the batch that Spark works on, or by one whose commit failed. ``revoke_by`` is
-    when a drain ends, in the clock's seconds. ``session_ends`` is when the coordinator may have given everything owned
-    to others, since it has not confirmed this member for a whole session; it means nothing while nothing is owned.
+    ``revoking`` are owned partitions with a pending revocation: no new batch may read them. ``in_flight`` are
+    partitions with uncommitted work, of Spark's running batch or of one whose commit failed. ``revoke_by`` is when a
+    pending revocation stops waiting for the batch, in seconds of the clock. ``session_ends`` is when the coordinator
+    may have assigned the partitions to other members, because no heartbeat succeeded; unused while nothing is owned.
     """
 
     cooperative: bool = True
@@ -78,7 +85,7 @@ class Membership:
 
     @property
     def readable(self) -> Mapping[TopicPartition, int]:
-        """Partitions that the next batch may read, with the generation since when they are owned."""
+        """Partitions that the next batch may read, with the generation that assigned them."""
         return {tp: since for tp, since in self.owned.items() if tp not in self.revoking}
 
 
@@ -86,129 +93,114 @@ Step = tuple[Membership, list[Action]]
 
 
 def step(now: Membership, event: Event, time: float, revocation_timeout: float) -> Step:
-    """What the membership is after ``event``, and what is to be done.
+    """Returns the membership after ``event``, and the actions to perform.
 
     Args:
-        now: the membership so far.
+        now: the membership before the event.
         event: what happened.
         time: seconds on the caller's monotonic clock.
-        revocation_timeout: seconds a running batch may hold up the hand-over of its partitions.
+        revocation_timeout: how many seconds a revocation may wait for the batch that reads the partitions.
     """
     if now.phase in (Phase.LEFT, Phase.FAILED):
         return now, []
     match event:
-        case SessionExtended(generation, session_ends):
-            # What an earlier generation was told proves nothing about this one.
+        case HeartbeatSucceeded(generation, session_ends):
+            # A heartbeat of an earlier generation does not prove this one.
             return replace(now, session_ends=session_ends) if generation == now.generation else now, []
         case BatchPlanned(partitions):
             return replace(now, in_flight=partitions), []
         case BatchCompleted(uncommitted):
-            return _drained(replace(now, in_flight=uncommitted), time)
+            return _finish_revocation(replace(now, in_flight=uncommitted), time)
         case Tick() if now.owned and time >= now.session_ends:
-            return _lost(now, SESSION_OVER)
+            return _lose(now, SESSION_TIMED_OUT)
         case Tick():
-            return _drained(now, time)
+            return _finish_revocation(now, time)
         case Joined(member_id, generation):
             joined = replace(now, phase=Phase.SYNCING, member_id=member_id, generation=generation)
             return joined, [Sync()]
         case Synced():
             return _synced(now, event, time + revocation_timeout)
-        case SubscriptionChanged(why):
-            return _rejoin(now, why, time + revocation_timeout) if now.phase is Phase.STABLE else (now, [])
+        case SubscriptionChanged(reason):
+            return _rejoin(now, reason, time + revocation_timeout) if now.phase is Phase.STABLE else (now, [])
         case RequestFailed():
-            return _refused(now, event, time + revocation_timeout)
+            return _request_failed(now, event, time + revocation_timeout)
         case Close():
-            # A batch in flight may never be confirmed: waiting for it would hold up everybody else.
-            gone: list[Action] = [Revoked(frozenset(now.owned))] if now.owned else []
-            return replace(now, phase=Phase.LEFT, owned={}, revoking=NONE), [*gone, Leave()]
-    raise AssertionError(f"no such event: {event!r}")
+            # Spark may never confirm the batch in flight: waiting for it would delay the other members.
+            notifications: list[Action] = [Revoked(frozenset(now.owned))] if now.owned else []
+            return replace(now, phase=Phase.LEFT, owned={}, revoking=NONE), [*notifications, Leave()]
+    raise AssertionError(f"unknown event: {event!r}")
 
 
 def _synced(now: Membership, synced: Synced, revoke_by: float) -> Step:
     if now.phase is not Phase.SYNCING:
-        return now, []  # the session ended while the coordinator was waited for: a join is under way
+        return now, []  # the session timed out while the sync was pending: a join follows
     assigned = synced.assigned
-    gained = assigned - now.owned.keys()
-    owned = {**now.owned, **dict.fromkeys(gained, now.generation)}
-    gone = frozenset(owned) - assigned
+    added = assigned - now.owned.keys()
+    owned = {**now.owned, **dict.fromkeys(added, now.generation)}
+    to_revoke = frozenset(owned) - assigned
     stable = replace(now, phase=Phase.STABLE, owned=owned, revoking=NONE, session_ends=synced.session_ends)
-    news: list[Action] = [Assigned(gained)] if gained else []
-    if not gone:
-        return stable, news
-    after, actions = _give_up(stable, gone, "partitions were given up", revoke_by)
-    return after, news + actions
+    notifications: list[Action] = [Assigned(added)] if added else []
+    if not to_revoke:
+        return stable, notifications
+    after, actions = _revoke(stable, to_revoke, "partitions were revoked", revoke_by)
+    return after, notifications + actions
 
 
-def _rejoin(now: Membership, why: str, revoke_by: float) -> Step:
+def _rejoin(now: Membership, reason: str, revoke_by: float) -> Step:
     if now.cooperative:
-        return replace(now, phase=Phase.JOINING, reason=why), [Join()]
-    # An eager assignor hands out everything anew: all that is owned is given up before the join.
-    return _give_up(now, frozenset(now.owned), why, revoke_by)
+        return replace(now, phase=Phase.JOINING, reason=reason), [Join()]
+    # An eager assignor assigns every partition again: the member revokes all of its partitions before the join.
+    return _revoke(now, frozenset(now.owned), reason, revoke_by)
 
 
-def _give_up(now: Membership, gone: Partitions, why: str, revoke_by: float) -> Step:
-    """Gives partitions up and joins again; first waits for the batch that reads them, if there is one."""
-    draining = replace(now, phase=Phase.REVOKING, revoking=gone, revoke_by=revoke_by, reason=why)
-    if gone & now.in_flight:
-        return draining, []
-    return _handed_over(draining, late=NONE)
+def _revoke(now: Membership, partitions: Partitions, reason: str, revoke_by: float) -> Step:
+    """Revokes partitions and joins again; first waits for the batch that reads them, if it is running."""
+    return _finish_revocation(
+        replace(now, phase=Phase.REVOKING, revoking=partitions, revoke_by=revoke_by, reason=reason), -math.inf
+    )
 
 
-def _drained(now: Membership, time: float) -> Step:
-    if now.phase is not Phase.REVOKING:
+def _finish_revocation(now: Membership, time: float) -> Step:
+    """Ends a pending revocation once the batch is committed or ``revoke_by`` has passed, and joins again."""
+    late = now.revoking & now.in_flight
+    if now.phase is not Phase.REVOKING or (late and time < now.revoke_by):
         return now, []
-    if not now.revoking & now.in_flight:
-        return _handed_over(now, late=NONE)
-    if time >= now.revoke_by:
-        return _handed_over(now, late=now.revoking & now.in_flight)
-    return now, []
-
-
-def _handed_over(now: Membership, late: Partitions) -> Step:
     owned = {tp: since for tp, since in now.owned.items() if tp not in now.revoking}
-    after = replace(now, phase=Phase.JOINING, owned=owned, revoking=NONE)
-    news: list[Action] = [Revoked(now.revoking, late)] if now.revoking else []
-    return after, [*news, Join()]
+    notifications: list[Action] = [Revoked(now.revoking, late)] if now.revoking else []
+    return replace(now, phase=Phase.JOINING, owned=owned, revoking=NONE), [*notifications, Join()]
 
 
-def _refused(now: Membership, refused: RequestFailed, revoke_by: float) -> Step:
-    match refused.action:
+def _request_failed(now: Membership, failure: RequestFailed, revoke_by: float) -> Step:
+    match failure.action:
         case ErrorAction.MEMBER_ID_REQUIRED:
-            return replace(now, phase=Phase.JOINING, member_id=refused.member_id), [Join()]
+            return replace(now, phase=Phase.JOINING, member_id=failure.member_id), [Join()]
         case ErrorAction.REJOIN if now.phase is Phase.STABLE:
-            return _rejoin(now, refused.why, revoke_by)
+            return _rejoin(now, failure.reason, revoke_by)
         case ErrorAction.REJOIN if now.phase is Phase.REVOKING:
-            # The group waits for the drain; the heartbeat that told so kept the session alive.
+            # The group waits for this revocation; the heartbeat that returned this error kept the session alive.
             return now, []
         case ErrorAction.REJOIN:
-            return replace(now, phase=Phase.JOINING, reason=refused.why), [Join()]
-        case ErrorAction.RESET_GENERATION | ErrorAction.RESET_MEMBER_ID:
-            return _lost(now, refused.why, "" if refused.action is ErrorAction.RESET_MEMBER_ID else now.member_id)
+            return replace(now, phase=Phase.JOINING, reason=failure.reason), [Join()]
+        case ErrorAction.RESET_GENERATION:
+            return _lose(now, failure.reason)
+        case ErrorAction.RESET_MEMBER_ID:
+            return _lose(replace(now, member_id=""), failure.reason)
         case ErrorAction.FATAL:
-            failed = replace(now, phase=Phase.FAILED, owned={}, revoking=NONE, error=refused.error)
-            gone = frozenset(now.owned)
-            return failed, [Lost(gone, refused.why)] if gone else []
+            failed = replace(now, phase=Phase.FAILED, owned={}, revoking=NONE, error=failure.error)
+            return failed, [Lost(frozenset(now.owned), failure.reason)] if now.owned else []
         case _:
-            return _pause(now, rediscover=refused.action is not ErrorAction.RETRY)
+            return _retry(now, rediscover=failure.action is not ErrorAction.RETRY)
 
 
-def _lost(now: Membership, why: str, member_id: str | None = None) -> Step:
-    after = replace(
-        now,
-        phase=Phase.JOINING,
-        member_id=now.member_id if member_id is None else member_id,
-        generation=-1,
-        owned={},
-        revoking=NONE,
-        reason=why,
-    )
-    news: list[Action] = [Lost(frozenset(now.owned), why)] if now.owned else []
-    return after, [*news, Join()]
+def _lose(now: Membership, reason: str) -> Step:
+    after = replace(now, phase=Phase.JOINING, generation=-1, owned={}, revoking=NONE, reason=reason)
+    notifications: list[Action] = [Lost(frozenset(now.owned), reason)] if now.owned else []
+    return after, [*notifications, Join()]
 
 
-def _pause(now: Membership, rediscover: bool) -> Step:
-    pause: list[Action] = [Pause(rediscover)]
+def _retry(now: Membership, rediscover: bool) -> Step:
+    backoff: list[Action] = [AwaitBackoff(rediscover)]
     if now.phase in (Phase.JOINING, Phase.SYNCING):
-        # A join or sync that was not answered is made anew: the answer may have been lost with the connection.
-        return replace(now, phase=Phase.JOINING), [*pause, Join()]
-    return now, pause
+        # A sync without a response is a new join: the response may have been lost with the connection.
+        return replace(now, phase=Phase.JOINING), [*backoff, Join()]
+    return now, backoff

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, OptionError
 from spark_group_source.fetch.positions import list_offsets
-from spark_group_source.group.coordinator_client import Answer, until_answered
+from spark_group_source.group.coordinator_client import Result, retry_until_response
 from spark_group_source.group.description import GroupDescription
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import GroupOffsets
@@ -101,8 +101,8 @@ PAUSE = 0.1
 """Seconds until a coordinator that has just moved, or still loads the group, is asked again."""
 
 
-def _had(ask: Callable[[], Answer | RequestFailed], deadline: Deadline) -> Answer:
-    answer = until_answered(ask, deadline, PAUSE)
+def _had(ask: Callable[[], Result | RequestFailed], deadline: Deadline) -> Result:
+    answer = retry_until_response(ask, deadline, PAUSE)
     if isinstance(answer, RequestFailed):
-        raise BrokerUnavailable(f"The group's coordinator cannot be asked: {answer.why.rstrip('.')}.")
+        raise BrokerUnavailable(f"The group's coordinator cannot be asked: {answer.reason.rstrip('.')}.")
     return answer

@@ -64,37 +64,37 @@ class AssignedPartitions:
         self.ledger.partitions_assigned(partitions)
         self.resolve(partitions, me, self._member_side, deadline)
 
-    def heard(self, me: Membership, deadline: Deadline | None = None) -> None:
+    def heartbeat_succeeded(self, me: Membership, deadline: Deadline | None = None) -> None:
         """Tries again what failed when partitions were gained: the query may be busy. Caller: the member's thread."""
         if self.ledger.unresolved(me) or self.ledger.unstarted(me):
             self.mend(me, self._member_side, deadline)
 
-    def joining(self) -> None:
+    def join_started(self) -> None:
         """This member asks to join. Caller: the member's thread."""
         self.counters.joins += 1
 
-    def rebalanced(self) -> None:
+    def rebalance_completed(self) -> None:
         """This member is in a new generation. Caller: the member's thread."""
         self.counters.rebalances += 1
         self.rebalanced_at = self._clock()
 
-    def revoked(self, partitions: Partitions, late: Partitions) -> None:
+    def partitions_revoked(self, partitions: Partitions, late: Partitions) -> None:
         """Forgets partitions given up. Caller: the member's thread."""
-        log.info("group %s: gave up %s", self._group_id, names(partitions))
+        log.info("group %s: revoked %s", self._group_id, names(partitions))
         self.counters.revoked += len(partitions)
         self.counters.revoked_late += len(late)
         if late:
             log.warning(
-                "group %s: the batch that reads %s did not end within the hand-over time; its next owner repeats it."
-                " Raise kafka.max.poll.interval.ms or make batches smaller with maxOffsetsPerTrigger.",
+                "group %s: the batch that reads %s did not end within the revocation timeout; the next owner repeats"
+                " it. Raise kafka.max.poll.interval.ms or make batches smaller with maxOffsetsPerTrigger.",
                 self._group_id,
                 names(late),
             )
         self.ledger.dropped(partitions)
 
-    def lost(self, partitions: Partitions, why: str) -> None:
+    def partitions_lost(self, partitions: Partitions, reason: str) -> None:
         """Forgets partitions that were taken away. Caller: the member's thread."""
-        log.warning("group %s: lost %s: %s", self._group_id, names(partitions), why)
+        log.warning("group %s: lost %s: %s", self._group_id, names(partitions), reason)
         self.counters.lost += len(partitions)
         self.ledger.dropped(partitions)
 

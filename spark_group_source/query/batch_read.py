@@ -14,7 +14,7 @@ from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DataLoss, DeadlineExceeded, OptionError
 from spark_group_source.fetch.epochs import UNDEFINED, epoch_ends
 from spark_group_source.fetch.positions import list_offsets
-from spark_group_source.group.coordinator_client import until_answered
+from spark_group_source.group.coordinator_client import retry_until_response
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.listing import names, some
@@ -133,10 +133,10 @@ class _Plan:
         """What the group has committed; trouble that may heal is waited for."""
         offsets = GroupOffsets(self._cluster, group_settings(self._options))
         pause = self._cluster.options.retry_backoff_max
-        found = until_answered(lambda: offsets.committed(partitions, self._deadline), self._deadline, pause)
+        found = retry_until_response(lambda: offsets.committed(partitions, self._deadline), self._deadline, pause)
         if isinstance(found, RequestFailed):
             raise DeadlineExceeded(
-                f"The committed offsets of group '{self._options.group_id}' cannot be read: {found.why}."
+                f"The committed offsets of group '{self._options.group_id}' cannot be read: {found.reason}."
             )
         epochs = {tp: each.epoch for tp, each in found.items() if each.epoch != UNKNOWN_EPOCH}
         return self._before_replaced({tp: each.offset for tp, each in found.items()}, epochs)

@@ -120,7 +120,7 @@ class Driver:
 
     def await_share(self) -> None:
         """Waits until the group has given this query its share, as long as a dead member may hold it up."""
-        if not self._member.await_share(Deadline.after(self._settings.session_timeout, self._clock)):
+        if not self._member.await_assignment(Deadline.after(self._settings.session_timeout, self._clock)):
             log.warning(
                 "group %s: no share after %.0f s; the query goes on and reads when it comes",
                 self._settings.group_id,
@@ -147,7 +147,7 @@ class Driver:
             return self._planned
         self._complete(start)
         me = self._member.snapshot()
-        self._report.membership(me, self._member.silence, self._share.rebalanced_at)
+        self._report.membership(me, self._member.time_since_heartbeat, self._share.rebalanced_at)
         self._mend(me)
         if self._target is None:
             return self._plan(start, limit, me)
@@ -183,10 +183,10 @@ class Driver:
         self._planned = self._planned_from = None
         self._ends.expire()
         self._share.committer.commit(self._member.snapshot(), self._own)
-        self._member.batch_done(self._ledger.uncommitted())
+        self._member.batch_completed(self._ledger.uncommitted())
 
     def _no_member(self, me: Membership, refused: RequestFailed) -> None:
-        self._member.commit_refused(me, refused)
+        self._member.commit_rejected(me, refused)
 
     def _mend(self, me: Membership) -> None:
         """Tries again what failed: commits, and start positions of newly owned partitions. Renews assigned ones'."""
@@ -194,7 +194,7 @@ class Driver:
         self._share.mend(me, self._own)
         if self._planned is None and me.in_flight - self._ledger.uncommitted():
             # Committed by now, perhaps on the member's thread: a hand-over may be waiting for just this.
-            self._member.batch_done(self._ledger.uncommitted())
+            self._member.batch_completed(self._ledger.uncommitted())
 
     def _renew(self) -> bool:
         """Has the offsets of assigned partitions committed once more where it is time to; whether it is."""

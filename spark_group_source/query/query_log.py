@@ -50,7 +50,7 @@ class Report:
         log.info("group %s: the query has ended: %s%s", self._settings.group_id, self._counters, self._answers())
 
     def _answers(self) -> str:
-        told = self._timings.told()
+        told = self._timings.take_report()
         return told and f"; since the last such line the group's coordinator has answered {told}"
 
     def pace(self, took: float) -> None:

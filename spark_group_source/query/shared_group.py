@@ -37,7 +37,7 @@ def warn_if_shared(offsets: GroupOffsets, group_id: str, client_id: str, applica
         log.debug("group %s: its members are not known: %s", group_id, error)
         return
     if isinstance(found, RequestFailed):
-        log.debug("group %s: its members are not known: %s", group_id, found.why)
+        log.debug("group %s: its members are not known: %s", group_id, found.reason)
     elif same := others(found.members, client_id, application_id):
         log.warning(
             "group %s: this application is in it %d times, also as %s. Each of these reads only a part of the topics."

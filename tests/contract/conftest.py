@@ -180,7 +180,7 @@ class Bench:
 
         def done() -> bool:
             answer = self._operator.commit(Membership(), wanted, metadata, Deadline.after(PATIENCE))
-            return answer.refused is None and not answer.errors
+            return answer.failure is None and not answer.errors
 
         eventually(done, "the operator's commit")
 

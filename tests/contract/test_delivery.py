@@ -202,7 +202,7 @@ def test_a_batch_past_the_hand_over_time_is_given_up_uncommitted_and_said_so(
     with caplog.at_level(logging.WARNING):
         second.start()
         moved = eventually(lambda: len(second.owns()) == 2 and second.owns(), "half to move although the batch runs")
-    assert "did not end within the hand-over time" in caplog.text
+    assert "did not end within the revocation timeout" in caplog.text
     assert "maxOffsetsPerTrigger" in caplog.text
     assert first.driver._share.counters.revoked_late == 2
     first.finish()

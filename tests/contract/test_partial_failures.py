@@ -43,7 +43,7 @@ def test_a_static_member_closes_without_a_warning(
 ) -> None:
     query = on_fake.start(kafka_group_instance_id="one")
     closing = threading.Event()
-    monkeypatch.setattr(query.driver._share, "revoked", lambda *_: closing.wait(PATIENCE))
+    monkeypatch.setattr(query.driver._share, "partitions_revoked", lambda *_: closing.wait(PATIENCE))
     wait = query.member._leaving.wait
 
     def go_on(seconds: float) -> bool:

@@ -265,7 +265,7 @@ def test_a_hand_over_does_not_wait_for_a_start_that_was_committed_meanwhile(on_f
     ledger = first.driver._ledger
     ledger.completed({on_fake.tp(0): 0})  # the batch failed: nothing is in flight but starts that are not committed
     first.driver._planned = first.driver._planned_from = None
-    first.driver._member.batch_done(ledger.uncommitted())
+    first.driver._member.batch_completed(ledger.uncommitted())
     assert len(first.me.in_flight) == 4
     fake.clear_faults()
     eventually(lambda: not ledger.uncommitted(), "the member's thread to commit them")
@@ -422,9 +422,9 @@ def test_pauses_between_tries_double_up_to_the_longest_and_begin_anew_after_a_su
 ) -> None:
     query = on_fake.start(kafka_retry_backoff_ms="5", kafka_retry_backoff_max_ms="15")
     fake.next("Heartbeat", Fault(error=14), times=10_000)
-    eventually(lambda: query.member._pulse._backoff.failures > 5, "the longest pause")
+    eventually(lambda: query.member._heartbeat_state._backoff.failures > 5, "the longest pause")
     fake.clear_faults()
-    eventually(lambda: query.member._pulse._backoff.failures == 0, "the first pause")
+    eventually(lambda: query.member._heartbeat_state._backoff.failures == 0, "the first pause")
 
 
 def test_the_group_is_joined_again_after_the_session_was_ended(on_fake: Bench, fake: FakeKafka) -> None:
@@ -531,10 +531,10 @@ def test_a_second_member_with_the_same_instance_id_fences_the_first_which_says_s
 def test_an_instance_id_that_is_not_released_is_warned_of_now_and_then_and_waited_for(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("spark_group_source.group.classic.heartbeat_state.WARN_EVERY", 0.05)
+    monkeypatch.setattr("spark_group_source.group.classic.heartbeats.WARN_EVERY", 0.05)
     fake.next("JoinGroup", Fault(error=111), times=10_000)
     query = on_fake.query(kafka_group_instance_id="one", kafka_retry_backoff_max_ms="100")
-    with caplog.at_level(logging.WARNING, "spark_group_source.group.classic.heartbeat_state"):
+    with caplog.at_level(logging.WARNING, "spark_group_source.group.classic.heartbeats"):
         query.driver.start(query.end)
         eventually(lambda: caplog.text.count("111 (UNRELEASED_INSTANCE_ID)") >= 3, "warnings")
     fake.clear_faults()
@@ -554,10 +554,10 @@ def test_while_a_hand_over_waits_for_its_batch_each_heartbeat_is_a_success_and_o
         second = on_fake.query(kafka_partition_assignment_strategy="range")
         second.driver.start(second.end)
         eventually(lambda: first.me.phase is Phase.REVOKING, "the hand-over that waits")
-        before, heard_at = heartbeats(), first.member._pulse._heard_at
+        before, heard_at = heartbeats(), first.member._heartbeat_state._succeeded_at
         eventually(lambda: heartbeats() > before + 5, "heartbeats while it waits")
         assert first.me.phase is Phase.REVOKING
-    assert first.member._pulse._heard_at > heard_at, "or it warns of a minute without success"
+    assert first.member._heartbeat_state._succeeded_at > heard_at, "or it warns of a minute without success"
     assert caplog.text.count("Heartbeat was answered with 27") == 0, "a join follows, and says why"
 
 
@@ -728,7 +728,7 @@ def test_what_nobody_expected_on_the_members_thread_fails_the_query_with_it_as_t
     def stumble(*_: object, **__: object) -> None:
         raise LookupError("a bug")
 
-    monkeypatch.setattr(query.member._coordinator, "heartbeat", stumble)
+    monkeypatch.setattr(query.member._requests, "heartbeat", stumble)
 
     with pytest.raises(GroupSourceError, match=r"The membership in group .* failed: LookupError\('a bug'\)"):
         eventually(query.poll, "the failure")

@@ -301,7 +301,7 @@ def test_a_right_that_is_missing_is_named_at_once(
             time.sleep(0.01)
     assert isinstance(refused.value, GroupError | TopicError)
     assert "tried again" not in caplog.text
-    assert "no success" not in caplog.text
+    assert "no successful heartbeat" not in caplog.text
 
 
 def test_who_may_read_topic_and_group_reads_commits_and_leaves(

@@ -26,7 +26,6 @@ PURE = {
     "spark.task_splitting",
     "group.state",
     "group.events",
-    "group.actions",
     "group.commits",
     "group.error_actions",
     "group.description",

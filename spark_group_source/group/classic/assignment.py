@@ -1,7 +1,7 @@
-"""Subscriptions and assignments: what members tell the leader, and what the leader hands out.
+"""Encodes the subscriptions that members send to the leader, and the assignments that the leader makes of them.
 
-What kafka-python's assignors do not say on the wire, this does: the subscription is sent as version 3 with the
-partitions owned and their generation, as Kafka's own client does since 3.5.
+Subscriptions have version 3 of the consumer protocol, with owned partitions and their generation, as in Kafka's client
+since 3.5; kafka-python's assignors send neither.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kafka.protocol.consumer import JoinGroupResponse
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 from spark_group_source.errors import OptionError
-from spark_group_source.group.classic.assignors import is_cooperative, make
+from spark_group_source.group.classic.assignors import create_assignor, is_cooperative
 from spark_group_source.offsets import TopicPartition, numbers_by_topic
 from spark_group_source.wire.metadata import Metadata
 
@@ -28,8 +28,8 @@ _V0 = b"\0\0"
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """One member as the leader sees it; ``subscription`` is its encoded ConsumerProtocolSubscription."""
+class JoinedMember:
+    """A member in a JoinGroup response; ``subscription`` is its encoded ConsumerProtocolSubscription."""
 
     member_id: str
     subscription: bytes
@@ -38,10 +38,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class PartitionCounts:
-    """Partition numbers by topic: the view of the cluster that assignors ask for, also a user's own.
+    """Partition numbers by topic, with the methods that kafka-python's assignors call.
 
-    ``racks`` are those of each partition's replicas. They do not count in a comparison: they change whenever a broker
-    stops or starts, and the next rebalance uses them soon enough.
+    ``racks`` are the racks of each partition's replicas. Comparisons ignore them: a broker that stops or starts
+    changes them, and must not start a rebalance.
     """
 
     partitions: Mapping[str, frozenset[int]]
@@ -49,13 +49,13 @@ class PartitionCounts:
 
     @classmethod
     def of(cls, metadata: Metadata) -> PartitionCounts:
-        """The topics that have partitions and no error."""
-        known = [topic for topic in metadata.topics.values() if topic.partitions and not topic.error]
+        """Takes the topics that have partitions and no error."""
+        available = [topic for topic in metadata.topics.values() if topic.partitions and not topic.error]
         return cls(
-            {topic.name: frozenset(topic.partitions) for topic in known},
+            {topic.name: frozenset(topic.partitions) for topic in available},
             {
                 TopicPartition(topic.name, number): metadata.racks(replicas)
-                for topic in known
+                for topic in available
                 for number, replicas in topic.replicas.items()
             },
         )
@@ -65,134 +65,139 @@ class PartitionCounts:
         return set(self.partitions)
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Partition numbers, or ``None`` where the topic is not known."""
-        known = self.partitions.get(topic)
-        return None if known is None else set(known)
+        """Partition numbers, or ``None`` if the topic is unknown."""
+        numbers = self.partitions.get(topic)
+        return None if numbers is None else set(numbers)
 
 
 class Assignors:
-    """The assignors of one member, by the name the group knows them by, in its order of preference.
+    """The assignors of one member, by the name that members advertise, in order of preference.
 
-    Each remembers the last share and its generation: ``sticky`` tells them the leader, after all was given up. A user's
-    own may remember what it likes. Caller: the member's thread.
+    Each remembers the last assignment and its generation: ``sticky`` sends them to the leader, because an eager member
+    owns nothing when it joins. Caller: the member's thread.
     """
 
     def __init__(self, names: Collection[str], rack: str | None = None) -> None:
         self._names = tuple(names)
         self._rack = rack
-        self._made = self._new()
-        self.cooperative = is_cooperative(self._made.values())
+        self._by_name = self._create()
+        self.cooperative = is_cooperative(self._by_name.values())
 
-    def _new(self) -> dict[str, Any]:
-        return {each.name: each for each in map(make, self._names)}
+    def _create(self) -> dict[str, Any]:
+        return {assignor.name: assignor for assignor in map(create_assignor, self._names)}
 
     def subscriptions(
         self, topics: Collection[str], owned: Iterable[TopicPartition], generation: int
     ) -> dict[str, bytes]:
-        """What this member sends the leader through JoinGroup, for whichever assignor the group chooses.
+        """Returns this member's encoded subscription for each assignor: the group chooses one of them.
 
         Raises:
             OptionError: a user's assignor failed.
         """
         if generation < 0:
-            # The membership was lost, and with it every claim to what it had: another member has it by now.
-            self._made = self._new()
-        held = [
+            # Everything owned was lost: assignors must forget partitions that other members own by now.
+            self._by_name = self._create()
+        owned_partitions = [
             ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=numbers)
             for topic, numbers in numbers_by_topic(owned).items()
         ]
-        return {name: self._subscription(name, topics, held, generation) for name in self._made}
+        return {name: self._subscription(name, topics, owned_partitions, generation) for name in self._by_name}
 
-    def _subscription(self, name: str, topics: Collection[str], held: list[Any], generation: int) -> bytes:
-        with _users_code(name):
+    def _subscription(self, name: str, topics: Collection[str], owned_partitions: list[Any], generation: int) -> bytes:
+        with _named_in_errors(name):
             encoded: bytes = ConsumerProtocolSubscription(
                 version=_SUBSCRIPTION_VERSION,
                 topics=sorted(topics),
-                user_data=self._made[name].metadata(set(topics)).user_data or b"",
-                owned_partitions=held,
+                user_data=self._by_name[name].metadata(set(topics)).user_data or b"",
+                owned_partitions=owned_partitions,
                 generation_id=generation,
                 rack_id=self._rack,
             ).encode()
             return encoded
 
-    def assign(self, name: str, members: Iterable[Member], layout: PartitionCounts) -> dict[str, bytes]:
-        """Everybody's share, encoded, by member id. A member whose subscription cannot be read gets an empty one.
+    def assign(self, name: str, members: Iterable[JoinedMember], partition_counts: PartitionCounts) -> dict[str, bytes]:
+        """Returns every member's assignment, encoded, by member id; empty for an unreadable subscription.
 
         Args:
-            name: of the assignor that the group chose.
+            name: the assignor that the group chose.
             members: all members of the generation.
-            layout: partitions of all subscribed topics, from fresh metadata.
+            partition_counts: partitions of all subscribed topics, from new metadata.
 
         Raises:
             OptionError: a user's assignor failed.
         """
         subscribed = []
-        shares = {}
-        for each in members:
-            metadata = _decoded(each.subscription)
+        assignments = {}
+        for member in members:
+            metadata = _decode_subscription(member.subscription)
             if metadata is None:
-                log.warning("member %s gets no partitions: its subscription cannot be read", each.member_id)
-                shares[each.member_id] = ConsumerProtocolAssignment(_ASSIGNMENT_VERSION, [], b"")
+                log.warning("member %s gets no partitions: its subscription cannot be read", member.member_id)
+                assignments[member.member_id] = ConsumerProtocolAssignment(_ASSIGNMENT_VERSION, [], b"")
                 continue
             subscribed.append(
                 JoinGroupResponse.JoinGroupResponseMember(
-                    version=9, member_id=each.member_id, group_instance_id=each.group_instance_id, metadata=metadata
+                    version=9, member_id=member.member_id, group_instance_id=member.group_instance_id, metadata=metadata
                 )
             )
-        with _users_code(name):
-            shares |= self._made[name].assign(layout, subscribed)
-            return {member_id: share.encode(version=_ASSIGNMENT_VERSION) for member_id, share in shares.items()}
+        with _named_in_errors(name):
+            assignments |= self._by_name[name].assign(partition_counts, subscribed)
+            return {member_id: each.encode(version=_ASSIGNMENT_VERSION) for member_id, each in assignments.items()}
 
-    def assigned(self, name: str, share: Iterable[TopicPartition], generation: int) -> None:
-        """This member has got its share by the assignor that the group chose.
+    def assigned(self, name: str, partitions: Iterable[TopicPartition], generation: int) -> None:
+        """Passes this member's assignment to the assignor that the group chose.
 
         Raises:
             OptionError: a user's assignor failed.
         """
-        with _users_code(name):
-            told = ConsumerProtocolAssignment(_ASSIGNMENT_VERSION, list(numbers_by_topic(share).items()), b"")
-            self._made[name].on_assignment(told, generation)
+        with _named_in_errors(name):
+            assignment = ConsumerProtocolAssignment(
+                _ASSIGNMENT_VERSION, list(numbers_by_topic(partitions).items()), b""
+            )
+            self._by_name[name].on_assignment(assignment, generation)
 
 
 @contextmanager
-def _users_code(assignor: str) -> Iterator[None]:
+def _named_in_errors(assignor: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
         raise OptionError(
             f"The assignor '{assignor}' of 'kafka.partition.assignment.strategy' failed: {error!r}.",
-            "Correct it, or use another one.",
+            "Correct it, or use another assignor.",
         ) from error
 
 
-def subscribed_topics(members: Iterable[Member]) -> set[str]:
-    """Topics that any member is subscribed to: the leader assigns those of the others too."""
-    decoded = (_decoded(each.subscription) for each in members)
-    return {topic for each in decoded if each is not None for topic in each.topics}
+def subscribed_topics(members: Iterable[JoinedMember]) -> set[str]:
+    """All topics to which any member is subscribed."""
+    subscriptions = (_decode_subscription(member.subscription) for member in members)
+    return {topic for subscription in subscriptions if subscription is not None for topic in subscription.topics}
 
 
-def _decoded(subscription: bytes) -> Any:
-    """The subscription, ``None`` if it cannot be read. Topics and user data are written alike in all versions."""
-    for written in (subscription, _V0 + subscription[len(_V0) :]):
-        # kafka-python raises whatever its codecs meet in bytes that another client has sent.
+def _decode_subscription(encoded: bytes) -> Any:
+    """Decodes a subscription, if need be as version 0, with which all versions begin; ``None`` if that fails."""
+    for data in (encoded, _V0 + encoded[len(_V0) :]):
+        # kafka-python raises any error of its codecs for unexpected bytes of another client.
         with suppress(Exception):
-            metadata = ConsumerProtocolSubscription.decode(written)
-            if None not in metadata.topics:
-                # Members that send version 0 leave these out.
-                metadata.owned_partitions = [each for each in metadata.owned_partitions or () if each.partitions]
-                return metadata
+            subscription = ConsumerProtocolSubscription.decode(data)
+            if None not in subscription.topics:
+                # Version 0 has no owned partitions.
+                owned = subscription.owned_partitions or ()
+                subscription.owned_partitions = [topic for topic in owned if topic.partitions]
+                return subscription
     return None
 
 
-def claimed_partitions(members: Iterable[Member]) -> set[TopicPartition]:
-    """Partitions that members say they own: these exist, whatever one broker tells of their topics."""
-    decoded = (_decoded(each.subscription) for each in members)
-    claims = (claim for each in decoded if each is not None for claim in each.owned_partitions)
+def claimed_partitions(members: Iterable[JoinedMember]) -> set[TopicPartition]:
+    """Partitions that members claim to own: they exist, even if one broker does not know them."""
+    subscriptions = (_decode_subscription(member.subscription) for member in members)
+    claims = (
+        claim for subscription in subscriptions if subscription is not None for claim in subscription.owned_partitions
+    )
     return {TopicPartition(claim.topic, number) for claim in claims for number in claim.partitions}
 
 
 def decode_assignment(encoded: bytes) -> frozenset[TopicPartition]:
-    """This member's share; empty bytes are an empty share, as the broker sends them to a member left out."""
+    """Decodes an assignment; empty bytes are an empty one, which the broker sends to a member without an entry."""
     if not encoded:
         return frozenset()
     decoded = ConsumerProtocolAssignment.decode(bytes(encoded))

@@ -1,126 +1,140 @@
-"""The requests of membership, and what their answers mean."""
+"""Sends the requests of a membership: JoinGroup, SyncGroup, Heartbeat and LeaveGroup."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kafka.protocol.consumer import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
-from spark_group_source.clock import Deadline
-from spark_group_source.group.classic import assignment
-from spark_group_source.group.classic.assignment import Member
-from spark_group_source.group.coordinator_client import CoordinatorClient, Watch
+from spark_group_source.clock import Clock, Deadline
+from spark_group_source.group.classic.assignment import JoinedMember, decode_assignment
+from spark_group_source.group.coordinator_client import CoordinatorClient, WhileWaiting
 from spark_group_source.group.counters import Timings
 from spark_group_source.group.description import PROTOCOL_TYPE, GroupDescription, describe
+from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import Joined, RequestFailed
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.state import Membership
 from spark_group_source.offsets import Partitions
 from spark_group_source.wire import versions
+from spark_group_source.wire.backoff import Backoff
 from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.waiting import sleep
+
+log = logging.getLogger(__name__)
+
+LEAVE_TIMEOUT = 3.0
+"""Seconds for LeaveGroup and its retries: Spark kills the process some seconds after it asked it to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinResult:
-    """What JoinGroup told about the new generation; ``members`` is empty unless this member leads.
+    """The response to a JoinGroup; ``members`` is empty unless this member is the group's leader.
 
-    A static leader that is back in its place leads and does not assign.
+    ``assigns`` is false for a leader that is a returning static member: the group keeps its assignments.
     """
 
     joined: Joined
     assignor: str
     leads: bool
     assigns: bool
-    members: tuple[Member, ...] = ()
+    members: tuple[JoinedMember, ...] = ()
 
 
 class MembershipRequests:
-    """Speaks to the group's coordinator for one member, on its one thread."""
+    """The requests of one member to its coordinator. All methods are for one thread, usually the member's."""
 
     def __init__(self, cluster: Cluster, settings: GroupSettings, timings: Timings | None = None) -> None:
         self._settings = settings
         self._cluster = cluster
-        self._channel = CoordinatorClient(cluster, settings.group_id, "membership", timings)
-        # A JoinGroup that waits at the broker holds up everything behind it on its connection.
-        self._liveness = CoordinatorClient(cluster, settings.group_id, "liveness", timings)
+        self._client = CoordinatorClient(cluster, settings.group_id, "membership", timings)
+        # A pending JoinGroup or SyncGroup blocks later requests on its connection: heartbeats need another connection.
+        self._heartbeat_client = CoordinatorClient(cluster, settings.group_id, "liveness", timings)
 
     def rediscover(self) -> None:
-        """The next request asks first who the coordinator is."""
-        self._channel.rediscover()
-        self._liveness.rediscover()
+        """Finds the coordinator again before the next request."""
+        self._client.rediscover()
+        self._heartbeat_client.rediscover()
 
     def join(
-        self, me: Membership, subscriptions: Mapping[str, bytes], deadline: Deadline, watch: Watch
+        self, me: Membership, subscriptions: Mapping[str, bytes], deadline: Deadline, while_waiting: WhileWaiting
     ) -> JoinResult | RequestFailed:
-        """Joins the group; waits until all members have, up to the rebalance timeout.
+        """Joins the group; the response arrives when all members have joined or the rebalance timeout has passed.
 
         Args:
-            subscriptions: what the leader is told, by assignor, in order of preference.
-            watch: what to do while the others are waited for.
+            me: the membership before the join.
+            subscriptions: encoded subscription by assignor, in order of preference.
+            deadline: when to stop waiting for the response.
+            while_waiting: heartbeats while the other members join.
 
         Raises:
             Interrupted: the query ends; the join is pending at the broker, and the connection is closed.
         """
-        own = self._settings
+        settings = self._settings
         protocol = JoinGroupRequest.JoinGroupRequestProtocol
         request = JoinGroupRequest(
             version=versions.JOIN_GROUP,
-            group_id=own.group_id,
-            session_timeout_ms=round(own.session_timeout * 1000),
-            rebalance_timeout_ms=round(own.rebalance_timeout * 1000),
+            group_id=settings.group_id,
+            session_timeout_ms=round(settings.session_timeout * 1000),
+            rebalance_timeout_ms=round(settings.rebalance_timeout * 1000),
             member_id=me.member_id,
-            group_instance_id=own.instance_id,
+            group_instance_id=settings.instance_id,
             protocol_type=PROTOCOL_TYPE,
             protocols=[
-                protocol(version=versions.JOIN_GROUP, name=name, metadata=told) for name, told in subscriptions.items()
+                protocol(version=versions.JOIN_GROUP, name=assignor, metadata=subscription)
+                for assignor, subscription in subscriptions.items()
             ],
             reason=me.reason[:255],
         )
-        answer = self._channel.call(request, deadline, watch)
-        if isinstance(answer, RequestFailed):
-            return answer
-        if answer.error_code:
-            return self._channel.refused("JoinGroup", answer.error_code, answer.member_id)
-        leads = answer.leader == answer.member_id
+        response = self._client.call(request, deadline, while_waiting)
+        if isinstance(response, RequestFailed):
+            return response
+        if response.error_code:
+            return self._client.failure("JoinGroup", response.error_code, response.member_id)
+        leads = response.leader == response.member_id
         return JoinResult(
-            Joined(answer.member_id, answer.generation_id),
-            answer.protocol_name,
+            Joined(response.member_id, response.generation_id),
+            response.protocol_name,
             leads,
-            leads and not answer.skip_assignment,
-            tuple(Member(m.member_id, bytes(m.metadata), m.group_instance_id) for m in answer.members),
+            leads and not response.skip_assignment,
+            tuple(JoinedMember(m.member_id, bytes(m.metadata), m.group_instance_id) for m in response.members),
         )
 
     def sync(
-        self, turn: JoinResult, shares: Mapping[str, bytes], deadline: Deadline, watch: Watch
+        self,
+        join_result: JoinResult,
+        assignments: Mapping[str, bytes],
+        deadline: Deadline,
+        while_waiting: WhileWaiting,
     ) -> Partitions | RequestFailed:
-        """This member's share; the leader tells everybody's."""
-        share = SyncGroupRequest.SyncGroupRequestAssignment
+        """Returns this member's assignment; the leader sends every member's, encoded, by member id."""
+        assignment_of = SyncGroupRequest.SyncGroupRequestAssignment
         request = SyncGroupRequest(
             version=versions.SYNC_GROUP,
             group_id=self._settings.group_id,
-            generation_id=turn.joined.generation,
-            member_id=turn.joined.member_id,
+            generation_id=join_result.joined.generation,
+            member_id=join_result.joined.member_id,
             group_instance_id=self._settings.instance_id,
             protocol_type=PROTOCOL_TYPE,
-            protocol_name=turn.assignor,
+            protocol_name=join_result.assignor,
             assignments=[
-                share(version=versions.SYNC_GROUP, member_id=who, assignment=what) for who, what in shares.items()
+                assignment_of(version=versions.SYNC_GROUP, member_id=member_id, assignment=encoded)
+                for member_id, encoded in assignments.items()
             ],
         )
-        answer = self._channel.call(request, deadline, watch)
-        if isinstance(answer, RequestFailed):
-            return answer
-        if answer.error_code:
-            return self._channel.refused("SyncGroup", answer.error_code)
-        return assignment.decode_assignment(answer.assignment)
+        response = self._client.call(request, deadline, while_waiting)
+        if isinstance(response, RequestFailed):
+            return response
+        if response.error_code:
+            return self._client.failure("SyncGroup", response.error_code)
+        return decode_assignment(response.assignment)
 
-    def heartbeat(self, me: Membership, deadline: Deadline, *, waiting: bool = False) -> RequestFailed | None:
-        """Tells the group that this member lives; ``None`` when all is well.
-
-        Args:
-            waiting: another request of this member is waiting at the coordinator.
-        """
+    def heartbeat(
+        self, me: Membership, deadline: Deadline, *, join_or_sync_pending: bool = False
+    ) -> RequestFailed | None:
+        """Sends a heartbeat, on the second connection if ``join_or_sync_pending``; ``None`` if it succeeded."""
         request = HeartbeatRequest(
             version=versions.HEARTBEAT,
             group_id=self._settings.group_id,
@@ -128,29 +142,29 @@ class MembershipRequests:
             member_id=me.member_id,
             group_instance_id=self._settings.instance_id,
         )
-        channel = self._liveness if waiting else self._channel
-        answer = channel.call(request, deadline)
-        if isinstance(answer, RequestFailed):
-            return answer
-        return channel.refused("Heartbeat", answer.error_code) if answer.error_code else None
+        client = self._heartbeat_client if join_or_sync_pending else self._client
+        response = client.call(request, deadline)
+        if isinstance(response, RequestFailed):
+            return response
+        return client.failure("Heartbeat", response.error_code) if response.error_code else None
 
     @property
     def throttled(self) -> float:
-        """Seconds for which the coordinator reads no request, because this client exceeds a quota."""
-        broker_id = self._channel.broker_id
+        """Seconds until the coordinator reads the next request, because this client exceeds a quota."""
+        broker_id = self._client.broker_id
         return 0.0 if broker_id is None else self._cluster.throttle_remaining(broker_id, "membership")
 
     @property
-    def moved(self) -> bool:
-        """Whether a heartbeat found another coordinator than the one at which a request is waiting."""
-        return self._liveness.broker_id not in (None, self._channel.broker_id)
+    def coordinator_moved(self) -> bool:
+        """Whether a heartbeat found another coordinator than the one with the pending JoinGroup or SyncGroup."""
+        return self._heartbeat_client.broker_id not in (None, self._client.broker_id)
 
     def describe(self, deadline: Deadline) -> GroupDescription | RequestFailed:
-        """State and members of the group."""
-        return describe(self._channel, self._settings.group_id, deadline)
+        """Returns the group's state and members."""
+        return describe(self._client, self._settings.group_id, deadline)
 
     def leave(self, member_id: str, reason: str, deadline: Deadline) -> RequestFailed | None:
-        """Leaves the group, so that its partitions move at once; ``None`` when the broker has confirmed."""
+        """Sends LeaveGroup, so that other members get the partitions at once; ``None`` if it succeeded."""
         identity = LeaveGroupRequest.MemberIdentity
         request = LeaveGroupRequest(
             version=versions.LEAVE_GROUP,
@@ -164,8 +178,33 @@ class MembershipRequests:
                 )
             ],
         )
-        answer = self._channel.call(request, deadline)
-        if isinstance(answer, RequestFailed):
-            return answer
-        errno = answer.error_code or next((each.error_code for each in answer.members if each.error_code), 0)
-        return self._channel.refused("LeaveGroup", errno) if errno else None
+        response = self._client.call(request, deadline)
+        if isinstance(response, RequestFailed):
+            return response
+        errno = response.error_code or next((member.error_code for member in response.members if member.error_code), 0)
+        return self._client.failure("LeaveGroup", errno) if errno else None
+
+
+def leave(requests: MembershipRequests, settings: GroupSettings, member_id: str, clock: Clock) -> None:
+    """Leaves the group and logs the result; retries errors that may pass.
+
+    A static member leaves only with ``static_leaves``: its next run, within the session timeout, gets the same
+    partitions.
+    """
+    stays = settings.instance_id is not None and not settings.static_leaves
+    if stays or not member_id:
+        return
+    deadline = Deadline.after(LEAVE_TIMEOUT, clock)
+    backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
+    while failure := requests.leave(member_id, "the query ends", deadline):
+        seconds = backoff.next()
+        if failure.action not in (ErrorAction.RETRY, ErrorAction.REDISCOVER) or deadline.remaining() <= seconds:
+            log.warning(
+                "group %s: member %s could not leave and stays until its session times out: %s",
+                settings.group_id,
+                member_id,
+                failure.reason,
+            )
+            return
+        sleep(seconds, deadline)
+    log.info("group %s: member %s left", settings.group_id, member_id)

@@ -1,6 +1,6 @@
-"""The rounds of a group, as one member takes part in them: it joins with its topics, and syncs to learn its share.
+"""A member's part in a rebalance: it joins with its topics, and syncs to get its assignment.
 
-As the leader it makes everybody's share, and looks from time to time whether topics are still as they were assigned.
+The leader also assigns the partitions of all members, and checks from time to time whether topics have changed.
 """
 
 from __future__ import annotations
@@ -10,9 +10,14 @@ from collections.abc import Collection, Mapping
 
 from spark_group_source.clock import Clock, Deadline, Wakeup
 from spark_group_source.errors import AuthenticationFailed, GroupSourceError, OptionError
-from spark_group_source.group.classic import assignment
+from spark_group_source.group.classic.assignment import (
+    Assignors,
+    PartitionCounts,
+    claimed_partitions,
+    subscribed_topics,
+)
 from spark_group_source.group.classic.membership_requests import JoinResult, MembershipRequests
-from spark_group_source.group.coordinator_client import Watch
+from spark_group_source.group.coordinator_client import WhileWaiting
 from spark_group_source.group.description import STABLE
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import Joined, RequestFailed
@@ -21,25 +26,31 @@ from spark_group_source.group.state import Membership
 from spark_group_source.group.topic_view import TopicView
 from spark_group_source.listing import names
 from spark_group_source.offsets import Partitions, TopicPartition
+from spark_group_source.wire.backoff import Backoff
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Topic, partitions_of
+from spark_group_source.wire.waiting import sleep
 
 log = logging.getLogger(__name__)
 
-JOIN_SLACK = 10.0
-"""Seconds beyond the rebalance timeout in which the broker must have answered a JoinGroup."""
+PROMPT_JOINS = 4
+"""Joins in a row, without a successful heartbeat, that need no backoff: a new member needs two, and a revocation two
+more. Without this limit, a coordinator that contradicts itself would get thousands of joins a second."""
 
-DISPUTED_LOOK = 10.0
-"""Seconds until the topics are looked at again after brokers contradicted each other."""
+JOIN_SLACK = 10.0
+"""Seconds beyond the rebalance timeout within which the broker must respond to a JoinGroup."""
+
+DISPUTED_TOPICS_CHECK = 10.0
+"""Seconds until the next check of the topics after brokers contradicted each other."""
 
 
 class Rebalance:
-    """The round that a member is in, and what it was about. All methods are for the member's thread."""
+    """The member's current rebalance and the topics it is about. All methods are for the member's thread."""
 
     def __init__(
         self,
         cluster: Cluster,
-        coordinator: MembershipRequests,
+        requests: MembershipRequests,
         settings: GroupSettings,
         clock: Clock,
         wakeup: Wakeup | None = None,
@@ -47,157 +58,195 @@ class Rebalance:
         """``wakeup`` ends every wait once the query ends."""
         self._wakeup = wakeup
         self._topic_view = TopicView(cluster, settings.group_id)
-        self._cluster = cluster
-        self._coordinator = coordinator
+        self._requests = requests
         self._settings = settings
         self._clock = clock
-        self._assignors = assignment.Assignors(settings.assignors, settings.rack)
+        self._assignors = Assignors(settings.assignors, settings.rack)
         self._topics: frozenset[str] = frozenset()
-        self._watched: frozenset[str] = frozenset()
-        """The topics of all members, where this one leads: also those that do not exist now."""
-        self._layout = assignment.PartitionCounts({})
-        self._round: JoinResult | None = None
-        self._next_look = 0.0
-        self._is_back = None if settings.instance_id is not None else False
-        """Whether this is a static member that was in the group and has not looked what it left; None: not known."""
+        self._group_topics: frozenset[str] = frozenset()
+        """Only for the leader: the subscribed topics of all members, also those that do not exist now."""
+        self._partition_counts = PartitionCounts({})
+        self._join_result: JoinResult | None = None
+        self._next_topic_check = 0.0
+        self._join_backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
+        self._skip_join_backoff = False
+        self._logged_reason = ""
+        self._returned = None if settings.instance_id is not None else False
+        """Whether this static member was in the group before and must check for unowned partitions; None: unknown."""
 
     @property
     def cooperative(self) -> bool:
-        """Whether partitions that stay with this member are kept through a rebalance."""
+        """Whether this member keeps its partitions through a rebalance."""
         return self._assignors.cooperative
 
     def subscribe(self, topics: Collection[str]) -> None:
-        """These are the topics of the first round. Caller: the query, before the member's thread begins."""
+        """Sets the topics of the first join. Caller: the query, before the member's thread starts."""
         self._topics = frozenset(topics)
-        self._next_look = self._clock() + self._settings.metadata_max_age
+        self._next_topic_check = self._clock() + self._settings.metadata_max_age
 
-    def join(self, me: Membership, watch: Watch) -> Joined | RequestFailed:
-        """Joins the group; waits until all members have, up to the rebalance timeout.
+    def await_join_backoff(self) -> None:
+        """Waits before a join if many came before without a successful heartbeat.
 
         Raises:
             Interrupted: the query ends.
         """
-        if self._is_back is None:
-            self._is_back = self._known()
-        if self._is_back is False and self.look_due():
-            self.outdated()  # a group that always rebalances leaves no other time; the join is about what it finds
-        subscriptions = self._assignors.subscriptions(self._topics, me.owned, me.generation)
-        deadline = self._within(self._settings.rebalance_timeout + JOIN_SLACK)
-        answer = self._coordinator.join(me, subscriptions, deadline, watch)
-        if isinstance(answer, RequestFailed):
-            return answer
-        self._round = answer
-        return answer.joined
+        seconds = self._join_backoff.next()
+        if self._join_backoff.failures > PROMPT_JOINS and not self._skip_join_backoff:
+            sleep(seconds, self._within(seconds))
+        self._skip_join_backoff = False
 
-    def assign(self) -> dict[str, bytes] | RequestFailed:
-        """Everybody's share of the round that was joined where this member is to assign; of nobody otherwise.
+    def skip_join_backoff(self) -> None:
+        """The next join needs no backoff: the member has just waited for the backoff of a failed request."""
+        self._skip_join_backoff = True
+
+    def reset_join_backoff(self) -> None:
+        """A heartbeat succeeded: the next joins need no backoff."""
+        self._join_backoff.reset()
+
+    def log_join(self, me: Membership) -> None:
+        """Logs the reason of a join, once for joins in a row."""
+        # The first JoinGroup of a member only returns its id; the second one joins.
+        level = logging.INFO if me.member_id and me.reason != self._logged_reason else logging.DEBUG
+        log.log(level, "group %s: joining, because %s", self._settings.group_id, me.reason)
+        self._logged_reason = me.reason
+
+    def log_generation(self, me: Membership) -> None:
+        """Logs the generation that :meth:`sync` has completed, and the owned partitions."""
+        assert self._join_result is not None, "a generation needs a join"
+        self._logged_reason = ""
+        owned = sorted(me.readable)
+        log.info(
+            "group %s: generation %d by %s, member %s%s owns %d partition(s)%s",
+            self._settings.group_id,
+            self._join_result.joined.generation,
+            self._join_result.assignor,
+            self._join_result.joined.member_id,
+            " (leader)" if self._join_result.leads else "",
+            len(owned),
+            ": " + ", ".join(map(str, owned[:20])) + (", ..." if len(owned) > 20 else "") if owned else "",
+        )
+
+    def join(self, me: Membership, while_waiting: WhileWaiting) -> Joined | RequestFailed:
+        """Joins the group; waits until all members have joined or the rebalance timeout has passed.
 
         Raises:
-            AuthenticationFailed: a broker does not let this client in.
+            Interrupted: the query ends.
+        """
+        if self._returned is None:
+            self._returned = self._is_known_member()
+        if self._returned is False and self.topic_check_due():
+            self.reason_to_rejoin()  # also in a group that never stops rebalancing; the join has the topics found
+        subscriptions = self._assignors.subscriptions(self._topics, me.owned, me.generation)
+        deadline = self._within(self._settings.rebalance_timeout + JOIN_SLACK)
+        result = self._requests.join(me, subscriptions, deadline, while_waiting)
+        if isinstance(result, RequestFailed):
+            return result
+        self._join_result = result
+        return result.joined
+
+    def assign(self) -> dict[str, bytes] | RequestFailed:
+        """Returns every member's assignment, encoded, by member id; empty unless this member assigns.
+
+        Raises:
+            AuthenticationFailed: a broker rejects this client.
             Interrupted: the query ends.
             OptionError: a user's assignor failed.
         """
-        assert self._round is not None, "a sync follows a join"
+        assert self._join_result is not None, "a sync follows a join"
         try:
-            return self._shares(self._round)
+            return self._assignments(self._join_result)
         except (OptionError, AuthenticationFailed):
             raise
         except GroupSourceError as error:
-            return RequestFailed(ErrorAction.RETRY, f"the assignment could not be made: {error}")
+            return RequestFailed(ErrorAction.RETRY, f"the leader could not assign partitions: {error}")
 
-    def sync(self, shares: Mapping[str, bytes], watch: Watch) -> Partitions | RequestFailed:
-        """Learns this member's share of the round it has joined, and tells everybody's as :meth:`assign` made them.
+    def sync(self, assignments: Mapping[str, bytes], while_waiting: WhileWaiting) -> Partitions | RequestFailed:
+        """Sends the assignments that :meth:`assign` returned, and returns this member's own.
 
         Raises:
             Interrupted: the query ends.
             OptionError: a user's assignor failed.
         """
-        assert self._round is not None, "a sync follows a join"
-        # As in Kafka's own client: the leader has all it needs, and where it dies the broker answers after its session.
+        assert self._join_result is not None, "a sync follows a join"
+        # As in Kafka's client: the leader needs no more time, and if it dies the broker responds after its session.
         deadline = self._within(self._settings.request_timeout)
-        answer = self._coordinator.sync(self._round, shares, deadline, watch)
-        if isinstance(answer, RequestFailed):
-            return answer
-        if self._is_back is not False:
-            self._next_look = self._clock()
-        self._assignors.assigned(self._round.assignor, answer, self._round.joined.generation)
-        return answer
+        assigned = self._requests.sync(self._join_result, assignments, deadline, while_waiting)
+        if isinstance(assigned, RequestFailed):
+            return assigned
+        if self._returned is not False:
+            self._next_topic_check = self._clock()
+        self._assignors.assigned(self._join_result.assignor, assigned, self._join_result.joined.generation)
+        return assigned
 
-    def __str__(self) -> str:
-        assert self._round is not None, "there is a round after a join"
-        joined, leads = self._round.joined, " (leader)" if self._round.leads else ""
-        return f"{joined.generation} by {self._round.assignor}, member {joined.member_id}{leads}"
+    def topic_check_due(self) -> bool:
+        """Whether it is time to check the topics again."""
+        return self._clock() >= self._next_topic_check
 
-    def look_due(self) -> bool:
-        """Whether it is time to look at the topics again."""
-        return self._clock() >= self._next_look
+    def reason_to_rejoin(self) -> str:
+        """Checks the topics, and returns why this member must rejoin; empty if it need not.
 
-    def outdated(self) -> str:
-        """Why another round is needed, empty where none is.
-
-        Topics match now that did not, or, as the leader sees it, partitions were added to any of the group's; the next
-        round is about those. Or this is a static member that is back, and nobody owns some: see :meth:`_unowned`.
+        The subscription may match other topics; the leader also sees new partitions of all members' topics. A returning
+        static member checks for partitions without an owner: see :meth:`_unowned`.
         """
-        self._next_look = self._clock() + self._settings.metadata_max_age
+        self._next_topic_check = self._clock() + self._settings.metadata_max_age
         deadline = self._between_heartbeats()
         try:
-            found = self._settings.subscription.find(self._topic_view, deadline)
-            topics = frozenset(found)
-            leads = self._round is not None and self._round.leads
-            layout = self._look(self._watched | topics, deadline) if leads else self._layout
-            unowned = frozenset() if self._is_back is False else self._unowned(found, deadline)
+            matching = self._settings.subscription.find(self._topic_view, deadline)
+            topics = frozenset(matching)
+            leads = self._join_result is not None and self._join_result.leads
+            counts = self._look_up(self._group_topics | topics, deadline) if leads else self._partition_counts
+            unowned = frozenset() if self._returned is False else self._unowned(matching, deadline)
         except GroupSourceError as error:
-            log.warning("group %s: the topics could not be looked at: %s", self._settings.group_id, error)
+            log.warning("group %s: the topic lookup failed: %s", self._settings.group_id, error)
             return ""
         if self._topic_view.disputed:
-            self._next_look = self._clock() + min(DISPUTED_LOOK, self._settings.metadata_max_age)
-        changed = layout != self._layout or topics != self._topics
+            self._next_topic_check = self._clock() + min(DISPUTED_TOPICS_CHECK, self._settings.metadata_max_age)
+        changed = counts != self._partition_counts or topics != self._topics
         self._topics = topics
         if changed:
             return "topics or their partitions changed"
-        return f"nobody owns {names(unowned)}" if unowned else ""
+        return f"{names(unowned)} have no owner" if unowned else ""
 
-    def _known(self) -> bool | None:
-        """Whether the group knows this static member already, ``None`` where that cannot be seen now."""
-        found = self._coordinator.describe(self._between_heartbeats())
-        if isinstance(found, RequestFailed):
+    def _is_known_member(self) -> bool | None:
+        """Whether the group has this static member already; ``None`` if the group could not be described."""
+        group = self._requests.describe(self._between_heartbeats())
+        if isinstance(group, RequestFailed):
             return None
-        return any(each.instance_id == self._settings.instance_id for each in found.members)
+        return any(member.instance_id == self._settings.instance_id for member in group.members)
 
     def _unowned(self, topics: Mapping[str, Topic], deadline: Deadline) -> Partitions:
-        """Partitions without an owner in a group that does not rebalance; looked for once.
+        """Partitions without an owner in a stable group; checked once, by a returning static member.
 
-        A static member gets its last share when it is back, without a new round. Where its former self died while it
-        gave partitions up, these are in nobody's share: that was to be settled by the round for which it did not live.
-        A new member does not look: what it is to get may still be read by a batch, and is given up without it.
+        Such a member gets its last assignment without a rebalance. If its former process died during a revocation, the
+        partitions to revoke are in no assignment: the rebalance that would assign them never came. A new member does
+        not check, because other members may still be revoking what it will get.
         """
-        found = self._coordinator.describe(deadline)
-        if isinstance(found, RequestFailed):
-            log.warning("group %s: the group's shares could not be seen: %s", self._settings.group_id, found.why)
+        group = self._requests.describe(deadline)
+        if isinstance(group, RequestFailed):
+            log.warning("group %s: the group could not be described: %s", self._settings.group_id, group.reason)
             return frozenset()
-        self._is_back = False
-        if found.state != STABLE:
+        self._returned = False
+        if group.state != STABLE:
             return frozenset()
-        owned = frozenset[TopicPartition]().union(*(each.partitions for each in found.members))
+        owned = frozenset[TopicPartition]().union(*(member.partitions for member in group.members))
         return partitions_of(topic for topic in topics.values() if not topic.error) - owned
 
-    def _shares(self, turn: JoinResult) -> dict[str, bytes]:
-        """Everybody's share where this member is to assign, from metadata asked for now: stale ones would leave new
-        partitions to nobody."""
-        if turn.leads:
-            self._watched = self._topics | assignment.subscribed_topics(turn.members)
-            self._topic_view.expect(assignment.claimed_partitions(turn.members))
-            self._layout = self._look(self._watched, self._between_heartbeats())
-        if not turn.assigns:
+    def _assignments(self, join_result: JoinResult) -> dict[str, bytes]:
+        """Every member's assignment, from new metadata: old metadata would leave new partitions without an owner."""
+        if join_result.leads:
+            self._group_topics = self._topics | subscribed_topics(join_result.members)
+            self._topic_view.expect(claimed_partitions(join_result.members))
+            self._partition_counts = self._look_up(self._group_topics, self._between_heartbeats())
+        if not join_result.assigns:
             return {}
-        return self._assignors.assign(turn.assignor, turn.members, self._layout)
+        return self._assignors.assign(join_result.assignor, join_result.members, self._partition_counts)
+
+    def _look_up(self, topics: frozenset[str], deadline: Deadline) -> PartitionCounts:
+        return PartitionCounts.of(self._topic_view.metadata(topics, deadline))
 
     def _between_heartbeats(self) -> Deadline:
-        """When an answer must be there that this thread waits for while it should heartbeat."""
+        """The deadline of a request that delays the next heartbeat."""
         return self._within(self._settings.heartbeat_timeout)
 
     def _within(self, seconds: float) -> Deadline:
         return Deadline.after(seconds, self._clock, self._wakeup)
-
-    def _look(self, topics: frozenset[str], deadline: Deadline) -> assignment.PartitionCounts:
-        return assignment.PartitionCounts.of(self._topic_view.metadata(topics, deadline))

@@ -84,12 +84,12 @@ class Committer:
         epochs = self._ledger.epochs.of(pending)
         answer = access.offsets.commit(me, pending, metadata, deadline, epochs)
         self._ledger.confirmed(answer.confirmed)
-        if answer.refused is not None:
-            if answer.refused.error is not None and denied(answer.refused.error):
-                raise answer.refused.error
-            if answer.refused.action in (ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID):
-                self._no_member(me, answer.refused)
-            self._failed(pending.keys() - answer.confirmed.keys(), answer.refused.why)
+        if answer.failure is not None:
+            if answer.failure.error is not None and denied(answer.failure.error):
+                raise answer.failure.error
+            if answer.failure.action in (ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID):
+                self._no_member(me, answer.failure)
+            self._failed(pending.keys() - answer.confirmed.keys(), answer.failure.reason)
             return False
         self._failed_in_a_row = 0
         self._counters.commits += 1

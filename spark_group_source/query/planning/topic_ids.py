@@ -88,7 +88,7 @@ class TopicIds:
         except GroupSourceError as error:
             if not error.retriable:
                 raise
-            log.warning("the topics could not be looked at: %s", error)
+            log.warning("the topic lookup failed: %s", error)
             return {}
 
 

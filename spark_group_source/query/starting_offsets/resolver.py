@@ -112,7 +112,7 @@ class StartOffsetResolver:
         partitions = claim.partitions
         committed = access.offsets.committed(partitions, deadline)
         if isinstance(committed, RequestFailed):
-            raise committed.error or DeadlineExceeded(f"The committed offsets cannot be read: {committed.why}.")
+            raise committed.error or DeadlineExceeded(f"The committed offsets cannot be read: {committed.reason}.")
         first = self._ledger.first_start()
         starting = {tp for tp, each in committed.items() if each.tagged_reset}
         if reset := (partitions & first.resets) - starting:

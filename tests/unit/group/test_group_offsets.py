@@ -43,7 +43,7 @@ def test_the_groups_offsets_are_waited_for_no_longer_than_their_timeout(fake: Fa
         began = time.monotonic()
         refused = offsets.committed([TP], Deadline.after(LONG))
         assert isinstance(refused, RequestFailed)
-        assert "did not answer OffsetFetchRequest within " in refused.why
+        assert "did not answer OffsetFetchRequest within " in refused.reason
         assert time.monotonic() - began < LONG / 2
     finally:
         cluster.close()
@@ -64,7 +64,7 @@ def test_no_commit_is_larger_than_a_coordinator_can_write_at_once(
 ) -> None:
     wanted = {TopicPartition("many", number): number for number in range(MANY)}
     answer = many.commit(Membership(), wanted, metadata, Deadline.after(LONG))
-    assert (answer.confirmed, answer.errors, answer.refused) == (wanted, {}, None)
+    assert (answer.confirmed, answer.errors, answer.failure) == (wanted, {}, None)
     assert fake.group("g").offsets == {tp: (offset, metadata) for tp, offset in wanted.items()}
     # A real one takes 112 bytes for a partition with names and metadata of 69, and a million of them in all.
     most = max(len(each.offsets) for each in fake.commits)
@@ -80,6 +80,6 @@ def test_after_a_request_that_is_refused_no_other_is_sent_and_what_was_confirmed
     fake.next("OffsetCommit", Fault(error=16))
     answer = many.commit(Membership(), wanted, "", Deadline.after(LONG))
     assert [each.error for each in fake.commits] == [0, 16]
-    assert answer.refused is not None
+    assert answer.failure is not None
     assert {tuple(tp): offset for tp, offset in answer.confirmed.items()} == fake.commits[0].offsets
     assert answer.errors.keys() == {TopicPartition(*tp) for tp in fake.commits[1].offsets}

@@ -5,21 +5,28 @@ from __future__ import annotations
 import pytest
 
 from spark_group_source.errors import GroupError
-from spark_group_source.group.actions import Action, Assigned, Join, Leave, Lost, Pause, Revoked, Sync
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import (
+    Action,
+    Assigned,
+    AwaitBackoff,
     BatchCompleted,
     BatchPlanned,
     Close,
     Event,
+    HeartbeatSucceeded,
+    Join,
     Joined,
+    Leave,
+    Lost,
     RequestFailed,
-    SessionExtended,
+    Revoked,
     SubscriptionChanged,
+    Sync,
     Synced,
     Tick,
 )
-from spark_group_source.group.state import SESSION_OVER, Membership, Phase, Step, step
+from spark_group_source.group.state import SESSION_TIMED_OUT, Membership, Phase, Step, step
 from spark_group_source.offsets import TopicPartition
 
 DRAIN = 100.0
@@ -61,23 +68,23 @@ def test_cooperative_revoke_with_nothing_in_flight_gives_up_and_joins_again_at_o
 
 
 def test_revoke_waits_for_batch_in_flight_and_goes_on_reading_the_rest() -> None:
-    draining, actions = run(
+    revoking, actions = run(
         stable(A, B), BatchPlanned(frozenset({A, B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A}))
     )
-    assert (draining.phase, actions) == (Phase.REVOKING, [])
-    assert (set(draining.owned), set(draining.readable)) == ({A, B}, {A})
-    assert run(draining, Tick(), at=DRAIN - 1) == (draining, [])
-    assert run(draining, REBALANCE) == (draining, [])
-    after, actions = run(draining, BatchCompleted())
+    assert (revoking.phase, actions) == (Phase.REVOKING, [])
+    assert (set(revoking.owned), set(revoking.readable)) == ({A, B}, {A})
+    assert run(revoking, Tick(), at=DRAIN - 1) == (revoking, [])
+    assert run(revoking, REBALANCE) == (revoking, [])
+    after, actions = run(revoking, BatchCompleted())
     assert actions == [Revoked(frozenset({B})), Join()]
     assert set(after.owned) == {A}
 
 
 def test_revoke_waits_for_a_commit_that_is_still_to_be_made() -> None:
-    draining, _ = run(
+    revoking, _ = run(
         stable(A, B), BatchPlanned(frozenset({A, B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A}))
     )
-    still, actions = run(draining, BatchCompleted(uncommitted=frozenset({B})))
+    still, actions = run(revoking, BatchCompleted(uncommitted=frozenset({B})))
     assert (still.phase, actions) == (Phase.REVOKING, [])
     assert run(still, BatchCompleted())[1] == [Revoked(frozenset({B})), Join()]
 
@@ -91,8 +98,8 @@ def test_revoke_does_not_wait_for_a_batch_that_reads_other_partitions() -> None:
 
 
 def test_a_batch_past_the_drain_deadline_is_given_up_as_late() -> None:
-    draining, _ = run(stable(A, B), BatchPlanned(frozenset({B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A})))
-    after, actions = run(draining, Tick(), at=DRAIN)
+    revoking, _ = run(stable(A, B), BatchPlanned(frozenset({B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A})))
+    after, actions = run(revoking, Tick(), at=DRAIN)
     assert actions == [Revoked(frozenset({B}), late=frozenset({B})), Join()]
     assert set(after.owned) == {A}
 
@@ -104,9 +111,9 @@ def test_eager_rejoin_gives_up_everything_before_the_join() -> None:
 
 
 def test_eager_rejoin_waits_for_the_batch_before_the_join() -> None:
-    draining, actions = run(stable(A, B, cooperative=False), BatchPlanned(frozenset({A})), REBALANCE)
-    assert (draining.phase, actions, dict(draining.readable)) == (Phase.REVOKING, [], {})
-    _, actions = run(draining, BatchCompleted())
+    revoking, actions = run(stable(A, B, cooperative=False), BatchPlanned(frozenset({A})), REBALANCE)
+    assert (revoking.phase, actions, dict(revoking.readable)) == (Phase.REVOKING, [], {})
+    _, actions = run(revoking, BatchCompleted())
     assert actions == [Revoked(frozenset({A, B})), Join()]
 
 
@@ -123,8 +130,8 @@ def test_on_lost_nothing_is_waited_for_and_everything_is_lost(
 
 
 def test_lost_in_mid_drain_is_lost_not_revoked() -> None:
-    draining, _ = run(stable(A, B), BatchPlanned(frozenset({B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A})))
-    after, actions = run(draining, RequestFailed(ErrorAction.RESET_MEMBER_ID, "why"))
+    revoking, _ = run(stable(A, B), BatchPlanned(frozenset({B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A})))
+    after, actions = run(revoking, RequestFailed(ErrorAction.RESET_MEMBER_ID, "why"))
     assert actions == [Lost(frozenset({A, B}), "why"), Join()]
     assert run(after, BatchCompleted())[1] == []
 
@@ -136,13 +143,13 @@ def test_the_id_the_coordinator_gives_is_joined_with() -> None:
 
 def test_a_heartbeat_that_failed_on_the_wire_keeps_membership_and_looks_for_the_coordinator() -> None:
     before = stable(A)
-    assert run(before, RequestFailed(ErrorAction.REDISCOVER, "why")) == (before, [Pause(rediscover=True)])
+    assert run(before, RequestFailed(ErrorAction.REDISCOVER, "why")) == (before, [AwaitBackoff(rediscover=True)])
 
 
 @pytest.mark.parametrize("action", [ErrorAction.RETRY, ErrorAction.REDISCOVER])
 def test_the_first_join_is_tried_again_while_the_coordinator_loads_or_moves(action: ErrorAction) -> None:
     _, actions = run(Membership(), RequestFailed(action, "why"))
-    assert actions == [Pause(rediscover=action is ErrorAction.REDISCOVER), Join()]
+    assert actions == [AwaitBackoff(rediscover=action is ErrorAction.REDISCOVER), Join()]
 
 
 @pytest.mark.parametrize("action", [ErrorAction.RETRY, ErrorAction.REDISCOVER])
@@ -150,7 +157,7 @@ def test_a_sync_that_failed_on_the_wire_is_joined_anew_with_what_is_owned(action
     syncing, _ = run(stable(A), REBALANCE, Joined("m-1", 8))
     after, actions = run(syncing, RequestFailed(action, "why"))
     assert (after.phase, set(after.owned)) == (Phase.JOINING, {A})
-    assert actions == [Pause(rediscover=action is ErrorAction.REDISCOVER), Join()]
+    assert actions == [AwaitBackoff(rediscover=action is ErrorAction.REDISCOVER), Join()]
 
 
 def test_close_does_not_wait_for_the_batch_in_flight() -> None:
@@ -184,40 +191,40 @@ def test_a_member_without_an_answer_for_a_session_owns_nothing_and_joins_again_w
     member, _ = run(kept_until(SESSION, A, B), BatchPlanned(frozenset({A})))
     assert run(member, Tick(), at=SESSION - 0.1) == (member, [])
     after, actions = run(member, Tick(), at=SESSION)
-    assert actions == [Lost(frozenset({A, B}), SESSION_OVER), Join()]
+    assert actions == [Lost(frozenset({A, B}), SESSION_TIMED_OUT), Join()]
     assert (after.member_id, after.generation, dict(after.owned)) == ("m-1", -1, {})
     assert after.in_flight == {A}, "the batch is still running, and a later hand-over waits for it"
 
 
 def test_an_answer_keeps_the_session_for_as_long_as_it_says() -> None:
-    member, _ = run(kept_until(SESSION, A), SessionExtended(7, SESSION + 10))
+    member, _ = run(kept_until(SESSION, A), HeartbeatSucceeded(7, SESSION + 10))
     assert run(member, Tick(), at=SESSION + 9) == (member, [])
-    assert run(member, Tick(), at=SESSION + 10)[1] == [Lost(frozenset({A}), SESSION_OVER), Join()]
+    assert run(member, Tick(), at=SESSION + 10)[1] == [Lost(frozenset({A}), SESSION_TIMED_OUT), Join()]
 
 
 def test_an_answer_to_an_earlier_generation_keeps_nothing() -> None:
     member = kept_until(SESSION, A)
-    assert run(member, SessionExtended(6, SESSION + 10)) == (member, [])
+    assert run(member, HeartbeatSucceeded(6, SESSION + 10)) == (member, [])
 
 
 @pytest.mark.parametrize("phase", [(REBALANCE,), (REBALANCE, Joined("m-1", 8))], ids=["joining", "syncing"])
 def test_a_session_ends_while_a_join_or_a_sync_is_waited_for(phase: tuple[Event, ...]) -> None:
     waiting, _ = run(kept_until(SESSION, A), *phase)
     after, actions = run(waiting, Tick(), at=SESSION)
-    assert actions == [Lost(frozenset({A}), SESSION_OVER), Join()]
+    assert actions == [Lost(frozenset({A}), SESSION_TIMED_OUT), Join()]
     assert run(after, Synced(frozenset({A}), SESSION * 2)) == (after, []), "the join that follows gives new partitions"
 
 
 def test_a_session_ends_in_mid_drain_and_nothing_is_revoked_in_order() -> None:
-    draining, _ = run(
+    revoking, _ = run(
         kept_until(SESSION, A, B),
         BatchPlanned(frozenset({B})),
         REBALANCE,
         Joined("m-1", 8),
         Synced(frozenset({A}), SESSION),
     )
-    assert draining.phase is Phase.REVOKING
-    assert run(draining, Tick(), at=SESSION)[1] == [Lost(frozenset({A, B}), SESSION_OVER), Join()]
+    assert revoking.phase is Phase.REVOKING
+    assert run(revoking, Tick(), at=SESSION)[1] == [Lost(frozenset({A, B}), SESSION_TIMED_OUT), Join()]
 
 
 def test_who_owns_nothing_has_nothing_to_lose_with_the_session() -> None:

@@ -14,7 +14,7 @@ from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, G
 from spark_group_source.group.commits import COMMIT_TAG, RESET_TAG, CommittedOffset
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import RequestFailed
-from spark_group_source.group.group_offsets import CommitAnswer
+from spark_group_source.group.group_offsets import CommitResult
 from spark_group_source.group.state import Membership
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
@@ -56,16 +56,16 @@ class Group:
 
     def commit(
         self, me: Membership, offsets: Mapping[TopicPartition, int], metadata: str, deadline: Deadline, epochs: Any
-    ) -> CommitAnswer:
+    ) -> CommitResult:
         self.waits.append(deadline.remaining())
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
         if self.refused:
-            return CommitAnswer({}, {}, self.refused)
+            return CommitResult({}, {}, self.refused)
         taken = {tp: offset for tp, offset in offsets.items() if tp not in self.errors}
         self.commits.append(dict(taken))
         self.offsets |= {tp: CommittedOffset(offset, metadata) for tp, offset in taken.items()}
-        return CommitAnswer(taken, {tp: errno for tp, errno in self.errors.items() if tp in offsets})
+        return CommitResult(taken, {tp: errno for tp, errno in self.errors.items() if tp in offsets})
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def test_a_position_found_while_its_partition_was_taken_away_is_not_kept(
     share.partitions_assigned(BOTH, OWNER)
     group.refused = None
     group.offsets = {A: CommittedOffset(3, COMMIT_TAG), B: CommittedOffset(3, COMMIT_TAG)}
-    group.meanwhile = lambda: share.lost(frozenset({A}), "the session ended")
+    group.meanwhile = lambda: share.partitions_lost(frozenset({A}), "the session ended")
     # The query's thread looks for what the member's could not find, and the member is told of a loss meanwhile.
     share.resolve(BOTH, OWNER, access)
     assert A not in share.ledger.positions(OWNER)
@@ -232,7 +232,7 @@ def test_what_was_taken_away_before_its_start_is_looked_for_keeps_no_position(
     group.refused = None
     group.offsets = {A: CommittedOffset(3, COMMIT_TAG), B: CommittedOffset(3, COMMIT_TAG)}
     unresolved = share.ledger.unresolved(OWNER)
-    share.lost(frozenset({A}), "the session ended")
+    share.partitions_lost(frozenset({A}), "the session ended")
     share.resolve(unresolved, OWNER, access)
     group.offsets[A] = CommittedOffset(9, COMMIT_TAG)  # its next owner has read on
     share.partitions_assigned(frozenset({A}), OWNER)
@@ -309,7 +309,7 @@ def test_a_partition_of_a_topic_made_anew_whose_beginning_is_told_later_starts_t
     assert share.ledger.positions(OWNER) == {A: 2, B: 0}
     assert {tp: each.offset for tp, each in group.offsets.items()} == {A: 2, B: 0}
     # Lost, read further by another one and regained: that one's commit is of the new topic.
-    share.lost(frozenset({A}), "why")
+    share.partitions_lost(frozenset({A}), "why")
     group.offsets[A] = CommittedOffset(7, COMMIT_TAG)
     share.partitions_assigned(frozenset({A}), OWNER)
     assert share.ledger.positions(OWNER)[A] == 7
@@ -322,7 +322,7 @@ def test_a_partition_lost_before_the_beginning_of_its_new_topic_was_told_goes_on
     share.partitions_assigned(BOTH, OWNER)
     logs.pop(A)
     share.start_over({"t"}, OWNER, access)
-    share.lost(frozenset({A}), "why")
+    share.partitions_lost(frozenset({A}), "why")
     group.offsets[A] = CommittedOffset(7, COMMIT_TAG)
     share.partitions_assigned(frozenset({A}), OWNER)
     assert share.ledger.positions(OWNER)[A] == 7
@@ -410,7 +410,7 @@ def test_what_is_revoked_while_its_commit_is_under_way_is_not_noted_as_committed
     share = make(access)
     share.partitions_assigned(BOTH, OWNER)
     read(share, {A: 6})
-    group.meanwhile = lambda: share.revoked(frozenset({A}), frozenset())
+    group.meanwhile = lambda: share.partitions_revoked(frozenset({A}), frozenset())
     share.committer.commit(OWNER, access)
     # Another owner has read on, and an operator has gone back after that.
     group.offsets[A] = CommittedOffset(3)
@@ -487,7 +487,7 @@ def test_a_reset_that_was_neither_committed_nor_logged_is_made_again(
     group.offsets = {A: CommittedOffset(8), B: CommittedOffset(4)}
     share = make(access, resetOffsetsOnStart="true")
     commits_fail(share, group, lambda: share.partitions_assigned(BOTH, OWNER))
-    share.lost(BOTH, "test")
+    share.partitions_lost(BOTH, "test")
     share.partitions_assigned(BOTH, OWNER)
     assert share.ledger.positions(OWNER) == {A: 2, B: 0}
 
@@ -503,7 +503,7 @@ def test_a_partition_that_was_reset_once_goes_on_where_its_next_owner_stopped(
     else:
         commits_fail(share, group, lambda: share.partitions_assigned(BOTH, OWNER))
         share.ledger.planned({A: 5}, {A: 2, B: 0})
-    share.revoked(BOTH, frozenset())
+    share.partitions_revoked(BOTH, frozenset())
     group.offsets = {A: CommittedOffset(9, COMMIT_TAG), B: CommittedOffset(5, COMMIT_TAG)}
     share.partitions_assigned(BOTH, OWNER)
     assert share.ledger.positions(OWNER) == {A: 9, B: 5}
@@ -585,7 +585,7 @@ def test_a_start_that_was_decided_is_kept_where_its_partition_is_taken_away_befo
     share = make(access, startingOffsets="latest")
     logs |= silent
     commits_fail(share, group, lambda: share.partitions_assigned(BOTH, OWNER))
-    share.lost(BOTH, "test")
+    share.partitions_lost(BOTH, "test")
     logs[A], logs[B] = (2, 30), (0, 25)
     share.partitions_assigned(BOTH, OWNER)
     assert share.ledger.positions(OWNER) == {A: 10, B: 5}
@@ -597,7 +597,7 @@ def test_what_a_batch_without_rows_has_logged_is_where_a_partition_without_a_com
     share = make(access, startingOffsets="latest")
     commits_fail(share, group, lambda: share.partitions_assigned(BOTH, OWNER))
     share.ledger.planned({}, share.ledger.positions(OWNER))
-    share.lost(BOTH, "test")
+    share.partitions_lost(BOTH, "test")
     logs[A], logs[B] = (2, 30), (0, 25)
     share.partitions_assigned(BOTH, OWNER)
     assert share.ledger.positions(OWNER) == {A: 10, B: 5}
@@ -612,7 +612,7 @@ def test_a_batch_that_others_have_read_meanwhile_is_warned_of_with_its_ranges_wh
     share.restore(logged, BOTH, access, replayed=True)
     share.partitions_assigned(BOTH, OWNER)
     assert "was read by others since it was logged: t-0 [3, 7). Rows" in caplog.text
-    share.lost(BOTH, "why")
+    share.partitions_lost(BOTH, "why")
     share.partitions_assigned(BOTH, OWNER)
     assert caplog.text.count("was read by others") == 1, "what this query has committed since is its own"
     assert share.ledger.positions(OWNER) == {A: 9, B: 4}
@@ -678,20 +678,20 @@ def test_what_was_not_found_or_committed_when_it_was_gained_is_tried_again_at_he
     share._retry._clock = hand
     group.refused = RequestFailed(ErrorAction.RETRY, "why")
     share.partitions_assigned(BOTH, OWNER)
-    share.heard(OWNER)
+    share.heartbeat_succeeded(OWNER)
     assert share.ledger.unresolved(OWNER) == BOTH
     group.refused = None
     group.errors = {}
     tries = len(group.waits)
-    share.heard(OWNER)
+    share.heartbeat_succeeded(OWNER)
     assert len(group.waits) == tries, "not before the retry interval"
     hand.now += 1.0
-    share.heard(OWNER)
+    share.heartbeat_succeeded(OWNER)
     assert group.commits == [{A: 2, B: 0}]
     assert max(group.waits) <= 45.0 / 2
     tries = len(group.waits)
     hand.now += 1.0
-    share.heard(OWNER)
+    share.heartbeat_succeeded(OWNER)
     assert len(group.waits) == tries, "nothing is left to be done"
 
 
@@ -709,7 +709,7 @@ def test_a_start_that_was_found_and_not_committed_is_committed_at_a_heartbeat(
     assert (share.ledger.unresolved(OWNER), group.commits) == (frozenset(), [])
     group.refused = None
     hand.now += 1.0
-    share.heard(OWNER)
+    share.heartbeat_succeeded(OWNER)
     assert group.commits == [{A: 2, B: 0}]
 
 
@@ -734,7 +734,7 @@ def test_the_commit_of_a_batch_is_left_to_the_query(
     share.partitions_assigned(BOTH, OWNER)
     read(share, {A: 6})
     tries = len(group.waits)
-    share.heard(OWNER)
+    share.heartbeat_succeeded(OWNER)
     assert len(group.waits) == tries
 
 

@@ -168,7 +168,7 @@ def test_an_available_now_run_ends_at_what_the_assigned_partitions_held(fake: Fa
 
 def test_a_group_with_members_is_refused_at_the_start_with_what_to_do(fake: FakeKafka, start: Start) -> None:
     start(subscribe="t")
-    with pytest.raises(GroupError, match=r"'g' has 1 member.*127\.0\.0\.1.*'kafka.group.id' of its own, or stop"):
+    with pytest.raises(GroupError, match=r"'g' has 1 member.*127\.0\.0\.1.*its own 'kafka.group.id', or stop"):
         start()
 
 
@@ -196,7 +196,7 @@ def test_a_member_that_joins_later_makes_commits_fail_and_the_query_goes_on_and_
     with caplog.at_level(logging.WARNING):
         assert driver.latest(end, None) is end
     assert "25 (UNKNOWN_MEMBER_ID): the group has members." in caplog.text
-    assert "'kafka.group.id' of its own, or stop the members" in caplog.text
+    assert "its own 'kafka.group.id', or stop the members" in caplog.text
     assert committed(fake)[0] == 0
     member.close()
     eventually(lambda: driver.latest(end, None) is end and committed(fake)[0] == 5)

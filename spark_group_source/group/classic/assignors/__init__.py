@@ -1,7 +1,7 @@
-"""Assignors by the names that ``kafka.partition.assignment.strategy`` takes.
+"""Assignors by the names that ``kafka.partition.assignment.strategy`` accepts.
 
-Those of the project assign as Kafka's own client does, and tell the leader about themselves in its form. A user's own
-are subclasses of kafka-python's AbstractPartitionAssignor.
+The project's assignors make the same assignments as Kafka's Java client, and send the same user data. A user's own
+assignor is a subclass of kafka-python's AbstractPartitionAssignor.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_group_source.group.classic.assignors.sticky import CooperativeSticky,
 from spark_group_source.user_code import load
 
 ASSIGNORS: dict[str, type[AbstractPartitionAssignor]] = {
-    each.name: each for each in (Range, RoundRobin, Sticky, CooperativeSticky)
+    assignor.name: assignor for assignor in (Range, RoundRobin, Sticky, CooperativeSticky)
 }
 """Assignors by the name that members advertise."""
 
@@ -27,45 +27,46 @@ _JAVA = {
 
 
 def parse_assignors(text: str) -> tuple[str, ...]:
-    """Names and ``module:Class`` paths out of a list, checked: each can be made, and they can be offered together.
+    """Parses a list of names and ``module:Class`` paths; creates each assignor once, to check it.
 
     Raises:
-        ValueError: one is not known or cannot be had; the message goes on from "It must be".
+        ValueError: an assignor is unknown or cannot be created; the message continues "It must be".
     """
     listed = [part.strip() for part in text.split(",") if part.strip()]
-    names = tuple(dict.fromkeys(each if ":" in each else _JAVA.get(each.lower(), each.lower()) for each in listed))
+    names = tuple(dict.fromkeys(name if ":" in name else _JAVA.get(name.lower(), name.lower()) for name in listed))
     if not names or any(":" not in name and name not in ASSIGNORS for name in names):
         raise ValueError(f"one or more of {', '.join(ASSIGNORS)}, or module:Class, separated by commas")
-    made = [make(name) for name in names]
-    if len({each.name for each in made}) < len(made):
-        raise ValueError(f"assignors with different names, and these are {', '.join(each.name for each in made)}")
-    if not is_cooperative(made):
-        only = [each.name for each in made if RebalanceProtocol.EAGER not in each.supported_protocols()]
-        if only:
-            raise ValueError(f"either all eager or all cooperative, and {', '.join(only)} cannot be eager")
+    assignors = [create_assignor(name) for name in names]
+    advertised = [assignor.name for assignor in assignors]
+    if len(set(advertised)) < len(advertised):
+        raise ValueError(f"assignors with different names, and these are {', '.join(advertised)}")
+    if not is_cooperative(assignors):
+        not_eager = [each.name for each in assignors if RebalanceProtocol.EAGER not in each.supported_protocols()]
+        if not_eager:
+            raise ValueError(f"either all eager or all cooperative, and {', '.join(not_eager)} cannot be eager")
     return names
 
 
-def make(name: str) -> AbstractPartitionAssignor:
-    """A new assignor, which remembers nothing.
+def create_assignor(name: str) -> AbstractPartitionAssignor:
+    """Creates an assignor without an assignment to remember.
 
     Raises:
         ValueError: the class of a ``module:Class`` is no assignor.
     """
     if ":" not in name:
         return ASSIGNORS[name]()
-    found = load(name, "Class")
-    if not (isinstance(found, type) and issubclass(found, AbstractPartitionAssignor)):
+    loaded = load(name, "Class")
+    if not (isinstance(loaded, type) and issubclass(loaded, AbstractPartitionAssignor)):
         raise ValueError(f"a subclass of kafka-python's AbstractPartitionAssignor, and {name} is not")
     try:
-        made = found()
+        assignor = loaded()
     except Exception as error:
-        raise ValueError(f"a class that can be made without arguments, and {name} gives: {error!r}") from None
-    if not (isinstance(made.name, str) and made.name):
-        raise ValueError(f"a class with a name to advertise, and that of {name} is {made.name!r}")
-    return made
+        raise ValueError(f"a class whose constructor needs no arguments, and {name} raised {error!r}") from None
+    if not (isinstance(assignor.name, str) and assignor.name):
+        raise ValueError(f"a class with a name to advertise, and the name of {name} is {assignor.name!r}")
+    return assignor
 
 
 def is_cooperative(assignors: Collection[AbstractPartitionAssignor]) -> bool:
-    """Whether members keep their partitions across a rebalance: if all that are offered can, as in Kafka's client."""
-    return all(RebalanceProtocol.COOPERATIVE in each.supported_protocols() for each in assignors)
+    """Whether members keep their partitions in a rebalance: if all assignors can, as in Kafka's client."""
+    return all(RebalanceProtocol.COOPERATIVE in assignor.supported_protocols() for assignor in assignors)

@@ -12,8 +12,8 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 from spark_group_source.group.classic.assignors import user_data
 from spark_group_source.group.classic.assignors.base import Assignor, PartitionRacks, Topics
 from spark_group_source.group.classic.assignors.claims import Claim, Claims
-from spark_group_source.group.classic.assignors.equal_shares import EqualShares
-from spark_group_source.group.classic.assignors.mixed_shares import MixedShares
+from spark_group_source.group.classic.assignors.equal_subscriptions import EqualSubscriptionsAssignment
+from spark_group_source.group.classic.assignors.mixed_subscriptions import MixedSubscriptionsAssignment
 from spark_group_source.group.classic.assignors.racks import Racks
 from spark_group_source.group.classic.assignors.subscriber import Subscriber
 from spark_group_source.offsets import Partitions, TopicPartition
@@ -34,9 +34,9 @@ class _Balanced(Assignor):
         claims = Claims([self.claim(each) for each in members], frozenset(partitions))
         near = Racks(members, partitions, racks)
         if len({frozenset(each.topics) for each in members}) <= 1:
-            equal = EqualShares(partitions, claims, near)
+            equal = EqualSubscriptionsAssignment(partitions, claims, near)
             return equal.shares, frozenset(equal.moving)
-        shares = MixedShares(topics, members, claims, near).owned
+        shares = MixedSubscriptionsAssignment(topics, members, claims, near).owned
         return shares, _moving(shares, claims)
 
 

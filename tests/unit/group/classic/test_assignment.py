@@ -10,7 +10,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, Consume
 from spark_group_source.errors import OptionError
 from spark_group_source.group.classic.assignment import (
     Assignors,
-    Member,
+    JoinedMember,
     PartitionCounts,
     decode_assignment,
     subscribed_topics,
@@ -23,7 +23,7 @@ EIGHT = [TopicPartition("t", number) for number in range(8)]
 LAYOUT = PartitionCounts({"t": frozenset(range(8)), "other": frozenset({0})})
 
 
-def shares(assignor: str, members: list[Member]) -> dict[str, frozenset[TopicPartition]]:
+def shares(assignor: str, members: list[JoinedMember]) -> dict[str, frozenset[TopicPartition]]:
     encoded = Assignors([assignor]).assign(assignor, members, LAYOUT)
     return {who: decode_assignment(share) for who, share in encoded.items()}
 
@@ -51,11 +51,11 @@ def test_subscription_tells_the_rack_where_one_is_given() -> None:
 
 
 def test_cooperative_sticky_hands_nothing_over_before_its_owner_gave_it_up() -> None:
-    old, new = Member("a", subscription(["t"], EIGHT, 3)), Member("b", subscription(["t"], [], -1))
+    old, new = JoinedMember("a", subscription(["t"], EIGHT, 3)), JoinedMember("b", subscription(["t"], [], -1))
     first = shares("cooperative-sticky", [old, new])
     assert len(first["a"]) == 4
     assert first["b"] == frozenset()
-    kept = Member("a", subscription(["t"], first["a"], 4))
+    kept = JoinedMember("a", subscription(["t"], first["a"], 4))
     second = shares("cooperative-sticky", [kept, new])
     assert second["a"] == first["a"]
     assert second["b"] == frozenset(EIGHT) - first["a"]
@@ -100,16 +100,19 @@ def after(share: Iterable[TopicPartition], generation: int) -> bytes:
 def test_sticky_gives_back_what_members_had_and_moves_no_more_than_it_must() -> None:
     mine = frozenset(EIGHT[::2])
     others = frozenset(EIGHT) - mine
-    stayed = shares("sticky", [Member("a", after(mine, 3)), Member("b", after(others, 3))])
+    stayed = shares("sticky", [JoinedMember("a", after(mine, 3)), JoinedMember("b", after(others, 3))])
     assert stayed == {"a": mine, "b": others}
-    joined = shares("sticky", [Member("a", after(mine, 3)), Member("b", after(others, 3)), Member("c", after([], 3))])
+    joined = shares(
+        "sticky",
+        [JoinedMember("a", after(mine, 3)), JoinedMember("b", after(others, 3)), JoinedMember("c", after([], 3))],
+    )
     assert sorted(len(each) for each in joined.values()) == [2, 3, 3]
     assert joined["a"] < mine
     assert joined["b"] < others
 
 
 def test_the_share_of_the_later_generation_counts_where_two_members_claim_a_partition() -> None:
-    found = shares("sticky", [Member("returns", after(EIGHT, 3)), Member("took-over", after(EIGHT[:4], 4))])
+    found = shares("sticky", [JoinedMember("returns", after(EIGHT, 3)), JoinedMember("took-over", after(EIGHT[:4], 4))])
     assert found["took-over"] == frozenset(EIGHT[:4])
 
 
@@ -124,13 +127,13 @@ def test_the_share_of_the_later_generation_counts_where_two_members_claim_a_part
 )
 def test_the_leader_reads_what_a_sticky_member_of_any_client_had(written: bytes) -> None:
     told = ConsumerProtocolSubscription(version=0, topics=["t"], user_data=written).encode()
-    found = shares("sticky", [Member("other", told), Member("new", after([], 3))])
+    found = shares("sticky", [JoinedMember("other", told), JoinedMember("new", after([], 3))])
     assert {EIGHT[0], EIGHT[1]} <= found["other"]
 
 
 def test_user_data_that_cannot_be_read_claims_nothing() -> None:
     told = ConsumerProtocolSubscription(version=0, topics=["t"], user_data=b"\0\1junk").encode()
-    found = shares("sticky", [Member("other", told), Member("mine", after(EIGHT[:4], 3))])
+    found = shares("sticky", [JoinedMember("other", told), JoinedMember("mine", after(EIGHT[:4], 3))])
     assert found["mine"] == frozenset(EIGHT[:4])
 
 
@@ -138,7 +141,7 @@ def test_user_data_that_cannot_be_read_claims_nothing() -> None:
 @pytest.mark.parametrize("version", [0, 1])
 def test_members_that_speak_an_older_subscription_get_their_share(assignor: str, version: int) -> None:
     old = ConsumerProtocolSubscription(version=version, topics=["t"], user_data=b"", owned_partitions=[]).encode()
-    found = shares(assignor, [Member("a", subscription(["t"], [], -1)), Member("old", old)])
+    found = shares(assignor, [JoinedMember("a", subscription(["t"], [], -1)), JoinedMember("old", old)])
     assert found["a"] | found["old"] == set(EIGHT)
     assert len(found["old"]) == 4
 
@@ -157,7 +160,7 @@ UNREADABLE = {
 def test_a_member_whose_subscription_cannot_be_read_gets_an_empty_share_and_the_others_theirs(
     assignor: str, written: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    members = [Member("odd", written), Member("a", subscription(["t"], [], -1))]
+    members = [JoinedMember("odd", written), JoinedMember("a", subscription(["t"], [], -1))]
     assert subscribed_topics(members) == {"t"}
     encoded = Assignors([assignor]).assign(assignor, members, LAYOUT)
     assert ConsumerProtocolAssignment.decode(encoded["odd"]).assigned_partitions == []
@@ -167,7 +170,7 @@ def test_a_member_whose_subscription_cannot_be_read_gets_an_empty_share_and_the_
 
 def test_a_subscription_that_lacks_the_fields_of_its_version_is_read_as_version_0() -> None:
     cut = b"\0\3" + ConsumerProtocolSubscription(version=0, topics=["t"], user_data=b"").encode()[2:]
-    assert shares("range", [Member("old", cut)]) == {"old": set(EIGHT)}
+    assert shares("range", [JoinedMember("old", cut)]) == {"old": set(EIGHT)}
 
 
 def test_topics_with_an_error_or_without_partitions_are_not_assigned() -> None:
@@ -179,19 +182,21 @@ def test_topics_with_an_error_or_without_partitions_are_not_assigned() -> None:
 
 def test_partitions_are_in_the_racks_of_their_replicas_that_are_up() -> None:
     brokers = {1: Broker(1, "h", 1, "a"), 2: Broker(2, "h", 2, "b"), 3: Broker(3, "h", 3)}
-    layout = PartitionCounts.of(
+    partition_counts = PartitionCounts.of(
         Metadata(brokers, {"t": Topic("t", "id", {0: 1, 1: 3}, replicas={0: (1, 2, 4), 1: (3,)})})
     )
-    assert layout.racks == {EIGHT[0]: {"a", "b"}, EIGHT[1]: frozenset()}
+    assert partition_counts.racks == {EIGHT[0]: {"a", "b"}, EIGHT[1]: frozenset()}
 
 
 @pytest.mark.parametrize("assignor", ["range", "sticky", "cooperative-sticky"])
 def test_a_member_reads_from_its_own_rack_if_the_shares_stay_even(assignor: str) -> None:
-    layout = PartitionCounts(
+    partition_counts = PartitionCounts(
         {"t": frozenset(range(4))}, {tp: frozenset("a" if tp.partition > 1 else "b") for tp in EIGHT[:4]}
     )
-    members = [Member(rack, Assignors([assignor], rack).subscriptions(["t"], [], -1)[assignor]) for rack in ("a", "b")]
-    encoded = Assignors([assignor]).assign(assignor, members, layout)
+    members = [
+        JoinedMember(rack, Assignors([assignor], rack).subscriptions(["t"], [], -1)[assignor]) for rack in ("a", "b")
+    ]
+    encoded = Assignors([assignor]).assign(assignor, members, partition_counts)
     assert decode_assignment(encoded["a"]) == set(EIGHT[2:4])
     assert decode_assignment(encoded["b"]) == set(EIGHT[:2])
 
@@ -201,7 +206,7 @@ def test_racks_alone_do_not_make_a_layout_another_one() -> None:
 
 
 def test_the_leader_assigns_topics_that_only_others_are_subscribed_to() -> None:
-    members = [Member("a", subscription(["t"], [], -1)), Member("b", subscription(["other"], [], -1))]
+    members = [JoinedMember("a", subscription(["t"], [], -1)), JoinedMember("b", subscription(["other"], [], -1))]
     assert subscribed_topics(members) == {"t", "other"}
     assert shares("range", members) == {"a": frozenset(EIGHT), "b": frozenset({TopicPartition("other", 0)})}
 

@@ -80,7 +80,7 @@ def test_assignors_are_known_by_name_by_java_class_and_as_a_class_of_the_users_o
         ("no_such_module:Assignor", "No module named"),
         (f"{HERE}:Missing", "no Class 'Missing'"),
         (f"{HERE}:NoAssignor", "subclass of kafka-python's AbstractPartitionAssignor"),
-        (f"{HERE}:NeedsMore", "without arguments"),
+        (f"{HERE}:NeedsMore", "needs no arguments"),
         (f"{HERE}:Nameless", "a name to advertise"),
         ("roundrobin,kafka.coordinator.assignors.roundrobin:RoundRobinPartitionAssignor", "different names"),
         (f"range,{HERE}:OnlyCooperative", "only-cooperative cannot be eager"),

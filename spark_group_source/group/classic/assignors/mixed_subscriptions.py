@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 from spark_group_source.group.classic.assignors.base import Topics
 from spark_group_source.group.classic.assignors.claims import Claims
 from spark_group_source.group.classic.assignors.java_order import text_order
-from spark_group_source.group.classic.assignors.movements import Movements
+from spark_group_source.group.classic.assignors.partition_movements import PartitionMovements
 from spark_group_source.group.classic.assignors.racks import Racks
 from spark_group_source.group.classic.assignors.subscriber import Subscriber
 from spark_group_source.offsets import TopicPartition
 
 
-class MixedShares:
+class MixedSubscriptionsAssignment:
     """The shares of one rebalance: ``owned``, by member id.
 
     Args:
@@ -31,7 +31,7 @@ class MixedShares:
     def __init__(self, topics: Topics, members: Sequence[Subscriber], claims: Claims, racks: Racks) -> None:
         self._racks = racks
         self._former = claims.former_owners()
-        self._movements = Movements()
+        self._movements = PartitionMovements()
         self._subscribed = {each.id: frozenset(each.topics) for each in members}
         self._members_of = {
             topic: [each.id for each in members if topic in self._subscribed[each.id]] for topic in topics

@@ -9,7 +9,7 @@ _Way = tuple[str, str, str]
 """Topic, first owner, last owner."""
 
 
-class Movements:
+class PartitionMovements:
     """Avoids that two members exchange partitions of one topic: one way back is the way of a partition that came."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from spark_group_source.group.classic.assignors.racks import Racks
 from spark_group_source.offsets import TopicPartition
 
 
-class EqualShares:
+class EqualSubscriptionsAssignment:
     """The shares of one rebalance.
 
     Args:

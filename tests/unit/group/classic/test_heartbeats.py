@@ -1,4 +1,4 @@
-"""What is said of a group that refuses, on a clock that is turned by hand."""
+"""What the log says while requests to the coordinator fail, on a clock that the test turns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from spark_group_source.group.classic.heartbeat_state import HeartbeatState
+from spark_group_source.group.classic.heartbeats import HeartbeatState
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.settings import GroupSettings
@@ -15,10 +15,10 @@ from tests.unit.hand_clock import Hand
 
 
 def test_warnings_of_a_group_that_refuses_are_a_minute_apart(hand: Hand, caplog: pytest.LogCaptureFixture) -> None:
-    pulse = HeartbeatState(GroupSettings("g", Subscription(("t",))), hand)
+    state = HeartbeatState(GroupSettings("g", Subscription(("t",))), hand)
     began = hand.now
     with caplog.at_level(logging.WARNING):
         for at, told in ((59.0, 0), (61.0, 1), (62.0, 1), (120.0, 1), (121.0, 2)):
             hand.now = began + at
-            pulse.refused(RequestFailed(ErrorAction.RETRY, "why"))
-            assert caplog.text.count("tried on: why") == told
+            state.log_failure(RequestFailed(ErrorAction.RETRY, "why"))
+            assert caplog.text.count("still retrying: why") == told
