@@ -28,7 +28,7 @@ from spark_group_source.options.security_parsers import (
 )
 from spark_group_source.options.value_parsers import importable_function, non_blank
 from spark_group_source.secret import Secret
-from spark_group_source.wire import tls
+from spark_group_source.wire import tls_context
 from spark_group_source.wire.settings import Sasl, Tls
 
 
@@ -164,7 +164,7 @@ def check_security(options: SecurityOptions) -> None:
         _check_credentials(options, given)
     settings = tls_settings(options)
     if settings is not None:
-        tls.context(settings)
+        tls_context.ssl_context(settings)
 
 
 _DEFAULTS = {name: each.default for name, each in SecurityOptions.__dataclass_fields__.items()}

@@ -8,8 +8,8 @@ import importlib.util
 import re
 
 from spark_group_source.secret import Secret
-from spark_group_source.wire import tls
-from spark_group_source.wire.ssl_stores import conversion
+from spark_group_source.wire import tls_context
+from spark_group_source.wire.ssl_stores import how_to_convert
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 BY_PASSWORD = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -76,7 +76,7 @@ def private_key(text: str) -> Secret:
 def _store_type(store: str, text: str) -> str:
     kind = text.strip().upper()
     if kind in ("JKS", "PKCS12"):
-        raise ValueError(f"PEM. {conversion(store, kind)}")
+        raise ValueError(f"PEM. {how_to_convert(store, kind)}")
     return _one_of(kind, ("PEM",))
 
 
@@ -100,8 +100,8 @@ def host_name_check(text: str) -> bool:
 def protocols(text: str) -> tuple[str, ...]:
     """Versions of TLS."""
     names = [each.strip() for each in text.split(",") if each.strip()]
-    if not names or not set(names) <= set(tls.PROTOCOLS):
-        raise ValueError(f"one or more of {', '.join(tls.PROTOCOLS)}, separated by commas")
+    if not names or not set(names) <= set(tls_context.PROTOCOLS):
+        raise ValueError(f"one or more of {', '.join(tls_context.PROTOCOLS)}, separated by commas")
     return tuple(dict.fromkeys(names))
 
 

@@ -1,6 +1,6 @@
-"""Pauses between tries: each is twice the one before, and varies by chance, as in Kafka's own client (KIP-580).
+"""Exponential backoff with jitter, as in Kafka's own client (KIP-580).
 
-Without the chance, the members of a group that lost one broker would all come back to it at the same moments.
+Without jitter, all members of a group that lost a broker would reconnect to it at the same moments.
 """
 
 from __future__ import annotations
@@ -9,29 +9,28 @@ import random
 from collections.abc import Callable
 
 JITTER = 0.2
-"""Part of a pause by which it may be shorter or longer."""
+"""Largest part of a backoff that chance adds or removes."""
 
-CHANCE = random.Random()
-"""Apart from the numbers of a user who has seeded the module's own."""
+RANDOM = random.Random()
+"""A generator of its own, because a user may seed the one of the ``random`` module."""
 
-MOST_DOUBLINGS = 20
-"""Beyond this many failures nothing grows any more."""
+MAX_DOUBLINGS = 20
 
 
-def doubled(initial: float, maximum: float, times: int) -> float:
-    """``initial``, doubled so many times, up to ``maximum``."""
-    return min(initial * 2.0 ** min(times, MOST_DOUBLINGS), maximum)
+def exponential(initial: float, maximum: float, failures: int) -> float:
+    """Returns ``initial``, doubled with each failure, up to ``maximum``."""
+    return min(initial * 2.0 ** min(failures, MAX_DOUBLINGS), maximum)
 
 
 class Backoff:
-    """The pauses of tries in a row, in seconds. Jitter may make one longer than ``maximum``.
+    """Backoffs of retries in a row, in seconds. Jitter may make a backoff longer than ``maximum``.
 
     Args:
         chance: returns numbers from 0 to 1.
     """
 
     def __init__(
-        self, initial: float, maximum: float, jitter: float = JITTER, chance: Callable[[], float] = CHANCE.random
+        self, initial: float, maximum: float, jitter: float = JITTER, chance: Callable[[], float] = RANDOM.random
     ) -> None:
         self._initial = initial
         self._maximum = maximum
@@ -40,11 +39,11 @@ class Backoff:
         self.failures = 0
 
     def next(self) -> float:
-        """The pause after one more failure."""
-        pause = doubled(self._initial, self._maximum, self.failures)
+        """Counts one more failure and returns the backoff before the next try."""
+        seconds = exponential(self._initial, self._maximum, self.failures)
         self.failures += 1
-        return pause * (1 + self._jitter * (2 * self._chance() - 1))
+        return seconds * (1 + self._jitter * (2 * self._chance() - 1))
 
     def reset(self) -> None:
-        """A try succeeded: the next pause is the first one again."""
+        """Starts again with the initial backoff, because a try succeeded."""
         self.failures = 0

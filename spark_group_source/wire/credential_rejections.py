@@ -1,8 +1,8 @@
-"""When a broker's refusal of this client is final, and when it is retried.
+"""When a broker's rejection of this client is final, and when the source retries.
 
-Settings that have never worked are wrong: their first refusal is final. Settings that have worked are refused too by a
-broker that has just started and has not loaded its SCRAM users, or while a certificate, a truststore or a login
-configuration is being replaced. Such a refusal passes, so it is retried.
+If settings never worked, they are wrong, and the first rejection is final. Settings that worked before may be rejected
+for a while: by a broker that has just started and has not loaded its SCRAM users, or while somebody replaces a
+certificate, a truststore or a login configuration. The source retries after such a rejection.
 """
 
 from __future__ import annotations
@@ -15,58 +15,58 @@ from spark_group_source.wire.settings import WireOptions
 
 log = logging.getLogger(__name__)
 
-REFUSED_FOR = 300.0
-"""Seconds without any success after which the refusal of settings that have worked is final."""
+RETRY_TIMEOUT = 300.0
+"""How many seconds without a success make the rejection of settings that worked before final."""
 
 WARN_EVERY = 60.0
 
 _worked: set[WireOptions] = set()
-"""Settings with which this process has been accepted by a broker."""
+"""Settings that a broker has accepted from this process."""
 
 
 class CredentialRejections:
-    """The refusals that one cluster met in a row. A success is a new connection to any broker, or an answer of any.
+    """The rejections in a row of one cluster's brokers. A new connection to any broker, or a response, is a success.
 
     Args:
-        before_success: seconds for which a refusal is retried in a process that no broker has accepted yet. It is for
-            tasks, whose settings have worked on the driver.
+        before_success: how many seconds to retry before any broker has accepted this process. Tasks use this, because
+            their settings have worked on the driver.
     """
 
     def __init__(self, options: WireOptions, before_success: float = 0.0, clock: Clock = monotonic) -> None:
         self._options = options
         self._before_success = before_success
         self._clock = clock
-        self._first: float | None = None
-        self._last = 0.0
+        self._first_at: float | None = None
+        self._last_at = 0.0
         self._warned_at: float | None = None
 
-    def accepted(self) -> None:
-        """A broker accepted these settings."""
+    def record_success(self) -> None:
+        """Notes that a broker accepted these settings."""
         _worked.add(self._options)
-        self._first = None
+        self._first_at = None
 
-    def retriable(self, error: AuthenticationFailed, answered_at: float | None) -> BrokerUnavailable:
-        """The refusal as an error that is retried.
+    def as_retriable(self, error: AuthenticationFailed, responded_at: float | None) -> BrokerUnavailable:
+        """Counts a rejection and returns it as an error that callers retry.
 
         Args:
-            answered_at: when any broker last answered this cluster.
+            responded_at: when any broker last responded to this cluster.
 
         Raises:
-            AuthenticationFailed: it is final.
+            AuthenticationFailed: the rejection is final.
         """
         now = self._clock()
-        first = now if self._first is None else self._first
-        # Brokers that were all down since the last refusal have neither refused nor accepted.
-        if (answered_at is not None and answered_at > first) or now - self._last > REFUSED_FOR:
-            first = now
-        self._first, self._last = first, now
-        bound = REFUSED_FOR if self._options in _worked else self._before_success
-        if bound == 0:
+        first_at = now if self._first_at is None else self._first_at
+        # If all brokers were down since the last rejection, none of them has rejected or accepted the settings.
+        if (responded_at is not None and responded_at > first_at) or now - self._last_at > RETRY_TIMEOUT:
+            first_at = now
+        self._first_at, self._last_at = first_at, now
+        timeout = RETRY_TIMEOUT if self._options in _worked else self._before_success
+        if timeout == 0:
             raise error
-        if now - first >= bound:
-            lasted = f"No broker has accepted this client for {now - first:.0f} s."
-            raise AuthenticationFailed(f"{error.happened} {lasted}", error.action)
+        if now - first_at >= timeout:
+            happened = f"{error.happened} No broker has accepted this client for {now - first_at:.0f} s."
+            raise AuthenticationFailed(happened, error.action)
         if self._warned_at is None or now - self._warned_at >= WARN_EVERY:
             self._warned_at = now
-            log.warning("settings that worked before are refused; retrying for up to %.0f s: %s", bound, error)
+            log.warning("brokers reject settings that worked before; retrying for up to %.0f s: %s", timeout, error)
         return BrokerUnavailable(error.happened, error.action)

@@ -1,4 +1,4 @@
-"""Responses out of a stream of bytes: a length of four bytes, then that many."""
+"""Reads responses from a stream of bytes: a length in four bytes, then as many bytes."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from spark_group_source.wire import sockets
 from spark_group_source.wire.waiting import wait_ready
 
 MAX_FRAME = 2**30
-"""Largest response accepted, in bytes: beyond any fetch size that makes sense, below what a broken length may claim."""
+"""Maximum size of a response in bytes: larger than any sensible fetch, smaller than a broken length may claim."""
 
 MAX_FIRST_FRAME = 2**20
-"""The same for the first response, which is small: what a listener with TLS answers claims some 350 MB."""
+"""Maximum size of the first response, which is small. A TLS alert of a listener would claim about 350 MB."""
 
 _TOO_LARGE = (
-    "A fetch asks for less, so it met a single record batch of that size. Lower 'max.message.bytes' of the topic, or"
-    " 'message.max.bytes' of the brokers, so that producers write smaller batches. To skip the batch, set the group's"
-    " offset behind it."
+    "Since a fetch asks for less, the response holds a single record batch of that size. Lower 'max.message.bytes' of"
+    " the topic, or 'message.max.bytes' of the brokers, so that producers write smaller batches. To skip the batch,"
+    " commit an offset after it for the group."
 )
-_NO_KAFKA = "Is it a Kafka broker? For a listener with TLS set 'kafka.security.protocol' to SSL or SASL_SSL."
+_NO_KAFKA = "Is it a Kafka broker? If the listener uses TLS, set 'kafka.security.protocol' to SSL or SASL_SSL."
 
 _SIZE = struct.Struct(">i")
 
 
 class FrameReader:
-    """Receives one response at a time, each into memory of its size. A wait that was cut short may be gone on with.
+    """Receives one response at a time, each into a buffer of its size. It can resume after an interrupted wait.
 
     Args:
-        peer: what errors call the broker.
+        peer: names the broker in errors.
     """
 
     def __init__(self, peer: str) -> None:
@@ -42,78 +42,78 @@ class FrameReader:
         self._frame: memoryview | None = None
         self._received = 0
         self._buffer = bytearray()
-        self._spare = bytearray()
+        self._spare_buffer = bytearray()
 
     def receive(self, sock: socket, deadline: Deadline) -> tuple[memoryview, bytearray]:
-        """The next response without its length, and the buffer in which it lies.
+        """Returns the next response without its length, and the buffer that holds it.
 
         Raises:
-            TimeoutError: it is not complete at the deadline.
-            OSError: the connection broke, or the peer closed it.
-            ProtocolError: its length cannot be.
+            TimeoutError: the response is not complete at the deadline.
+            OSError: the connection broke, or the broker closed it.
+            ProtocolError: the length is impossible.
             Interrupted: the deadline's wakeup was set first.
         """
         while True:
-            into = memoryview(self._size) if self._frame is None else self._frame
-            while self._received < len(into):
-                self._received += _receive_into(sock, into[self._received :], deadline)
-                # A peer that sends a byte now and then never lets one operation run out of time. What has all come by
-                # now is good, though: it may have waited here while this thread waited for another broker.
-                if self._received < len(into) and deadline.expired():
+            target = memoryview(self._size) if self._frame is None else self._frame
+            while self._received < len(target):
+                self._received += _receive_into(sock, target[self._received :], deadline)
+                # A broker that sends a byte now and then never lets one operation time out. A response that is
+                # complete by now is accepted: it may have arrived while this thread waited for another broker.
+                if self._received < len(target) and deadline.expired():
                     raise TimeoutError
             self._received = 0
             if self._frame is not None:
                 frame, self._frame = self._frame, None
                 return frame, self._buffer
             (size,) = _SIZE.unpack(self._size)
-            self._frame = self._memory(size)
+            self._frame = self._allocate(size)
 
     def reuse(self, buffer: bytearray) -> None:
-        """Receives a later response into ``buffer``, of which nothing may be in use any more.
+        """Receives a later response into ``buffer``, which nothing may use any more.
 
-        Fresh memory for each fetch of some MB would be cleared and paged in each time.
+        The system would clear and page in fresh memory for each fetch of some MB.
         """
-        if len(buffer) > len(self._spare):
-            self._spare = buffer
+        if len(buffer) > len(self._spare_buffer):
+            self._spare_buffer = buffer
 
     def release_buffers(self) -> None:
-        """Keeps none for later responses."""
-        self._spare = bytearray()
+        """Frees the buffers that are kept for later responses."""
+        self._spare_buffer = bytearray()
         if self._frame is None:
             self._buffer = bytearray()
 
-    def _memory(self, size: int) -> memoryview:
+    def _allocate(self, size: int) -> memoryview:
         if not _SIZE.size <= size <= self.max_frame:
-            raise self._refusal(size)
-        self._buffer, self._spare = self._spare, bytearray()
+            raise self._impossible_size(size)
+        self._buffer, self._spare_buffer = self._spare_buffer, bytearray()
         if len(self._buffer) < size:
             self._buffer = bytearray(size)
         return memoryview(self._buffer)[:size]
 
-    def _refusal(self, size: int) -> ProtocolError:
+    def _impossible_size(self, size: int) -> ProtocolError:
         happened = f"Broker {self._peer} announces a response of {size} bytes"
-        # The length of the first response, or of any from an HTTP server, is text or a part of another protocol.
+        # The first length, or any length from an HTTP server, may be text or part of another protocol.
         if size > MAX_FRAME and self.max_frame == MAX_FRAME and self._size != b"HTTP":
             return ProtocolError(f"{happened}; this source receives at most {MAX_FRAME}.", _TOO_LARGE)
         return ProtocolError(f"{happened}.", _NO_KAFKA)
 
 
-def _receive_into(sock: socket, into: memoryview, deadline: Deadline) -> int:
+def _receive_into(sock: socket, target: memoryview, deadline: Deadline) -> int:
     if deadline.wakeup is None:
-        sockets.limit(sock, deadline)
-        received = sock.recv_into(into)
+        sockets.set_timeout(sock, deadline)
+        received = sock.recv_into(target)
     else:
-        received = _receive_interruptibly(sock, into, deadline)
+        received = _receive_interruptibly(sock, target, deadline)
     if received == 0:
-        raise ConnectionResetError("it closed the connection")
+        raise ConnectionResetError("the broker closed the connection")
     return received
 
 
-def _receive_interruptibly(sock: socket, into: memoryview, deadline: Deadline) -> int:
+def _receive_interruptibly(sock: socket, target: memoryview, deadline: Deadline) -> int:
     while True:
-        if not sockets.buffered(sock) and not wait_ready(sock.fileno(), deadline):
+        if not sockets.has_decrypted_bytes(sock) and not wait_ready(sock.fileno(), deadline):
             raise TimeoutError
-        # Not to wait here: what came may be a part of a TLS record, and the rest of it may never come.
+        # No wait in recv_into: the bytes may be a part of a TLS record, and the rest may never come.
         sock.settimeout(0)
         with contextlib.suppress(ssl.SSLWantReadError, BlockingIOError):
-            return sock.recv_into(into)
+            return sock.recv_into(target)

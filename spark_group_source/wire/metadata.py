@@ -1,4 +1,4 @@
-"""What brokers tell of their cluster: the brokers, topics, and who leads each partition."""
+"""Cluster metadata from a broker: the brokers, the topics, and the leader of each partition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark_group_source.wire import versions
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """One broker, where it can be reached."""
+    """One broker and its address."""
 
     id: int
     host: str
@@ -25,9 +25,9 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic; ``partitions`` maps each number to its leader's id, ``None`` where there is no leader now.
+    """One topic. ``partitions`` maps each partition number to its leader's id, or to ``None`` if it has no leader now.
 
-    ``error`` is Kafka's error code, 0 where all is well. ``replicas`` maps each number to the ids of its brokers, and
+    ``error`` is Kafka's error code, or 0. ``replicas`` maps each partition number to the ids of its brokers, and
     ``epochs`` to its leader epoch.
     """
 
@@ -42,61 +42,61 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What a broker told of the cluster."""
+    """The brokers and topics of one Metadata response."""
 
     brokers: Mapping[int, Broker] = field(default_factory=dict)
     topics: Mapping[str, Topic] = field(default_factory=dict)
 
     def racks(self, brokers: Iterable[int]) -> frozenset[str]:
-        """The racks of these brokers. A broker that is down is not known, and has none."""
-        known = (self.brokers[each].rack for each in brokers if each in self.brokers)
+        """Returns the racks of these brokers. Metadata leaves out a broker that is down, and so does this method."""
+        known = (self.brokers[broker].rack for broker in brokers if broker in self.brokers)
         return frozenset(rack for rack in known if rack is not None)
 
 
 def partitions_of(topics: Iterable[Topic]) -> Partitions:
-    """All partitions of these topics."""
+    """Returns all partitions of these topics."""
     return frozenset(TopicPartition(topic.name, number) for topic in topics for number in topic.partitions)
 
 
-def build(topics: Collection[str] | None) -> Any:
-    """The request for these topics, or for all; it creates none."""
-    wanted = None
+def build_request(topics: Collection[str] | None) -> Any:
+    """Builds the request for these topics, or for all topics; the request never creates a topic."""
+    requested = None
     if topics is not None:
-        topic_of = MetadataRequest.MetadataRequestTopic
-        wanted = [topic_of(version=versions.METADATA, name=name) for name in sorted(topics)]
+        request_topic = MetadataRequest.MetadataRequestTopic
+        requested = [request_topic(version=versions.METADATA, name=name) for name in sorted(topics)]
     return MetadataRequest(
         version=versions.METADATA,
-        topics=wanted,
+        topics=requested,
         allow_auto_topic_creation=False,
         include_topic_authorized_operations=False,
     )
 
 
-def check(answer: Any) -> None:
-    """Refuses what a broker says that has just started, and has not learned of the cluster: it knows no topic either.
+def check_response(response: Any) -> None:
+    """Rejects the response of a broker that has just started and does not know the cluster or any topic yet.
 
     Raises:
-        BrokerUnavailable: it names no brokers, not even itself.
+        BrokerUnavailable: the response names no brokers, not even its sender.
     """
-    if not answer.brokers:
-        raise BrokerUnavailable("A broker that has just started tells of no brokers and topics yet.")
+    if not response.brokers:
+        raise BrokerUnavailable("A broker that has just started reports no brokers and topics yet.")
 
 
-def interpret(answer: Any) -> Metadata:
-    """What the answer says."""
+def parse_response(response: Any) -> Metadata:
+    """Converts kafka-python's response."""
     return Metadata(
-        {each.node_id: Broker(each.node_id, each.host, each.port, each.rack) for each in answer.brokers},
-        {each.name: _topic(each) for each in answer.topics},
+        {each.node_id: Broker(each.node_id, each.host, each.port, each.rack) for each in response.brokers},
+        {each.name: _topic(each) for each in response.topics},
     )
 
 
-def _topic(told: Any) -> Topic:
+def _topic(topic: Any) -> Topic:
     return Topic(
-        told.name,
-        str(told.topic_id),
-        {each.partition_index: each.leader_id if each.leader_id >= 0 else None for each in told.partitions},
-        told.is_internal,
-        told.error_code,
-        {each.partition_index: each.replica_nodes for each in told.partitions},
-        {each.partition_index: each.leader_epoch for each in told.partitions},
+        topic.name,
+        str(topic.topic_id),
+        {each.partition_index: each.leader_id if each.leader_id >= 0 else None for each in topic.partitions},
+        topic.is_internal,
+        topic.error_code,
+        {each.partition_index: each.replica_nodes for each in topic.partitions},
+        {each.partition_index: each.leader_epoch for each in topic.partitions},
     )

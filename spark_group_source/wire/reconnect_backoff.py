@@ -1,4 +1,4 @@
-"""When a broker that could not be reached is tried again, and how long it may then take."""
+"""When to reconnect to a broker that could not be reached, and how long the connection may take."""
 
 from __future__ import annotations
 
@@ -7,62 +7,63 @@ from dataclasses import dataclass
 
 from spark_group_source.clock import Clock, monotonic
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded
-from spark_group_source.wire.backoff import CHANCE, Backoff, doubled
+from spark_group_source.wire.backoff import RANDOM, Backoff, exponential
 from spark_group_source.wire.settings import WireOptions
 
 Address = tuple[str, int]
 
 
 @dataclass(slots=True)
-class _Failed:
+class _Failures:
+    """The failures of one address in a row; ``happened`` and ``action`` are those of the last error."""
+
     backoff: Backoff
-    again_at: float = 0.0
+    retry_at: float = 0.0
     happened: str = ""
     action: str = ""
 
 
 class ReconnectBackoff:
-    """Failures in a row, by a broker's address. Pauses and times double with each, as in Kafka's own client.
+    """Failures in a row, by broker address. Each failure doubles the backoff and the timeout, as in Kafka's own client.
 
     Args:
-        chance: as of :class:`Backoff`.
+        chance: as for :class:`Backoff`.
     """
 
     def __init__(
-        self, options: WireOptions, clock: Clock = monotonic, chance: Callable[[], float] = CHANCE.random
+        self, options: WireOptions, clock: Clock = monotonic, chance: Callable[[], float] = RANDOM.random
     ) -> None:
         self._options = options
         self._clock = clock
         self._chance = chance
-        self._failed: dict[Address, _Failed] = {}
+        self._failures: dict[Address, _Failures] = {}
 
     def check(self, address: Address) -> None:
-        """Whether it may be tried now.
+        """Checks that a connection to this address may be tried now.
 
         Raises:
-            BrokerUnavailable: it failed a moment ago; says what the last try did.
+            BrokerUnavailable: the backoff has not passed yet; the text is that of the last error.
         """
-        failed = self._failed.get(address)
-        if failed is not None and self._clock() < failed.again_at:
-            raise BrokerUnavailable(failed.happened, failed.action)
+        failures = self._failures.get(address)
+        if failures is not None and self._clock() < failures.retry_at:
+            raise BrokerUnavailable(failures.happened, failures.action)
 
-    def timeout(self, address: Address) -> float:
-        """Seconds that the next connection may take."""
-        failed = self._failed.get(address)
-        times = failed.backoff.failures if failed else 0
-        return doubled(self._options.connect_timeout, self._options.connect_timeout_max, times)
+    def connect_timeout(self, address: Address) -> float:
+        """Returns how many seconds the next connection may take."""
+        failures = self._failures.get(address)
+        count = failures.backoff.failures if failures else 0
+        return exponential(self._options.connect_timeout, self._options.connect_timeout_max, count)
 
-    def failed(self, address: Address, error: BrokerUnavailable | DeadlineExceeded) -> None:
-        """It could not be reached."""
-        own = self._options
-        failed = self._failed.get(address)
-        if failed is None:
-            backoff = Backoff(own.reconnect_backoff, own.reconnect_backoff_max, chance=self._chance)
-            failed = self._failed[address] = _Failed(backoff)
-        failed.again_at = self._clock() + failed.backoff.next()
+    def record_failure(self, address: Address, error: BrokerUnavailable | DeadlineExceeded) -> None:
+        """Starts the next backoff of this address."""
+        failures = self._failures.get(address)
+        if failures is None:
+            initial, maximum = self._options.reconnect_backoff, self._options.reconnect_backoff_max
+            failures = self._failures[address] = _Failures(Backoff(initial, maximum, chance=self._chance))
+        failures.retry_at = self._clock() + failures.backoff.next()
         # Not the error itself: its traceback would keep the connection alive.
-        failed.happened, failed.action = error.happened, error.action
+        failures.happened, failures.action = error.happened, error.action
 
-    def succeeded(self, address: Address) -> None:
-        """It was reached."""
-        self._failed.pop(address, None)
+    def record_success(self, address: Address) -> None:
+        """Forgets the failures of this address."""
+        self._failures.pop(address, None)

@@ -1,4 +1,4 @@
-"""An answer of a broker as it came: its header, and the body behind it."""
+"""A broker's response before decoding: its header and its body."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from spark_group_source.wire import versions
 _CORRELATION_ID = _THROTTLE_TIME = struct.Struct(">i")
 
 _THROTTLED = {each.API_KEY for each in versions.PINNED}
-"""Requests whose answers begin with the throttle time in milliseconds. That of ApiVersions stands elsewhere."""
+"""Requests whose responses begin with the throttle time in milliseconds. In ApiVersions it comes later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response as it came: ``body`` begins behind the response header, and lies in ``buffer``."""
+    """An undecoded response. ``body`` begins after the response header and points into ``buffer``."""
 
     request: Any
     body: memoryview
     buffer: bytearray
 
     def decode(self) -> Any:
-        """The response as kafka-python's message. Raises anything where the bytes make no sense."""
+        """Decodes to kafka-python's message. Raises any exception if the bytes are malformed."""
         return _response_class(self.request).decode(self.body)
 
     def throttle_time(self) -> float:
-        """Seconds for which the broker reads no other request from this connection (KIP-219)."""
+        """Returns how many seconds the broker will not read from this connection (KIP-219)."""
         if self.request.API_KEY not in _THROTTLED or len(self.body) < _THROTTLE_TIME.size:
             return 0.0
         (milliseconds,) = _THROTTLE_TIME.unpack_from(self.body)
@@ -37,19 +37,19 @@ class Response:
 
 
 def correlation_id(frame: memoryview) -> int:
-    """Which request is answered."""
+    """Returns the correlation id of the request that this response belongs to."""
     number: int = _CORRELATION_ID.unpack_from(frame)[0]
     return number
 
 
 def header_size(request: Any, frame: memoryview) -> int | None:
-    """Bytes of the response header: the correlation id, and in flexible versions tagged fields, which are skipped.
+    """Returns the size in bytes of the response header, or ``None`` if the header is malformed.
 
-    ``None`` where there is no such header.
+    The header is the correlation id. In flexible versions tagged fields follow, which the source skips.
     """
-    answer = _response_class(request)
-    # ApiVersions keeps the old header in all versions, so that brokers can answer versions they do not know.
-    if request.API_KEY == ApiVersionsRequest.API_KEY or not answer.flexible_version_q(request.API_VERSION):
+    flexible = _response_class(request).flexible_version_q(request.API_VERSION)
+    # ApiVersions keeps the old header in all versions, so that brokers can respond to versions they do not know.
+    if request.API_KEY == ApiVersionsRequest.API_KEY or not flexible:
         return _CORRELATION_ID.size
     try:
         return _after_tags(frame, _CORRELATION_ID.size)
@@ -58,19 +58,19 @@ def header_size(request: Any, frame: memoryview) -> int | None:
 
 
 def _after_tags(frame: memoryview, at: int) -> int:
-    """Where a set of tagged fields ends. It ends within the frame, so its count needs no limit of its own."""
+    """Returns where the tagged fields end. The frame bounds them, so their count needs no limit of its own."""
     count, at = _varint(frame, at)
     for _ in range(count):
         _, at = _varint(frame, at)
         size, at = _varint(frame, at)
         at += size
         if at > len(frame):
-            raise ValueError("a tagged field ends behind the frame")
+            raise ValueError("a tagged field ends after the frame")
     return at
 
 
 def _varint(frame: memoryview, at: int) -> tuple[int, int]:
-    """An unsigned number of at most five bytes, and where it ends."""
+    """Reads an unsigned number of at most five bytes; returns it and where it ends."""
     value = 0
     for shift in range(0, 35, 7):
         byte = frame[at]

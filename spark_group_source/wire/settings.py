@@ -1,4 +1,4 @@
-"""How brokers are reached."""
+"""Settings of connections to brokers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from spark_group_source.secret import Secret
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How connections are encrypted, and who proves whom to be what. All texts and files are PEM.
+    """Encryption, trusted authorities and the client's certificate. All texts and files are PEM.
 
-    Without ``ca_file`` and ``ca_text`` the authorities that the system trusts are trusted. ``key_file`` holds the
-    client's private key and its certificate chain; ``key_text`` the key, with the chain in ``chain_text``. ``versions``
-    are those of TLS that may be spoken, ``ciphers`` in OpenSSL's names those of TLS 1.2; empty is OpenSSL's choice.
+    Without ``ca_file`` and ``ca_text`` the client trusts the authorities that the system trusts. ``key_file`` holds the
+    client's private key and its certificate chain; ``key_text`` holds the key, and ``chain_text`` the chain.
+    ``versions`` are the allowed TLS versions. ``ciphers`` are the cipher suites of TLS 1.2, by OpenSSL's names; if
+    empty, OpenSSL chooses.
     """
 
     ca_file: str | None = None
@@ -29,9 +30,9 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Sasl:
-    """How a client says who it is. What a mechanism has no use for is ``None``.
+    """The client's credentials. A field that the mechanism does not use is ``None``.
 
-    ``token_provider`` is the ``module:function`` that tells OAUTHBEARER tokens.
+    ``token_provider`` is the ``module:function`` that returns OAUTHBEARER tokens.
     """
 
     mechanism: str
@@ -45,12 +46,12 @@ class Sasl:
 class WireOptions:
     """Settings of all connections of one query; picklable and hashable. Times are in seconds, sizes in bytes.
 
-    ``connect_timeout`` and ``reconnect_backoff`` double with each failure in a row, up to their ``_max``. Connections
-    that were not used for ``max_idle`` are not used again: a firewall may have forgotten them.
-    ``canonical_bootstrap``: each bootstrap server is replaced by the names of its addresses. ``receive_buffer`` and
-    ``send_buffer`` of -1 leave the sizes to the operating system. ``source_host`` and ``source_ports``, the first and
-    the last, are where connections come from.
-    Without ``tls`` nothing is encrypted, without ``sasl`` nobody says who he is.
+    ``connect_timeout`` and ``reconnect_backoff`` double with each failure in a row, up to their ``_max``. The source
+    replaces a connection that was idle for ``max_idle``, because a firewall may have dropped it.
+    ``canonical_bootstrap`` replaces each bootstrap server by the names of its addresses. If ``receive_buffer`` or
+    ``send_buffer`` is -1, the operating system chooses the size. ``source_host`` and ``source_ports`` (the first and
+    the last) are the local addresses of connections.
+    Without ``tls`` nothing is encrypted; without ``sasl`` the client stays anonymous.
     """
 
     bootstrap_servers: tuple[tuple[str, int], ...]

@@ -1,4 +1,4 @@
-"""TCP connections: names to addresses, socket options, and one deadline over all of it."""
+"""TCP connections: name resolution, socket options, and one deadline for all steps."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.waiting import Result, call_with_timeout, poll_readable, wait_ready
 
-SHORTEST, LONGEST = 0.001, 1e6
-"""Seconds that an operation on a socket gets at least, since a timeout of 0 would mean not to wait at all, and at most,
-since the system counts milliseconds in 31 bits."""
+MIN_TIMEOUT, MAX_TIMEOUT = 0.001, 1e6
+"""Limits of a socket's timeout in seconds: 0 would mean not to wait at all, and the system counts milliseconds in 31
+bits."""
 
-_TAKEN = {errno.EADDRINUSE, errno.EADDRNOTAVAIL}
+_PORT_IN_USE = {errno.EADDRINUSE, errno.EADDRNOTAVAIL}
 
 
 def address(host: str, port: int) -> str:
-    """``host:port``, with brackets around an IPv6 address."""
+    """Returns ``host:port``, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def limit(sock: socket.socket, deadline: Deadline) -> None:
-    """Lets the next operation on the socket wait until the deadline."""
-    sock.settimeout(min(max(deadline.remaining(), SHORTEST), LONGEST))
+def set_timeout(sock: socket.socket, deadline: Deadline) -> None:
+    """Makes the next operation on the socket time out at the deadline."""
+    sock.settimeout(min(max(deadline.remaining(), MIN_TIMEOUT), MAX_TIMEOUT))
 
 
-def buffered(sock: socket.socket) -> bool:
-    """Whether bytes that were decrypted already wait to be read: no wait on the descriptor tells of them."""
+def has_decrypted_bytes(sock: socket.socket) -> bool:
+    """Whether TLS has decrypted bytes that nothing has read yet. A wait on the descriptor does not notice them."""
     return isinstance(sock, ssl.SSLSocket) and sock.pending() > 0
 
 
-def quiet(sock: socket.socket) -> bool:
-    """Whether the peer has neither sent anything nor ended the connection. To be asked while nothing is due."""
-    if buffered(sock):
+def is_idle(sock: socket.socket) -> bool:
+    """Whether the broker has neither sent bytes nor closed the connection. Call this while no response is due."""
+    if has_decrypted_bytes(sock):
         return False
     if not poll_readable([sock.fileno()], 0):
         return True
     if not isinstance(sock, ssl.SSLSocket):
         return False
-    # What came may be TLS's own, a session ticket for example.
+    # The bytes may belong to TLS itself: a session ticket, for example.
     sock.settimeout(0)
     try:
         sock.recv(1)
@@ -58,61 +58,64 @@ def quiet(sock: socket.socket) -> bool:
 
 
 def connect(host: str, port: int, options: WireOptions, deadline: Deadline) -> socket.socket:
-    """A connected socket. The addresses of the host are tried one by one, each with a fair part of the time left, so
-    that one that drops packets (often an IPv6 address without a route) leaves time for the others.
+    """Connects to one address of the host after another and returns the socket.
+
+    Each address gets an equal part of the time left. So an address that drops packets (often an IPv6 address without a
+    route) leaves time for the others.
 
     Raises:
         BrokerUnavailable: the host has no address, or none that accepts connections.
         DeadlineExceeded: the host's name was not resolved in time.
     """
-    trouble: list[str] = []
+    errors: list[str] = []
     addresses = _resolve(host, deadline)
-    sources = _sources(options, deadline)
-    for left, (family, _, _, _, found) in zip(range(len(addresses), 0, -1), addresses, strict=True):
-        where = (found[0], port, *found[2:])
+    local_hosts = _local_hosts(options, deadline)
+    for left, (family, _, _, _, resolved) in zip(range(len(addresses), 0, -1), addresses, strict=True):
+        remote = (resolved[0], port, *resolved[2:])
         try:
-            return _connect(family, where, sources, options, _part(deadline, left))
+            return _connect(family, remote, local_hosts, options, deadline.at_most(deadline.remaining() / left))
         except OSError as error:
-            trouble.append(f"{where[0]}: {error}")
-    raise BrokerUnavailable(f"Broker {address(host, port)} cannot be reached ({'; '.join(trouble)}).")
+            errors.append(f"{remote[0]}: {error}")
+    raise BrokerUnavailable(f"Broker {address(host, port)} cannot be reached ({'; '.join(errors)}).")
 
 
 def canonical_names(host: str, deadline: Deadline) -> list[str]:
-    """The names of a host's addresses, as the system's resolver tells them; an address itself where it has no name.
+    """Returns the names of a host's addresses from the system's resolver; an address without a name stays an address.
 
     Raises:
         BrokerUnavailable: the host has no address.
-        DeadlineExceeded: it took too long.
+        DeadlineExceeded: the resolver did not answer in time.
     """
 
     def look_up() -> list[str]:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        return list(dict.fromkeys(socket.getnameinfo(each[4], socket.NI_NUMERICSERV)[0] for each in found))
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(socket.getnameinfo(each[4], socket.NI_NUMERICSERV)[0] for each in addresses))
 
-    return _in_time(look_up, "names of", host, deadline)
+    return _resolve_in_time(look_up, "names of", host, deadline)
 
 
 def _connect(
-    family: int, where: Any, sources: Mapping[int, str], options: WireOptions, deadline: Deadline
+    family: int, remote: Any, local_hosts: Mapping[int, str], options: WireOptions, deadline: Deadline
 ) -> socket.socket:
-    """A socket connected from any of the source ports; a port whose last connection has just ended may be refused."""
+    """Connects from any of the source ports. The system may reject a port whose last connection has just ended."""
     if options.source_host is None and options.source_ports is None:
-        return _connect_from(None, family, where, options, deadline)
-    if family not in sources:
-        raise OSError(f"'{options.source_host}' has no address of its kind")
+        return _connect_from(None, family, remote, options, deadline)
+    if family not in local_hosts:
+        kind = "IPv6" if family == socket.AF_INET6 else "IPv4"
+        raise OSError(f"'kafka.source.host' is '{options.source_host}', which has no {kind} address")
     first, last = options.source_ports or (0, 0)
     for port in random.sample(range(first, last + 1), last + 1 - first):
         try:
-            return _connect_from((sources[family], port), family, where, options, deadline)
+            return _connect_from((local_hosts[family], port), family, remote, options, deadline)
         except OSError as error:
-            if error.errno not in _TAKEN:
+            if error.errno not in _PORT_IN_USE:
                 raise
-            trouble = error.strerror
-    raise OSError(f"from {address(sources[family], first)} to {last}: {trouble}")
+            reason = error.strerror
+    raise OSError(f"from {address(local_hosts[family], first)} to {last}: {reason}")
 
 
 def _connect_from(
-    source: tuple[str, int] | None, family: int, where: Any, options: WireOptions, deadline: Deadline
+    local: tuple[str, int] | None, family: int, remote: Any, options: WireOptions, deadline: Deadline
 ) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -123,44 +126,44 @@ def _connect_from(
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if source is not None:
-            # A port may serve several brokers, and another connection while the last one's end is still waited out.
+        if local is not None:
+            # A port may serve several brokers, and again while its last connection is in TIME_WAIT.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(source)
+            sock.bind(local)
         sock.setblocking(False)
-        failed = sock.connect_ex(where)
-        if failed == errno.EINPROGRESS:
+        code = sock.connect_ex(remote)
+        if code == errno.EINPROGRESS:
             if not wait_ready(sock.fileno(), deadline, select.POLLOUT):
                 raise TimeoutError("timed out")
-            failed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if failed:
-            raise OSError(failed, os.strerror(failed))
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
     except BaseException:
         sock.close()
         raise
     return sock
 
 
-def _sources(options: WireOptions, deadline: Deadline) -> dict[int, str]:
-    """The local address of connections, by the kind of the peer's address; any where no host is given."""
+def _local_hosts(options: WireOptions, deadline: Deadline) -> dict[int, str]:
+    """Returns the local address of connections by address family; any address if the options give no source host."""
     if options.source_host is None:
         return {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
-    return {family: where[0] for family, _, _, _, where in _resolve(options.source_host, deadline)}
-
-
-def _part(deadline: Deadline, left: int) -> Deadline:
-    return deadline.at_most(deadline.remaining() / left)
+    return {family: local[0] for family, _, _, _, local in _resolve(options.source_host, deadline)}
 
 
 def _resolve(host: str, deadline: Deadline) -> list[Any]:
-    """All addresses of a host, without a port."""
-    return _in_time(lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM), "addresses of", host, deadline)
+    """Returns all addresses of a host, without a port."""
+
+    def look_up() -> list[Any]:
+        return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+
+    return _resolve_in_time(look_up, "addresses of", host, deadline)
 
 
-def _in_time(ask: Callable[[], Result], what: str, host: str, deadline: Deadline) -> Result:
-    """What the system's resolver answers, which knows no deadline."""
+def _resolve_in_time(look_up: Callable[[], Result], what: str, host: str, deadline: Deadline) -> Result:
+    """Calls the system's resolver, which takes no timeout."""
     try:
-        return call_with_timeout(ask, deadline, f"{what} {host}")
+        return call_with_timeout(look_up, deadline, f"{what} {host}")
     except TimeoutError as error:
         raise DeadlineExceeded(f"Host '{host}' was not resolved in time.") from error
     except (OSError, UnicodeError) as error:  # UnicodeError: an empty label, or one of more than 63 characters

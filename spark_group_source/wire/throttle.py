@@ -1,7 +1,7 @@
-"""How long a broker reads nothing from a connection, because its client exceeds a quota (KIP-219).
+"""How long a broker stops reading from a connection, because the client exceeds a quota (KIP-219).
 
-The broker answers at once, gives the throttle time in the answer, and reads the next request when that time is over. A
-request sent before would only time out, and the connection would be replaced without need.
+The broker responds at once, puts the throttle time into the response, and reads the next request after that time. A
+request sent earlier would only time out, and the source would replace the connection without need.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Throttle:
     """The throttling of one connection.
 
     Args:
-        peer: what errors call the broker.
+        peer: names the broker in errors.
     """
 
     def __init__(self, peer: str, clock: Clock = monotonic) -> None:
@@ -30,8 +30,8 @@ class Throttle:
         self._until = 0.0
         self._logged_at: float | None = None
 
-    def answered(self, seconds: float) -> None:
-        """An answer gave this throttle time."""
+    def record(self, seconds: float) -> None:
+        """Notes the throttle time of a response."""
         if seconds <= 0:
             return
         now = self._clock()
@@ -41,22 +41,22 @@ class Throttle:
             log.warning("broker %s throttles this client, now for %.1f s: a quota is exceeded", self._peer, seconds)
 
     def remaining(self) -> float:
-        """Seconds until the broker reads again."""
+        """Returns the seconds until the broker reads again."""
         return max(0.0, self._until - self._clock())
 
     def wait(self, request: str, deadline: Deadline) -> None:
         """Waits until the broker reads again.
 
         Raises:
-            DeadlineExceeded: it does not before the deadline. This is not waited for.
+            DeadlineExceeded: at once, if the broker does not read again before the deadline.
             Interrupted: the deadline's wakeup was set first.
         """
-        rest = self.remaining()
-        if rest == 0.0:
+        remaining = self.remaining()
+        if remaining == 0.0:
             return
-        if deadline.remaining() < rest:
+        if deadline.remaining() < remaining:
             raise DeadlineExceeded(
-                f"{request} was not sent: broker {self._peer} throttles this client for another {rest:.1f} s.",
+                f"{request} was not sent: broker {self._peer} throttles this client for another {remaining:.1f} s.",
                 "Raise the brokers' quota for this user or client id.",
             )
-        sleep(rest, deadline)
+        sleep(remaining, deadline)

@@ -1,7 +1,7 @@
 """One pinned version per API.
 
-Each is the newest that Kafka 3.3 knows, and Kafka 4 still does, so that nothing has to be negotiated: a connection only
-checks that the broker speaks them all. Fetch 13 is the first with topic ids.
+Each is the newest version that Kafka 3.3 supports, and Kafka 4 still supports it. So the source negotiates nothing: a
+connection only checks that the broker supports them all. Fetch 13 is the first version with topic ids.
 """
 
 from __future__ import annotations
@@ -54,24 +54,24 @@ PINNED = {
     SyncGroupRequest: SYNC_GROUP,
     DescribeGroupsRequest: DESCRIBE_GROUPS,
 }
-"""Request class to the version sent."""
+"""Maps each request class to the version that the source sends."""
 
 
-def request() -> Any:
-    """Asks a broker what it speaks."""
+def build_request() -> Any:
+    """Builds the request for the API versions that a broker supports."""
     return ApiVersionsRequest(
         version=API_VERSIONS, client_software_name="spark-group-source", client_software_version="1"
     )
 
 
-def check(answer: Any, broker: str) -> None:
-    """Raises ``ProtocolError`` if the broker does not speak one of the pinned versions."""
-    spoken = {each.api_key: each for each in answer.api_keys}
-    for needed, version in PINNED.items():
-        known = spoken.get(needed.API_KEY)
-        if known is None or not known.min_version <= version <= known.max_version:
-            spoken_ones = f"{known.min_version} to {known.max_version}" if known else "none"
+def check_response(response: Any, broker: str) -> None:
+    """Raises ``ProtocolError`` if the broker does not support one of the pinned versions."""
+    supported = {api.api_key: api for api in response.api_keys}
+    for request, version in PINNED.items():
+        api = supported.get(request.API_KEY)
+        if api is None or not api.min_version <= version <= api.max_version:
+            found = f"{api.min_version} to {api.max_version}" if api else "none"
             raise ProtocolError(
-                f"Broker {broker} does not speak version {version} of {needed.name}, but {spoken_ones}.",
-                "Kafka 3.3 or later is needed.",
+                f"Broker {broker} does not support version {version} of {request.name}. It supports: {found}.",
+                "Use Kafka 3.3 or later.",
             )

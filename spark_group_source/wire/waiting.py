@@ -1,4 +1,4 @@
-"""Waits that end in time: for sockets, and for calls that know no deadline."""
+"""Waits with a deadline: for sockets, and for functions that take no timeout."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from spark_group_source.wire.wakeup import Interrupted
 
 Result = TypeVar("Result")
 
-LONGEST_MS = 10**9
-"""Milliseconds of one wait at most, eleven days: the system counts them in 31 bits."""
+MAX_POLL_MS = 10**9
+"""Maximum milliseconds of one wait, eleven days: the system counts them in 31 bits."""
 
-SLICE = 0.05
-"""Seconds after which a wait for another thread looks whether it was interrupted."""
+JOIN_INTERVAL = 0.05
+"""How many seconds pass between two checks for a wakeup while this thread waits for another thread."""
 
 
 def poll_readable(descriptors: Iterable[int], seconds: float) -> set[int]:
-    """Those descriptors that have bytes to read or have ended, after waiting at most ``seconds`` for the first one.
+    """Waits at most ``seconds`` and returns the descriptors that have bytes to read or have ended.
 
-    It is ``poll``, because ``select`` refuses descriptors from 1024 on, which a process with many files open has.
+    Uses ``poll``, because ``select`` rejects descriptors from 1024 on, which a process with many open files has.
     """
     poll = select.poll()
-    for each in descriptors:
-        poll.register(each, select.POLLIN)
-    # Rounded up: a wait of less than a millisecond must not become a loop that waits for nothing.
-    return {each for each, _ in poll.poll(_milliseconds(seconds))}
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    # Rounded up: a wait of less than a millisecond must not become a busy loop.
+    return {descriptor for descriptor, _ in poll.poll(_milliseconds(seconds))}
 
 
 def _milliseconds(seconds: float) -> int:
-    return min(math.ceil(max(seconds, 0.0) * 1000), LONGEST_MS)
+    return min(math.ceil(max(seconds, 0.0) * 1000), MAX_POLL_MS)
 
 
 def wait_ready(descriptor: int, deadline: Deadline, events: int = select.POLLIN) -> bool:
-    """Waits until a descriptor has bytes to read or has ended; whether that came before the deadline.
+    """Waits until a descriptor has bytes to read or has ended; returns False at the deadline.
 
     Args:
         events: ``POLLOUT`` to wait until bytes can be written.
@@ -50,14 +50,14 @@ def wait_ready(descriptor: int, deadline: Deadline, events: int = select.POLLIN)
     poll.register(descriptor, events)
     if deadline.wakeup is not None:
         poll.register(deadline.wakeup.fileno(), select.POLLIN)
-    found = {each for each, _ in poll.poll(_milliseconds(deadline.remaining()))}
-    if deadline.wakeup is not None and deadline.wakeup.fileno() in found:
+    ready = {each for each, _ in poll.poll(_milliseconds(deadline.remaining()))}
+    if deadline.wakeup is not None and deadline.wakeup.fileno() in ready:
         raise Interrupted
-    return descriptor in found
+    return descriptor in ready
 
 
 def sleep(seconds: float, deadline: Deadline) -> None:
-    """Does nothing for some seconds, but no longer than until the deadline.
+    """Sleeps for some seconds, but not beyond the deadline.
 
     Raises:
         Interrupted: the deadline's wakeup was set.
@@ -69,60 +69,60 @@ def sleep(seconds: float, deadline: Deadline) -> None:
         raise Interrupted
 
 
-class _Call(threading.Thread):
-    """A call in a thread of its own, and what came of it."""
+class _CallThread(threading.Thread):
+    """Calls a function in a thread of its own and keeps the result or the exception."""
 
-    def __init__(self, call: Callable[[], Any]) -> None:
-        super().__init__(name="bounded", daemon=True)
-        self._call = call
-        self.returned: list[Any] = []
-        self.raised: list[BaseException] = []
+    def __init__(self, function: Callable[[], Any]) -> None:
+        super().__init__(name="call-with-timeout", daemon=True)
+        self._function = function
+        self.results: list[Any] = []
+        self.errors: list[BaseException] = []
 
     def run(self) -> None:
         try:
-            self.returned.append(self._call())
-        except BaseException as error:  # the caller's, whatever it is; a user's function may call sys.exit()
-            self.raised.append(error)
+            self.results.append(self._function())
+        except BaseException as error:  # of any kind, for the caller: a user's function may call sys.exit()
+            self.errors.append(error)
 
 
-_left_behind: dict[tuple[int, str], _Call] = {}
-"""Calls that had not returned by their deadline, by the thread that made them and their name."""
+_timed_out: dict[tuple[int, str], _CallThread] = {}
+"""Calls that had not returned by their deadline, by the id of the calling thread and their name."""
 
 
-def call_with_timeout(call: Callable[[], Result], deadline: Deadline, name: str) -> Result:
-    """What ``call`` returns or raises. It runs in a thread of its own, which is left behind at the deadline.
+def call_with_timeout(function: Callable[[], Result], deadline: Deadline, name: str) -> Result:
+    """Calls ``function`` in a thread of its own, abandons the thread at the deadline, and returns the result.
 
-    A call that hangs would leave one more thread behind with each try. So the next call of the same ``name`` waits for
-    the thread that was left behind, and returns its answer. The name says what is called, and for whom. Threads never
-    share an answer, because it may have a state.
+    If each retry of a call that hangs started a thread, threads would pile up. The next call of the same ``name``
+    therefore waits for the abandoned thread and returns its result. The name says which function is called, and for
+    which argument. Calling threads never share a result, because the result may have state.
 
     Raises:
-        TimeoutError: it has not returned by then.
+        TimeoutError: the function has not returned by the deadline.
         Interrupted: the deadline's wakeup was set first.
     """
     key = threading.get_ident(), name
-    running = _left_behind.get(key)
-    if running is None or not running.is_alive():
-        running = _Call(call)
-        running.start()
+    thread = _timed_out.get(key)
+    if thread is None or not thread.is_alive():
+        thread = _CallThread(function)
+        thread.start()
     try:
-        _join(running, deadline)
+        _join(thread, deadline)
     except Interrupted:
-        _left_behind[key] = running
+        _timed_out[key] = thread
         raise
-    if not running.returned and not running.raised:
-        _left_behind[key] = running
+    if not thread.results and not thread.errors:
+        _timed_out[key] = thread
         raise TimeoutError
-    _left_behind.pop(key, None)  # what it returned is not kept
-    if running.raised:
-        raise running.raised[0]
-    return cast(Result, running.returned[0])
+    _timed_out.pop(key, None)  # so that the result is not kept
+    if thread.errors:
+        raise thread.errors[0]
+    return cast(Result, thread.results[0])
 
 
-def _join(running: threading.Thread, deadline: Deadline) -> None:
+def _join(thread: threading.Thread, deadline: Deadline) -> None:
     if deadline.wakeup is None:
-        running.join(deadline.remaining())
+        thread.join(deadline.remaining())
         return
-    while running.is_alive() and not deadline.expired():
-        running.join(min(SLICE, deadline.remaining()))
+    while thread.is_alive() and not deadline.expired():
+        thread.join(min(JOIN_INTERVAL, deadline.remaining()))
         sleep(0.0, deadline)

@@ -1,4 +1,4 @@
-"""A way for any thread to end another's wait on a socket."""
+"""Ends another thread's wait on a socket."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import socket
 
 
 class Interrupted(BaseException):
-    """The wait was ended by :meth:`WakeupPipe.set`. Not an error, so that nothing that deals with errors keeps it."""
+    """:meth:`WakeupPipe.set` ended the wait. Not an ``Exception``, so that no error handling swallows it."""
 
 
 class WakeupPipe:
-    """Becomes readable once set, and stays so."""
+    """Becomes readable when :meth:`set` is called, and stays readable."""
 
     def __init__(self) -> None:
-        self._read, self._write = socket.socketpair()
-        self._write.setblocking(False)
+        self._read_end, self._write_end = socket.socketpair()
+        self._write_end.setblocking(False)
 
     def fileno(self) -> int:
-        """What a selector waits on."""
-        return self._read.fileno()
+        """Returns the descriptor that a selector waits on."""
+        return self._read_end.fileno()
 
     def set(self) -> None:
-        """Ends the wait, now or when it begins. Repeating it does no harm. Caller: any thread."""
-        # It does not fit where it was set thousands of times: then it is set.
+        """Ends the wait, now or when it begins. May be repeated. Caller: any thread."""
+        # After thousands of calls the pipe is full, and so already readable.
         with contextlib.suppress(BlockingIOError):
-            self._write.send(b"\0")
+            self._write_end.send(b"\0")
 
     def close(self) -> None:
-        """Frees the sockets, once nobody waits any more."""
-        self._read.close()
-        self._write.close()
+        """Frees the sockets. Call this only when no thread waits any more."""
+        self._read_end.close()
+        self._write_end.close()

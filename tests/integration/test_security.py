@@ -113,7 +113,11 @@ def bearer(function: str) -> dict[str, str]:
     ("options", "kind", "says"),
     [
         (lambda on: on.scram(password="s3cret"), AuthenticationFailed, "invalid credentials.*kafka.sasl.password"),
-        (lambda on: on.scram("nobody"), AuthenticationFailed, "refused to authenticate.*that the user exists"),
+        (
+            lambda on: on.scram("nobody"),
+            AuthenticationFailed,
+            "rejected .* credentials.*that the user exists",
+        ),
         (lambda on: on.scram(sasl_mechanism="PLAIN", password="s3cret"), AuthenticationFailed, "Invalid username"),
         (
             lambda on: on.options("SASL_PLAINTEXT", **bearer("spoiled_token")),
@@ -125,27 +129,27 @@ def bearer(function: str) -> dict[str, str]:
                 "SASL_PLAINTEXT", sasl_mechanism="SCRAM-SHA-512", sasl_username=ALICE, sasl_password=PASSWORD
             ),
             AuthenticationFailed,
-            "does not take 'SCRAM-SHA-512' on this listener, but .*PLAIN.*'kafka.sasl.mechanism'",
+            "does not enable 'SCRAM-SHA-512' on this listener.*PLAIN.*'kafka.sasl.mechanism'",
         ),
         (
             lambda on: on.options("SSL"),
             AuthenticationFailed,
-            "refused this client's certificate.*ssl.keystore.location",
+            "rejected this client's certificate.*ssl.keystore.location",
         ),
         (
             lambda on: on.scram(bootstrap_servers=on.kafka.address("PLAINTEXT")),
             BrokerUnavailable,
-            "EOF.*A listener without TLS answers like this.*kafka.security.protocol",
+            "EOF.*If the listener does not use TLS.*kafka.security.protocol",
         ),
         (
             lambda on: on.options("PLAINTEXT", bootstrap_servers=on.kafka.address("SASL_SSL")),
             ProtocolError,
-            "For a listener with TLS set 'kafka.security.protocol'",
+            "If the listener uses TLS, set 'kafka.security.protocol'",
         ),
         (
             lambda on: on.options("PLAINTEXT", bootstrap_servers=on.kafka.address("SASL_PLAINTEXT")),
             BrokerUnavailable,
-            "closed.*A listener with SASL ends connections.*kafka.security.protocol",
+            "closed.*If the listener requires SASL.*kafka.security.protocol",
         ),
         (
             lambda on: on.options(
@@ -156,7 +160,7 @@ def bearer(function: str) -> dict[str, str]:
                 sasl_password=PASSWORD,
             ),
             AuthenticationFailed,
-            "takes no SASL on this listener",
+            "does not use SASL on this listener",
         ),
     ],
     ids=[
@@ -177,7 +181,7 @@ def test_a_broker_whose_certificate_is_signed_by_another_authority_is_not_talked
     secured: Secured, tmp_path: Any
 ) -> None:
     other = str(Authority(tmp_path, "other").file)
-    with pytest.raises(AuthenticationFailed, match=r"is refused: .*issuer.*ssl\.truststore"):
+    with pytest.raises(AuthenticationFailed, match=r"rejected the certificate of .*: .*issuer.*ssl\.truststore"):
         connected(secured.scram(ssl_truststore_location=other))
 
 
@@ -193,7 +197,7 @@ def test_a_certificate_that_was_renewed_is_used_by_new_connections(secured: Secu
     file = tmp_path / "client.pem"
     file.write_bytes(Authority(tmp_path, "other").issue("client", file="other-client.pem").read_bytes())
     options = secured.options("SSL", ssl_keystore_location=str(file))
-    with pytest.raises(AuthenticationFailed, match="refused this client's certificate"):
+    with pytest.raises(AuthenticationFailed, match="rejected this client's certificate"):
         connected(options)
     file.write_bytes(secured.client.read_bytes())
     connected(options).close()
@@ -209,12 +213,12 @@ def test_a_user_that_brokers_do_not_know_for_a_while_is_let_in_again(
             try:
                 cluster.metadata([], Deadline.after(SHORT))
             except BrokerUnavailable as error:
-                return "refused to authenticate" in str(error)
+                return "rejected this client's credentials" in str(error)
             return False
 
         admin.alter_user_scram_credentials([UserScramCredentialDeletion(BOB, ScramMechanism.SCRAM_SHA_512)])
         eventually(refused)
-        assert "settings that worked before are refused" in caplog.text
+        assert "reject settings that worked before" in caplog.text
         admin.alter_user_scram_credentials(scram_users(ScramMechanism.SCRAM_SHA_512))
         assert cluster.metadata([], Deadline.after(LONG)).brokers
 

@@ -207,7 +207,7 @@ def test_partitions_that_all_have_no_leader_are_not_waited_for_where_the_caller_
 def test_a_leader_that_hangs_is_asked_after_the_next_time(
     fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_group_source.wire.cluster.LEAST_TURN", 0.05)
+    monkeypatch.setattr("spark_group_source.wire.cluster.MIN_BROKER_TIMEOUT", 0.05)
     ends(cluster)
     fake.brokers[2].hung = True
     with pytest.raises(GroupSourceError) as error:
@@ -226,7 +226,7 @@ def test_a_leader_that_hangs_does_not_keep_the_others_answers_from_being_taken(
     fake: FakeKafka, unhurried: Cluster, monkeypatch: pytest.MonkeyPatch, connected: bool
 ) -> None:
     cluster = unhurried
-    monkeypatch.setattr("spark_group_source.wire.cluster.LEAST_TURN", 0.05)
+    monkeypatch.setattr("spark_group_source.wire.cluster.MIN_BROKER_TIMEOUT", 0.05)
     cluster.metadata(["t"], Deadline.after(LONG))
     kept = {number: cluster.connection(number, Deadline.after(LONG)) for number in (1, 2)}
     if not connected:
@@ -246,7 +246,7 @@ def test_a_leader_that_cannot_be_reached_leaves_time_for_an_answer_that_is_slow(
     fake.brokers[1].hung = True
     held = threading.Event()
     fake.next("ListOffsets", Fault(hold=held, broker=2))
-    opening = unhurried._open
+    opening = unhurried._connections._open
 
     def late(*where: Any) -> Any:
         """The answer comes when the time of the connection that is not to be had is over."""
@@ -255,7 +255,7 @@ def test_a_leader_that_cannot_be_reached_leaves_time_for_an_answer_that_is_slow(
         finally:
             held.set()
 
-    monkeypatch.setattr(unhurried, "_open", late)
+    monkeypatch.setattr(unhurried._connections, "_open", late)
     assert ends(unhurried, set(), within=2.0) == {"t-1": 0}
     fake.brokers[1].hung = False
 

@@ -451,7 +451,7 @@ def test_connections_that_were_idle_for_too_long_are_closed_when_the_next_task_b
     for idle, closed in ((MAX_IDLE - 1, False), (MAX_IDLE + 1, True)):
         monkeypatch.setattr(pool, "monotonic", lambda idle=idle: used + idle)
         pool._close_idle()
-        assert bool(kept._connections) != closed
+        assert bool(kept._connections._by_purpose) != closed
     assert not pool._kept
 
 
@@ -459,9 +459,9 @@ def test_connections_that_are_kept_keep_no_memory_for_answers(fake: FakeKafka) -
     fill(fake, rows=100, size=1000)
     offsets(read(task(fake, (0, 0, 400))))
     (kept,) = [each for _, each in pool._kept.values()]
-    receivers = [each._receiver for each in kept._connections.values()]
+    receivers = [each._frame_reader for each in kept._connections._by_purpose.values()]
     assert receivers
-    assert not any(each._spare or each._buffer for each in receivers)
+    assert not any(each._spare_buffer or each._buffer for each in receivers)
 
 
 def test_rows_that_nobody_takes_leave_no_answer_for_the_next_task(fake: FakeKafka) -> None:

@@ -97,7 +97,7 @@ def test_a_key_that_is_encrypted_needs_its_password(encrypted: Path, kind: str) 
         given = SSL | {"kafka.ssl.keystore.key": key, "kafka.ssl.keystore.certificate.chain": chain}
     assert wire(given | {"kafka.ssl.key.password": "s3cret"})[0]
     for wrong in ({}, {"kafka.ssl.key.password": "s4cret"}):
-        with pytest.raises(OptionError, match=f"kafka.ssl.{kind}.*'kafka.ssl.key.password' where") as refused:
+        with pytest.raises(OptionError, match=f"kafka.ssl.{kind}.*'kafka.ssl.key.password' if") as refused:
             parse_options(given | wrong)
         assert "s4cret" not in str(refused.value)
 
@@ -162,7 +162,7 @@ def test_a_store_that_is_no_file_or_no_pem_is_said_to_be_that(authority: Authori
 @pytest.mark.parametrize("password", ["s3cret" * 200, "s3cret\udc80"], ids=["too long", "no text"])
 def test_a_password_of_a_key_that_openssl_cannot_take_is_refused_and_not_shown(encrypted: Path, password: str) -> None:
     given = {"kafka.ssl.keystore.location": str(encrypted), "kafka.ssl.key.password": password}
-    with pytest.raises(OptionError, match=r"'kafka\.ssl\.key\.password' is no text of at most 1024 bytes") as refused:
+    with pytest.raises(OptionError, match=r"'kafka\.ssl\.key\.password' is not UTF-8 text") as refused:
         parse_options(SSL | given)
     assert "s3cret" not in "".join(traceback.format_exception(refused.value))
     assert refused.value.__cause__ is None

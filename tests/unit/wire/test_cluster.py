@@ -59,7 +59,7 @@ def test_topics_that_nobody_asks_for_are_not_kept(
         clock.now += KEEP_TOPICS * 0.6
         cluster.topics(["used"], after())
         assert "never" in cluster.metadata(None, after()).topics
-    assert set(cluster._topics) == set(cluster._asked_at) == {"used"}
+    assert set(cluster._topics) == set(cluster._requested_at) == {"used"}
     assert set(cluster.topics(["used", "over"], after())) == {"used", "over"}
 
 
@@ -165,7 +165,7 @@ def test_connections_to_a_broker_that_was_retired_are_closed_once_it_has_ended_t
     while not all(each.closed for each in kept):
         assert not deadline.expired()
         cluster.metadata(None, after())
-    assert {number for number, _ in cluster._connections} <= {1}
+    assert {number for number, _ in cluster._connections._by_purpose} <= {1}
     retired.join()
 
 
@@ -178,7 +178,7 @@ def test_a_connection_that_timed_out_is_never_used_again(fake: FakeKafka, cluste
 
 
 def test_an_unknown_broker_is_unavailable(cluster: Cluster) -> None:
-    with pytest.raises(BrokerUnavailable, match="Broker 9 is not known"):
+    with pytest.raises(BrokerUnavailable, match="Broker 9 is not in the cluster's metadata"):
         cluster.connection(9, after())
 
 

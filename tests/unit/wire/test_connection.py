@@ -109,7 +109,7 @@ def test_an_error_names_the_broker_with_its_id_host_and_port(fake: FakeKafka) ->
     port = fake.brokers[1].port
     connection = Connection.open("127.0.0.1", port, OPTIONS, Deadline.after(LONG), broker_id=1)
     fake.next("Heartbeat", Fault(drop="before"))
-    with pytest.raises(BrokerUnavailable, match=rf"Broker 1 \(127\.0\.0\.1:{port}\) could not be asked Heartbeat"):
+    with pytest.raises(BrokerUnavailable, match=rf"Heartbeat.* to broker 1 \(127\.0\.0\.1:{port}\) failed"):
         connection.call(heartbeat(), Deadline.after(LONG))
 
 
@@ -127,7 +127,7 @@ def test_an_answer_to_another_request_is_never_taken(pair: tuple[Connection, soc
     connection, peer = pair
     connection.send(heartbeat(), Deadline.after(LONG))
     peer.sendall(framed(answer(7)))
-    with pytest.raises(ProtocolError, match="answered request 7 where 1 was due"):
+    with pytest.raises(ProtocolError, match="answered request 7 instead of request 1"):
         connection.receive(Deadline.after(LONG))
     assert connection.closed
 
@@ -164,7 +164,7 @@ def test_what_is_no_response_is_not_taken_for_a_large_one(fake: FakeKafka, conne
 @pytest.mark.parametrize("alert", [b"\x15\x03\x03\x00\x02\x02\x28", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
 def test_a_listener_with_tls_or_of_another_protocol_is_said_to_be_one(fake: FakeKafka, alert: bytes) -> None:
     fake.next("ApiVersions", Fault(raw=alert))
-    with pytest.raises(ProtocolError, match="listener with TLS set 'kafka.security.protocol'"):
+    with pytest.raises(ProtocolError, match="listener uses TLS, set 'kafka.security.protocol'"):
         opening(fake)
 
 
@@ -262,7 +262,7 @@ def test_an_interrupt_that_was_set_before_ends_the_wait_at_once(pair: tuple[Conn
 
 
 def test_nothing_that_was_not_asked_for_is_waited_for(connection: Connection) -> None:
-    with pytest.raises(ProtocolError, match="Nothing was asked"):
+    with pytest.raises(ProtocolError, match="No request to broker .* is in flight"):
         connection.receive(Deadline.after(LONG))
 
 

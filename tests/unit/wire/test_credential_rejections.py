@@ -12,9 +12,9 @@ from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable
 from spark_group_source.fetch import pool
 from spark_group_source.secret import Secret
 from spark_group_source.testing.fake import FakeKafka, Fault
-from spark_group_source.wire import credential_rejections as refusals
+from spark_group_source.wire import credential_rejections as rejections
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.credential_rejections import REFUSED_FOR, CredentialRejections
+from spark_group_source.wire.credential_rejections import RETRY_TIMEOUT, CredentialRejections
 from spark_group_source.wire.settings import Sasl, WireOptions
 from tests.unit.hand_clock import Hand
 
@@ -49,7 +49,7 @@ def refuse(fake: FakeKafka, broker: int | None = None, times: int = 10_000) -> N
 
 def test_settings_that_never_worked_are_refused_for_good(fake: FakeKafka, cluster: Cluster) -> None:
     refuse(fake, times=1)
-    with pytest.raises(AuthenticationFailed, match="refused to authenticate"):
+    with pytest.raises(AuthenticationFailed, match="rejected this client's credentials"):
         cluster.metadata(["t"], after())
     assert fake.asked("SaslAuthenticate") == 1
 
@@ -62,7 +62,7 @@ def test_a_broker_that_is_back_before_it_knows_its_users_is_asked_again(
     cluster.close()
     assert cluster.metadata(["t"], after()).topics["t"].partitions
     assert fake.asked("SaslAuthenticate") >= 8
-    assert caplog.text.count("settings that worked before are refused; retrying for up to 300 s") == 1
+    assert caplog.text.count("brokers reject settings that worked before; retrying for up to 300 s") == 1
 
 
 def test_another_cluster_of_the_process_knows_that_the_settings_work(fake: FakeKafka) -> None:
@@ -79,9 +79,9 @@ def test_a_refusal_that_lasts_is_final(fake: FakeKafka, cluster: Cluster, monkey
     cluster.metadata(["t"], after())
     refuse(fake)
     cluster.close()
-    monkeypatch.setattr(refusals, "REFUSED_FOR", 0.2)
+    monkeypatch.setattr(rejections, "RETRY_TIMEOUT", 0.2)
     with pytest.raises(
-        AuthenticationFailed, match=r"refused to authenticate.*No broker has accepted this client for 0 s"
+        AuthenticationFailed, match=r"rejected this client's credentials.*No broker has accepted this client for 0 s"
     ):
         cluster.metadata(["t"], after())
 
@@ -92,11 +92,11 @@ def test_one_broker_that_refuses_for_ever_does_not_end_what_the_others_serve(
     cluster.metadata(["t"], after())
     cluster.connection(1, after())
     refuse(fake, broker=2)
-    monkeypatch.setattr(refusals, "REFUSED_FOR", 0.2)
+    monkeypatch.setattr(rejections, "RETRY_TIMEOUT", 0.2)
     beyond = after(0.5)
     while not beyond.expired():
         assert cluster.metadata(["t"], after()).topics["t"].partitions
-        with pytest.raises(BrokerUnavailable, match="Broker 2 .* refused to authenticate"):
+        with pytest.raises(BrokerUnavailable, match="Broker 2 .* rejected this client's credentials"):
             cluster.connection(2, after())
 
 
@@ -110,43 +110,43 @@ def test_a_task_in_a_new_process_retries_what_worked_on_the_driver(fake: FakeKaf
 def test_a_refusal_is_final_once_no_broker_has_answered_for_as_long() -> None:
     clock = Hand()
     found = CredentialRejections(options(), clock=clock)
-    found.accepted()
+    found.record_success()
     for _ in range(10):
-        found.retriable(REFUSED, answered_at=clock.now)
-        clock.now += REFUSED_FOR / 2
-    answered_at = clock.now - 1.0
+        found.as_retriable(REFUSED, responded_at=clock.now)
+        clock.now += RETRY_TIMEOUT / 2
+    responded_at = clock.now - 1.0
     for _ in range(4):
-        found.retriable(REFUSED, answered_at)
-        clock.now += REFUSED_FOR / 4
+        found.as_retriable(REFUSED, responded_at)
+        clock.now += RETRY_TIMEOUT / 4
     with pytest.raises(AuthenticationFailed, match=r"Broker 1 refused\. No broker .* 300 s\. Check the password\."):
-        found.retriable(REFUSED, answered_at)
+        found.as_retriable(REFUSED, responded_at)
 
 
 def test_a_success_begins_a_new_time() -> None:
     clock = Hand()
     found = CredentialRejections(options(), clock=clock)
-    found.accepted()
+    found.record_success()
     for _ in range(4):
-        found.retriable(REFUSED, answered_at=None)
-        clock.now += REFUSED_FOR - 1.0
-        found.accepted()
+        found.as_retriable(REFUSED, responded_at=None)
+        clock.now += RETRY_TIMEOUT - 1.0
+        found.record_success()
 
 
 def test_brokers_that_were_all_down_meanwhile_have_not_refused() -> None:
     clock = Hand()
     found = CredentialRejections(options(), clock=clock)
-    found.accepted()
-    found.retriable(REFUSED, answered_at=None)
-    clock.now += REFUSED_FOR * 2
-    found.retriable(REFUSED, answered_at=None)
+    found.record_success()
+    found.as_retriable(REFUSED, responded_at=None)
+    clock.now += RETRY_TIMEOUT * 2
+    found.as_retriable(REFUSED, responded_at=None)
 
 
 def test_before_the_first_success_a_refusal_is_retried_for_as_long_as_is_said() -> None:
     clock = Hand()
     found = CredentialRejections(options(), 60.0, clock)
-    found.retriable(REFUSED, answered_at=None)
+    found.as_retriable(REFUSED, responded_at=None)
     clock.now += 59.0
-    found.retriable(REFUSED, answered_at=None)
+    found.as_retriable(REFUSED, responded_at=None)
     clock.now += 1.0
     with pytest.raises(AuthenticationFailed):
-        found.retriable(REFUSED, answered_at=None)
+        found.as_retriable(REFUSED, responded_at=None)

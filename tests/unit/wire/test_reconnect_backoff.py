@@ -41,41 +41,41 @@ def fake() -> Iterator[FakeKafka]:
 
 def test_pauses_double_up_to_the_longest_and_begin_anew_after_a_success() -> None:
     clock = Hand()
-    attempts = ReconnectBackoff(OPTIONS, clock, chance=lambda: 0.5)
+    backoff = ReconnectBackoff(OPTIONS, clock, chance=lambda: 0.5)
     for pause in (0.05, 0.1, 0.15, 0.15):
-        attempts.check(HERE)
-        attempts.failed(HERE, BrokerUnavailable("It refused.", "Start it."))
+        backoff.check(HERE)
+        backoff.record_failure(HERE, BrokerUnavailable("It refused.", "Start it."))
         clock.now += pause * 0.99
         with pytest.raises(BrokerUnavailable, match=r"It refused\. Start it\."):
-            attempts.check(HERE)
+            backoff.check(HERE)
         clock.now += pause * 0.02
-    attempts.succeeded(HERE)
-    attempts.failed(HERE, BrokerUnavailable("again"))
+    backoff.record_success(HERE)
+    backoff.record_failure(HERE, BrokerUnavailable("again"))
     clock.now += 0.051
-    attempts.check(HERE)
+    backoff.check(HERE)
 
 
 def test_clients_that_failed_at_the_same_moment_do_not_come_back_at_the_same_moment() -> None:
     clock, again = Hand(), set()
     for _ in range(20):
-        attempts = ReconnectBackoff(OPTIONS, clock)
-        attempts.failed(HERE, BrokerUnavailable("It refused."))
-        again.add(attempts._failed[HERE].again_at)
+        backoff = ReconnectBackoff(OPTIONS, clock)
+        backoff.record_failure(HERE, BrokerUnavailable("It refused."))
+        again.add(backoff._failures[HERE].retry_at)
     assert len(again) > 1
     assert all(0.04 <= each <= 0.06 for each in again)
 
 
 def test_connections_may_take_twice_as_long_after_each_failure_up_to_the_longest() -> None:
-    attempts = ReconnectBackoff(OPTIONS, Hand())
+    backoff = ReconnectBackoff(OPTIONS, Hand())
     found = []
     for _ in range(3):
-        found.append(attempts.timeout(HERE))
-        attempts.failed(HERE, BrokerUnavailable("silence"))
+        found.append(backoff.connect_timeout(HERE))
+        backoff.record_failure(HERE, BrokerUnavailable("silence"))
     assert found == [4.0, 8.0, 15.0]
-    assert attempts.timeout(("other", 9092)) == 4.0
+    assert backoff.connect_timeout(("other", 9092)) == 4.0
     for _ in range(2000):
-        attempts.failed(HERE, BrokerUnavailable("silence"))
-    assert attempts.timeout(HERE) == 15.0
+        backoff.record_failure(HERE, BrokerUnavailable("silence"))
+    assert backoff.connect_timeout(HERE) == 15.0
 
 
 def test_each_connection_is_given_the_time_that_its_failures_so_far_allow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_each_connection_is_given_the_time_that_its_failures_so_far_allow(monkey
     cluster = Cluster(replace(OPTIONS, reconnect_backoff=1e-9, reconnect_backoff_max=1e-9))
     for _ in range(3):
         with pytest.raises(DeadlineExceeded):
-            cluster._connect_bootstrap(*HERE, Deadline.after(LONG))
+            cluster._connections.to_bootstrap(*HERE, Deadline.after(LONG))
     assert given == [4, 8, 15]
 
 

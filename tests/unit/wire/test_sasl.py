@@ -15,7 +15,7 @@ from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, GroupSourceError
 from spark_group_source.secret import Secret
-from spark_group_source.wire.sasl import SESSION_PART, authenticate, token
+from spark_group_source.wire.sasl import SESSION_PART, authenticate, fetch_token
 from spark_group_source.wire.settings import Sasl
 
 LONG = 90.0
@@ -61,8 +61,8 @@ def test_a_session_without_an_end_lasts_for_ever_and_one_with_an_end_a_part_of_i
 @pytest.mark.parametrize(
     ("answers", "says"),
     [
-        ([welcome(33, ("GSSAPI", "SCRAM-SHA-512"))], "not take 'PLAIN'.*GSSAPI, SCRAM-SHA-512.*kafka.sasl.mechanism"),
-        ([welcome(34)], "takes no SASL.*kafka.security.protocol"),
+        ([welcome(33, ("GSSAPI", "SCRAM-SHA-512"))], "not enable 'PLAIN'.*GSSAPI, SCRAM-SHA-512.*kafka.sasl.mechanism"),
+        ([welcome(34)], "does not use SASL.*kafka.security.protocol"),
         ([welcome(42)], "42 "),
         ([welcome(), answer(error=58, message="no such user")], "no such user.*kafka.sasl.password"),
         ([welcome(), answer(error=58)], "58 "),
@@ -151,7 +151,7 @@ def test_tokens_come_from_the_users_function_with_what_else_it_tells() -> None:
     bearer = Sasl("OAUTHBEARER", token_provider=f"{__name__}:token_and_extensions")
     sent = b"n,,\x01auth=Bearer t0ken\x01logicalCluster=lkc-1\x01\x01"
     assert authenticated(bearer, welcome(), answer())[1] == [sent]
-    assert token(f"{__name__}:token_of_a_file", Deadline.after(LONG)) == ("t0ken", {})
+    assert fetch_token(f"{__name__}:token_of_a_file", Deadline.after(LONG)) == ("t0ken", {})
 
 
 @pytest.mark.parametrize(
@@ -166,24 +166,24 @@ def test_tokens_come_from_the_users_function_with_what_else_it_tells() -> None:
 )
 def test_a_function_that_tells_no_token_is_named(function: str, kind: type[GroupSourceError], says: str) -> None:
     with pytest.raises(kind, match=says) as refused:
-        token(f"{__name__}:{function}", Deadline.after(LONG))
+        fetch_token(f"{__name__}:{function}", Deadline.after(LONG))
     assert "t0ken" not in str(refused.value)
 
 
 def test_a_function_that_hangs_is_waited_for_until_the_deadline_only() -> None:
     with pytest.raises(DeadlineExceeded, match=r"token\.provider' did not return in time"):
-        token(f"{__name__}:hanging", Deadline.after(0.2))
+        fetch_token(f"{__name__}:hanging", Deadline.after(0.2))
     RELEASE.set()
 
 
 def test_a_function_that_hangs_is_not_called_again_before_it_has_returned() -> None:
     for _ in range(5):
         with pytest.raises(DeadlineExceeded):
-            token(f"{__name__}:hanging_once", Deadline.after(0.02))
+            fetch_token(f"{__name__}:hanging_once", Deadline.after(0.02))
     assert len(CALLS) == 1
     threading.Timer(0.1, ANSWERED.set).start()
-    assert token(f"{__name__}:hanging_once", Deadline.after(LONG))[0] == "t0ken1"
-    assert token(f"{__name__}:hanging_once", Deadline.after(LONG))[0] == "t0ken2"
+    assert fetch_token(f"{__name__}:hanging_once", Deadline.after(LONG))[0] == "t0ken1"
+    assert fetch_token(f"{__name__}:hanging_once", Deadline.after(LONG))[0] == "t0ken2"
 
 
 class GSSError(Exception):

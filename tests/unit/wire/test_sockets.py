@@ -74,7 +74,7 @@ def test_a_port_whose_connection_has_ended_serves_again(server: socket.socket) -
 def test_a_source_host_that_is_no_address_of_this_machine_is_told(server: socket.socket) -> None:
     with pytest.raises(BrokerUnavailable, match="192.0.2.1:0"):
         connect(server, source_host="192.0.2.1")
-    with pytest.raises(BrokerUnavailable, match="'::1' has no address of its kind"):
+    with pytest.raises(BrokerUnavailable, match="'::1', which has no IPv4 address"):
         connect(server, source_host="::1")
 
 
@@ -88,10 +88,10 @@ def test_bootstrap_servers_are_reached_by_the_names_of_their_addresses_where_tha
             cluster = Cluster(WireOptions(((LOOPBACK, port),), "test", canonical_bootstrap=canonical))
             try:
                 cluster.metadata(None, Deadline.after(LONG))
-                assert cluster._bootstrap is not None
-                kept = cluster._bootstrap
+                assert cluster._connections._bootstrap is not None
+                kept = cluster._connections._bootstrap
                 assert kept.host == host
-                assert cluster._connect_bootstrap(LOOPBACK, port, Deadline.after(LONG)) is kept
+                assert cluster._connections.to_bootstrap(LOOPBACK, port, Deadline.after(LONG)) is kept
             finally:
                 cluster.close()
 
@@ -141,6 +141,6 @@ def test_an_answer_of_the_resolver_that_came_late_is_used_for_any_port(
 def test_the_longest_times_that_options_take_are_no_error_of_the_system(server: socket.socket) -> None:
     longest = Deadline.after((2**31 - 1) / 1000 * 2)
     with connect(server) as sock:
-        sockets.limit(sock, longest)
+        sockets.set_timeout(sock, longest)
         server.accept()[0].close()
         assert poll_readable([sock.fileno()], longest.remaining())

@@ -134,14 +134,14 @@ def test_a_cluster_says_which_of_its_connections_are_throttled(
 def test_the_longest_throttle_counts_and_is_logged_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
     clock = Hand()
     found = Throttle("1 (b:1)", clock)
-    found.answered(0.0)
+    found.record(0.0)
     assert not caplog.records
-    found.answered(20.0)
-    found.answered(5.0)
+    found.record(20.0)
+    found.record(5.0)
     assert found.remaining() == 20.0
     clock.now += LOG_EVERY
     assert found.remaining() == 0.0
-    found.answered(1.5)
+    found.record(1.5)
     said = [record.getMessage() for record in caplog.records]
     assert said == [
         f"broker 1 (b:1) throttles this client, now for {seconds} s: a quota is exceeded" for seconds in ("20.0", "1.5")

@@ -18,7 +18,7 @@ from kafka.protocol.consumer import HeartbeatRequest, HeartbeatResponse
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, OptionError
 from spark_group_source.secret import Secret
-from spark_group_source.wire import tls
+from spark_group_source.wire import tls, tls_context
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.settings import Tls, WireOptions
 from spark_group_source.wire.wakeup import Interrupted, WakeupPipe
@@ -159,14 +159,22 @@ def test_a_peer_that_says_nothing_is_given_up_at_the_deadline(authority: Authori
 @pytest.mark.parametrize(
     ("said", "kind", "says"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", AuthenticationFailed, "does not speak TLS.*kafka.security.protocol"),
-        (b"\x15\x03\x03\x00\x02\x02\x28", AuthenticationFailed, "could not agree.*kafka.ssl.cipher.suites"),
-        (b"\x15\x03\x03\x00\x02\x02\x46", AuthenticationFailed, "could not agree.*kafka.ssl.enabled.protocols"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", AuthenticationFailed, "does not use TLS.*kafka.security.protocol"),
+        (
+            b"\x15\x03\x03\x00\x02\x02\x28",
+            AuthenticationFailed,
+            "no TLS version or cipher .* in common.*kafka.ssl.cipher.suites",
+        ),
+        (
+            b"\x15\x03\x03\x00\x02\x02\x46",
+            AuthenticationFailed,
+            "no TLS version or cipher .* in common.*kafka.ssl.enabled.protocols",
+        ),
         (b"\x15\x03\x03\x00\x02\x02\x74", AuthenticationFailed, "CERTIFICATE_REQUIRED.*kafka.ssl.keystore.location"),
         (b"\x15\x03\x03\x00\x02\x02\x50", BrokerUnavailable, "ended the TLS handshake.*internal error"),
         (b"\x15\x03\x03\x00\x02\x02\x14", BrokerUnavailable, "ended the TLS handshake.*bad record mac"),
         (b"\x15\x03\x03\x00\x02\x02\x5a", BrokerUnavailable, "ended the TLS handshake"),
-        (b"", BrokerUnavailable, "A listener without TLS answers like this"),
+        (b"", BrokerUnavailable, "If the listener does not use TLS"),
     ],
     ids=[
         *("HTTP", "no cipher in common", "no version in common", "no certificate"),
@@ -230,10 +238,10 @@ def test_bytes_that_are_no_tls_record_on_an_established_session_break_only_the_c
 def test_a_certificate_is_refused_before_the_first_answer_only(alert: str) -> None:
     error = ssl.SSLError(1, alert)
     error.reason = alert
-    refused = tls.session_trouble("b:1", error, answered=False)
+    refused = tls.session_error("b:1", error, responded=False)
     assert isinstance(refused, AuthenticationFailed)
     assert alert in refused.happened
-    assert isinstance(tls.session_trouble("b:1", error, answered=True), BrokerUnavailable)
+    assert isinstance(tls.session_error("b:1", error, responded=True), BrokerUnavailable)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +268,7 @@ def test_a_certificate_that_is_refused_is_told_with_why_and_what_to_do(
 
     peer = threading.Thread(target=serve)
     peer.start()
-    with pytest.raises(AuthenticationFailed, match=f"certificate of broker b:1 is refused: {says}"):
+    with pytest.raises(AuthenticationFailed, match=f"rejected the certificate of broker b:1: {says}"):
         tls.handshake(ours, "broker", "b:1", Tls(ca_file=str(authority.file)), Deadline.after(LONG))
     peer.join()
     theirs.close()
@@ -272,25 +280,25 @@ def test_a_context_is_kept_until_its_files_change_to_others_that_are_good(
     file = tmp_path / "client.pem"
     file.write_bytes(authority.issue("client", file="first.pem").read_bytes())
     settings = Tls(ca_file=str(authority.file), key_file=str(file))
-    first = tls.context(settings)
-    assert tls.context(Tls(ca_file=str(authority.file), key_file=str(file))) is first
+    first = tls_context.ssl_context(settings)
+    assert tls_context.ssl_context(Tls(ca_file=str(authority.file), key_file=str(file))) is first
     (tmp_path / "new").write_bytes(authority.issue("client", file="second.pem").read_bytes())
     (tmp_path / "new").rename(file)
-    second = tls.context(settings)
+    second = tls_context.ssl_context(settings)
     assert second is not first
     file.write_bytes(file.read_bytes()[:100])
-    assert tls.context(settings) is second
+    assert tls_context.ssl_context(settings) is second
     file.unlink()
-    assert tls.context(settings) is second
-    assert caplog.text.count("the certificates read before are used on") == 2
+    assert tls_context.ssl_context(settings) is second
+    assert caplog.text.count("certificate files are unusable; keeping the certificates read before") == 2
     file.write_bytes(authority.issue("client", file="third.pem").read_bytes())
-    assert tls.context(settings) is not second
+    assert tls_context.ssl_context(settings) is not second
 
 
 def test_a_file_that_is_not_there_is_named(authority: Authority, tmp_path: Path) -> None:
     settings = Tls(ca_file=str(authority.file), key_file=str(tmp_path / "client.pem"))
     with pytest.raises(OptionError, match=r"client.pem' of 'kafka.ssl.keystore.location'.*every executor"):
-        tls.context(settings)
+        tls_context.ssl_context(settings)
 
 
 def test_texts_of_keys_are_in_a_file_of_this_user_only_and_not_for_longer_than_they_are_read(
@@ -303,6 +311,6 @@ def test_texts_of_keys_are_in_a_file_of_this_user_only_and_not_for_longer_than_t
 
     monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", look)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    tls.context(Tls(ca_file=str(authority.file), key_text=Secret("key"), chain_text="chain"))
+    tls_context.ssl_context(Tls(ca_file=str(authority.file), key_text=Secret("key"), chain_text="chain"))
     assert modes == [0o600]
     assert not list(tmp_path.iterdir())
