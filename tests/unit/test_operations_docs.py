@@ -15,6 +15,7 @@ from spark_group_source.group.counters import Counters
 
 PACKAGE = Path(spark_group_source.__file__).parent
 PAGE = (PACKAGE.parent / "docs" / "operations.md").read_text()
+RUNBOOKS = (PACKAGE.parent / "docs" / "runbooks.md").read_text()
 SHOWN = {"info": "info", "warning": "warning", "error": "error", "exception": "error"}
 LINES = re.findall(r"^\| `([^`]+)` \| (info|warning|error) \|", PAGE, re.M)
 COUNTERS = re.findall(r"^\| `([a-z ]+)` \| [^|]+ \|$", PAGE, re.M)
@@ -60,3 +61,9 @@ def test_every_line_explained_is_one_of_the_log(row: str) -> None:
 
 def test_the_counters_are_those_of_the_code() -> None:
     assert [each.name.replace("_", " ") for each in fields(Counters)] == COUNTERS
+
+
+def test_runbooks_quote_rows_of_the_table_of_log_lines() -> None:
+    quoted = re.findall(r"^\| `([^`]* [^`]*)` \|", RUNBOOKS, re.M)
+    assert quoted
+    assert set(quoted) <= {row for row, _ in LINES}
