@@ -1,4 +1,4 @@
-"""Text that must not be seen: passwords, private keys, login configurations."""
+"""Text that must stay hidden: passwords, private keys, login lines."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Secret:
-    """A text that no log, error or plan shows, whatever it stands in; picklable and hashable.
+    """A text that no log, error or plan shows, also inside other objects; picklable and hashable.
 
-    Whoever needs it asks for ``text``, and does so where it is used and nowhere before.
+    Read ``text`` only where the secret is used.
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""Functions and classes of the user's own, named in options as ``module:name``."""
+"""Functions and classes of the user, which options name as ``module:name``."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 
 def load(path: str, kind: str) -> Any:
-    """What ``module:name`` stands for; the module must be importable on the driver.
+    """Imports ``module:name``; ``kind`` is the word for it in messages: function or class.
 
     Raises:
-        ValueError: there is no such thing; the message goes on from "It must be".
+        ValueError: the import fails, or the result is not callable; the message completes "It must be".
     """
     module, _, name = path.strip().partition(":")
     try:
-        found = getattr(importlib.import_module(module), name, None)
+        loaded = getattr(importlib.import_module(module), name, None)
     except (ImportError, ValueError) as error:
-        raise ValueError(f"module:{kind}, and importing the module gives: {error}") from None
-    if not callable(found):
+        raise ValueError(f"module:{kind}, and the import of the module failed: {error}") from None
+    if not callable(loaded):
         raise ValueError(f"module:{kind}, and {module} has no {kind} {name!r}")
-    return found
+    return loaded

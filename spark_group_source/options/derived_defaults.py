@@ -1,4 +1,4 @@
-"""Defaults that follow the options that were given: no option is refused because of a default. Pure."""
+"""Defaults derived from other options, so that a default never conflicts with an option that the user sets. Pure."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _RELATED = (
     ("reconnect_backoff", "reconnect_backoff_max", 1),
     ("connect_timeout", "connect_timeout_max", 1),
 )
-"""Two fields in seconds, and how many times the first must fit into the second."""
+"""Two fields in seconds, and the minimum ratio of the second to the first."""
 
-_LONGEST = (2**31 - 1) / 1000
-"""The largest number of milliseconds in a Kafka request, in seconds."""
+_MAX_SECONDS = (2**31 - 1) / 1000
+"""The maximum of a Kafka request's 32-bit milliseconds, in seconds."""
 
 
 def with_derived_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
-    """``given`` with a value for each field whose default does not fit beside those that were given."""
-    defaults = {each.name: each.default for each in fields(SourceOptions)}
+    """``given`` plus a value for each field whose default conflicts with ``given``."""
+    defaults = {field.name: field.default for field in fields(SourceOptions)}
     values = dict(given)
-    for small, large, times in _RELATED:
+    for small, large, ratio in _RELATED:
         if small in given and large not in given:
-            values[large] = min(max(values.get(large, defaults[large]), given[small] * times), _LONGEST)
+            values[large] = min(max(values.get(large, defaults[large]), given[small] * ratio), _MAX_SECONDS)
         elif large in given and small not in given:
-            values[small] = min(values.get(small, defaults[small]), given[large] / times)
+            values[small] = min(values.get(small, defaults[small]), given[large] / ratio)
     return values

@@ -1,7 +1,7 @@
-"""Where a read starts and where it ends: the choices, and how the texts of their options are read. Pure.
+"""Offset specs: where a read starts and ends, and the parsers of these options. Pure.
 
-Names and meanings are those of Spark's own Kafka source, which writes -2 for the beginning and -1 for the end of a log.
-Here these stand in the options' JSON alone.
+The names come from Spark's own Kafka source, which writes -2 for earliest and -1 for latest. Here only the JSON of the
+options contains these numbers.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from typing import Any
 from spark_group_source.errors import OptionError
 from spark_group_source.offsets import TopicPartition
 
-GOOD_OFFSETS = '{"orders":{"0":23,"1":-2}}'
-GOOD_ENDS = '{"orders":{"0":23,"1":-1}}'
-GOOD_TIMES = '{"orders":{"0":1735689600000,"1":1735689600000}}'
+EXAMPLE_OFFSETS = '{"orders":{"0":23,"1":-2}}'
+EXAMPLE_ENDS = '{"orders":{"0":23,"1":-1}}'
+EXAMPLE_TIMES = '{"orders":{"0":1735689600000,"1":1735689600000}}'
 
-_LARGEST = 2**63 - 1
+_MAX_NUMBER = 2**63 - 1
 _SECONDS = range(10**9, 10**10)
-"""Seconds since 1970 of the years 2001 to 2286. As milliseconds these are days of the year 1970."""
+"""Seconds since 1970 of the years 2001 to 2286. As milliseconds they would be days of the year 1970."""
 
 
 @dataclass(frozen=True, slots=True)
 class Earliest:
-    """The beginning of each log."""
+    """The first offset of each log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """The end of each log; under read_committed the last stable offset."""
+    """The end offset of each log; with read_committed the last stable offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class FromCommitted:
-    """The group's committed offset. Where there is none: ``fallback``, or it is an error."""
+    """The group's committed offset. Without one: ``fallback``, or an error if that is ``None``."""
 
     fallback: Earliest | Latest | None
 
 
 @dataclass(frozen=True, slots=True)
 class SpecificOffsets:
-    """A place in each partition of the subscription, as ``option`` says in JSON."""
+    """An offset for each partition of the subscription, from the JSON of ``option``."""
 
     offsets: Mapping[TopicPartition, int | Earliest | Latest]
     option: str
@@ -51,10 +51,9 @@ class SpecificOffsets:
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamp:
-    """The first record of each partition at or after a time, as ``option`` says: one for all, or one for each.
+    """The first record at or after a time, from ``option``: one time for all partitions, or one for each.
 
-    Times are in milliseconds since 1970. Where no record is as late: the end of the log if ``or_latest``, otherwise it
-    is an error.
+    Times are in milliseconds since 1970. If no record is as late: the end offset if ``or_latest``, otherwise an error.
     """
 
     timestamps: int | Mapping[TopicPartition, int]
@@ -63,39 +62,38 @@ class AtTimestamp:
 
 
 OffsetSpec = Earliest | Latest | SpecificOffsets | AtTimestamp
-"""Places in the logs."""
+"""Positions that do not depend on the group."""
 
 StartSpec = OffsetSpec | FromCommitted
-"""Where partitions start."""
+"""The start of a read."""
 
 EndSpec = Latest | SpecificOffsets | AtTimestamp
-"""Where the partitions of a bounded read end."""
+"""The end of a batch read."""
 
 
 def parse_start(text: str) -> Earliest | Latest | FromCommitted | SpecificOffsets:
     """The value of ``startingOffsets``.
 
     Raises:
-        ValueError: it is none; the message goes on from "It must be".
+        ValueError: the value is invalid; the message completes "It must be".
     """
-    named: dict[str, Earliest | Latest | FromCommitted] = {
+    words: dict[str, Earliest | Latest | FromCommitted] = {
         "earliest": Earliest(),
         "latest": Latest(),
         "committed": FromCommitted(None),
     }
-    good = (
-        "earliest, latest, committed or JSON with an offset for every partition of the subscription, -2 for its"
-        f" beginning or -1 for its end, for example {GOOD_OFFSETS}"
+    expected = (
+        "earliest, latest, committed or JSON with an offset for every partition of the subscription, where -2 is"
+        f" earliest and -1 is latest, for example {EXAMPLE_OFFSETS}"
     )
-    found = named.get(text.strip().lower())
-    return found or SpecificOffsets(_offsets(text, good), "startingOffsets")
+    return words.get(text.strip().lower()) or SpecificOffsets(_offsets(text, expected), "startingOffsets")
 
 
 def parse_fallback(text: str) -> FromCommitted:
     """The value of ``startingOffsetsFallback``.
 
     Raises:
-        ValueError: it is none; the message goes on from "It must be".
+        ValueError: the value is invalid; the message completes "It must be".
     """
     fallbacks = {"earliest": FromCommitted(Earliest()), "latest": FromCommitted(Latest()), "fail": FromCommitted(None)}
     try:
@@ -108,22 +106,22 @@ def parse_end(text: str) -> Latest | SpecificOffsets:
     """The value of ``endingOffsets``.
 
     Raises:
-        ValueError: it is none; the message goes on from "It must be".
+        ValueError: the value is invalid; the message completes "It must be".
     """
     if text.strip().lower() == "latest":
         return Latest()
-    good = (
-        "latest or JSON with an offset for every partition of the subscription, or -1 for its end, for example"
-        f" {GOOD_ENDS}"
+    expected = (
+        "latest or JSON with an offset for every partition of the subscription, where -1 is latest, for example"
+        f" {EXAMPLE_ENDS}"
     )
-    return SpecificOffsets(_offsets(text, good), "endingOffsets")
+    return SpecificOffsets(_offsets(text, expected), "endingOffsets")
 
 
 def parse_timestamp_strategy(text: str) -> bool:
     """The value of ``startingOffsetsByTimestampStrategy``: whether it is ``latest``.
 
     Raises:
-        ValueError: it is none; the message goes on from "It must be".
+        ValueError: the value is invalid; the message completes "It must be".
     """
     if text.strip().lower() not in ("error", "latest"):
         raise ValueError("error or latest")
@@ -131,101 +129,100 @@ def parse_timestamp_strategy(text: str) -> bool:
 
 
 def timestamp_parser(option: str, or_latest: bool = False) -> Callable[[str], AtTimestamp]:
-    """Reads the value of an option that is one time for all partitions. It raises as :func:`parse_start`."""
-
-    good = "a whole number of milliseconds since 1970, for example 1735689600000"
+    """The parser of an option with one time for all partitions; it raises as :func:`parse_start` does."""
+    expected = "a whole number of milliseconds since 1970, for example 1735689600000"
 
     def parse(text: str) -> AtTimestamp:
-        if not re.fullmatch(r"\+?\d{1,19}", text.strip()) or int(text) > _LARGEST:
-            raise ValueError(good)
+        if not re.fullmatch(r"\+?\d{1,19}", text.strip()) or int(text) > _MAX_NUMBER:
+            raise ValueError(expected)
         try:
             return AtTimestamp(_time(int(text)), option, or_latest)
         except ValueError as error:
-            raise ValueError(f"{good} ({error})") from None
+            raise ValueError(f"{expected} ({error})") from None
 
     return parse
 
 
 def timestamps_parser(option: str, or_latest: bool = False) -> Callable[[str], AtTimestamp]:
-    """Reads the value of an option that has a time for each partition, as JSON. It raises as :func:`parse_start`."""
-    good = f"JSON with milliseconds since 1970 for every partition of the subscription, for example {GOOD_TIMES}"
-    return lambda text: AtTimestamp(_by_partition(text, _time, good), option, or_latest)
+    """The parser of an option with a time for each partition, as JSON; it raises as :func:`parse_start` does."""
+    expected = f"JSON with milliseconds since 1970 for every partition of the subscription, for example {EXAMPLE_TIMES}"
+    return lambda text: AtTimestamp(_by_partition(text, _time, expected), option, or_latest)
 
 
 def check_start(given: StartSpec | None, fallback: FromCommitted | None, time: AtTimestamp | None, reset: bool) -> None:
-    """Refuses what contradicts ``startingOffsets`` (``given``).
+    """Checks the options that depend on ``startingOffsets`` (``given``).
 
     Args:
-        fallback: ``startingOffsetsFallback``, if given.
-        time: to start at, if one is given.
+        fallback: ``startingOffsetsFallback``, if set.
+        time: the start time, if set.
         reset: ``resetOffsetsOnStart``.
 
     Raises:
-        OptionError: one of them does.
+        OptionError: one of them contradicts ``given``.
     """
     if not isinstance(given, FromCommitted):
         if fallback is not None:
             raise OptionError(
-                "Option 'startingOffsetsFallback' is given, and 'startingOffsets' is not committed.",
-                "Leave it out: in a stream 'startingOffsets' is where partitions without a committed offset start; or"
-                " set that to committed.",
+                "Option 'startingOffsetsFallback' is set, and 'startingOffsets' is not committed.",
+                "Remove it, because a stream starts partitions without a committed offset at 'startingOffsets'. Or set"
+                " 'startingOffsets' to committed.",
             )
         return
     if time is not None:
         raise OptionError(
-            f"Option '{time.option}' is given, and 'startingOffsets' is committed.",
-            "Leave one of them out. In a stream committed offsets go first whatever is given.",
+            f"Option '{time.option}' is set, and 'startingOffsets' is committed.",
+            "Remove one of them. In a stream committed offsets always take precedence.",
         )
     if reset:
         raise OptionError(
             "Option 'resetOffsetsOnStart' is true, and 'startingOffsets' is committed.",
-            "There is nothing to reset to: set 'startingOffsets' to earliest, latest or offsets.",
+            "Set 'startingOffsets' to the new start: earliest, latest or JSON offsets.",
         )
 
 
 def as_json(values: Mapping[TopicPartition, int | Earliest | Latest]) -> str:
-    """The JSON that the options take, in one line; partitions sorted by number."""
+    """The JSON of these values as the options accept it, in one line; partitions sorted by number."""
     by_topic: dict[str, dict[str, int]] = {}
     for tp, value in sorted(values.items()):
-        written = value if isinstance(value, int) else -2 if isinstance(value, Earliest) else -1
-        by_topic.setdefault(tp.topic, {})[str(tp.partition)] = written
+        number = value if isinstance(value, int) else -2 if isinstance(value, Earliest) else -1
+        by_topic.setdefault(tp.topic, {})[str(tp.partition)] = number
     return json.dumps(by_topic, separators=(",", ":"), ensure_ascii=False)
 
 
-def _offsets(text: str, good: str) -> dict[TopicPartition, int | Earliest | Latest]:
+def _offsets(text: str, expected: str) -> dict[TopicPartition, int | Earliest | Latest]:
     sentinels: dict[int, Earliest | Latest] = {-2: Earliest(), -1: Latest()}
-    return {tp: sentinels.get(number, number) for tp, number in _by_partition(text, _offset, good).items()}
+    return {tp: sentinels.get(number, number) for tp, number in _by_partition(text, _offset, expected).items()}
 
 
-def _by_partition(text: str, value_of: Callable[[Any], int], good: str) -> dict[TopicPartition, int]:
-    """``{topic: {partition: number}}``; what is wrong with the text follows on ``good``."""
-    found: dict[TopicPartition, int] = {}
+def _by_partition(text: str, value_of: Callable[[Any], int], expected: str) -> dict[TopicPartition, int]:
+    """Parses ``{topic: {partition: number}}``; an error is ``expected`` with the problem in parentheses."""
+    numbers: dict[TopicPartition, int] = {}
     if not text.lstrip().startswith(("{", "[")):
-        raise ValueError(good)  # a word that is mistyped: no JSON to say more of
+        raise ValueError(expected)  # a mistyped word, not JSON
     try:
-        # As pairs: of a name that is there twice, a dictionary would drop the first in silence.
+        # Pairs keep both of two equal names; a dictionary would silently drop the first.
         for topic, values in _pairs(json.loads(text, object_pairs_hook=tuple)):
             for key, value in _pairs(values):
                 tp = TopicPartition(topic, _partition(key))
-                if tp in found:
-                    raise ValueError(f"it names {tp} twice")
-                found[tp] = value_of(value)
-        if not found:
-            raise ValueError("it names no partition")
+                if tp in numbers:
+                    raise ValueError(f"the JSON names {tp} twice")
+                numbers[tp] = value_of(value)
+        if not numbers:
+            raise ValueError("the JSON names no partition")
     except ValueError as error:
-        raise ValueError(f"{good} ({error})") from None
-    return found
+        raise ValueError(f"{expected} ({error})") from None
+    return numbers
 
 
-def _pairs(found: Any) -> tuple[tuple[str, Any], ...]:
-    if not isinstance(found, tuple):
-        raise ValueError("a topic has no partitions here")
-    return found
+def _pairs(value: Any) -> tuple[tuple[str, Any], ...]:
+    if not isinstance(value, tuple):
+        raise ValueError("a topic has no partitions")
+    return value
 
 
 def _partition(text: str) -> int:
     if not re.fullmatch(r"\d{1,9}", text):
-        raise ValueError(f"{text!r} is no partition's number")
+        raise ValueError(f"{text!r} is not a partition number")
     return int(text)
 
 
@@ -236,13 +233,13 @@ def _offset(value: Any) -> int:
 def _time(value: Any) -> int:
     number = _number(value, 0)
     if number in _SECONDS:
-        raise ValueError(f"{number} are seconds: write {number * 1000}")
+        raise ValueError(f"{number} is in seconds: write {number * 1000}")
     return number
 
 
-def _number(value: Any, least: int) -> int:
-    # JSON's true is an int to Python.
-    if type(value) is not int or not least <= value <= _LARGEST:
-        shown = "JSON in braces" if isinstance(value, tuple) else json.dumps(value)
-        raise ValueError(f"{shown} is no whole number of at least {least}")
+def _number(value: Any, minimum: int) -> int:
+    # JSON's true is an int in Python.
+    if type(value) is not int or not minimum <= value <= _MAX_NUMBER:
+        shown = "a JSON object" if isinstance(value, tuple) else json.dumps(value)
+        raise ValueError(f"{shown} is not a whole number of at least {minimum}")
     return value

@@ -6,17 +6,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from spark_group_source.options.descriptions import DESCRIPTIONS
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The public name, the field it fills, how its text is read, and what it is for.
+    """The public name, the field of the parsed options, and the parser of the text.
 
-    What stands in a ``secret`` one is never shown.
+    Messages never show the value of a ``secret`` option.
     """
 
     name: str
     field: str
     parse: Callable[[str], Any]
-    doc: str
     required: bool = False
     secret: bool = False
+
+    @property
+    def description(self) -> str:
+        """What the option means, in one sentence or two."""
+        return DESCRIPTIONS[self.name]

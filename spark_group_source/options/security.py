@@ -1,7 +1,7 @@
-"""Options that say how connections are encrypted and who the client is: their table, checks and values.
+"""TLS and SASL options: their rows of the table, their checks, and the settings for connections.
 
-Names and meanings are those of Kafka's Java client; ``kafka.sasl.username`` and ``kafka.sasl.password`` are
-librdkafka's: unlike Java's line Spark redacts a password where it shows options.
+The names come from Kafka's Java client. ``kafka.sasl.username`` and ``kafka.sasl.password`` come from librdkafka:
+Spark redacts options with "password" in their names, but not Java's login line.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from spark_group_source.wire.settings import Sasl, Tls
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityOptions:
-    """The fields of :data:`SECURITY_OPTIONS`. PEM texts have real line ends."""
+    """The fields of :data:`SECURITY_OPTIONS`. PEM texts have real line breaks."""
 
     security_protocol: str = "PLAINTEXT"
     sasl_mechanism: str | None = None
@@ -57,61 +57,29 @@ class SecurityOptions:
 
 
 SECURITY_OPTIONS: tuple[Option, ...] = (
-    Option("kafka.security.protocol", "security_protocol", protocol, "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."),
-    Option("kafka.sasl.mechanism", "sasl_mechanism", mechanism, f"With SASL: {', '.join(MECHANISMS)}."),
-    Option("kafka.sasl.username", "sasl_username", non_blank, "User name for PLAIN and SCRAM."),
-    Option("kafka.sasl.password", "sasl_password", secret, "Its password.", secret=True),
-    Option(
-        "kafka.sasl.jaas.config", "sasl_jaas", jaas.credentials, "User name and password in Java's form.", secret=True
-    ),
-    Option(
-        "kafka.sasl.oauthbearer.token.provider",
-        "sasl_token_provider",
-        importable_function,
-        "module:function that returns OAUTHBEARER tokens.",
-    ),
-    Option(
-        "kafka.sasl.kerberos.service.name", "sasl_kerberos_service", non_blank, "With GSSAPI: the brokers' service."
-    ),
-    Option(
-        "kafka.ssl.truststore.location",
-        "ssl_truststore_location",
-        non_blank,
-        "PEM file of authorities to trust.",
-    ),
-    Option("kafka.ssl.truststore.certificates", "ssl_truststore_certificates", pem, "The same as text.", secret=True),
-    Option("kafka.ssl.truststore.type", "ssl_truststore_type", truststore_type, "PEM is what can be read."),
-    Option(
-        "kafka.ssl.keystore.location",
-        "ssl_keystore_location",
-        non_blank,
-        "PEM file of the client's key and chain.",
-    ),
-    Option(
-        "kafka.ssl.keystore.certificate.chain",
-        "ssl_keystore_chain",
-        pem,
-        "The client's certificate chain as text.",
-        secret=True,
-    ),
-    Option(
-        "kafka.ssl.keystore.key", "ssl_keystore_key", private_key, "Its encrypted private key as text.", secret=True
-    ),
-    Option("kafka.ssl.keystore.type", "ssl_keystore_type", keystore_type, "PEM is what can be read."),
-    Option("kafka.ssl.key.password", "ssl_key_password", secret, "Password of the private key.", secret=True),
-    Option(
-        "kafka.ssl.endpoint.identification.algorithm",
-        "ssl_check_host_name",
-        host_name_check,
-        "Empty: certificates of any host will do.",
-    ),
-    Option("kafka.ssl.enabled.protocols", "ssl_protocols", protocols, "Versions of TLS."),
-    Option("kafka.ssl.cipher.suites", "ssl_ciphers", ciphers, "Cipher suites of TLS 1.2."),
+    Option("kafka.security.protocol", "security_protocol", protocol),
+    Option("kafka.sasl.mechanism", "sasl_mechanism", mechanism),
+    Option("kafka.sasl.username", "sasl_username", non_blank),
+    Option("kafka.sasl.password", "sasl_password", secret, secret=True),
+    Option("kafka.sasl.jaas.config", "sasl_jaas", jaas.credentials, secret=True),
+    Option("kafka.sasl.oauthbearer.token.provider", "sasl_token_provider", importable_function),
+    Option("kafka.sasl.kerberos.service.name", "sasl_kerberos_service", non_blank),
+    Option("kafka.ssl.truststore.location", "ssl_truststore_location", non_blank),
+    Option("kafka.ssl.truststore.certificates", "ssl_truststore_certificates", pem, secret=True),
+    Option("kafka.ssl.truststore.type", "ssl_truststore_type", truststore_type),
+    Option("kafka.ssl.keystore.location", "ssl_keystore_location", non_blank),
+    Option("kafka.ssl.keystore.certificate.chain", "ssl_keystore_chain", pem, secret=True),
+    Option("kafka.ssl.keystore.key", "ssl_keystore_key", private_key, secret=True),
+    Option("kafka.ssl.keystore.type", "ssl_keystore_type", keystore_type),
+    Option("kafka.ssl.key.password", "ssl_key_password", secret, secret=True),
+    Option("kafka.ssl.endpoint.identification.algorithm", "ssl_check_host_name", host_name_check),
+    Option("kafka.ssl.enabled.protocols", "ssl_protocols", protocols),
+    Option("kafka.ssl.cipher.suites", "ssl_ciphers", ciphers),
 )
 
 
 def tls_settings(options: SecurityOptions) -> Tls | None:
-    """How connections are encrypted."""
+    """The TLS settings, or ``None`` without TLS."""
     if not options.security_protocol.endswith("SSL"):
         return None
     return Tls(
@@ -128,7 +96,7 @@ def tls_settings(options: SecurityOptions) -> Tls | None:
 
 
 def sasl_settings(options: SecurityOptions) -> Sasl | None:
-    """Who the client says it is."""
+    """The SASL settings, or ``None`` without SASL."""
     if options.sasl_mechanism is None:
         return None
     username, password = options.sasl_jaas or (options.sasl_username, options.sasl_password)
@@ -136,12 +104,12 @@ def sasl_settings(options: SecurityOptions) -> Sasl | None:
 
 
 def check_security(options: SecurityOptions) -> None:
-    """Refuses what contradicts itself or is missing, and files that cannot be read.
+    """Checks that the security options fit together, are complete and name readable files.
 
     Raises:
-        OptionError: with the option to change.
+        OptionError: they do not; the message names the option to change.
     """
-    given = {each.name: getattr(options, each.field) != _DEFAULTS[each.field] for each in SECURITY_OPTIONS}
+    given = {row.name: getattr(options, row.field) != _DEFAULTS[row.field] for row in SECURITY_OPTIONS}
     _check_layer(options, "SSL", [name for name in given if name.startswith("kafka.ssl.") and given[name]])
     _check_layer(options, "SASL", [name for name in given if name.startswith("kafka.sasl.") and given[name]])
     for one, other in (
@@ -151,14 +119,14 @@ def check_security(options: SecurityOptions) -> None:
         ("kafka.sasl.jaas.config", "kafka.sasl.password"),
     ):
         if given[one] and given[other]:
-            raise OptionError(f"Both options '{one}' and '{other}' are given.", "Give one of them.")
+            raise OptionError(f"Options '{one}' and '{other}' are set.", "Set only one of them.")
     _check_pair(given, "kafka.ssl.keystore.key", "kafka.ssl.keystore.certificate.chain")
     if given["kafka.ssl.key.password"] and not (
         given["kafka.ssl.keystore.key"] or given["kafka.ssl.keystore.location"]
     ):
         raise OptionError(
-            "Option 'kafka.ssl.key.password' is given without a key.",
-            "Name the key's file in 'kafka.ssl.keystore.location', or leave the password out.",
+            "Option 'kafka.ssl.key.password' is set without a key.",
+            "Set 'kafka.ssl.keystore.location' to the file of the key, or remove the password.",
         )
     if options.security_protocol.startswith("SASL"):
         _check_credentials(options, given)
@@ -167,26 +135,26 @@ def check_security(options: SecurityOptions) -> None:
         tls_context.ssl_context(settings)
 
 
-_DEFAULTS = {name: each.default for name, each in SecurityOptions.__dataclass_fields__.items()}
+_DEFAULTS = {name: field.default for name, field in SecurityOptions.__dataclass_fields__.items()}
 
 
 def _check_layer(options: SecurityOptions, layer: str, given: list[str]) -> None:
     if given and layer not in options.security_protocol:
-        fitting = [each for each in PROTOCOLS if layer in each]
+        protocols = [protocol for protocol in PROTOCOLS if layer in protocol]
         raise OptionError(
-            f"Option '{given[0]}' means nothing with 'kafka.security.protocol' {options.security_protocol}.",
-            f"Set that to {' or '.join(fitting)}, or leave this out.",
+            f"Option '{given[0]}' has no effect with 'kafka.security.protocol' {options.security_protocol}.",
+            f"Set 'kafka.security.protocol' to {' or '.join(protocols)}, or remove '{given[0]}'.",
         )
 
 
 def _check_pair(given: dict[str, bool], one: str, other: str) -> None:
     for here, missing in ((one, other), (other, one)):
         if given[here] and not given[missing]:
-            raise OptionError(f"Option '{here}' is given without '{missing}'.", "Give both of them.")
+            raise OptionError(f"Option '{here}' is set without '{missing}'.", "Set both of them.")
 
 
 def _check_credentials(options: SecurityOptions, given: dict[str, bool]) -> None:
-    """Each mechanism has all it needs, and nothing that is another's."""
+    """Checks that the mechanism has all its options, and none of another mechanism."""
     chosen = options.sasl_mechanism
     if chosen is None:
         raise OptionError("Option 'kafka.sasl.mechanism' is missing.", f"Set it to one of {', '.join(MECHANISMS)}.")
@@ -198,7 +166,7 @@ def _check_credentials(options: SecurityOptions, given: dict[str, bool]) -> None
         needed = ["kafka.sasl.kerberos.service.name"]
     for name in needed:
         if not given[name]:
-            raise OptionError(f"Option '{name}' is missing.", f"'kafka.sasl.mechanism' {chosen} needs it.")
+            raise OptionError(f"Option '{name}' is missing.", f"Set it: 'kafka.sasl.mechanism' {chosen} needs it.")
     for name, here in given.items():
         if here and name.startswith("kafka.sasl.") and name not in [*needed, "kafka.sasl.mechanism"]:
-            raise OptionError(f"Option '{name}' means nothing with 'kafka.sasl.mechanism' {chosen}.", "Leave it out.")
+            raise OptionError(f"Option '{name}' has no effect with 'kafka.sasl.mechanism' {chosen}.", "Remove it.")

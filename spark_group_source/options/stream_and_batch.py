@@ -1,6 +1,6 @@
-"""What the options mean in a stream, and in a bounded read: what is needed, refused or ignored, and where it starts.
+"""The options in a stream and in a batch read: which are required, invalid or ignored, and where each starts and ends.
 
-Spark makes the source without telling which of the two it is for, so this is looked at when the reader is made.
+Spark creates the source before it asks for a stream or a batch reader, so the reader makes these checks.
 """
 
 from __future__ import annotations
@@ -38,69 +38,69 @@ STREAM_ONLY = (
     "kafka.heartbeat.interval.ms",
     "kafka.max.poll.interval.ms",
 )
-"""Options that mean nothing in a bounded read, which has one batch and no member: named in a warning, and ignored."""
+"""Options that a batch read ignores with a warning: it has one batch and no member."""
 
 
 def check_stream(options: SourceOptions) -> None:
-    """Refuses what a stream cannot be read with.
+    """Checks the options of a stream.
 
     Raises:
-        OptionError: there is no group, or an end is given.
+        OptionError: the group id is missing, or an end is set.
     """
-    _need_group(options, "a stream is read as a member of a consumer group")
+    _require_group(options, "a stream is a member of a consumer group")
     for end in (options.ending_timestamp, options.ending_offsets_by_timestamp, options.ending_offsets):
         if end is not None:
+            option = "endingOffsets" if isinstance(end, Latest) else end.option
             raise OptionError(
-                f"Option '{'endingOffsets' if isinstance(end, Latest) else end.option}' is given, and a stream has no"
-                " end.",
-                "Leave it out. Trigger.AvailableNow reads up to what there is when it begins;"
-                " spark.read.format('kafka-group') reads up to any offset or time.",
+                f"Option '{option}' is set, and a stream has no end.",
+                "Remove it. To stop at the current end offsets use .trigger(availableNow=True). To stop at an offset or"
+                " time use spark.read.format('kafka-group').",
             )
 
 
 def check_batch(options: SourceOptions) -> None:
-    """Refuses what a bounded read cannot be made with.
+    """Checks the options of a batch read.
 
     Raises:
-        OptionError: it would start at the end of a log, end at the beginning of one, or lacks its group.
+        OptionError: it starts at latest or ends at earliest, or the group id is missing.
     """
     start, end = batch_start(options), batch_end(options)
-    places = start.offsets.values() if isinstance(start, SpecificOffsets) else [start]
-    if any(isinstance(each, Latest) for each in places):
+    starts = start.offsets.values() if isinstance(start, SpecificOffsets) else [start]
+    if Latest() in starts:
         raise OptionError(
-            "Option 'startingOffsets' is latest (-1), and a bounded read from there has no records.",
-            "Give offsets, earliest (-2) or committed, or a time with 'startingTimestamp'.",
+            "Option 'startingOffsets' is latest (-1), and a batch read from there has no records.",
+            "Set it to offsets, earliest (-2) or committed, or set a time with 'startingTimestamp'.",
         )
-    if isinstance(end, SpecificOffsets) and any(isinstance(each, Earliest) for each in end.offsets.values()):
+    if isinstance(end, SpecificOffsets) and Earliest() in end.offsets.values():
         raise OptionError(
-            "Option 'endingOffsets' has -2, the beginning of a log, and a bounded read up to there has no records.",
-            "Give offsets, or -1 for the end of a log.",
+            "Option 'endingOffsets' contains -2 (earliest), and a batch read up to there has no records.",
+            "Set it to offsets, or -1 for the end offset.",
         )
     if isinstance(start, FromCommitted):
-        _need_group(options, "'startingOffsets' is committed")
+        _require_group(options, "'startingOffsets' is committed")
 
 
 def stream_start(options: SourceOptions) -> StartSpec:
-    """Where a stream starts partitions that have no committed offset."""
+    """The start of a stream in partitions without a committed offset."""
     return _start(options, Latest(), Latest())
 
 
 def batch_start(options: SourceOptions) -> StartSpec:
-    """Where a bounded read starts.
+    """The start of a batch read.
 
-    What a group without a committed offset has not processed is everything: that is read unless
-    ``startingOffsetsFallback`` says otherwise.
+    A group without a committed offset has processed nothing, so the read starts at earliest unless
+    ``startingOffsetsFallback`` is set.
     """
     return _start(options, Earliest(), Earliest())
 
 
 def batch_end(options: SourceOptions) -> EndSpec:
-    """Where a bounded read ends."""
+    """The end of a batch read."""
     return options.ending_timestamp or options.ending_offsets_by_timestamp or options.ending_offsets or Latest()
 
 
 def ignored_in_batch_reads(given: Iterable[str]) -> list[str]:
-    """Those of the options given that a bounded read ignores."""
+    """The options among ``given`` that a batch read ignores."""
     lower = {name.lower() for name in given}
     return [name for name in STREAM_ONLY if name.lower() in lower]
 
@@ -114,6 +114,6 @@ def _start(options: SourceOptions, default: Earliest | Latest, uncommitted: Earl
     return options.starting_offsets or default
 
 
-def _need_group(options: SourceOptions, why: str) -> None:
+def _require_group(options: SourceOptions, why: str) -> None:
     if not options.group_id:
-        raise OptionError(f"Option 'kafka.group.id' is missing: {why}.", "Give it with .option('kafka.group.id', ...).")
+        raise OptionError(f"Option 'kafka.group.id' is missing: {why}.", "Set it with .option('kafka.group.id', ...).")

@@ -1,7 +1,7 @@
-"""The option table: every name, default and meaning.
+"""The option table: the name, the field, the parser and the default of every option.
 
-Names and meanings are those of Spark's own Kafka source wherever it has the option; ``kafka.*`` names are
-those of Kafka's Java client. Names are case-insensitive, as Spark makes all options of a source.
+An option of Spark's own Kafka source has the same name and meaning here; ``kafka.*`` names come from Kafka's Java
+client. Names are case-insensitive, as in all Spark sources.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from spark_group_source.options.value_parsers import (
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions(SecurityOptions):
-    """All options, checked. Times are in seconds, sizes in bytes."""
+    """All options after parsing and checks. Times are in seconds, sizes in bytes."""
 
     bootstrap_servers: tuple[tuple[str, int], ...]
     group_id: str = ""
@@ -114,171 +114,77 @@ class SourceOptions(SecurityOptions):
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option("kafka.bootstrap.servers", "bootstrap_servers", host_ports, "Brokers to start from.", required=True),
-    Option("kafka.group.id", "group_id", non_blank, "The consumer group to be a member of."),
-    Option("subscribe", "topics", topic_names, "Topics to read, separated by commas; or one of the next two."),
+    Option("kafka.bootstrap.servers", "bootstrap_servers", host_ports, required=True),
+    Option("kafka.group.id", "group_id", non_blank),
+    Option("subscribe", "topics", topic_names),
+    Option("subscribePattern", "topic_pattern", topic_pattern),
+    Option("assign", "partitions", partitions_json),
+    Option("includeInternalTopics", "include_internal_topics", boolean),
+    Option("startingOffsets", "starting_offsets", parse_start),
+    Option("startingOffsetsFallback", "starting_offsets_fallback", parse_fallback),
     Option(
-        "subscribePattern", "topic_pattern", topic_pattern, "Regular expression found in the names of topics to read."
+        "startingOffsetsByTimestamp", "starting_offsets_by_timestamp", timestamps_parser("startingOffsetsByTimestamp")
     ),
-    Option("assign", "partitions", partitions_json, 'Just these partitions, without membership: `{"orders": [0, 1]}`.'),
-    Option(
-        "includeInternalTopics", "include_internal_topics", boolean, "subscribePattern finds Kafka's own topics too."
-    ),
-    Option("startingOffsets", "starting_offsets", parse_start, "earliest, latest, committed or JSON: see Positions."),
-    Option(
-        "startingOffsetsFallback",
-        "starting_offsets_fallback",
-        parse_fallback,
-        "With startingOffsets=committed: latest, earliest or fail.",
-    ),
-    Option(
-        "startingOffsetsByTimestamp",
-        "starting_offsets_by_timestamp",
-        timestamps_parser("startingOffsetsByTimestamp"),
-        "JSON with a time for each partition; goes before startingOffsets.",
-    ),
-    Option(
-        "startingTimestamp",
-        "starting_timestamp",
-        timestamp_parser("startingTimestamp"),
-        "Start of all partitions, in ms since 1970; goes before both of these.",
-    ),
-    Option(
-        "startingOffsetsByTimestampStrategy",
-        "starting_time_or_latest",
-        parse_timestamp_strategy,
-        "Where no record is as late: error, or latest, the end of the log.",
-    ),
-    Option("endingOffsets", "ending_offsets", parse_end, "End of a bounded read: latest or JSON."),
+    Option("startingTimestamp", "starting_timestamp", timestamp_parser("startingTimestamp")),
+    Option("startingOffsetsByTimestampStrategy", "starting_time_or_latest", parse_timestamp_strategy),
+    Option("endingOffsets", "ending_offsets", parse_end),
     Option(
         "endingOffsetsByTimestamp",
         "ending_offsets_by_timestamp",
         timestamps_parser("endingOffsetsByTimestamp", or_latest=True),
-        "JSON with a time for each partition; goes before endingOffsets.",
     ),
-    Option(
-        "endingTimestamp",
-        "ending_timestamp",
-        timestamp_parser("endingTimestamp", or_latest=True),
-        "End of all partitions, in ms since 1970; goes before both of these.",
-    ),
-    Option(
-        "maxOffsetsPerTrigger", "max_offsets_per_trigger", positive_count, "Most offsets that a micro-batch covers."
-    ),
-    Option(
-        "minOffsetsPerTrigger", "min_offsets_per_trigger", positive_count, "Fewest new offsets that make a micro-batch."
-    ),
-    Option("maxTriggerDelay", "max_trigger_delay", duration, "Longest that minOffsetsPerTrigger holds records back."),
-    Option("resetOffsetsOnStart", "reset_offsets_on_start", boolean, "A new checkpoint starts at startingOffsets."),
-    Option(
-        "rebalanceCallback",
-        "rebalance_callback",
-        importable_function,
-        "module:function that may move start positions, and returns well within a session.",
-    ),
-    Option("groupCommit.timeoutMs", "commit_timeout", milliseconds, "Longest that a batch waits for a commit."),
-    Option(
-        "groupCommit.numRetries", "commit_retries", retry_count, "Failed tries in a row before onCommitFailure=fail."
-    ),
-    Option(
-        "groupCommit.retryIntervalMs", "commit_retry_interval", milliseconds, "Time until a failed try is repeated."
-    ),
-    Option("groupOffsetFetch.timeoutMs", "offset_fetch_timeout", milliseconds, "Longest wait for the group's offsets."),
-    Option(
-        "onCommitFailure", "on_commit_failure", warn_or_fail, "warn: tries go on; fail: the query fails after them."
-    ),
-    Option(
-        "commitMetadata", "commit_metadata", boolean, "Commits tell application, client, member and batches so far."
-    ),
-    Option("includeHeaders", "include_headers", boolean, "Adds the column headers."),
-    Option("failOnDataLoss", "fail_on_data_loss", boolean, "Fail, or warn and go on, where records are gone."),
-    Option("kafka.client.id", "client_id", non_blank, "Name of this query in Kafka's tools, logs and quotas."),
-    Option("kafka.group.instance.id", "group_instance_id", instance_id, "Makes the member static: restarts keep it."),
-    Option("leaveGroupOnStop", "leave_on_stop", boolean, "A static member leaves its group when the query stops, too."),
-    Option(
-        "kafka.partition.assignment.strategy",
-        "assignors",
-        parse_assignors,
-        "Assignors by preference: names, Java classes, module:Class.",
-    ),
-    Option("kafka.session.timeout.ms", "session_timeout", milliseconds, "Silence after which a member is dead."),
-    Option("kafka.heartbeat.interval.ms", "heartbeat_interval", milliseconds, "Time between heartbeats; see above."),
-    Option("kafka.max.poll.interval.ms", "max_poll_interval", milliseconds, "Longest hand-over of partitions."),
-    Option("kafka.request.timeout.ms", "request_timeout", milliseconds, "Longest wait for one answer."),
-    Option("kafka.retry.backoff.ms", "retry_backoff", milliseconds, "First pause before another try; it doubles."),
-    Option("kafka.retry.backoff.max.ms", "retry_backoff_max", milliseconds, "Longest pause before another try."),
-    Option(
-        "kafka.reconnect.backoff.ms",
-        "reconnect_backoff",
-        milliseconds,
-        "Pause before a broker that cannot be reached is tried again; it doubles.",
-    ),
-    Option("kafka.reconnect.backoff.max.ms", "reconnect_backoff_max", milliseconds, "Longest such pause."),
-    Option(
-        "kafka.socket.connection.setup.timeout.ms",
-        "connect_timeout",
-        milliseconds,
-        "Longest wait for a connection; it doubles with each failure.",
-    ),
-    Option("kafka.socket.connection.setup.timeout.max.ms", "connect_timeout_max", milliseconds, "Longest such wait."),
-    Option(
-        "kafka.connections.max.idle.ms",
-        "connections_max_idle",
-        milliseconds,
-        "Connections unused for longer are not used again.",
-    ),
-    Option(
-        "kafka.client.dns.lookup",
-        "canonical_bootstrap",
-        dns_lookup,
-        "resolve_canonical_bootstrap_servers_only: by the names of their addresses.",
-    ),
-    Option(
-        "kafka.receive.buffer.bytes",
-        "receive_buffer",
-        socket_buffer_size,
-        "Size of a socket's receive buffer; -1: as the system has it.",
-    ),
-    Option(
-        "kafka.send.buffer.bytes",
-        "send_buffer",
-        socket_buffer_size,
-        "Size of a socket's send buffer; -1: as the system has it.",
-    ),
-    Option("kafka.source.host", "source_host", non_blank, "Local address of connections, on driver and executors."),
-    Option("kafka.source.port", "source_ports", port_range, "Local ports of connections: first-last."),
-    Option("kafka.client.rack", "rack", non_blank, "Where this query runs: the replica in the same rack is read."),
-    Option("kafka.metadata.max.age.ms", "metadata_max_age", milliseconds, "Age at which metadata is asked anew."),
-    Option("kafka.isolation.level", "read_committed", isolation_level, "read_committed hides aborted transactions."),
-    Option("kafka.check.crcs", "check_crcs", boolean, "Check the CRC of every record batch."),
-    Option("minPartitions", "min_partitions", positive_count, "Least number of tasks: larger ranges are split for it."),
-    Option(
-        "maxRecordsPerPartition", "max_records_per_partition", positive_count, "Most offsets of a task; more are split."
-    ),
-    Option(
-        "minRecordsPerTask", "min_records_per_task", positive_count, "Ranges of fewer offsets share a task; 1: none do."
-    ),
-    Option("kafka.fetch.max.bytes", "fetch_max_bytes", byte_size, "Size of a fetch: bounds the memory of a task."),
-    Option(
-        "kafka.fetch.min.bytes",
-        "fetch_min_bytes",
-        byte_count,
-        "Bytes that a broker waits for, up to the longest wait.",
-    ),
-    Option(
-        "kafka.max.partition.fetch.bytes",
-        "max_partition_fetch_bytes",
-        byte_size,
-        "Part of a fetch that one partition may take; all of it by default.",
-    ),
-    Option("kafka.fetch.max.wait.ms", "fetch_max_wait", milliseconds, "Longest that a broker holds a fetch back."),
-    Option("kafkaConsumer.pollTimeoutMs", "poll_timeout", milliseconds, "Longest that a task goes without progress."),
+    Option("endingTimestamp", "ending_timestamp", timestamp_parser("endingTimestamp", or_latest=True)),
+    Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", positive_count),
+    Option("minOffsetsPerTrigger", "min_offsets_per_trigger", positive_count),
+    Option("maxTriggerDelay", "max_trigger_delay", duration),
+    Option("resetOffsetsOnStart", "reset_offsets_on_start", boolean),
+    Option("rebalanceCallback", "rebalance_callback", importable_function),
+    Option("groupCommit.timeoutMs", "commit_timeout", milliseconds),
+    Option("groupCommit.numRetries", "commit_retries", retry_count),
+    Option("groupCommit.retryIntervalMs", "commit_retry_interval", milliseconds),
+    Option("groupOffsetFetch.timeoutMs", "offset_fetch_timeout", milliseconds),
+    Option("onCommitFailure", "on_commit_failure", warn_or_fail),
+    Option("commitMetadata", "commit_metadata", boolean),
+    Option("includeHeaders", "include_headers", boolean),
+    Option("failOnDataLoss", "fail_on_data_loss", boolean),
+    Option("kafka.client.id", "client_id", non_blank),
+    Option("kafka.group.instance.id", "group_instance_id", instance_id),
+    Option("leaveGroupOnStop", "leave_on_stop", boolean),
+    Option("kafka.partition.assignment.strategy", "assignors", parse_assignors),
+    Option("kafka.session.timeout.ms", "session_timeout", milliseconds),
+    Option("kafka.heartbeat.interval.ms", "heartbeat_interval", milliseconds),
+    Option("kafka.max.poll.interval.ms", "max_poll_interval", milliseconds),
+    Option("kafka.request.timeout.ms", "request_timeout", milliseconds),
+    Option("kafka.retry.backoff.ms", "retry_backoff", milliseconds),
+    Option("kafka.retry.backoff.max.ms", "retry_backoff_max", milliseconds),
+    Option("kafka.reconnect.backoff.ms", "reconnect_backoff", milliseconds),
+    Option("kafka.reconnect.backoff.max.ms", "reconnect_backoff_max", milliseconds),
+    Option("kafka.socket.connection.setup.timeout.ms", "connect_timeout", milliseconds),
+    Option("kafka.socket.connection.setup.timeout.max.ms", "connect_timeout_max", milliseconds),
+    Option("kafka.connections.max.idle.ms", "connections_max_idle", milliseconds),
+    Option("kafka.client.dns.lookup", "canonical_bootstrap", dns_lookup),
+    Option("kafka.receive.buffer.bytes", "receive_buffer", socket_buffer_size),
+    Option("kafka.send.buffer.bytes", "send_buffer", socket_buffer_size),
+    Option("kafka.source.host", "source_host", non_blank),
+    Option("kafka.source.port", "source_ports", port_range),
+    Option("kafka.client.rack", "rack", non_blank),
+    Option("kafka.metadata.max.age.ms", "metadata_max_age", milliseconds),
+    Option("kafka.isolation.level", "read_committed", isolation_level),
+    Option("kafka.check.crcs", "check_crcs", boolean),
+    Option("minPartitions", "min_partitions", positive_count),
+    Option("maxRecordsPerPartition", "max_records_per_partition", positive_count),
+    Option("minRecordsPerTask", "min_records_per_task", positive_count),
+    Option("kafka.fetch.max.bytes", "fetch_max_bytes", byte_size),
+    Option("kafka.fetch.min.bytes", "fetch_min_bytes", byte_count),
+    Option("kafka.max.partition.fetch.bytes", "max_partition_fetch_bytes", byte_size),
+    Option("kafka.fetch.max.wait.ms", "fetch_max_wait", milliseconds),
+    Option("kafkaConsumer.pollTimeoutMs", "poll_timeout", milliseconds),
     *SECURITY_OPTIONS,
 )
-"""The option table. Defaults stand in :class:`SourceOptions`."""
+"""The option table. :class:`SourceOptions` has the defaults."""
 
 
 def defaults() -> dict[str, Any]:
-    """Public option name -> default value, for the options that have one."""
-    by_field = {each.name: each.default for each in fields(SourceOptions)}
+    """Public option name -> default value, for all options that are not required."""
+    by_field = {field.name: field.default for field in fields(SourceOptions)}
     return {option.name: by_field[option.field] for option in OPTIONS if not option.required}

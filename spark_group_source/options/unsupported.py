@@ -1,51 +1,51 @@
-"""Options of other sources and clients that are answered otherwise here: why they are refused, and what to write.
+"""Options of other sources and clients that this source does not support, each with the reason and the alternative.
 
-Spark's own source and Kafka's clients accept most of these in silence. Names stand here without ``kafka.``, in lower
-case and with points: ``enable_auto_commit`` is found as well.
+Spark's own source and Kafka's clients ignore most of these silently. The names here have no ``kafka.``, lower case and
+dots, so that ``enable_auto_commit`` is also found.
 """
 
 from __future__ import annotations
 
 from spark_group_source.errors import OptionError
 
-_COMMITS = "offsets are committed as each batch completes, and never by a clock"
-_LEAVE_OUT = "Leave it out."
+_COMMITS = "the source commits offsets when a batch is complete, never at intervals"
+_REMOVE = "Remove it."
+_RENAMED = "this source has another name for it"
 _TOKENS = (
-    "tokens come from a function in Python",
-    "Set 'kafka.sasl.oauthbearer.token.provider' to one that returns them.",
+    "a Python function provides the tokens",
+    "Set 'kafka.sasl.oauthbearer.token.provider' to a function that returns tokens.",
 )
-_JVM = ("there is no JVM here: encryption is OpenSSL's, authentication is kafka-python's", _LEAVE_OUT)
-_STORE_PASSWORD = ("stores are in PEM, of which only private keys have a password", "Set 'kafka.ssl.key.password'.")
+_JVM = ("the source uses no Java classes; OpenSSL encrypts and kafka-python authenticates", _REMOVE)
+_STORE_PASSWORD = ("stores are PEM files, where only private keys have a password", "Set 'kafka.ssl.key.password'.")
 _KERBEROS = (
-    "with GSSAPI the ticket of the process is used",
-    "Keep one with kinit, or name a keytab in the environment: KRB5_CLIENT_KTNAME.",
+    "GSSAPI uses the Kerberos ticket of the process",
+    "Get a ticket with kinit, or set the environment variable KRB5_CLIENT_KTNAME to a keytab.",
 )
 _DESERIALIZER = (
-    "records are read as they are",
-    "Convert the columns key and value in Spark: cast('string'), from_json, from_avro.",
+    "the columns key and value are the bytes of the record",
+    "Convert the columns in Spark: cast('string'), from_json, from_avro.",
 )
-_ZOOKEEPER = ("consumer groups live in the brokers, and ZooKeeper is gone", "Set 'kafka.bootstrap.servers'.")
+_ZOOKEEPER = ("the brokers manage consumer groups, without ZooKeeper", "Set 'kafka.bootstrap.servers'.")
+_RETRY_BACKOFF = "Set the backoff between retries with 'kafka.retry.backoff.ms' and 'kafka.retry.backoff.max.ms'."
 _REBALANCE = (
-    "trouble with the group never ends a query: joining is tried again until the group is back, and only what cannot"
-    " heal is an error",
-    "The pauses between tries are 'kafka.retry.backoff.ms' and 'kafka.retry.backoff.max.ms'.",
+    "the source retries until the group is available again, and fails only on permanent errors",
+    _RETRY_BACKOFF,
 )
-
 _METRICS = (
-    "what happens is told in the query's progress and in the driver's log",
-    "Leave it out; lag and commits are in Kafka's own tools as well.",
+    "the query's progress and the driver's log contain the metrics",
+    "Remove it; Kafka's own tools also show lag and commits.",
 )
 _REBOOTSTRAP = (
-    "the bootstrap servers are asked whenever no known broker answers",
-    "Leave it out; the pauses are 'kafka.reconnect.backoff.ms' and 'kafka.reconnect.backoff.max.ms'.",
+    "the source uses the bootstrap servers again whenever no known broker responds",
+    "Set the backoff with 'kafka.reconnect.backoff.ms' and 'kafka.reconnect.backoff.max.ms'.",
 )
 _FETCH_OFFSET = (
-    "the driver asks for offsets and topics until it is answered, and an outage does not end a query",
-    "The pauses between tries are 'kafka.retry.backoff.ms' and 'kafka.retry.backoff.max.ms'.",
+    "the driver retries until the brokers respond, and an outage does not end a query",
+    _RETRY_BACKOFF,
 )
 _UNBUFFERED = (
-    "rows go to Spark as they come, and there is no buffer of records",
-    "A batch is bounded by 'maxOffsetsPerTrigger', the memory of a task by 'kafka.fetch.max.bytes'.",
+    "the source passes rows to Spark without a record buffer",
+    "Limit a batch with 'maxOffsetsPerTrigger', and the memory of a task with 'kafka.fetch.max.bytes'.",
 )
 
 _LOGIN = """
@@ -60,12 +60,12 @@ clock.skew.seconds expected.audience expected.issuer header.urlencode jwks.endpo
 jwks.endpoint.retry.backoff.max.ms jwks.endpoint.retry.backoff.ms jwks.endpoint.url jwt.retriever.class
 jwt.validator.class scope scope.claim.name sub.claim.name token.endpoint.url
 """
-_OF_TOKENS = [f"sasl.login.{each}" for each in _LOGIN.split()] + [
-    f"sasl.oauthbearer.{each}" for each in _OAUTHBEARER.split()
+_TOKEN_OPTIONS = [f"sasl.login.{name}" for name in _LOGIN.split()] + [
+    f"sasl.oauthbearer.{name}" for name in _OAUTHBEARER.split()
 ]
-_OF_TICKETS = [
-    f"sasl.kerberos.{each}"
-    for each in (
+_TICKET_OPTIONS = [
+    f"sasl.kerberos.{name}"
+    for name in (
         "keytab",
         "kinit.cmd",
         "min.time.before.relogin",
@@ -76,38 +76,37 @@ _OF_TICKETS = [
 ]
 
 UNSUPPORTED: dict[str, tuple[str, str]] = {
-    "enable.auto.commit": (_COMMITS, _LEAVE_OUT),
-    "auto.commit.enable": (_COMMITS, _LEAVE_OUT),
-    "auto.commit.interval.ms": (_COMMITS, "Leave it out; batches come as often as the query's trigger says."),
+    "enable.auto.commit": (_COMMITS, _REMOVE),
+    "auto.commit.enable": (_COMMITS, _REMOVE),
+    "auto.commit.interval.ms": (_COMMITS, "Set the query's trigger interval instead."),
     "commitmode": (
-        "a batch waits for one request to the group's coordinator, and for none that failed: that is repeated later",
-        "Set 'groupCommit.timeoutMs' to bound the wait.",
+        "a batch waits for one commit request, and the source retries a failed commit later",
+        "Limit the wait with 'groupCommit.timeoutMs'.",
     ),
     "commitoffsets": (
-        "a group without commits can neither hand partitions over nor tell when an AvailableNow run is complete",
-        "To read without committing use format('kafka'), or give this query a group id of its own.",
+        "without commits the group can neither move partitions between members nor end an AvailableNow run",
+        "To read without commits use format('kafka'), or set a separate 'kafka.group.id'.",
     ),
     "auto.offset.reset": (
-        "it decides two things that are two options here",
-        "Set 'startingOffsets' for partitions without a committed offset, and 'failOnDataLoss' for records that are"
-        " gone.",
+        "this source has two options for it",
+        "Set 'startingOffsets' for partitions without a committed offset, and 'failOnDataLoss' for lost records.",
     ),
     "key.deserializer": _DESERIALIZER,
     "value.deserializer": _DESERIALIZER,
     "deserializer": _DESERIALIZER,
-    "interceptor.classes": ("nothing may come between the log and the rows", "Transform the rows in Spark."),
+    "interceptor.classes": ("the source runs no code between the log and the rows", "Transform the rows in Spark."),
     "max.poll.records": _UNBUFFERED,
     "queued.max.messages": _UNBUFFERED,
     "consumer.timeout.ms": (
-        "a query waits for records for ever, and a task for some time",
-        "Set 'kafkaConsumer.pollTimeoutMs'.",
+        "a query waits for records without a limit",
+        "Set 'kafkaConsumer.pollTimeoutMs' to limit the wait of a task.",
     ),
-    "num.consumer.fetchers": ("tasks are what fetches", "Set 'minPartitions'."),
-    "fetch.message.max.bytes": ("it has another name by now", "Set 'kafka.max.partition.fetch.bytes'."),
-    "fetch.error.backoff.ms": ("it has another name here", "Set 'kafka.retry.backoff.ms'."),
-    "compacted.topic": ("gaps in the offsets of a topic are never an error", _LEAVE_OUT),
-    "default.offset.commit.callback": ("failed commits are logged, counted and tried again", "Set 'onCommitFailure'."),
-    "partition.allocator": ("it has another name here", "Set 'kafka.partition.assignment.strategy'."),
+    "num.consumer.fetchers": ("Spark tasks fetch the records", "Set the number of tasks with 'minPartitions'."),
+    "fetch.message.max.bytes": (_RENAMED, "Set 'kafka.max.partition.fetch.bytes'."),
+    "fetch.error.backoff.ms": (_RENAMED, "Set 'kafka.retry.backoff.ms'."),
+    "compacted.topic": ("the source always accepts gaps between offsets", _REMOVE),
+    "default.offset.commit.callback": ("the source logs, counts and retries failed commits", "Set 'onCommitFailure'."),
+    "partition.allocator": (_RENAMED, "Set 'kafka.partition.assignment.strategy'."),
     "metric.reporters": _METRICS,
     "metrics.num.samples": _METRICS,
     "metrics.recording.level": _METRICS,
@@ -118,56 +117,59 @@ UNSUPPORTED: dict[str, tuple[str, str]] = {
     "metadata.recovery.strategy": _REBOOTSTRAP,
     "metadata.recovery.rebootstrap.trigger.ms": _REBOOTSTRAP,
     "internal.leave.group.on.close": (
-        "a query that ends leaves its group, unless its member is static",
+        "a query leaves its group when it stops, unless it is a static member",
         "Set 'kafka.group.instance.id' to keep the partitions over a restart.",
     ),
-    "internal.throw.on.fetch.stable.offset.unsupported": ("all brokers from 3.3 on tell stable offsets", _LEAVE_OUT),
+    "internal.throw.on.fetch.stable.offset.unsupported": (
+        "all brokers from Kafka 3.3 on support stable offsets",
+        _REMOVE,
+    ),
     "share.acknowledgement.mode": (
-        "share groups hand out records one by one, and have no offsets to commit",
-        _LEAVE_OUT,
+        "the source does not support share groups",
+        _REMOVE,
     ),
     "fetchoffset.numretries": _FETCH_OFFSET,
     "fetchoffset.retryintervalms": _FETCH_OFFSET,
-    "path": ("topics have no path", "Leave load() without an argument, and set 'subscribe'."),
-    "topic": ("it names the topic to write to", "Set 'subscribe'; to write use format('kafka')."),
-    "api.version": ("each request has one version, which all brokers from 3.3 on know", _LEAVE_OUT),
-    "api.version.request": ("each connection is checked for the versions it needs", _LEAVE_OUT),
+    "path": ("a topic has no path", "Call load() without an argument, and set 'subscribe'."),
+    "topic": ("it names a topic to write to", "Set 'subscribe'. To write, use format('kafka')."),
+    "api.version": ("the source uses request versions that all brokers from Kafka 3.3 on support", _REMOVE),
+    "api.version.request": ("the source checks the versions of each connection", _REMOVE),
     "zk.hosts": _ZOOKEEPER,
     "zookeeper.connect": _ZOOKEEPER,
-    "use.rdkafka": ("there is one implementation, in Python", _LEAVE_OUT),
+    "use.rdkafka": ("the source has one implementation, in Python", _REMOVE),
     "group.protocol": (
-        "the member speaks the classic protocol, and shares groups with members of the new one",
-        _LEAVE_OUT,
+        "the member uses the classic protocol, also in groups with members of the new protocol",
+        _REMOVE,
     ),
     "group.remote.assignor": (
-        "members assign partitions themselves in the classic protocol",
+        "in the classic protocol the group's leader assigns partitions",
         "Set 'kafka.partition.assignment.strategy'.",
     ),
-    "allow.auto.create.topics": ("reading never creates a topic", _LEAVE_OUT),
-    "exclude.internal.topics": ("it has another name here", "Set 'includeInternalTopics'."),
+    "allow.auto.create.topics": ("the source never creates a topic", _REMOVE),
+    "exclude.internal.topics": (_RENAMED, "Set 'includeInternalTopics'."),
     "default.api.timeout.ms": (
-        "every call has a deadline of its own",
+        "each call has its own timeout",
         "Set 'kafka.request.timeout.ms' or 'groupCommit.timeoutMs'.",
     ),
-    "groupidprefix": ("the query is a member of the group that is named", "Set 'kafka.group.id'."),
-    "ssl.protocol": ("it names Java's class", "Set 'kafka.ssl.enabled.protocols', for example to TLSv1.2."),
+    "groupidprefix": ("the query joins one named group", "Set 'kafka.group.id'."),
+    "ssl.protocol": ("it names a Java class", "Set 'kafka.ssl.enabled.protocols', for example to TLSv1.2."),
     "ssl.truststore.password": _STORE_PASSWORD,
     "ssl.keystore.password": _STORE_PASSWORD,
-    "ssl.ca.location": ("it has another name here", "Set 'kafka.ssl.truststore.location'."),
-    "ssl.ca.pem": ("it has another name here", "Set 'kafka.ssl.truststore.certificates'."),
+    "ssl.ca.location": (_RENAMED, "Set 'kafka.ssl.truststore.location'."),
+    "ssl.ca.pem": (_RENAMED, "Set 'kafka.ssl.truststore.certificates'."),
     "ssl.certificate.location": (
-        "the certificate chain and the private key are in one file",
+        "one PEM file contains the certificate chain and the private key",
         "Set 'kafka.ssl.keystore.location'.",
     ),
     "ssl.key.location": (
-        "the certificate chain and the private key are in one file",
+        "one PEM file contains the certificate chain and the private key",
         "Set 'kafka.ssl.keystore.location'.",
     ),
-    "ssl.certificate.pem": ("it has another name here", "Set 'kafka.ssl.keystore.certificate.chain'."),
-    "ssl.key.pem": ("it has another name here", "Set 'kafka.ssl.keystore.key'."),
+    "ssl.certificate.pem": (_RENAMED, "Set 'kafka.ssl.keystore.certificate.chain'."),
+    "ssl.key.pem": (_RENAMED, "Set 'kafka.ssl.keystore.key'."),
     "enable.ssl.certificate.verification": (
-        "a certificate that nobody checks protects nothing",
-        "Name its authority in 'kafka.ssl.truststore.location'.",
+        "TLS without certificate checks does not protect the connection",
+        "Set 'kafka.ssl.truststore.location' to a PEM file with the certificate's authority.",
     ),
     "ssl.provider": _JVM,
     "ssl.engine.factory.class": _JVM,
@@ -177,20 +179,20 @@ UNSUPPORTED: dict[str, tuple[str, str]] = {
     "security.providers": _JVM,
     "sasl.login.class": _JVM,
     "sasl.client.callback.handler.class": _JVM,
-    **dict.fromkeys(_OF_TOKENS, _TOKENS),
-    **dict.fromkeys(_OF_TICKETS, _KERBEROS),
-    "sasl.mechanisms": ("it has another name here", "Set 'kafka.sasl.mechanism'."),
+    **dict.fromkeys(_TOKEN_OPTIONS, _TOKENS),
+    **dict.fromkeys(_TICKET_OPTIONS, _KERBEROS),
+    "sasl.mechanisms": (_RENAMED, "Set 'kafka.sasl.mechanism'."),
     "grouprebalance.numretries": _REBALANCE,
     "grouprebalance.retryintervalms": _REBALANCE,
     "rebalancedraintimeoutms": (
-        "a hand-over may take as long as the brokers wait for it, less two heartbeats",
+        "the rebalance timeout limits a revocation",
         "Set 'kafka.max.poll.interval.ms'.",
     ),
 }
-"""Name to why it is refused, and what to do instead."""
+"""Name -> the reason, and the alternative."""
 
 
 def unsupported_option(key: str) -> OptionError | None:
-    """The error for an option that is refused on purpose. Its value is left out: nobody knows what it is."""
-    found = UNSUPPORTED.get(key.lower().replace("_", ".").removeprefix("kafka."))
-    return None if found is None else OptionError(f"Option '{key}' is not taken: {found[0]}.", found[1])
+    """The error for an unsupported option. It does not show the value, which may be a secret."""
+    entry = UNSUPPORTED.get(key.lower().replace("_", ".").removeprefix("kafka."))
+    return None if entry is None else OptionError(f"Option '{key}' is not supported: {entry[0]}.", entry[1])

@@ -1,4 +1,4 @@
-"""Texts of options to values. Each raises ValueError for what it cannot read; the message goes on from "It must be"."""
+"""Parsers of option values. Each raises ValueError for an invalid text; the message completes "It must be"."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from spark_group_source.user_code import load
 
 
 def host_ports(text: str) -> tuple[tuple[str, int], ...]:
-    """``host:port`` pairs; a scheme before them is ignored."""
-    found = []
-    for each in filter(None, (part.strip() for part in text.split(","))):
-        match = re.fullmatch(r"(?:[A-Za-z_]+://)?(\[[^\]\s]+\]|[^:\[\]\s]+):(\d{1,5})", each)
+    """``host:port`` pairs, each once; a scheme before a host is ignored."""
+    pairs = []
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        match = re.fullmatch(r"(?:[A-Za-z_]+://)?(\[[^\]\s]+\]|[^:\[\]\s]+):(\d{1,5})", pair)
         if not match or not 0 < int(match[2]) < 65536:
             raise ValueError(
-                "host:port pairs separated by commas, for example broker1:9092,broker2:9092, with brackets around an"
-                " IPv6 address: [::1]:9092"
+                "host:port pairs separated by commas, for example broker1:9092,broker2:9092; an IPv6 address needs"
+                " brackets: [::1]:9092"
             )
-        found.append((match[1].strip("[]"), int(match[2])))
-    if not found:
+        pairs.append((match[1].strip("[]"), int(match[2])))
+    if not pairs:
         raise ValueError("at least one host:port pair, for example broker1:9092")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(pairs))
 
 
 def non_blank(text: str) -> str:
@@ -39,22 +39,22 @@ def topic_names(text: str) -> tuple[str, ...]:
     if not names:
         raise ValueError("one or more topic names separated by commas")
     for name in names:
-        _check_topic(name, "; for an expression that finds topics set 'subscribePattern' instead")
+        _check_topic(name, "; for a regular expression set 'subscribePattern' instead")
     return names
 
 
-def _check_topic(name: str, instead: str = "") -> None:
+def _check_topic(name: str, alternative: str = "") -> None:
     if not _legal(name):
-        raise ValueError(f"topic names of letters, digits, '.', '_' and '-' (this one is not: {name!r}){instead}")
+        raise ValueError(f"topic names of letters, digits, '.', '_' and '-' ({name!r} is invalid){alternative}")
 
 
 def _legal(name: str) -> bool:
-    """Kafka's own rule for names of topics and static members, org.apache.kafka.common.internals.Topic."""
+    """Kafka's rule for the names of topics and static members: org.apache.kafka.common.internals.Topic."""
     return bool(re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name)) and name not in (".", "..")
 
 
 def instance_id(text: str) -> str:
-    """The name of a static member."""
+    """The id of a static member."""
     name = non_blank(text)
     if not _legal(name):
         raise ValueError("a name of at most 249 letters, digits, '.', '_' and '-'")
@@ -63,22 +63,23 @@ def instance_id(text: str) -> str:
 
 def partitions_json(text: str) -> frozenset[TopicPartition]:
     """Partition numbers by topic, as JSON."""
-    good = ValueError('JSON of topics and their partitions, for example {"orders": [0, 1]}')
+    invalid = ValueError('JSON of topics and their partitions, for example {"orders": [0, 1]}')
     try:
-        # As pairs: of a name that is there twice, a dictionary would drop the first in silence.
+        # Pairs keep both of two equal names; a dictionary would silently drop the first.
         topics = json.loads(text, object_pairs_hook=tuple)
     except ValueError:
-        raise good from None
+        raise invalid from None
     if not isinstance(topics, tuple) or not topics:
-        raise good
+        raise invalid
     found = set[TopicPartition]()
     for name, numbers in topics:
         _check_topic(name)
-        if not isinstance(numbers, list) or not numbers or not all(type(each) is int for each in numbers):
-            raise good
-        if not all(0 <= each < 2**31 for each in numbers):
-            raise ValueError(f"partition numbers from 0 on (of {name!r} one is not: {min(numbers)})")
-        found |= {TopicPartition(name, each) for each in numbers}
+        if not isinstance(numbers, list) or not numbers or not all(type(number) is int for number in numbers):
+            raise invalid
+        outside = [number for number in numbers if not 0 <= number < 2**31]
+        if outside:
+            raise ValueError(f"partition numbers from 0 to 2147483647 (topic {name!r} has {outside[0]})")
+        found |= {TopicPartition(name, number) for number in numbers}
     return frozenset(found)
 
 
@@ -86,11 +87,11 @@ def topic_pattern(text: str) -> str:
     """A regular expression."""
     try:
         with warnings.catch_warnings():
-            # Sets within sets, as Java has them, mean something else to Python, which only warns of them.
+            # Java's nested sets have another meaning in Python, which only warns about them.
             warnings.simplefilter("error", FutureWarning)
             re.compile(text)
     except (re.error, FutureWarning) as error:
-        raise ValueError(f"a regular expression of Python's re module, and it says: {error}") from None
+        raise ValueError(f"a regular expression of Python's re module, which reports: {error}") from None
     if not text.strip():
         raise ValueError("a regular expression that is not empty, for example orders-.*")
     return text
@@ -118,37 +119,37 @@ def byte_size(text: str) -> int:
 
 
 def socket_buffer_size(text: str) -> int:
-    """Size of a socket's buffer in bytes; -1 leaves it to the operating system."""
-    if text.strip() != "-1" and not _whole(text, 1):
-        raise ValueError("-1 for what the operating system finds right, or a whole number of bytes, at least 1")
+    """The size of a socket buffer in bytes; -1 leaves it to the operating system."""
+    if text.strip() != "-1" and not _is_int32(text, 1):
+        raise ValueError("-1 for the operating system's choice, or a whole number of bytes from 1 to 2147483647")
     return int(text)
 
 
 def byte_count(text: str) -> int:
-    """A number of bytes to wait for."""
-    if not _whole(text, 0):
+    """A number of bytes, also 0."""
+    if not _is_int32(text, 0):
         raise ValueError("a whole number of bytes, from 0 to 2147483647")
     return int(text)
 
 
-def _whole(text: str, least: int) -> bool:
-    """Whether it is a number as large as one in a Kafka request may be."""
-    return bool(re.fullmatch(r"\+?\d{1,10}", text.strip())) and least <= int(text) < 2**31
+def _is_int32(text: str, minimum: int) -> bool:
+    """Whether it is a number that fits in a 32-bit field of a Kafka request."""
+    return bool(re.fullmatch(r"\+?\d{1,10}", text.strip())) and minimum <= int(text) < 2**31
 
 
 def port_range(text: str) -> tuple[int, int]:
-    """The first and last of a range of ports."""
+    """The first and the last port of a range."""
     match = re.fullmatch(r"(\d{1,5})\s*-\s*(\d{1,5})", text.strip())
     if not match or not 0 < int(match[1]) < int(match[2]) < 65536:
         raise ValueError(
-            "a range of ports from 1 to 65535, for example 40000-40099: a query has several connections to a broker,"
-            " and each task some more"
+            "a range of ports from 1 to 65535, for example 40000-40099, because a query and its tasks need several"
+            " connections to each broker"
         )
     return int(match[1]), int(match[2])
 
 
 def dns_lookup(text: str) -> bool:
-    """Whether bootstrap servers are replaced by the names of their addresses."""
+    """Whether the canonical names of their addresses replace the bootstrap servers."""
     known = {"use_all_dns_ips": False, "resolve_canonical_bootstrap_servers_only": True}
     try:
         return known[text.strip().lower()]
@@ -174,29 +175,29 @@ _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86
 
 
 def duration(text: str) -> float:
-    """Spark's durations, in seconds; without a unit milliseconds are meant."""
+    """A Spark duration, in seconds; a number without a unit is in milliseconds."""
     match = re.fullmatch(r"(\d{1,12})\s*([a-z]*)", text.strip().lower())
     unit = _UNITS.get(match[2] or "ms") if match else None
     if not match or unit is None:
-        raise ValueError("a number with a unit (us, ms, s, m, min, h, d), for example 15m; without one it is ms")
+        raise ValueError("a number with a unit (us, ms, s, m, min, h, d), for example 15m; without a unit it is in ms")
     return int(match[1]) * unit
 
 
 def importable_function(text: str) -> str:
-    """A function that can be imported, as ``module:function``."""
+    """The path of a function that can be imported: ``module:function``."""
     load(text, "function")
     return text.strip()
 
 
 def milliseconds(text: str) -> float:
-    """Milliseconds, in seconds."""
-    if not _whole(text, 1):
+    """A number of milliseconds, in seconds."""
+    if not _is_int32(text, 1):
         raise ValueError("a whole number of milliseconds, from 1 to 2147483647")
     return int(text) / 1000
 
 
 def isolation_level(text: str) -> bool:
-    """Whether only committed records are read."""
+    """Whether it is ``read_committed``."""
     if text.strip().lower() not in ("read_committed", "read_uncommitted"):
         raise ValueError("read_committed or read_uncommitted")
     return text.strip().lower() == "read_committed"

@@ -1,4 +1,4 @@
-"""Options to what connections need."""
+"""Connection settings from the options."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spark_group_source.wire.settings import WireOptions
 
 
 def wire_options(options: SourceOptions, client_id: str) -> WireOptions:
-    """How brokers are reached, as the options say."""
+    """The connection settings of these options."""
     return WireOptions(
         bootstrap_servers=options.bootstrap_servers,
         client_id=client_id,

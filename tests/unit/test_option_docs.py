@@ -1,7 +1,7 @@
-"""``docs/options.md`` is the reference of all options, and compares them with Spark's own source.
+"""``docs/options.md`` lists all options and compares them with Spark's own source.
 
-Defaults and meanings in it are what the code says: to write them anew, ``python -m tests.unit.test_option_docs``.
-``tests/OPTIONS.md`` names the tests of each row.
+``python -m tests.unit.test_option_docs`` writes the defaults and meanings of the code into the page.
+``tests/OPTIONS.md`` links the tests of each row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.unit.options.test_client_options import CONSUMER, SECURITY
 TESTS = Path(__file__).resolve().parents[1]
 DOCS = TESTS.parent / "docs" / "options.md"
 
-OPTION_ROW = re.compile(r"^\| `([^`]+)` \|[^|]*\|[^|]*\| (?:same|better|only here)(?:\. [^|]+)? \|$", re.M)
+OPTION_ROW = re.compile(r"^\| `([^`]+)` \|[^|]*\|[^|]*\| (?:same|different|only here)(?:\. [^|]+)? \|$", re.M)
 OTHER_ROW = re.compile(r"^\| `([^`]+)` \| [^|]+ \|$", re.M)
 
 PEER = """
@@ -37,7 +37,7 @@ spark.kafka.consumer.fetchedData.cache.timeout spark.kafka.consumer.fetchedData.
 spark.sql.streaming.kafka.useDeprecatedOffsetFetching spark.sql.streaming.disabledV2MicroBatchReaders
 spark.kafka.clusters.<id>
 """
-"""What Spark's own source reads, besides the keys of Kafka's Java consumer."""
+"""The options of Spark's own source, without the keys of Kafka's Java consumer."""
 
 DEFAULTS = {
     "kafka.client.id": "application, topics, application id and process",
@@ -45,12 +45,14 @@ DEFAULTS = {
     "kafka.group.id": "required in streams",
     "kafka.isolation.level": "`read_uncommitted`",
     "kafka.ssl.endpoint.identification.algorithm": "`https`",
-    "startingOffsets": "`latest`; `earliest` in bounded reads",
+    "kafka.max.partition.fetch.bytes": "`kafka.fetch.max.bytes`",
+    "startingOffsets": "`latest`; `earliest` in batch reads",
+    "startingOffsetsFallback": "`latest`; `earliest` in batch reads",
     "startingOffsetsByTimestampStrategy": "`error`",
     "endingOffsets": "`latest`",
     "maxTriggerDelay": "`15m`",
 }
-"""Of options whose default says little as the code has it."""
+"""Defaults that the code does not state as users write them."""
 
 
 def default_of(option: Option) -> str:
@@ -68,30 +70,30 @@ def default_of(option: Option) -> str:
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
-def written_anew(text: str) -> str:
-    """The page with defaults and meanings as the code has them; rows are added and moved by hand."""
+def with_table(text: str) -> str:
+    """The page with the defaults and meanings of the code; rows are added and moved by hand."""
     for option in OPTIONS:
-        cells = [f"`{option.name}`", default_of(option), option.doc]
+        cells = [f"`{option.name}`", default_of(option), option.description]
         row = "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
-        begin = re.compile(rf"^\| `{re.escape(option.name)}` \|[^|]*\|[^|]*\|", re.M)
-        text = begin.sub(lambda _, row=row: row, text)  # type: ignore[misc]
+        row_start = re.compile(rf"^\| `{re.escape(option.name)}` \|[^|]*\|[^|]*\|", re.M)
+        text = row_start.sub(lambda _, row=row: row, text)  # type: ignore[misc]
     return text
 
 
 def section(title: str) -> str:
-    """The part of the page under a heading."""
+    """The section of the page with this title."""
     return re.split(r"^## ", DOCS.read_text().partition(f"\n## {title}\n")[2], flags=re.M)[0]
 
 
 def rows() -> list[str]:
-    """Names in the first column of all tables."""
+    """The first column of all tables."""
     return re.findall(r"^\| `([^`]+)` \|", DOCS.read_text(), re.M)
 
 
-def shown_by(name: str) -> list[tuple[str, str, str]]:
-    """(file, test, path) of all that are named for a row of the page."""
-    found = re.findall(r"^\| `([^`]+)` \| ([^|]+) \|$", (TESTS / "OPTIONS.md").read_text(), re.M)
-    links = [tests for pattern, tests in found if fnmatch.fnmatchcase(name, pattern)]
+def linked_tests(name: str) -> list[tuple[str, str, str]]:
+    """(file, test, path) of the tests that ``tests/OPTIONS.md`` links for a row of the page."""
+    links_by_row = re.findall(r"^\| `([^`]+)` \| ([^|]+) \|$", (TESTS / "OPTIONS.md").read_text(), re.M)
+    links = [tests for pattern, tests in links_by_row if fnmatch.fnmatchcase(name, pattern)]
     return re.findall(r"\[([\w.]+)::(\w+)\]\(([\w/.]+)\)", " ".join(links))
 
 
@@ -101,42 +103,42 @@ def defined_in(path: str) -> set[str]:
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
-def test_defaults_and_meanings_are_what_the_code_says() -> None:
-    assert written_anew(DOCS.read_text()) == DOCS.read_text()
+def test_defaults_and_meanings_are_those_of_the_code() -> None:
+    assert with_table(DOCS.read_text()) == DOCS.read_text()
 
 
 @pytest.mark.parametrize("name", [option.name for option in OPTIONS])
-def test_every_option_of_this_source_is_compared(name: str) -> None:
+def test_every_option_of_this_source_has_a_row(name: str) -> None:
     assert name in OPTION_ROW.findall(DOCS.read_text())
 
 
 @pytest.mark.parametrize("name", [*PEER.split(), *(f"kafka.{key}" for key in CONSUMER + SECURITY)])
-def test_every_option_of_sparks_own_source_is_compared(name: str) -> None:
+def test_every_option_of_sparks_own_source_has_a_row(name: str) -> None:
     assert any(fnmatch.fnmatchcase(name, row) for row in rows())
 
 
-@pytest.mark.parametrize("name", re.findall(r"^\| `([^`*]+)` \|", section("Refused"), re.M))
-def test_what_is_said_to_be_refused_is(name: str) -> None:
+@pytest.mark.parametrize("name", re.findall(r"^\| `([^`*]+)` \|", section("Unsupported"), re.M))
+def test_options_listed_as_unsupported_are(name: str) -> None:
     assert name.removeprefix("kafka.").lower() in UNSUPPORTED
 
 
 @pytest.mark.parametrize("name", rows())
-def test_what_a_row_says_is_shown_by_tests_that_exist(name: str) -> None:
-    named = shown_by(name)
-    assert named or name.startswith("spark.")
-    for file, test, path in named:
-        assert path.endswith(f"/{file}"), f"a link of {name} leads elsewhere"
+def test_every_row_links_tests_that_exist(name: str) -> None:
+    tests = linked_tests(name)
+    assert tests or name.startswith("spark.")
+    for file, test, path in tests:
+        assert path.endswith(f"/{file}"), f"the link of {name} names another file"
         assert test in defined_in(path)
 
 
-def test_no_row_is_there_twice() -> None:
+def test_no_row_is_repeated() -> None:
     assert len(set(rows())) == len(rows())
 
 
-def test_every_row_has_the_cells_of_its_table() -> None:
+def test_every_row_has_the_columns_of_its_table() -> None:
     text = DOCS.read_text()
     assert len(rows()) == len(OPTION_ROW.findall(text)) + len(OTHER_ROW.findall(text))
 
 
 if __name__ == "__main__":
-    DOCS.write_text(written_anew(DOCS.read_text()))
+    DOCS.write_text(with_table(DOCS.read_text()))

@@ -1,4 +1,4 @@
-"""``tests/SEEDS.md``: no capability of the five consumers is left out, and each test that is named exists."""
+"""``tests/SEEDS.md`` has every capability of the five consumers, and links tests that exist."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ ROWS = re.findall(r"^\| (\d\.\d+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", (TESTS 
 LENGTHS = {1: 23, 2: 23, 3: 17, 4: 15, 5: 30}
 
 
-def test_every_capability_has_its_row() -> None:
+def test_every_capability_has_one_row() -> None:
     expected = [f"{section}.{number + 1}" for section, length in LENGTHS.items() for number in range(length)]
     assert [number for number, *_ in ROWS] == expected
 
 
 @pytest.mark.parametrize(("number", "tests"), [(number, tests) for number, _, _, tests in ROWS])
-def test_what_a_row_says_is_shown_by_tests_that_exist(number: str, tests: str) -> None:
+def test_every_row_links_tests_that_exist(number: str, tests: str) -> None:
     links = re.findall(r"\[([\w.]+)::(\w+)\]\(([\w/.]+)\)", tests)
     assert links
     for file, test, path in links:

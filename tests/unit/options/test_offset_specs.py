@@ -47,22 +47,22 @@ def test_starting_offsets_are_words_in_any_case_or_json_where_negative_numbers_a
     ("text", "says"),
     [
         ('{"t":{"0":1}', "Expecting"),
-        ("[]", "a topic has no partitions here"),
-        ('{"t":1}', "a topic has no partitions here"),
-        ('{"t":[0,1]}', "a topic has no partitions here"),
-        ("{}", "it names no partition"),
-        ('{"t":{}}', "it names no partition"),
-        ('{"t":{"first":1}}', "'first' is no partition's number"),
-        ('{"t":{"-1":1}}', "'-1' is no partition's number"),
-        ('{"t":{"0":-3}}', "-3 is no whole number of at least -2"),
-        ('{"t":{"0":"1"}}', '"1" is no whole number'),
-        ('{"t":{"0":1.5}}', "1.5 is no whole number"),
-        ('{"t":{"0":true}}', "true is no whole number"),
-        ('{"t":{"0":9223372036854775808}}', "9223372036854775808 is no whole number"),
-        ('{"t":{"0":{"1":2}}}', "JSON in braces is no whole number"),
-        ('{"t":{"0":1,"0":2}}', "it names t-0 twice"),
-        ('{"t":{"0":1,"00":2}}', "it names t-0 twice"),
-        ('{"t":{"0":1},"t":{"0":2}}', "it names t-0 twice"),
+        ("[]", "a topic has no partitions"),
+        ('{"t":1}', "a topic has no partitions"),
+        ('{"t":[0,1]}', "a topic has no partitions"),
+        ("{}", "the JSON names no partition"),
+        ('{"t":{}}', "the JSON names no partition"),
+        ('{"t":{"first":1}}', "'first' is not a partition number"),
+        ('{"t":{"-1":1}}', "'-1' is not a partition number"),
+        ('{"t":{"0":-3}}', "-3 is not a whole number of at least -2"),
+        ('{"t":{"0":"1"}}', '"1" is not a whole number'),
+        ('{"t":{"0":1.5}}', "1.5 is not a whole number"),
+        ('{"t":{"0":true}}', "true is not a whole number"),
+        ('{"t":{"0":9223372036854775808}}', "9223372036854775808 is not a whole number"),
+        ('{"t":{"0":{"1":2}}}', "a JSON object is not a whole number"),
+        ('{"t":{"0":1,"0":2}}', "the JSON names t-0 twice"),
+        ('{"t":{"0":1,"00":2}}', "the JSON names t-0 twice"),
+        ('{"t":{"0":1},"t":{"0":2}}', "the JSON names t-0 twice"),
     ],
 )
 def test_bad_json_is_answered_with_a_good_example_and_the_reason(text: str, says: str) -> None:
@@ -99,7 +99,7 @@ def test_a_bad_time_is_answered_with_a_good_example(text: str) -> None:
 )
 def test_seconds_are_not_taken_for_milliseconds(parse: Callable[[str], AtTimestamp]) -> None:
     for text in ("1000000000", "1735689600", "9999999999"):
-        with pytest.raises(ValueError, match=f"for example.*{text} are seconds: write {text}000"):
+        with pytest.raises(ValueError, match=f"for example.*{text} is in seconds: write {text}000"):
             parse(text)
     for good in ("999999999", "10000000000", "1735689600000"):
         assert parse(good)

@@ -29,7 +29,7 @@ KINDS: dict[Callable[[str], Any], tuple[str, tuple[str, ...], str]] = {
     value_parsers.boolean: ("true", ("", "yes", "1", "on", "t"), "true or false"),
     value_parsers.positive_count: ("1000", ("", "0", "-1", "1.5", "1e3", "ten", "0x10", "1_000"), "at least 1"),
     value_parsers.byte_size: ("65536", ("", "0", "1023", "-1", "1m", LARGE), "from 1024 to 2147483647"),
-    value_parsers.socket_buffer_size: ("65536", ("", "0", "-2", "64k", LARGE), "-1 for what the operating system"),
+    value_parsers.socket_buffer_size: ("65536", ("", "0", "-2", "64k", LARGE), "-1 for the operating system"),
     value_parsers.byte_count: ("1", ("", "-1", "1k", LARGE), "from 0 to 2147483647"),
     value_parsers.retry_count: ("3", ("", "-1", "3.0", "three"), "at least 0"),
     value_parsers.milliseconds: ("45000", ("", "0", "-1", "45s", "1.5", LARGE), "milliseconds, from 1 to 2147483647"),
@@ -186,13 +186,13 @@ MISTYPED = [
 def test_an_unknown_name_is_answered_with_the_option_that_was_meant(option: Option, wrong: str) -> None:
     with pytest.raises(OptionError) as refused:
         parse_options(GOOD | {wrong: "s3cret"})
-    assert refused.value.happened == f"Option '{wrong}' is not known."
+    assert refused.value.happened == f"Option '{wrong}' is unknown."
     assert refused.value.action == f"Did you mean '{option.name}'?"
     assert "s3cret" not in str(refused.value)
 
 
 def test_a_name_that_is_near_to_none_is_answered_with_all() -> None:
-    with pytest.raises(OptionError, match="'qqqqqqqqqqqq' is not known") as refused:
+    with pytest.raises(OptionError, match="'qqqqqqqqqqqq' is unknown") as refused:
         parse_options(GOOD | {"qqqqqqqqqqqq": "1"})
     assert all(option.name in refused.value.action for option in OPTIONS)
 
@@ -200,7 +200,7 @@ def test_a_name_that_is_near_to_none_is_answered_with_all() -> None:
 @pytest.mark.parametrize("name", UNSUPPORTED)
 @pytest.mark.parametrize("written", [str.lower, str.upper, "kafka.{}".format, lambda name: name.replace(".", "_")])
 def test_a_refused_name_is_refused_however_it_is_written(name: str, written: Callable[[str], str]) -> None:
-    with pytest.raises(OptionError, match="is not taken: ") as refused:
+    with pytest.raises(OptionError, match="is not supported: ") as refused:
         parse_options(GOOD | {written(name): "s3cret"})
     assert refused.value.action == UNSUPPORTED[name][1]
     assert "s3cret" not in str(refused.value)

@@ -112,28 +112,34 @@ def test_a_key_that_is_encrypted_needs_its_password(encrypted: Path, kind: str) 
         (SASL | {"kafka.sasl.mechanism": "PLAIN"}, "'kafka.sasl.username' is missing.*PLAIN needs it"),
         (SCRAM, "'kafka.sasl.password' is missing"),
         (SASL | {"kafka.sasl.mechanism": "OAUTHBEARER"}, "'kafka.sasl.oauthbearer.token.provider' is missing"),
-        (ALICE | {"kafka.sasl.kerberos.service.name": "kafka"}, "means nothing with 'kafka.sasl.mechanism' SCRAM"),
-        (ALICE | {"kafka.sasl.jaas.config": JAAS}, "Both options.*Give one"),
-        (ALICE | {"kafka.security.protocol": "SSL"}, "'kafka.sasl.mechanism' means nothing.*SSL.*Set that to SASL_"),
-        (GOOD | {"kafka.sasl.mechanism": "PLAIN"}, "means nothing with 'kafka.security.protocol' PLAINTEXT"),
-        (GOOD | {"kafka.ssl.key.password": "x"}, "'kafka.ssl.key.password' means nothing.*SSL or SASL_SSL"),
+        (ALICE | {"kafka.sasl.kerberos.service.name": "kafka"}, "has no effect with 'kafka.sasl.mechanism' SCRAM"),
+        (ALICE | {"kafka.sasl.jaas.config": JAAS}, "Options.*are set.*Set only one"),
+        (
+            ALICE | {"kafka.security.protocol": "SSL"},
+            "'kafka.sasl.mechanism' has no effect.*SSL.*Set 'kafka.security.protocol' to SASL_",
+        ),
+        (GOOD | {"kafka.sasl.mechanism": "PLAIN"}, "has no effect with 'kafka.security.protocol' PLAINTEXT"),
+        (GOOD | {"kafka.ssl.key.password": "x"}, "'kafka.ssl.key.password' has no effect.*SSL or SASL_SSL"),
         (SSL | {"kafka.ssl.truststore.type": "JKS"}, "'JKS'.*keytool -list -rfc"),
         (SSL | {"kafka.ssl.keystore.type": "PKCS12"}, "openssl pkcs12 -in client.p12 -out client.pem"),
         (SSL | {"kafka.ssl.keystore.type": "BKS"}, "one of PEM"),
         (SSL | {"kafka.ssl.enabled.protocols": "TLSv1.1"}, "TLSv1.2, TLSv1.3"),
         (SSL | {"kafka.ssl.endpoint.identification.algorithm": "ldaps"}, "https, or an empty text"),
-        (SSL | {"kafka.ssl.cipher.suites": "TLS_AES_128_GCM_SHA256"}, "of TLS 1.3, which are all on"),
+        (
+            SSL | {"kafka.ssl.cipher.suites": "TLS_AES_128_GCM_SHA256"},
+            "belongs to TLS 1.3, whose suites are all enabled",
+        ),
         (SSL | {"kafka.ssl.cipher.suites": "TLS_NO_WITH_SUCH"}, "None of the suites in 'kafka.ssl.cipher.suites'"),
         (SSL | {"kafka.ssl.truststore.location": "/no/such.pem"}, "'/no/such.pem'.*No such file.*every executor"),
         (SSL | {"kafka.ssl.truststore.certificates": "MIIB"}, "PEM text"),
-        (SSL | {"kafka.sasl.jaas.config": JAAS}, "'kafka.sasl.jaas.config' means nothing"),
+        (SSL | {"kafka.sasl.jaas.config": JAAS}, "'kafka.sasl.jaas.config' has no effect"),
         (SASL | {"kafka.sasl.oauthbearer.token.provider": "no_such:f"}, "No module named"),
         (SCRAM | {"kafka.sasl.password": "s3cret\n"}, "line break at its end.*strip"),
-        (SASL | {"kafka.sasl.mechanism": JAAS}, "'kafka.sasl.mechanism' is not what is needed.*one of PLAIN"),
-        (SASL | {"kafka.security.protocol": 'username="alice" password="s3cret"'}, "is not what is needed"),
-        (GOOD | {"kafka.bootstrap.servers": "SASL_SSL://alice:s3cret@b1:9092"}, "is not what is needed.*host:port"),
-        ({**GOOD, "subscribe": JAAS}, "'subscribe' is not what is needed.*letters, digits"),
-        (GOOD | {"startingOffsets": '{"t": {"password=s3cret": 1}}'}, "'startingOffsets' is not what is needed.*JSON"),
+        (SASL | {"kafka.sasl.mechanism": JAAS}, "'kafka.sasl.mechanism' has an invalid value.*one of PLAIN"),
+        (SASL | {"kafka.security.protocol": 'username="alice" password="s3cret"'}, "has an invalid value"),
+        (GOOD | {"kafka.bootstrap.servers": "SASL_SSL://alice:s3cret@b1:9092"}, "has an invalid value.*host:port"),
+        ({**GOOD, "subscribe": JAAS}, "'subscribe' has an invalid value.*letters, digits"),
+        (GOOD | {"startingOffsets": '{"t": {"password=s3cret": 1}}'}, "'startingOffsets' has an invalid value.*JSON"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_to_write_instead(given: dict[str, str], says: str) -> None:
@@ -186,7 +192,7 @@ def test_a_key_needs_its_chain_and_must_belong_to_it(authority: Authority, encry
     with pytest.raises(OptionError, match="does not belong to the certificate"):
         parse_options(given | {"kafka.ssl.keystore.certificate.chain": other})
     given |= {"kafka.ssl.keystore.location": str(encrypted), "kafka.ssl.keystore.certificate.chain": chain}
-    with pytest.raises(OptionError, match=r"location' and 'kafka\.ssl\.keystore\.key' are given"):
+    with pytest.raises(OptionError, match=r"location' and 'kafka\.ssl\.keystore\.key' are set"):
         parse_options(given)
 
 

@@ -85,7 +85,7 @@ def test_the_strategy_applies_to_starting_times(option: str) -> None:
     ],
 )
 def test_a_stream_has_no_end(option: str, value: str) -> None:
-    with pytest.raises(OptionError, match=f"'{option}' is given, and a stream has no end.*AvailableNow.*spark.read"):
+    with pytest.raises(OptionError, match=f"'{option}' is set, and a stream has no end.*availableNow.*spark.read"):
         stream_and_batch.check_stream(parsed(**{option: value}))
 
 
@@ -104,7 +104,7 @@ def test_a_stream_needs_a_group_and_a_bounded_read_only_where_it_starts_at_its_c
     [
         ({"startingOffsets": "latest"}, "'startingOffsets' is latest"),
         ({"startingOffsets": '{"t":{"0":7,"1":-1}}'}, "'startingOffsets' is latest"),
-        ({"endingOffsets": '{"t":{"0":7,"1":-2}}'}, "'endingOffsets' has -2"),
+        ({"endingOffsets": '{"t":{"0":7,"1":-2}}'}, "'endingOffsets' contains -2"),
     ],
 )
 def test_a_bounded_read_that_could_have_no_records_is_refused(given: dict[str, str], says: str) -> None:
