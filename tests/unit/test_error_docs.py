@@ -6,6 +6,7 @@ import ast
 import importlib
 import pkgutil
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ def error_classes(base: type[GroupSourceError] = GroupSourceError) -> list[type[
     return [base, *(found for child in base.__subclasses__() for found in error_classes(child))]
 
 
+@cache
 def strings_of_the_package() -> str:
     """All strings in the code of the package, one a line, with values left out."""
     texts = []
