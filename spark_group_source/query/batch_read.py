@@ -12,8 +12,8 @@ from contextlib import closing
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DataLoss, DeadlineExceeded, OptionError
-from spark_group_source.fetch.epochs import UNDEFINED, epoch_ends
-from spark_group_source.fetch.positions import list_offsets
+from spark_group_source.fetch.list_offsets import list_offsets
+from spark_group_source.fetch.offset_for_leader_epoch import UNDEFINED_EPOCH_OFFSET, epoch_end_offsets
 from spark_group_source.group.coordinator_client import retry_until_response
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import GroupOffsets
@@ -103,15 +103,20 @@ class _Plan:
         offsets = dict(committed)
         while epochs:
             topics = self._cluster.topics({tp.topic for tp in epochs}, self._deadline, fresh=True)
-            told = epoch_ends(self._cluster, topics, epochs, self._deadline)
+            told = epoch_end_offsets(self._cluster, topics, epochs, self._deadline)
             for tp, now in sorted(told.items()):
-                if UNDEFINED < now.end < offsets[tp]:
+                if UNDEFINED_EPOCH_OFFSET < now.end_offset < offsets[tp]:
                     self._replaced(
                         f"The group '{self._options.group_id}' has committed offset {offsets[tp]} for {tp}, whose log"
-                        f" was truncated at offset {now.end} (leader epoch {epochs[tp]} then, {now.leader} now)"
+                        f" was truncated at offset {now.end_offset} (leader epoch {epochs[tp]} then,"
+                        f" {now.leader_epoch} now)"
                     )
-                    offsets[tp] = now.end
-            epochs = {tp: epoch for tp, epoch in epochs.items() if tp not in told or told[tp].end == UNDEFINED}
+                    offsets[tp] = now.end_offset
+            epochs = {
+                tp: epoch
+                for tp, epoch in epochs.items()
+                if tp not in told or told[tp].end_offset == UNDEFINED_EPOCH_OFFSET
+            }
             pause = self._cluster.options.retry_backoff_max if epochs else 0.0
             if self._deadline.remaining() < pause:
                 raise DeadlineExceeded(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from spark_group_source.fetch.task import FetchTask
+from spark_group_source.fetch.fetch_task import FetchTask
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.options.wire import wire_options
@@ -85,19 +85,19 @@ class TaskPlanner:
             read_committed=self._options.read_committed,
             check_crcs=self._options.check_crcs,
             fail_on_data_loss=self._options.fail_on_data_loss,
-            max_bytes=self._options.fetch_max_bytes,
-            max_partition_bytes=self._options.max_partition_fetch_bytes,
+            fetch_max_bytes=self._options.fetch_max_bytes,
+            max_partition_fetch_bytes=self._options.max_partition_fetch_bytes,
             min_bytes=self._options.fetch_min_bytes,
             rack=self._options.rack,
             replica_max_age=self._options.metadata_max_age,
             max_wait=self._options.fetch_max_wait,
-            patience=self._options.poll_timeout,
+            poll_timeout=self._options.poll_timeout,
         )
 
 
 def read_task(partition: TaskPartition) -> Iterator[pa.RecordBatch]:
     """The rows of one task, as Arrow record batches."""
-    from spark_group_source.fetch.reader import read  # the driver decodes no records
+    from spark_group_source.fetch.task_reader import read  # the driver decodes no records
 
     with plain_errors():
         yield from read(partition.task)

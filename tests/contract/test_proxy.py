@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import pytest
 
-from spark_group_source.fetch.reader import read
-from spark_group_source.fetch.task import FetchTask
+from spark_group_source.fetch.fetch_task import FetchTask
+from spark_group_source.fetch.task_reader import read
 from spark_group_source.group.classic import rebalance as rounds
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
@@ -61,7 +61,7 @@ def rows(ranges: list[OffsetRange], wire: WireOptions) -> list[tuple[int, int]]:
     """Partition and offset of what a task reads."""
     if not ranges:
         return []
-    batches = read(FetchTask(tuple(ranges), wire, arrow_schema(["partition", "offset"]), patience=MOST_S))
+    batches = read(FetchTask(tuple(ranges), wire, arrow_schema(["partition", "offset"]), poll_timeout=MOST_S))
     return [(row["partition"], row["offset"]) for batch in batches for row in batch.to_pylist()]
 
 

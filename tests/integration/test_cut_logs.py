@@ -9,10 +9,10 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DataLoss, DeadlineExceeded
-from spark_group_source.fetch import pool
-from spark_group_source.fetch.positions import list_offsets
-from spark_group_source.fetch.reader import read
-from spark_group_source.fetch.task import FetchTask
+from spark_group_source.fetch import cluster_pool
+from spark_group_source.fetch.fetch_task import FetchTask
+from spark_group_source.fetch.list_offsets import list_offsets
+from spark_group_source.fetch.task_reader import read
 from spark_group_source.offsets import EARLIEST, LATEST, OffsetRange, TopicPartition
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka
@@ -36,9 +36,9 @@ def task(kafka: EmbeddedKafka) -> Iterator[Task]:
         return FetchTask((OffsetRange(topic, 0, 0, end, ""),), wire, schema, **{"max_wait": 0.05} | more)
 
     yield make
-    for _, kept in pool._kept.values():
+    for _, kept in cluster_pool._idle_clusters.values():
         kept.close()
-    pool._kept.clear()
+    cluster_pool._idle_clusters.clear()
 
 
 def offsets(task: FetchTask) -> list[int]:
@@ -48,7 +48,7 @@ def offsets(task: FetchTask) -> list[int]:
 def test_what_was_cut_off_is_data_loss_or_left_out(kafka: EmbeddedKafka, topic: Callable[..., str], task: Task) -> None:
     name = topic()
     kafka.produce(name, [str(each) for each in range(10)])
-    with pytest.raises(DataLoss, match=r"\[10, 25\) of .*are gone: the log ends at 10"):
+    with pytest.raises(DataLoss, match=r"\[10, 25\) of .*are lost: the log ends at 10"):
         offsets(task(name, 25))
     assert offsets(task(name, 25, fail_on_data_loss=False)) == list(range(10))
 
@@ -65,10 +65,10 @@ def test_an_open_transaction_is_waited_for_and_read_when_it_ends(
         producer.flush()
         assert ends(task(name, 10).wire, name) == {EARLIEST: 0, LATEST: 10}
         # Long enough for a log that was cut to be found out.
-        with pytest.raises(DeadlineExceeded, match="stable to 0, log ends at 10"):
-            offsets(task(name, 10, read_committed=True, patience=3.0))
+        with pytest.raises(DeadlineExceeded, match="last stable offset 0, end offset 10"):
+            offsets(task(name, 10, read_committed=True, poll_timeout=3.0))
         producer.commit_transaction()
-    assert offsets(task(name, 10, read_committed=True, patience=PATIENCE_S)) == list(range(10))
+    assert offsets(task(name, 10, read_committed=True, poll_timeout=PATIENCE_S)) == list(range(10))
 
 
 def ends(wire: WireOptions, topic: str) -> dict[int, int]:

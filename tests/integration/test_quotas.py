@@ -12,8 +12,8 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DeadlineExceeded
-from spark_group_source.fetch.reader import Reading
-from spark_group_source.fetch.task import FetchTask
+from spark_group_source.fetch.fetch_task import FetchTask
+from spark_group_source.fetch.task_reader import TaskReader
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka
@@ -87,9 +87,9 @@ def test_a_task_under_a_quota_of_bytes_reads_everything_over_the_same_connection
     monkeypatch.setattr(sockets, "connect", counted)
     # Ten windows' worth is read at once, and the rest as fast as the quota allows.
     wire = limited(f"consumer_byte_rate={RECORDS * RECORD_BYTES // (12 * WINDOW_S)}")
-    task = FetchTask((OffsetRange(topic, 0, 0, RECORDS, ""),), wire, arrow_schema(["offset"]), max_bytes=300_000)
+    task = FetchTask((OffsetRange(topic, 0, 0, RECORDS, ""),), wire, arrow_schema(["offset"]), fetch_max_bytes=300_000)
     with closing(Cluster(wire)) as cluster:
-        offsets = [row["offset"] for rows in Reading(task, cluster).batches() for row in rows.to_pylist()]
+        offsets = [row["offset"] for rows in TaskReader(task, cluster).batches() for row in rows.to_pylist()]
     assert offsets == list(range(RECORDS))
     assert "throttles this client" in caplog.text
     assert len(opened) <= 3, "one to ask anybody, one to ask the broker, one to fetch"

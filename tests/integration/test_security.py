@@ -21,8 +21,8 @@ from spark_group_source.errors import (
     ProtocolError,
     TopicError,
 )
-from spark_group_source.fetch.reader import read
-from spark_group_source.fetch.task import FetchTask
+from spark_group_source.fetch.fetch_task import FetchTask
+from spark_group_source.fetch.task_reader import read
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
@@ -324,6 +324,6 @@ def test_a_task_that_may_not_read_a_topic_says_so_and_does_not_try_again(secured
     secured.grant("DESCRIBE", "TOPIC", topic)
     parsed = parse_options({"kafka.group.id": "g", "subscribe": topic, **secured.scram(BOB)})
     ranges = (OffsetRange(topic, 0, 0, 1),)
-    task = FetchTask(ranges, wire_options(parsed, "test"), to_arrow_schema(source_schema(False)), patience=LONG)
+    task = FetchTask(ranges, wire_options(parsed, "test"), to_arrow_schema(source_schema(False)), poll_timeout=LONG)
     with pytest.raises(TopicError, match=f"Cannot fetch {topic}.*29 .*Grant the principal READ on the topic"):
         list(read(task))

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION, describe
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, TopicError
-from spark_group_source.fetch.errors import Remedy, remedy
-from spark_group_source.fetch.positions import list_offsets
+from spark_group_source.fetch.error_actions import FetchErrorAction, fetch_error_action
+from spark_group_source.fetch.list_offsets import list_offsets
 from spark_group_source.group.commits import CommittedOffset
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import GroupOffsets
@@ -214,6 +214,6 @@ class AvailableNowTarget:
 
 def _trouble(topic: Topic) -> GroupSourceError:
     happened = f"Topic '{topic.name}' cannot be read: the brokers answer {describe(topic.error)}."
-    if remedy(topic.error) is Remedy.NEW_LEADER:
+    if fetch_error_action(topic.error) is FetchErrorAction.REFRESH_METADATA:
         return BrokerUnavailable(happened)
     return TopicError(happened, "Grant the principal DESCRIBE and READ on the topic.", errno=topic.error)

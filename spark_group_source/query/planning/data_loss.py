@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from spark_group_source.errors import DataLoss
-from spark_group_source.fetch.epochs import UNDEFINED
+from spark_group_source.fetch.offset_for_leader_epoch import UNDEFINED_EPOCH_OFFSET
 from spark_group_source.group.state import Membership
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition
@@ -88,7 +88,7 @@ class DataLossPolicy:
 
         A leader that is older than the position does not know the first: the query goes on at the position.
         """
-        ends = {tp: positions[tp] if each.end == UNDEFINED else each.end for tp, each in replaced.items()}
+        ends = {tp: positions[tp] if each.end == UNDEFINED_EPOCH_OFFSET else each.end for tp, each in replaced.items()}
         for tp, each in sorted(replaced.items()):
             self._judge(
                 each.happened(tp, positions[tp]),

@@ -8,7 +8,7 @@ from collections.abc import Collection, Set
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DataLoss, GroupSourceError
-from spark_group_source.fetch.positions import list_offsets
+from spark_group_source.fetch.list_offsets import list_offsets
 from spark_group_source.group.topic_view import TopicView
 from spark_group_source.listing import names
 from spark_group_source.offsets import LATEST, Offsets, TopicPartition

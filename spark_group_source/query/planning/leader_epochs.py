@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.fetch.epochs import UNDEFINED, EpochEnd, epoch_ends
+from spark_group_source.fetch.offset_for_leader_epoch import UNDEFINED_EPOCH_OFFSET, EpochEndOffset, epoch_end_offsets
 from spark_group_source.group.commits import CommittedOffset
 from spark_group_source.listing import names
 from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, OffsetRange, Offsets, TopicPartition
@@ -82,7 +82,8 @@ class LogTruncation:
     """What lies before a position is not what it was under leader epoch ``epoch``.
 
     The log of the leader, which has epoch ``leader``, differs from ``end`` on. Where that is not known it is
-    :data:`~spark_group_source.fetch.epochs.UNDEFINED`: the leader is older than the position.
+    :data:`~spark_group_source.fetch.offset_for_leader_epoch.UNDEFINED_EPOCH_OFFSET`: the leader is older than the
+    position.
     """
 
     epoch: int
@@ -91,7 +92,7 @@ class LogTruncation:
 
     def happened(self, tp: TopicPartition, position: int) -> str:
         """What to say of it, without a full stop."""
-        if self.end == UNDEFINED:
+        if self.end == UNDEFINED_EPOCH_OFFSET:
             return (
                 f"The leader of {tp} has epoch {self.leader}, older than epoch {self.epoch} under which this query read"
                 f" up to offset {position}"
@@ -133,15 +134,15 @@ class EpochCheck:
         found: dict[TopicPartition, LogTruncation] = {}
         now = {tp: leaders[tp] for tp, epoch in changed.items() if epoch == UNKNOWN_EPOCH}
         for tp, each in told.items():
-            if UNKNOWN_EPOCH < each.leader < leaders[tp]:
+            if UNKNOWN_EPOCH < each.leader_epoch < leaders[tp]:
                 continue  # the brokers' metadata has not caught up with the leader
-            if each.end == UNDEFINED:
-                if self._is_too_old(tp, each.leader, asked[tp]):
-                    found[tp] = LogTruncation(asked[tp], each.leader, UNDEFINED)
-            elif each.end < positions[tp]:
-                found[tp] = LogTruncation(asked[tp], each.leader, each.end)
+            if each.end_offset == UNDEFINED_EPOCH_OFFSET:
+                if self._is_too_old(tp, each.leader_epoch, asked[tp]):
+                    found[tp] = LogTruncation(asked[tp], each.leader_epoch, UNDEFINED_EPOCH_OFFSET)
+            elif each.end_offset < positions[tp]:
+                found[tp] = LogTruncation(asked[tp], each.leader_epoch, each.end_offset)
             else:
-                now[tp] = max(each.leader, leaders[tp])
+                now[tp] = max(each.leader_epoch, leaders[tp])
         self._epochs.confirmed(before, now)
         self.known = before | now
         self.unsure = frozenset(changed.keys() - now.keys())
@@ -153,12 +154,12 @@ class EpochCheck:
             log.warning("%s is not read while its leader has epoch %d, older than epoch %d before", tp, leader, epoch)
         return self._clock() - self._older_since.setdefault(tp, self._clock()) > OLDER_PATIENCE
 
-    def _ask(self, epochs: Offsets) -> dict[TopicPartition, EpochEnd]:
+    def _ask(self, epochs: Offsets) -> dict[TopicPartition, EpochEndOffset]:
         began = self._clock()
         deadline = Deadline.after(LOOKUP_TIMEOUT, self._clock)
         try:
             topics = self._cluster.topics({tp.topic for tp in epochs}, deadline, fresh=True)
-            told = epoch_ends(self._cluster, topics, epochs, deadline)
+            told = epoch_end_offsets(self._cluster, topics, epochs, deadline)
         except GroupSourceError as error:
             if not error.retriable:
                 raise

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DataLoss, DeadlineExceeded, GroupSourceError, OptionError
-from spark_group_source.fetch.positions import list_offsets
+from spark_group_source.fetch.list_offsets import list_offsets
 from spark_group_source.group.commits import CommittedOffset as Commit
 from spark_group_source.group.commits import resume_at
 from spark_group_source.group.events import RequestFailed

@@ -152,9 +152,9 @@ def test_what_else_is_set_reaches_the_tasks() -> None:
         "failOnDataLoss": "false",
     }
     ((task,), (default,)) = ([each.task for each in partitions_of(some, RANGE)] for some in (given, {}))
-    assert (task.wire.request_timeout, task.wire.client_id, task.patience) == (7.0, "me", 9.0)
+    assert (task.wire.request_timeout, task.wire.client_id, task.poll_timeout) == (7.0, "me", 9.0)
     assert (task.check_crcs, task.read_committed, task.fail_on_data_loss) == (False, True, False)
-    assert (default.wire.request_timeout, default.patience) == (30.0, 120.0)
+    assert (default.wire.request_timeout, default.poll_timeout) == (30.0, 120.0)
     assert (default.check_crcs, default.read_committed, default.fail_on_data_loss) == (True, False, True)
 
 
@@ -196,7 +196,11 @@ def test_how_records_are_fetched_reaches_the_tasks() -> None:
     }
     (partition,) = partitions_of(given, RANGE)
     task = partition.task
-    assert (task.max_bytes, task.max_partition_bytes, task.most_bytes) == (8_000_000, 1_000_000, 1_000_000)
+    assert (task.max_bytes, task.max_partition_fetch_bytes, task.partition_max_bytes) == (
+        8_000_000,
+        1_000_000,
+        1_000_000,
+    )
     assert (task.min_bytes, task.max_wait, task.rack, task.replica_max_age) == (100_000, 0.25, "eu-1a", 60.0)
 
 

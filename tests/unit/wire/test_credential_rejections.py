@@ -9,7 +9,7 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable
-from spark_group_source.fetch import pool
+from spark_group_source.fetch import cluster_pool
 from spark_group_source.secret import Secret
 from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire import credential_rejections as rejections
@@ -102,7 +102,7 @@ def test_one_broker_that_refuses_for_ever_does_not_end_what_the_others_serve(
 
 def test_a_task_in_a_new_process_retries_what_worked_on_the_driver(fake: FakeKafka) -> None:
     refuse(fake, times=3)
-    with pool.cluster(options(fake)) as cluster:
+    with cluster_pool.pooled_cluster(options(fake)) as cluster:
         assert cluster.metadata(["t"], after()).topics["t"].partitions
         cluster.close()
 

@@ -11,8 +11,8 @@ from kafka.protocol.consumer import HeartbeatRequest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DeadlineExceeded
-from spark_group_source.fetch import requests
-from spark_group_source.fetch.requests import Wanted
+from spark_group_source.fetch import fetch_messages
+from spark_group_source.fetch.fetch_messages import FetchPartition
 from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
@@ -72,8 +72,10 @@ def test_a_request_waits_until_the_broker_reads_again(fake: FakeKafka, connectio
 
 def test_an_answer_that_is_not_decoded_throttles_as_well(fake: FakeKafka, connection: Connection) -> None:
     fake.next("Fetch", Fault(throttle=BEYOND))
-    wanted = [Wanted(str(fake.ids["t"]), 0, 0, 1000)]
-    connection.send(requests.build(wanted, max_wait=0.0, max_bytes=1000, read_committed=False), after())
+    wanted = [FetchPartition(str(fake.ids["t"]), 0, 0, 1000)]
+    connection.send(
+        fetch_messages.build_fetch_request(wanted, max_wait=0.0, max_bytes=1000, read_committed=False), after()
+    )
     connection.receive_raw(after())
     assert BEYOND - LONG < connection.throttle_remaining <= BEYOND
 

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_group_source.fetch import pool
-from spark_group_source.fetch.reader import Reading, read
-from spark_group_source.fetch.task import FetchTask
+from spark_group_source.fetch import cluster_pool
+from spark_group_source.fetch.fetch_task import FetchTask
+from spark_group_source.fetch.task_reader import TaskReader, read
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing.fake import FakeKafka, Fault
@@ -30,9 +30,9 @@ def fake() -> Iterator[FakeKafka]:
         for first in range(0, 20, 5):
             running.produce("t", [f"{first + each:0100d}" for each in range(5)])
         yield running
-    for _, kept in pool._kept.values():
+    for _, kept in cluster_pool._idle_clusters.values():
         kept.close()
-    pool._kept.clear()
+    cluster_pool._idle_clusters.clear()
 
 
 def task(fake: FakeKafka, rack: str | None = "here", **given: Any) -> FetchTask:
@@ -40,7 +40,7 @@ def task(fake: FakeKafka, rack: str | None = "here", **given: Any) -> FetchTask:
     wire = WireOptions(brokers, "test", request_timeout=given.pop("request_timeout", LONG), retry_backoff=0.01)
     ranges = (OffsetRange("t", 0, 0, 20, str(fake.ids["t"])),)
     # Every batch is a fetch of its own.
-    more = {"max_wait": 0.01, "patience": LONG, "max_bytes": 200} | given
+    more = {"max_wait": 0.01, "poll_timeout": LONG, "fetch_max_bytes": 200} | given
     return FetchTask(ranges, wire, arrow_schema(["offset"]), rack=rack, **more)
 
 
@@ -53,7 +53,7 @@ def asked(fake: FakeKafka) -> list[int]:
     return [node for api, node, _ in fake.requests if api == "Fetch"]
 
 
-def test_the_leader_is_asked_once_and_the_nearest_replica_serves_the_rest(fake: FakeKafka) -> None:
+def test_the_leader_is_asked_once_and_the_preferred_replica_serves_the_rest(fake: FakeKafka) -> None:
     assert offsets(read(task(fake))) == list(range(20))
     assert asked(fake) == [LEADER] + [FOLLOWER] * 4
     assert {request.rack_id for api, _, request in fake.requests if api == "Fetch"} == {"here"}
@@ -65,12 +65,12 @@ def test_without_a_replica_in_the_rack_the_leader_serves(fake: FakeKafka, rack: 
     assert set(asked(fake)) == {LEADER}
 
 
-def test_the_leader_is_asked_again_after_the_age_of_metadata(fake: FakeKafka) -> None:
+def test_the_leader_is_asked_again_after_the_maximum_age_of_metadata(fake: FakeKafka) -> None:
     hand = [0.0]
     made = task(fake, replica_max_age=5.0)
     cluster = Cluster(made.wire)
     try:
-        rows = Reading(made, cluster, lambda: hand[0]).batches()
+        rows = TaskReader(made, cluster, lambda: hand[0]).batches()
         for _ in range(4):
             next(rows)
             # The fetch after this one is under way already.
@@ -82,35 +82,33 @@ def test_the_leader_is_asked_again_after_the_age_of_metadata(fake: FakeKafka) ->
 
 
 @pytest.mark.parametrize("error", [1, 3, 6, 56, 78])
-def test_an_error_of_the_follower_is_no_error_as_the_leader_is_asked_then(fake: FakeKafka, error: int) -> None:
+def test_after_an_error_of_the_follower_the_leader_is_read(fake: FakeKafka, error: int) -> None:
     fake.next("Fetch", Fault(error=error, broker=FOLLOWER))
     assert offsets(read(task(fake))) == list(range(20))
     assert asked(fake) == [LEADER, FOLLOWER] + [LEADER] * 4
 
 
 @pytest.mark.parametrize("harm", [Fault(drop="before", broker=FOLLOWER), Fault(drop="after", broker=FOLLOWER)])
-def test_a_follower_that_breaks_off_is_not_asked_again(fake: FakeKafka, harm: Fault) -> None:
+def test_a_follower_whose_connection_breaks_is_not_used_again(fake: FakeKafka, harm: Fault) -> None:
     fake.next("Fetch", harm)
     assert offsets(read(task(fake))) == list(range(20))
     assert asked(fake).count(FOLLOWER) <= 1
 
 
-def test_a_follower_that_cannot_be_reached_leaves_the_work_to_the_leader(
-    fake: FakeKafka, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_after_a_follower_is_unreachable_the_leader_is_read(fake: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
     fake.brokers[FOLLOWER].stop()
     assert offsets(read(task(fake))) == list(range(20))
     assert set(asked(fake)) == {LEADER}
-    assert "t-0 is read from its leader again, as from broker 2" in caplog.text
+    assert "t-0 is read from its leader again, because broker 2 failed" in caplog.text
 
 
-def test_a_follower_that_is_silent_leaves_the_work_to_the_leader(fake: FakeKafka) -> None:
+def test_after_a_follower_is_silent_the_leader_is_read(fake: FakeKafka) -> None:
     fake.next("Fetch", Fault(silent=True, broker=FOLLOWER))
     assert offsets(read(task(fake, request_timeout=0.5))) == list(range(20))
     assert asked(fake) == [LEADER, FOLLOWER] + [LEADER] * 4
 
 
-def test_a_follower_that_stays_behind_is_not_waited_for(fake: FakeKafka) -> None:
+def test_a_task_does_not_wait_for_a_lagging_follower(fake: FakeKafka) -> None:
     def behind(answer: Any) -> None:
         part = answer.responses[0].partitions[0]
         part.records, part.high_watermark = b"", 0
@@ -120,7 +118,7 @@ def test_a_follower_that_stays_behind_is_not_waited_for(fake: FakeKafka) -> None
     assert asked(fake) == [LEADER, FOLLOWER] + [LEADER] * 4
 
 
-def test_what_is_gone_is_told_by_the_leader_and_not_by_the_follower(fake: FakeKafka) -> None:
+def test_data_loss_is_decided_by_the_leader_and_not_the_follower(fake: FakeKafka) -> None:
     fake.truncate("t", 0, 10)
     fake.next("Fetch", Fault(error=1, broker=FOLLOWER))
     assert offsets(read(task(fake, fail_on_data_loss=False))) == list(range(10, 20))

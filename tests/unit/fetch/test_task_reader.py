@@ -17,10 +17,10 @@ from spark_group_source.errors import (
     ProtocolError,
     TopicError,
 )
-from spark_group_source.fetch import pool
-from spark_group_source.fetch.reader import read
-from spark_group_source.fetch.recovery import TRIES
-from spark_group_source.fetch.task import FetchTask
+from spark_group_source.fetch import cluster_pool
+from spark_group_source.fetch.error_handler import MAX_ATTEMPTS
+from spark_group_source.fetch.fetch_task import FetchTask
+from spark_group_source.fetch.task_reader import read
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.records.response_batches import DecodeLimits
@@ -39,9 +39,9 @@ def fake() -> Iterator[FakeKafka]:
     with FakeKafka(brokers=2) as running:
         running.create_topic("t", partitions=2)
         yield running
-    for _, kept in pool._kept.values():
+    for _, kept in cluster_pool._idle_clusters.values():
         kept.close()
-    pool._kept.clear()
+    cluster_pool._idle_clusters.clear()
 
 
 def task(fake: FakeKafka, *ranges: tuple[int, int, int], **given: Any) -> FetchTask:
@@ -53,7 +53,7 @@ def task(fake: FakeKafka, *ranges: tuple[int, int, int], **given: Any) -> FetchT
     topic_id = given.pop("topic_id") if "topic_id" in given else str(fake.ids["t"])
     wanted = tuple(OffsetRange("t", number, start, end, topic_id) for number, start, end in ranges)
     return FetchTask(
-        wanted, wire, arrow_schema(["value", "partition", "offset"]), **{"max_wait": 0.01, "patience": LONG} | given
+        wanted, wire, arrow_schema(["value", "partition", "offset"]), **{"max_wait": 0.01, "poll_timeout": LONG} | given
     )
 
 
@@ -79,7 +79,7 @@ def fetches(fake: FakeKafka, node: int | None = None) -> list[Any]:
 # What is read
 
 
-def test_exactly_the_range_is_read_whatever_the_borders_of_batches(fake: FakeKafka) -> None:
+def test_exactly_the_range_is_read_across_record_batches(fake: FakeKafka) -> None:
     fill(fake)
     assert offsets(read(task(fake, (0, 3, 17)))) == of(0, 3, 17)
 
@@ -91,30 +91,30 @@ def test_several_partitions_on_several_leaders_are_read(fake: FakeKafka) -> None
     assert sorted(found) == of(0, 0, 20) + of(1, 5, 15)
 
 
-def test_rows_stay_what_they_were_when_later_answers_come(fake: FakeKafka) -> None:
+def test_later_responses_do_not_change_earlier_rows(fake: FakeKafka) -> None:
     fill(fake, batches=30, rows=20, size=500)
-    kept = list(read(task(fake, (0, 0, 600), max_bytes=20_000)))
+    kept = list(read(task(fake, (0, 0, 600), fetch_max_bytes=20_000)))
     assert len(fetches(fake)) > 5, "several answers must follow each other"
     values = [value.as_py() for each in kept for value in each["value"]]
     assert values == [f"{number:0500d}".encode() for number in range(600)]
 
 
-def test_an_empty_task_asks_for_nothing(fake: FakeKafka) -> None:
+def test_an_empty_task_sends_no_fetch(fake: FakeKafka) -> None:
     assert offsets(read(task(fake, (0, 5, 5)))) == []
     assert not fetches(fake)
 
 
-def test_a_range_whose_topic_id_is_not_logged_is_read_by_the_id_of_now(fake: FakeKafka) -> None:
+def test_a_range_without_a_topic_id_uses_the_current_id(fake: FakeKafka) -> None:
     fill(fake)
     assert offsets(read(task(fake, (0, 0, 20), topic_id=""))) == of(0, 0, 20)
 
 
-def test_a_batch_larger_than_what_was_asked_for_is_read(fake: FakeKafka) -> None:
+def test_a_record_batch_larger_than_the_fetch_size_is_read(fake: FakeKafka) -> None:
     fill(fake, batches=2, rows=3, size=100_000)
-    assert offsets(read(task(fake, (0, 0, 6), max_bytes=1000))) == of(0, 0, 6)
+    assert offsets(read(task(fake, (0, 0, 6), fetch_max_bytes=1000))) == of(0, 0, 6)
 
 
-def test_a_batch_that_the_broker_cut_is_asked_for_with_more_bytes(fake: FakeKafka) -> None:
+def test_an_incomplete_record_batch_is_fetched_again_with_more_bytes(fake: FakeKafka) -> None:
     fill(fake, batches=1, rows=3, size=100_000)
 
     def cut(answer: Any) -> None:
@@ -127,9 +127,9 @@ def test_a_batch_that_the_broker_cut_is_asked_for_with_more_bytes(fake: FakeKafk
     assert asked[1] > 300_000
 
 
-def test_the_next_fetch_is_sent_before_the_last_is_decoded(fake: FakeKafka) -> None:
+def test_the_next_fetch_is_sent_before_the_last_response_is_decoded(fake: FakeKafka) -> None:
     fill(fake, batches=30, rows=20, size=500)
-    rows = read(task(fake, (0, 0, 600), max_bytes=20_000))
+    rows = read(task(fake, (0, 0, 600), fetch_max_bytes=20_000))
     next(rows)
     # The reader is stopped in mid-decoding here: what is on its way was asked for before.
     deadline = time.monotonic() + LONG
@@ -139,7 +139,7 @@ def test_the_next_fetch_is_sent_before_the_last_is_decoded(fake: FakeKafka) -> N
     rows.close()
 
 
-def test_gaps_and_markers_at_the_end_of_a_range_end_it(fake: FakeKafka) -> None:
+def test_a_range_may_end_in_a_gap_or_a_marker(fake: FakeKafka) -> None:
     fill(fake, batches=1, rows=2)
     fake.append("t", 0, marker(0, producer=7, commit=True), 1)
     fake.append("t", 0, batch([Record(b"a")], last_delta=4), 5)
@@ -148,7 +148,7 @@ def test_gaps_and_markers_at_the_end_of_a_range_end_it(fake: FakeKafka) -> None:
     assert offsets(read(task(fake, (0, 4, 8)))) == []
 
 
-def test_a_range_of_aborted_records_alone_gives_no_rows_and_ends(fake: FakeKafka) -> None:
+def test_a_range_of_only_aborted_records_gives_no_rows(fake: FakeKafka) -> None:
     fake.append("t", 0, batch([Record(b"a"), Record(b"b")], transactional=True, producer=7), 2)
     fake.append("t", 0, marker(0, producer=7, commit=False), 1)
 
@@ -164,7 +164,7 @@ def test_a_range_of_aborted_records_alone_gives_no_rows_and_ends(fake: FakeKafka
 
 
 @pytest.mark.parametrize("errno", [-1, 3, 5, 6, 7, 9, 13, 56, 74, 75, 78, 100, 103, 2])
-def test_an_error_that_may_heal_is_tried_again(fake: FakeKafka, errno: int) -> None:
+def test_a_retriable_error_is_retried(fake: FakeKafka, errno: int) -> None:
     fill(fake)
     fake.next("Fetch", Fault(error=errno), times=3)
     assert offsets(read(task(fake, (0, 0, 20)))) == of(0, 0, 20)
@@ -175,15 +175,15 @@ def test_an_error_that_may_heal_is_tried_again(fake: FakeKafka, errno: int) -> N
     [Fault(drop="before"), Fault(drop="after"), Fault(silent=True), Fault(raw=b"\0\0\1\0abc", drop="answered")],
     ids=["before", "after", "silent", "in mid-frame"],
 )
-def test_a_connection_that_breaks_in_a_fetch_is_opened_again(fake: FakeKafka, fault: Fault) -> None:
+def test_a_connection_that_breaks_during_a_fetch_is_reopened(fake: FakeKafka, fault: Fault) -> None:
     fill(fake)
     fake.next("Fetch", fault)
     assert offsets(read(task(fake, (0, 0, 20), request_timeout=2.0))) == of(0, 0, 20)
 
 
-def test_a_leader_that_moved_is_followed(fake: FakeKafka) -> None:
+def test_a_task_follows_a_leader_that_moved(fake: FakeKafka) -> None:
     fill(fake, batches=20, rows=20, size=500)
-    rows = read(task(fake, (0, 0, 400), max_bytes=20_000))
+    rows = read(task(fake, (0, 0, 400), fetch_max_bytes=20_000))
     found = offsets([next(rows)])
     fake.logs["t"][0].leader = 2
     found += offsets(rows)
@@ -191,26 +191,26 @@ def test_a_leader_that_moved_is_followed(fake: FakeKafka) -> None:
     assert fetches(fake, 2)
 
 
-def test_a_leader_that_went_down_is_replaced(fake: FakeKafka) -> None:
+def test_a_task_reads_from_the_new_leader_after_a_broker_stops(fake: FakeKafka) -> None:
     fill(fake, batches=20, rows=20, size=500)
-    rows = read(task(fake, (0, 0, 400), max_bytes=20_000))
+    rows = read(task(fake, (0, 0, 400), fetch_max_bytes=20_000))
     found = offsets([next(rows)])
     fake.brokers[1].stop()
     fake.logs["t"][0].leader = 2
     assert found + offsets(rows) == of(0, 0, 400)
 
 
-def test_one_partition_in_trouble_does_not_keep_the_others_from_being_read(fake: FakeKafka) -> None:
+def test_a_partition_without_a_leader_does_not_block_the_others(fake: FakeKafka) -> None:
     fill(fake)
     fill(fake, partition=1)
     fake.logs["t"][1].leader = None
-    rows = read(task(fake, (0, 0, 20), (1, 0, 20), patience=LONG))
+    rows = read(task(fake, (0, 0, 20), (1, 0, 20), poll_timeout=LONG))
     assert offsets([next(rows)])[0] == (0, 0)
     fake.logs["t"][1].leader = 2
     assert set(of(1, 0, 20)) <= set(offsets(rows))
 
 
-def test_a_broker_that_throttles_does_not_keep_the_others_from_being_read(fake: FakeKafka) -> None:
+def test_a_throttling_broker_does_not_block_the_others(fake: FakeKafka) -> None:
     fill(fake)
     fill(fake, partition=1)
     none = Fault(
@@ -219,19 +219,19 @@ def test_a_broker_that_throttles_does_not_keep_the_others_from_being_read(fake: 
     fake.next("Fetch", none)
     # What waits for the throttle's end fails the task by its patience: nothing else comes before.
     with pytest.raises(DeadlineExceeded, match=r"t-0.*broker 1 throttles this client") as stuck:
-        list(read(task(fake, (0, 0, 20), (1, 0, 20), patience=1.0)))
+        list(read(task(fake, (0, 0, 20), (1, 0, 20), poll_timeout=1.0)))
     assert "t-1" not in str(stuck.value)
     assert [broker.sent_while_muted for broker in fake.brokers.values()] == [0, 0]
 
 
-def test_a_broker_that_throttles_is_read_to_the_end(fake: FakeKafka) -> None:
+def test_a_task_reads_everything_from_a_throttling_broker(fake: FakeKafka) -> None:
     fill(fake)
     fake.next("Fetch", Fault(throttle=0.1), times=4)
-    assert offsets(read(task(fake, (0, 0, 20), max_bytes=200))) == of(0, 0, 20)
+    assert offsets(read(task(fake, (0, 0, 20), fetch_max_bytes=200))) == of(0, 0, 20)
     assert fake.brokers[1].sent_while_muted == 0
 
 
-def test_empty_answers_are_no_error_as_long_as_more_comes_in_time(fake: FakeKafka) -> None:
+def test_empty_responses_are_no_error_before_the_poll_timeout(fake: FakeKafka) -> None:
     fill(fake, batches=1)
     calls = []
 
@@ -240,47 +240,47 @@ def test_empty_answers_are_no_error_as_long_as_more_comes_in_time(fake: FakeKafk
         answer.responses[0].partitions[0].records = b""
 
     fake.next("Fetch", Fault(edit=late), times=20)
-    assert offsets(read(task(fake, (0, 0, 5), patience=LONG))) == of(0, 0, 5)
+    assert offsets(read(task(fake, (0, 0, 5), poll_timeout=LONG))) == of(0, 0, 5)
     assert len(calls) == 20
 
 
 # What does not heal
 
 
-def test_no_progress_is_an_error_in_time_that_names_range_position_and_why(fake: FakeKafka) -> None:
+def test_no_progress_is_an_error_with_range_offset_and_reason(fake: FakeKafka) -> None:
     fill(fake)
     fake.next("Fetch", Fault(error=6), times=100_000)
     began = time.monotonic()
-    with pytest.raises(DeadlineExceeded, match=r"t-0\[3, 20\) at 3 .*NOT_LEADER"):
-        offsets(read(task(fake, (0, 3, 20), patience=1.0)))
+    with pytest.raises(DeadlineExceeded, match=r"t-0\[3, 20\) at offset 3 .*NOT_LEADER"):
+        offsets(read(task(fake, (0, 3, 20), poll_timeout=1.0)))
     assert time.monotonic() - began < LONG / 2
 
 
-def test_a_log_that_may_only_seem_to_end_before_the_range_is_waited_for_and_then_an_error(fake: FakeKafka) -> None:
+def test_an_early_end_of_the_log_that_list_offsets_denies_times_out(fake: FakeKafka) -> None:
     fill(fake, batches=1)
 
     def further(answer: Any) -> None:
         answer.topics[0].partitions[0].offset = 9
 
     fake.next("ListOffsets", Fault(edit=further), times=100_000)
-    with pytest.raises(DeadlineExceeded, match=r"t-0\[0, 9\) at 5 .*ends at 5"):
+    with pytest.raises(DeadlineExceeded, match=r"t-0\[0, 9\) at offset 5 .*ends at 5"):
         # Long enough that a size which doubled each time would not fit into a request any more.
-        offsets(read(task(fake, (0, 0, 9), patience=0.8)))
+        offsets(read(task(fake, (0, 0, 9), poll_timeout=0.8)))
 
 
-def test_a_silent_broker_is_an_error_in_time(fake: FakeKafka) -> None:
+def test_a_silent_broker_is_a_timeout(fake: FakeKafka) -> None:
     fill(fake)
     fake.next("Fetch", Fault(silent=True), times=1000)
-    with pytest.raises(DeadlineExceeded, match=r"t-0\[0, 20\) at 0"):
-        offsets(read(task(fake, (0, 0, 20), patience=0.3, request_timeout=0.1)))
+    with pytest.raises(DeadlineExceeded, match=r"t-0\[0, 20\) at offset 0"):
+        offsets(read(task(fake, (0, 0, 20), poll_timeout=0.3, request_timeout=0.1)))
 
 
-def test_no_broker_at_all_is_an_error_in_time(fake: FakeKafka) -> None:
+def test_without_any_broker_the_task_times_out(fake: FakeKafka) -> None:
     fill(fake)
     for each in fake.brokers.values():
         each.stop()
     with pytest.raises(GroupSourceError, match="t-0|No Kafka broker"):
-        offsets(read(task(fake, (0, 0, 20), patience=0.3, request_timeout=0.1)))
+        offsets(read(task(fake, (0, 0, 20), poll_timeout=0.3, request_timeout=0.1)))
 
 
 @pytest.mark.parametrize(
@@ -298,46 +298,46 @@ def test_records_that_retention_deleted_fail_the_task_or_are_skipped(
     assert offsets(read(task(fake, wanted, fail_on_data_loss=False))) == left
 
 
-def test_a_range_behind_the_end_of_a_cut_log_fails_the_task_or_is_skipped(fake: FakeKafka) -> None:
+def test_a_range_after_the_end_of_a_truncated_log_fails_the_task_or_is_skipped(fake: FakeKafka) -> None:
     fill(fake, batches=1)
     with pytest.raises(DataLoss, match=r"\[7, 20\) of t-0.*holds \[0, 5\)"):
         offsets(read(task(fake, (0, 7, 20))))
     assert offsets(read(task(fake, (0, 7, 20), fail_on_data_loss=False))) == []
 
 
-def test_a_range_whose_end_was_cut_off_the_log_is_read_to_there_and_then_fails_the_task_or_is_skipped(
+def test_a_range_is_read_up_to_the_truncation_and_then_fails_the_task_or_is_skipped(
     fake: FakeKafka,
 ) -> None:
     fill(fake, batches=1)
     began = time.monotonic()
     with pytest.raises(
-        DataLoss, match=r"\[5, 20\) of t-0, of t-0\[3, 20\), are gone: the log ends at 5.*failOnDataLoss"
+        DataLoss, match=r"\[5, 20\) of t-0, in the range t-0\[3, 20\), are lost: the log ends at 5.*failOnDataLoss"
     ):
         offsets(read(task(fake, (0, 3, 20))))
     assert offsets(read(task(fake, (0, 3, 20), fail_on_data_loss=False))) == of(0, 3, 5)
     assert time.monotonic() - began < LONG / 2
 
 
-def test_one_partition_that_was_cut_leaves_the_others_read(fake: FakeKafka) -> None:
+def test_a_truncated_partition_does_not_block_the_others(fake: FakeKafka) -> None:
     fill(fake, batches=1)
     fill(fake, partition=1)
     found = offsets(read(task(fake, (0, 0, 9), (1, 0, 20), fail_on_data_loss=False)))
     assert sorted(found) == of(0, 0, 5) + of(1, 0, 20)
 
 
-def test_a_leader_whose_high_watermark_lags_behind_is_waited_for(fake: FakeKafka) -> None:
+def test_a_task_waits_for_a_leader_with_a_lagging_high_watermark(fake: FakeKafka) -> None:
     fill(fake, batches=1)
 
     def lagging(answer: Any) -> None:
         part = answer.responses[0].partitions[0]
         part.high_watermark, part.last_stable_offset, part.records = 0, 0, b""
 
-    fake.next("Fetch", Fault(edit=lagging), times=TRIES + 5)
+    fake.next("Fetch", Fault(edit=lagging), times=MAX_ATTEMPTS + 5)
     fake.next("ListOffsets", Fault(error=78), times=3)
     assert offsets(read(task(fake, (0, 0, 5)))) == of(0, 0, 5)
 
 
-def test_a_leader_that_was_replaced_is_not_believed_at_once(fake: FakeKafka) -> None:
+def test_one_end_offset_of_a_former_leader_is_not_data_loss(fake: FakeKafka) -> None:
     fill(fake, batches=1)
 
     def old(answer: Any) -> None:
@@ -347,26 +347,26 @@ def test_a_leader_that_was_replaced_is_not_believed_at_once(fake: FakeKafka) -> 
     def end(answer: Any) -> None:
         answer.topics[0].partitions[0].offset = 0
 
-    fake.next("Fetch", Fault(edit=old), times=TRIES)
+    fake.next("Fetch", Fault(edit=old), times=MAX_ATTEMPTS)
     fake.next("ListOffsets", Fault(edit=end), times=100_000)
     assert offsets(read(task(fake, (0, 0, 5)))) == of(0, 0, 5)
 
 
-def test_an_open_transaction_at_the_end_of_what_may_be_read_is_waited_for_and_is_no_cut_log(fake: FakeKafka) -> None:
+def test_an_open_transaction_before_the_end_of_the_range_is_not_a_truncation(fake: FakeKafka) -> None:
     fill(fake, batches=1)
 
     def held(answer: Any) -> None:
         part = answer.responses[0].partitions[0]
         part.last_stable_offset, part.records = 0, b""
 
-    fake.next("Fetch", Fault(edit=held), times=TRIES + 5)
+    fake.next("Fetch", Fault(edit=held), times=MAX_ATTEMPTS + 5)
     fake.logs["t"][0].stable = 0
     assert offsets(read(task(fake, (0, 0, 5), read_committed=True))) == of(0, 0, 5)
 
 
-def test_retention_in_mid_reading_is_data_loss_from_there_on(fake: FakeKafka) -> None:
+def test_retention_during_a_task_loses_only_the_deleted_records(fake: FakeKafka) -> None:
     fill(fake, batches=30, rows=20, size=500)
-    rows = read(task(fake, (0, 0, 600), max_bytes=20_000, fail_on_data_loss=False))
+    rows = read(task(fake, (0, 0, 600), fetch_max_bytes=20_000, fail_on_data_loss=False))
     first = offsets([next(rows)])
     fake.truncate("t", 0, 580)
     found = first + offsets(rows)
@@ -376,27 +376,27 @@ def test_retention_in_mid_reading_is_data_loss_from_there_on(fake: FakeKafka) ->
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["made anew", "deleted"])
-def test_a_topic_with_another_id_is_data_loss_and_never_other_records(fake: FakeKafka, known: bool) -> None:
+def test_a_recreated_topic_is_data_loss_and_never_other_records(fake: FakeKafka, known: bool) -> None:
     fill(fake)
     old = str(fake.ids["t"])
     fake.delete_topic("t")
     if known:
         fake.create_topic("t", partitions=2)
         fill(fake)
-    given: dict[str, Any] = {"topic_id": old, "patience": 5.0}
-    with pytest.raises(DataLoss, match=f"{old} is gone"):
+    given: dict[str, Any] = {"topic_id": old, "poll_timeout": 5.0}
+    with pytest.raises(DataLoss, match=f"{old} was deleted"):
         offsets(read(task(fake, (0, 0, 20), **given)))
     assert offsets(read(task(fake, (0, 0, 20), fail_on_data_loss=False, **given))) == []
 
 
-def test_a_log_that_the_broker_cannot_read_is_said_to_be_damaged(fake: FakeKafka) -> None:
+def test_a_log_that_the_broker_cannot_read_is_corrupt(fake: FakeKafka) -> None:
     fill(fake)
     fake.next("Fetch", Fault(error=2), times=1000)
     with pytest.raises(CorruptRecords, match="t-0 at offset 0.*CORRUPT_MESSAGE"):
         offsets(read(task(fake, (0, 0, 20))))
 
 
-def test_a_damaged_batch_is_named_with_its_offset(fake: FakeKafka) -> None:
+def test_a_damaged_record_batch_is_named_with_its_partition(fake: FakeKafka) -> None:
     fill(fake, batches=1)
     base, after, raw = fake.logs["t"][0].batches[0]
     fake.logs["t"][0].batches[0] = (base, after, raw[:-1] + bytes([raw[-1] ^ 1]))
@@ -405,7 +405,7 @@ def test_a_damaged_batch_is_named_with_its_offset(fake: FakeKafka) -> None:
 
 
 @pytest.mark.parametrize(("errno", "says"), [(29, "READ on the topic"), (42, "42")])
-def test_what_cannot_heal_is_said_at_once(fake: FakeKafka, errno: int, says: str) -> None:
+def test_an_error_without_a_retry_fails_at_once(fake: FakeKafka, errno: int, says: str) -> None:
     fill(fake)
     fake.next("Fetch", Fault(error=errno))
     with pytest.raises(TopicError, match=says):
@@ -414,7 +414,7 @@ def test_what_cannot_heal_is_said_at_once(fake: FakeKafka, errno: int, says: str
 
 
 @pytest.mark.parametrize("size", [8, 20, 40, -1])
-def test_an_answer_cut_short_is_read_again_or_refused_and_never_taken(fake: FakeKafka, size: int) -> None:
+def test_an_incomplete_response_is_retried_or_an_error(fake: FakeKafka, size: int) -> None:
     fill(fake, batches=1)
     fake.next("Fetch", Fault(truncate=size))
     try:
@@ -442,37 +442,37 @@ def test_connections_are_kept_for_the_next_task_and_not_after_a_failure(fake: Fa
     assert opened() > before
 
 
-def test_connections_that_were_idle_for_too_long_are_closed_when_the_next_task_begins(
+def test_idle_connections_are_closed_when_the_next_task_starts(
     fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(fake)
     offsets(read(task(fake, (0, 0, 20))))
-    ((used, kept),) = pool._kept.values()
+    ((used, kept),) = cluster_pool._idle_clusters.values()
     for idle, closed in ((MAX_IDLE - 1, False), (MAX_IDLE + 1, True)):
-        monkeypatch.setattr(pool, "monotonic", lambda idle=idle: used + idle)
-        pool._close_idle()
+        monkeypatch.setattr(cluster_pool, "monotonic", lambda idle=idle: used + idle)
+        cluster_pool._close_idle()
         assert bool(kept._connections._by_purpose) != closed
-    assert not pool._kept
+    assert not cluster_pool._idle_clusters
 
 
-def test_connections_that_are_kept_keep_no_memory_for_answers(fake: FakeKafka) -> None:
+def test_kept_connections_release_their_receive_buffers(fake: FakeKafka) -> None:
     fill(fake, rows=100, size=1000)
     offsets(read(task(fake, (0, 0, 400))))
-    (kept,) = [each for _, each in pool._kept.values()]
+    (kept,) = [each for _, each in cluster_pool._idle_clusters.values()]
     receivers = [each._frame_reader for each in kept._connections._by_purpose.values()]
     assert receivers
     assert not any(each._spare_buffer or each._buffer for each in receivers)
 
 
-def test_rows_that_nobody_takes_leave_no_answer_for_the_next_task(fake: FakeKafka) -> None:
+def test_unread_rows_leave_no_response_for_the_next_task(fake: FakeKafka) -> None:
     fill(fake, batches=30, rows=20, size=500)
-    rows = read(task(fake, (0, 0, 600), max_bytes=20_000))
+    rows = read(task(fake, (0, 0, 600), fetch_max_bytes=20_000))
     next(rows)
     rows.close()
     assert offsets(read(task(fake, (0, 0, 20)))) == of(0, 0, 20)
 
 
-def test_a_task_gives_more_than_two_gib_of_values_in_arrow_batches_of_a_few_mib(fake: FakeKafka) -> None:
+def test_a_task_reads_more_than_two_gib_of_values_in_small_arrow_batches(fake: FakeKafka) -> None:
     """Arrow's offsets have 32 bits, and Spark takes no larger ones."""
     value = bytes(range(250)) * 4000
     packed = batch([Record(value)] * 32, codec=ZSTD)
@@ -496,27 +496,29 @@ def test_a_task_gives_more_than_two_gib_of_values_in_arrow_batches_of_a_few_mib(
 # How much is asked for
 
 
-def test_one_partition_takes_no_more_of_a_fetch_than_it_may(fake: FakeKafka) -> None:
+def test_one_partition_takes_only_its_part_of_a_fetch(fake: FakeKafka) -> None:
     fill(fake, batches=30, rows=20, size=500)
     fill(fake, partition=1)
-    found = offsets(read(task(fake, (0, 0, 600), (1, 0, 20), max_bytes=400_000, max_partition_bytes=20_000)))
+    found = offsets(
+        read(task(fake, (0, 0, 600), (1, 0, 20), fetch_max_bytes=400_000, max_partition_fetch_bytes=20_000))
+    )
     assert sorted(found) == of(0, 0, 600) + of(1, 0, 20)
     asked = [each.topics[0].partitions[0].partition_max_bytes for each in fetches(fake)]
     assert max(asked) == 20_000
     assert max(each.max_bytes for each in fetches(fake)) == 400_000
 
 
-def test_no_answer_is_asked_for_that_a_connection_would_not_receive(fake: FakeKafka) -> None:
+def test_a_fetch_requests_no_more_than_a_connection_receives(fake: FakeKafka) -> None:
     fill(fake)
     fill(fake, partition=1)
-    unlimited = task(fake, (0, 0, 2 * MAX_FRAME), (1, 0, 20), max_bytes=2**31 - 1, fail_on_data_loss=False)
+    unlimited = task(fake, (0, 0, 2 * MAX_FRAME), (1, 0, 20), fetch_max_bytes=2**31 - 1, fail_on_data_loss=False)
     assert sorted(offsets(read(unlimited))) == of(0, 0, 20) + of(1, 0, 20)
     assert max(each.max_bytes for each in fetches(fake)) <= MAX_FRAME // 2
     asked = [each.topics[0].partitions[0].partition_max_bytes for each in fetches(fake)]
     assert max(asked) <= MAX_FRAME // 2
 
 
-def test_a_broker_is_told_for_how_many_bytes_to_wait_and_how_long(fake: FakeKafka) -> None:
+def test_a_fetch_has_the_minimum_size_and_maximum_wait(fake: FakeKafka) -> None:
     fill(fake)
     assert offsets(read(task(fake, (0, 0, 20), min_bytes=5000, max_wait=0.037))) == of(0, 0, 20)
     assert {(each.min_bytes, each.max_wait_ms) for each in fetches(fake)} == {(5000, 37)}

@@ -10,10 +10,10 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DataLoss, DeadlineExceeded, TopicError
-from spark_group_source.fetch import pool
-from spark_group_source.fetch.epochs import EpochEnd, epoch_ends
-from spark_group_source.fetch.reader import read
-from spark_group_source.fetch.task import FetchTask
+from spark_group_source.fetch import cluster_pool
+from spark_group_source.fetch.fetch_task import FetchTask
+from spark_group_source.fetch.offset_for_leader_epoch import EpochEndOffset, epoch_end_offsets
+from spark_group_source.fetch.task_reader import read
 from spark_group_source.offsets import OffsetRange, TopicPartition
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing.fake import FakeKafka, Fault
@@ -30,9 +30,9 @@ def fake() -> Iterator[FakeKafka]:
         running.create_topic("t")
         fill(running, "old", 10)
         yield running
-    for _, kept in pool._kept.values():
+    for _, kept in cluster_pool._idle_clusters.values():
         kept.close()
-    pool._kept.clear()
+    cluster_pool._idle_clusters.clear()
 
 
 def fill(fake: FakeKafka, name: str, end: int) -> None:
@@ -48,7 +48,7 @@ def wire(fake: FakeKafka) -> WireOptions:
 
 def task(fake: FakeKafka, start: int, end: int, epoch: int, **given: Any) -> FetchTask:
     ranges = (OffsetRange("t", 0, start, end, str(fake.ids["t"]), epoch),)
-    return FetchTask(ranges, wire(fake), arrow_schema(["value"]), **{"max_wait": 0.01, "patience": LONG} | given)
+    return FetchTask(ranges, wire(fake), arrow_schema(["value"]), **{"max_wait": 0.01, "poll_timeout": LONG} | given)
 
 
 def values(task: FetchTask) -> list[str]:
@@ -63,12 +63,12 @@ def new(start: int, end: int) -> list[str]:
     return [f"new-{each}" for each in range(start, end)]
 
 
-def test_nothing_is_asked_while_the_leader_is_that_of_the_plan(fake: FakeKafka) -> None:
+def test_without_an_election_no_epoch_is_checked(fake: FakeKafka) -> None:
     assert values(task(fake, 2, 10, epoch=0)) == old(2, 10)
     assert not fake.asked("OffsetForLeaderEpoch")
 
 
-def test_a_range_is_read_from_a_new_leader_that_has_all_of_it_after_one_question(fake: FakeKafka) -> None:
+def test_a_new_leader_with_the_whole_range_is_checked_once(fake: FakeKafka) -> None:
     fake.elect("t", leader=2)
     fill(fake, "new", 15)
     assert values(task(fake, 2, 10, epoch=0)) == old(2, 10)
@@ -76,7 +76,7 @@ def test_a_range_is_read_from_a_new_leader_that_has_all_of_it_after_one_question
 
 
 @pytest.mark.parametrize("start", [2, 8], ids=["cut in the range", "cut below the range"])
-def test_records_that_were_replaced_in_a_log_that_grew_again_are_data_loss(fake: FakeKafka, start: int) -> None:
+def test_records_replaced_after_a_truncation_are_data_loss(fake: FakeKafka, start: int) -> None:
     fake.elect("t", end=6, leader=2)
     fill(fake, "new", 20)
     lost = rf"\[{max(start, 6)}, 10\) of t-0.*truncated at offset 6.*leader epoch 0, and the leader now has epoch 1"
@@ -86,26 +86,26 @@ def test_records_that_were_replaced_in_a_log_that_grew_again_are_data_loss(fake:
     assert values(task(fake, start, 10, epoch=0, fail_on_data_loss=False)) == old(start, 6)
 
 
-def test_a_range_that_ends_before_the_cut_is_whole(fake: FakeKafka) -> None:
+def test_a_range_before_the_truncation_is_read_completely(fake: FakeKafka) -> None:
     fake.elect("t", end=6)
     fill(fake, "new", 20)
     assert values(task(fake, 2, 6, epoch=0)) == old(2, 6)
 
 
-def test_a_range_that_was_planned_after_the_cut_is_whole(fake: FakeKafka) -> None:
+def test_a_range_planned_after_the_truncation_is_read_completely(fake: FakeKafka) -> None:
     fake.elect("t", end=6)
     fill(fake, "new", 20)
     fake.elect("t")
     assert values(task(fake, 2, 20, epoch=1)) == old(2, 6) + new(6, 20)
 
 
-def test_a_range_of_unknown_epoch_is_read_as_it_stands_in_the_log(fake: FakeKafka) -> None:
+def test_a_range_of_unknown_epoch_is_read_without_a_check(fake: FakeKafka) -> None:
     fake.elect("t", end=6)
     fill(fake, "new", 20)
     assert values(task(fake, 2, 10, epoch=-1)) == old(2, 6) + new(6, 10)
 
 
-def test_retention_that_emptied_the_cache_of_epochs_is_not_taken_for_a_cut(fake: FakeKafka) -> None:
+def test_retention_that_removed_all_epochs_is_not_a_truncation(fake: FakeKafka) -> None:
     fake.elect("t")
     fill(fake, "new", 20)
     fake.truncate("t", 0, 14)
@@ -114,11 +114,11 @@ def test_retention_that_emptied_the_cache_of_epochs_is_not_taken_for_a_cut(fake:
     assert values(task(fake, 2, 16, epoch=1, fail_on_data_loss=False)) == new(14, 16)
 
 
-def test_a_leader_elected_while_a_task_reads_is_asked_before_more_is_read_of_it(
+def test_a_leader_elected_during_a_task_is_checked_before_it_is_read(
     fake: FakeKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(fake, "old", 2000)
-    rows = read(task(fake, 0, 2000, epoch=0, fail_on_data_loss=False, max_bytes=20_000))
+    rows = read(task(fake, 0, 2000, epoch=0, fail_on_data_loss=False, fetch_max_bytes=20_000))
     found = [value.decode() for value in next(rows)["value"].to_pylist()]
     fake.elect("t", end=1900)  # the same broker: only the epoch says so
     fill(fake, "new", 2500)
@@ -128,7 +128,7 @@ def test_a_leader_elected_while_a_task_reads_is_asked_before_more_is_read_of_it(
     assert "[1900, 2000) of t-0" in caplog.text
 
 
-def test_metadata_older_than_the_plan_is_asked_for_again(fake: FakeKafka) -> None:
+def test_metadata_older_than_the_plan_is_refreshed(fake: FakeKafka) -> None:
     assert values(task(fake, 0, 10, epoch=0)) == old(0, 10)
     fake.elect("t", leader=2)
     fill(fake, "new", 12)
@@ -137,14 +137,16 @@ def test_metadata_older_than_the_plan_is_asked_for_again(fake: FakeKafka) -> Non
     assert not fake.asked("OffsetForLeaderEpoch")
 
 
-def test_a_leader_older_than_the_plan_is_not_read_from(fake: FakeKafka) -> None:
-    with pytest.raises(DeadlineExceeded, match=r"t-0\[2, 10\) at 2 \(its leader has epoch 0, older than epoch 3"):
-        values(task(fake, 2, 10, epoch=3, patience=0.3))
+def test_a_task_does_not_read_from_a_leader_older_than_the_plan(fake: FakeKafka) -> None:
+    with pytest.raises(
+        DeadlineExceeded, match=r"t-0\[2, 10\) at offset 2 \(its leader has epoch 0, older than epoch 3"
+    ):
+        values(task(fake, 2, 10, epoch=3, poll_timeout=0.3))
     assert not fake.asked("Fetch")
 
 
 @pytest.mark.parametrize("errno", [6, 74, 75])
-def test_a_leader_that_has_just_changed_is_asked_for_again(fake: FakeKafka, errno: int) -> None:
+def test_a_task_asks_for_the_leader_again_after_it_changed(fake: FakeKafka, errno: int) -> None:
     fake.elect("t")
     fake.next("OffsetForLeaderEpoch", Fault(error=errno), times=2)
     fake.next("OffsetForLeaderEpoch", Fault(drop="before"))
@@ -152,22 +154,22 @@ def test_a_leader_that_has_just_changed_is_asked_for_again(fake: FakeKafka, errn
     assert fake.asked("OffsetForLeaderEpoch") == 3
 
 
-def test_a_topic_that_may_not_be_described_is_an_error(fake: FakeKafka) -> None:
+def test_a_denied_describe_fails_the_epoch_check(fake: FakeKafka) -> None:
     fake.elect("t")
     fake.next("OffsetForLeaderEpoch", Fault(error=29))
     with pytest.raises(TopicError, match="Grant the principal DESCRIBE"):
         values(task(fake, 2, 10, epoch=0))
 
 
-def test_each_leader_is_asked_once_for_all_its_partitions(fake: FakeKafka) -> None:
+def test_each_leader_gets_one_request_for_all_its_partitions(fake: FakeKafka) -> None:
     fake.create_topic("u", partitions=6)
     for number in range(6):
         fake.elect("u", number)
     cluster, deadline = Cluster(wire(fake)), Deadline.after(LONG)
     epochs = {TopicPartition("u", number): 0 for number in range(6)}
     try:
-        told = epoch_ends(cluster, cluster.topics(["u"], deadline), epochs, deadline)
+        told = epoch_end_offsets(cluster, cluster.topics(["u"], deadline), epochs, deadline)
     finally:
         cluster.close()
-    assert told == dict.fromkeys(epochs, EpochEnd(leader=1, end=0))
+    assert told == dict.fromkeys(epochs, EpochEndOffset(leader_epoch=1, end_offset=0))
     assert fake.asked("OffsetForLeaderEpoch") == 2

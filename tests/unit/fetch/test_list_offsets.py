@@ -11,7 +11,7 @@ import pytest
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError, TopicError
-from spark_group_source.fetch.positions import list_offsets
+from spark_group_source.fetch.list_offsets import list_offsets
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.cluster import Cluster
@@ -64,7 +64,7 @@ def ends(
     return {str(tp): offset for tp, offset in found.items()}
 
 
-def test_beginnings_ends_and_stable_ends_are_told(fake: FakeKafka, cluster: Cluster) -> None:
+def test_earliest_latest_and_last_stable_offsets_are_found(fake: FakeKafka, cluster: Cluster) -> None:
     fake.truncate("t", 0, 1)
     fake.logs["t"][0].stable = 2
     deadline = Deadline.after(LONG)
@@ -74,20 +74,20 @@ def test_beginnings_ends_and_stable_ends_are_told(fake: FakeKafka, cluster: Clus
 
 
 @pytest.mark.parametrize("errno", [-1, 3, 5, 6, 7, 9, 13, 56, 74, 75, 78])
-def test_a_leader_that_moves_is_asked_for_again(fake: FakeKafka, cluster: Cluster, errno: int) -> None:
+def test_a_leader_that_moves_is_looked_up_again(fake: FakeKafka, cluster: Cluster, errno: int) -> None:
     fake.next("ListOffsets", Fault(error=errno), times=3)
     assert ends(cluster) == {"t-0": 3, "t-1": 0}
 
 
 @pytest.mark.parametrize("fault", [Fault(drop="before"), Fault(silent=True), Fault(truncate=9)], ids=str)
-def test_a_broken_connection_is_opened_again(fake: FakeKafka, cluster: Cluster, fault: Fault) -> None:
+def test_a_broken_connection_is_reopened(fake: FakeKafka, cluster: Cluster, fault: Fault) -> None:
     fake.next("ListOffsets", fault)
     began = time.monotonic()
     assert ends(cluster) == {"t-0": 3, "t-1": 0}
     assert time.monotonic() - began < 25.0, "an answer is waited for for 30 s by default"
 
 
-def test_pauses_between_tries_double_up_to_the_longest(fake: FakeKafka, hand: Hand) -> None:
+def test_the_backoff_doubles_up_to_its_maximum(fake: FakeKafka, hand: Hand) -> None:
     made = Cluster(
         WireOptions((("127.0.0.1", fake.brokers[1].port),), "test", retry_backoff=5.0, retry_backoff_max=15.0)
     )
@@ -100,7 +100,7 @@ def test_pauses_between_tries_double_up_to_the_longest(fake: FakeKafka, hand: Ha
 
 
 @pytest.mark.parametrize("errno", [5, 6, 9, 78])
-def test_an_election_that_outlasts_the_deadline_may_be_tried_again(
+def test_an_election_longer_than_the_deadline_is_retriable(
     fake: FakeKafka, patient: Cluster, hand: Hand, errno: int
 ) -> None:
     fake.next("ListOffsets", Fault(error=errno), times=1000)
@@ -112,7 +112,7 @@ def test_an_election_that_outlasts_the_deadline_may_be_tried_again(
     assert ends(patient, clock=hand) == {"t-0": 3, "t-1": 0}
 
 
-def test_the_trouble_is_told_also_where_nobody_tells_the_new_leaders_until_the_deadline(
+def test_the_partitions_error_is_reported_even_if_no_broker_sends_metadata(
     fake: FakeKafka, patient: Cluster, hand: Hand
 ) -> None:
     ends(patient, clock=hand)
@@ -124,7 +124,7 @@ def test_the_trouble_is_told_also_where_nobody_tells_the_new_leaders_until_the_d
     assert hand.now >= 70.0, "it is tried until the deadline"
 
 
-def test_what_is_found_is_returned_also_where_nobody_tells_the_new_leaders_until_the_deadline(
+def test_found_offsets_are_returned_even_if_no_broker_sends_metadata(
     fake: FakeKafka, patient: Cluster, hand: Hand
 ) -> None:
     ends(patient, clock=hand)
@@ -137,16 +137,14 @@ def test_what_is_found_is_returned_also_where_nobody_tells_the_new_leaders_until
     assert ends(patient, missing, clock=hand) == {"t-0": 3, "t-1": 0}
 
 
-def test_a_topic_that_may_not_be_described_is_said_at_once(fake: FakeKafka, cluster: Cluster) -> None:
+def test_a_denied_describe_fails_at_once(fake: FakeKafka, cluster: Cluster) -> None:
     fake.next("ListOffsets", Fault(error=29))
     with pytest.raises(TopicError, match="DESCRIBE") as error:
         ends(cluster)
     assert error.value.errno == 29
 
 
-def test_a_partition_that_does_not_exist_is_an_error_or_left_out_as_missing(
-    fake: FakeKafka, patient: Cluster, hand: Hand
-) -> None:
+def test_a_partition_that_does_not_exist_is_an_error_or_missing(fake: FakeKafka, patient: Cluster, hand: Hand) -> None:
     del fake.logs["t"][1]
     with pytest.raises(TopicError, match="t-1 does not exist"):
         ends(patient, within=100.0, clock=hand)
@@ -156,7 +154,7 @@ def test_a_partition_that_does_not_exist_is_an_error_or_left_out_as_missing(
 
 
 @pytest.mark.parametrize(("rounds", "gone"), [(1, set()), (2, {B})])
-def test_a_partition_is_missing_where_two_rounds_in_a_row_say_so(
+def test_a_partition_is_missing_after_two_attempts_in_a_row(
     fake: FakeKafka, patient: Cluster, hand: Hand, rounds: int, gone: set[TopicPartition]
 ) -> None:
     def unknown(answer: Any) -> None:
@@ -171,18 +169,18 @@ def test_a_partition_is_missing_where_two_rounds_in_a_row_say_so(
     assert missing == gone
 
 
-def test_partitions_that_are_unknown_at_the_deadline_may_be_asked_for_again_where_it_came_before_the_last_round(
+def test_unknown_partitions_are_retriable_if_the_deadline_is_before_the_last_attempt(
     fake: FakeKafka, patient: Cluster, hand: Hand
 ) -> None:
     fake.logs["t"].clear()
     missing: set[TopicPartition] = set()
-    with pytest.raises(GroupSourceError, match="t-0 .* not told in time: t-0 does not exist") as error:
+    with pytest.raises(GroupSourceError, match="t-0 .* timed out: t-0 does not exist") as error:
         ends(patient, missing, within=50.0, clock=hand)
     assert error.value.retriable
     assert not missing
 
 
-def test_a_partition_without_a_leader_is_left_out_where_others_are_found(
+def test_a_partition_without_a_leader_is_left_out_if_others_are_found(
     fake: FakeKafka, patient: Cluster, hand: Hand
 ) -> None:
     fake.logs["t"][1].leader = None
@@ -193,9 +191,7 @@ def test_a_partition_without_a_leader_is_left_out_where_others_are_found(
         ends(patient, within=100.0, clock=hand)
 
 
-def test_partitions_that_all_have_no_leader_are_not_waited_for_where_the_caller_asks_again(
-    fake: FakeKafka, patient: Cluster, hand: Hand
-) -> None:
+def test_the_lookup_fails_early_if_no_partition_has_a_leader(fake: FakeKafka, patient: Cluster, hand: Hand) -> None:
     for log in fake.logs["t"].values():
         log.leader = None
     with pytest.raises(GroupSourceError, match="t-0 .*no leader") as error:
@@ -204,7 +200,7 @@ def test_partitions_that_all_have_no_leader_are_not_waited_for_where_the_caller_
     assert hand.now < 1000.0 / 2
 
 
-def test_a_leader_that_hangs_is_asked_after_the_next_time(
+def test_after_a_leader_hangs_the_next_call_asks_for_the_leader_again(
     fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_group_source.wire.cluster.MIN_BROKER_TIMEOUT", 0.05)
@@ -222,7 +218,7 @@ def test_a_leader_that_hangs_is_asked_after_the_next_time(
 
 
 @pytest.mark.parametrize("connected", [True, False])
-def test_a_leader_that_hangs_does_not_keep_the_others_answers_from_being_taken(
+def test_a_hanging_leader_does_not_block_the_responses_of_others(
     fake: FakeKafka, unhurried: Cluster, monkeypatch: pytest.MonkeyPatch, connected: bool
 ) -> None:
     cluster = unhurried
@@ -238,7 +234,7 @@ def test_a_leader_that_hangs_does_not_keep_the_others_answers_from_being_taken(
     fake.brokers[1].hung = False
 
 
-def test_a_leader_that_cannot_be_reached_leaves_time_for_an_answer_that_is_slow(
+def test_an_unreachable_leader_leaves_time_for_a_slow_response(
     fake: FakeKafka, unhurried: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unhurried.metadata(["t"], Deadline.after(LONG))
@@ -260,7 +256,7 @@ def test_a_leader_that_cannot_be_reached_leaves_time_for_an_answer_that_is_slow(
     fake.brokers[1].hung = False
 
 
-def test_all_leaders_are_asked_before_an_answer_is_waited_for(fake: FakeKafka, unhurried: Cluster) -> None:
+def test_all_requests_are_sent_before_the_first_response_is_read(fake: FakeKafka, unhurried: Cluster) -> None:
     ends(unhurried)
     held = threading.Event()
     for number in (1, 2):

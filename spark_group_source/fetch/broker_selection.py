@@ -1,0 +1,96 @@
+"""Selects the broker for each fetch, and checks after an election that the new leader has the range (KIP-320)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded
+from spark_group_source.fetch.error_actions import UNKNOWN_TOPIC_ID
+from spark_group_source.fetch.error_handler import FetchErrorHandler
+from spark_group_source.fetch.fetch_position import FetchPosition
+from spark_group_source.fetch.offset_for_leader_epoch import UNDEFINED_EPOCH_OFFSET, epoch_end_offsets
+from spark_group_source.fetch.preferred_replicas import PreferredReplicas
+from spark_group_source.offsets import UNKNOWN_EPOCH
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.metadata import Topic
+
+
+class BrokerSelection:
+    """The brokers to fetch the positions of one task from."""
+
+    def __init__(self, cluster: Cluster, replicas: PreferredReplicas, errors: FetchErrorHandler) -> None:
+        self._cluster = cluster
+        self._replicas = replicas
+        self._errors = errors
+
+    def brokers(self, positions: Sequence[FetchPosition]) -> Iterator[tuple[FetchPosition, int]]:
+        """Each position with the broker to fetch from now: its leader, or a follower.
+
+        Requests new metadata after an error of any position. A position without a leader backs off.
+
+        Raises:
+            DataLoss, TopicError: as :meth:`FetchErrorHandler.handle_error`.
+        """
+        topic_names = {position.tp.topic for position in positions}
+        fresh = any(position.backoff for position in positions)
+        try:
+            topics = self._cluster.topics(topic_names, self._errors.deadline(), fresh=fresh)
+            if not fresh and any(
+                UNKNOWN_EPOCH < _leader_epoch(each, topics) < each.verified_epoch for each in positions
+            ):
+                # The metadata of this executor is older than the plan.
+                topics = self._cluster.topics(topic_names, self._errors.deadline(), fresh=True)
+        except (BrokerUnavailable, DeadlineExceeded) as error:
+            self._errors.back_off(positions, error.happened)
+            return
+        with_leader: list[tuple[FetchPosition, int]] = []
+        for position in positions:
+            topic = topics.get(position.tp.topic)
+            error_code = _metadata_error(position, topic)
+            if error_code:
+                self._errors.handle_error(position, error_code)
+            elif topic is not None:
+                position.topic_id = topic.id
+                position.leader_epoch = _leader_epoch(position, topics)
+                leader = topic.partitions.get(position.tp.partition)
+                if leader is None:
+                    self._errors.back_off([position], "it has no leader, or does not exist")
+                else:
+                    with_leader.append((position, leader))
+        self._check_epochs([position for position, _ in with_leader if position.needs_epoch_check], topics)
+        for position, leader in with_leader:
+            if not position.needs_epoch_check:
+                yield position, self._replicas.broker(position.tp, leader)
+
+    def _check_epochs(self, positions: Sequence[FetchPosition], topics: Mapping[str, Topic]) -> None:
+        """Asks leaders elected after the plan whether their logs still have the ranges up to their ends."""
+        if not positions:
+            return
+        verified_epochs = {position.tp: position.verified_epoch for position in positions}
+        epoch_ends = epoch_end_offsets(self._cluster, topics, verified_epochs, self._errors.deadline())
+        for position in positions:
+            epoch_end = epoch_ends.get(position.tp)
+            if epoch_end is None:
+                self._errors.back_off([position], "its leader does not answer OffsetForLeaderEpoch")
+            elif epoch_end.end_offset == UNDEFINED_EPOCH_OFFSET:
+                epochs = f"epoch {epoch_end.leader_epoch}, older than epoch {position.verified_epoch} before"
+                self._errors.back_off([position], f"its leader has {epochs}")
+            elif epoch_end.end_offset < position.range.end:
+                self._errors.handle_truncation(position, epoch_end)
+            else:
+                position.verified_epoch = epoch_end.leader_epoch
+
+
+def _leader_epoch(position: FetchPosition, topics: Mapping[str, Topic]) -> int:
+    topic = topics.get(position.tp.topic)
+    return topic.epochs.get(position.tp.partition, UNKNOWN_EPOCH) if topic else UNKNOWN_EPOCH
+
+
+def _metadata_error(position: FetchPosition, topic: Topic | None) -> int:
+    """The error code of the topic in the metadata, 0 for none; a topic with another id counts as unknown."""
+    if topic is None or topic.error == UNKNOWN_TOPIC_OR_PARTITION:
+        return UNKNOWN_TOPIC_ID
+    if topic.error:
+        return topic.error
+    return UNKNOWN_TOPIC_ID if position.topic_id not in ("", topic.id) else 0

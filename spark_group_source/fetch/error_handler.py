@@ -1,0 +1,143 @@
+"""Handles the errors of fetched partitions: retries after a backoff, skips lost offsets, or fails the task."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from spark_group_source.clock import Clock, Deadline
+from spark_group_source.error_codes import TOPIC_AUTHORIZATION_FAILED, describe
+from spark_group_source.errors import BrokerUnavailable, CorruptRecords, DataLoss, DeadlineExceeded, TopicError
+from spark_group_source.fetch.error_actions import FetchErrorAction, fetch_error_action
+from spark_group_source.fetch.fetch_position import FetchPosition
+from spark_group_source.fetch.fetch_task import FetchTask
+from spark_group_source.fetch.list_offsets import list_offsets
+from spark_group_source.fetch.offset_for_leader_epoch import EpochEndOffset
+from spark_group_source.fetch.preferred_replicas import PreferredReplicas
+from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition
+from spark_group_source.wire.cluster import Cluster
+
+log = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 5
+"""Maximum attempts in a row before a deleted topic, a damaged log or an early end of the log is believed: a new leader
+may not know yet."""
+
+
+class FetchErrorHandler:
+    """Handles the errors of one task's positions, by the table in :mod:`spark_group_source.fetch.error_actions`."""
+
+    def __init__(self, task: FetchTask, cluster: Cluster, replicas: PreferredReplicas, clock: Clock) -> None:
+        self._task = task
+        self._cluster = cluster
+        self._replicas = replicas
+        self._clock = clock
+
+    def deadline(self) -> Deadline:
+        """The deadline of a request that starts now."""
+        return Deadline.after(self._cluster.options.request_timeout, self._clock)
+
+    def handle_error(self, position: FetchPosition, error_code: int) -> None:
+        """Handles an error code from a broker.
+
+        Raises:
+            DataLoss: records of the range are lost, and ``fail_on_data_loss`` is set.
+            TopicError: a retry cannot help.
+            CorruptRecords: the broker reports a damaged log at every attempt.
+        """
+        if self._replicas.return_to_leader(position.tp, describe(error_code)):
+            return
+        problem = f"{position.tp} at offset {position.offset}: {describe(error_code)}"
+        action = fetch_error_action(error_code)
+        attempts = position.count_attempt(action)
+        if action is FetchErrorAction.FAIL:
+            grant = "Grant the principal READ on the topic." if error_code == TOPIC_AUTHORIZATION_FAILED else ""
+            raise TopicError(f"Cannot fetch {problem}.", grant, errno=error_code)
+        if action is FetchErrorAction.CHECK_LOG_RANGE:
+            self._check_log_range(position)
+        elif action is FetchErrorAction.CONFIRM_CORRUPT and attempts > MAX_ATTEMPTS:
+            raise CorruptRecords(f"The broker cannot read {problem}.", "Check the partition's log on its leader.")
+        elif action is FetchErrorAction.CONFIRM_TOPIC_DELETED and attempts > MAX_ATTEMPTS:
+            deleted = f"the topic with id {position.topic_id} was deleted"
+            reason = deleted if position.topic_id else "the topic does not exist"
+            self._skip_lost(position, position.range.end, f"{reason} ({describe(error_code)})")
+        else:
+            self.back_off([position], describe(error_code))
+
+    def handle_early_end(self, position: FetchPosition, high_watermark: int) -> None:
+        """Handles a log that ends before the range.
+
+        Every range was below the high watermark when it was planned. So the log was truncated by an unclean election,
+        or restored from an older copy. The task believes this after several responses in a row and ListOffsets, which
+        leaders reject while their high watermark may lag (KIP-207). An open transaction does not end the log: the task
+        waits.
+
+        Raises:
+            DataLoss: the log was truncated, and ``fail_on_data_loss`` is set.
+        """
+        if position.count_attempt(FetchErrorAction.CONFIRM_TRUNCATED) > MAX_ATTEMPTS:
+            try:
+                latest = self._list_offset(position.tp, LATEST)
+            except (BrokerUnavailable, DeadlineExceeded) as error:
+                self.back_off([position], error.happened)
+                return
+            if latest <= position.offset:
+                self._skip_lost(position, position.range.end, f"the log ends at {latest}")
+                return
+        self.back_off([position], f"the log ends at {high_watermark}")
+
+    def handle_truncation(self, position: FetchPosition, epoch_end: EpochEndOffset) -> None:
+        """Ends the range at the truncation. The driver rewinds to it, and plans the records that are there now.
+
+        Raises:
+            DataLoss: ``fail_on_data_loss`` is set.
+        """
+        start = max(epoch_end.end_offset, position.offset)
+        reason = (
+            f"the log was truncated at offset {epoch_end.end_offset} and written again. The range was planned under"
+            f" leader epoch {position.verified_epoch}, and the leader now has epoch {epoch_end.leader_epoch}"
+        )
+        self._report_loss(position, start, position.range.end, reason)
+        position.end_range_at(epoch_end.end_offset)
+
+    def back_off(self, positions: Iterable[FetchPosition], reason: str) -> None:
+        """Retries these positions after a backoff, with new metadata."""
+        wire = self._cluster.options
+        for position in positions:
+            self._replicas.return_to_leader(position.tp, reason)
+            position.back_off(reason, self._clock(), wire.retry_backoff, wire.retry_backoff_max)
+            log.info(
+                "fetch: %s at offset %d: %s; retrying in %.1f s", position.tp, position.offset, reason, position.backoff
+            )
+
+    def _check_log_range(self, position: FetchPosition) -> None:
+        """Handles an offset outside of the log: skips to the part of the range that is left."""
+        try:
+            earliest, latest = (self._list_offset(position.tp, timestamp) for timestamp in (EARLIEST, LATEST))
+        except (BrokerUnavailable, DeadlineExceeded) as error:
+            self.back_off([position], error.happened)
+            return
+        if earliest <= position.offset <= latest:
+            self.back_off([position], f"the broker rejected its offset, and the log holds [{earliest}, {latest})")
+            return
+        # Before the start of the log, the records after the start are left; after its end, none.
+        end = earliest if position.offset < earliest else position.range.end
+        self._skip_lost(position, min(end, position.range.end), f"the log holds [{earliest}, {latest})")
+
+    def _list_offset(self, tp: TopicPartition, timestamp: int) -> int:
+        return list_offsets(self._cluster, {tp: timestamp}, read_committed=False, deadline=self.deadline())[tp]
+
+    def _skip_lost(self, position: FetchPosition, end: int, reason: str) -> None:
+        """Fails because the offsets before ``end`` are lost, or warns and continues after them."""
+        self._report_loss(position, position.offset, end, reason)
+        position.advance(end, self._task.partition_max_bytes)
+
+    def _report_loss(self, position: FetchPosition, start: int, end: int, reason: str) -> None:
+        loss = f"Offsets [{start}, {end}) of {position.tp}, in the range {position.range}, are lost: {reason}."
+        if self._task.fail_on_data_loss:
+            raise DataLoss(
+                loss,
+                "Retention deleted records, the log was truncated, or the topic was recreated. To continue without"
+                " these records, set failOnDataLoss to false.",
+            )
+        log.warning("%s They are skipped, because failOnDataLoss is false.", loss)

@@ -1,0 +1,182 @@
+"""Builds Fetch requests, and parses Fetch responses.
+
+This module parses responses itself, because kafka-python copies the records. Records are most of the bytes that a task
+receives; here they stay views of the receive buffer.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.protocol.consumer import FetchRequest, IsolationLevel
+
+from spark_group_source.error_codes import describe
+from spark_group_source.errors import BrokerError, ProtocolError
+from spark_group_source.offsets import UNKNOWN_EPOCH
+from spark_group_source.wire import versions
+
+NO_SESSION = (0, -1)
+"""Session id and epoch of a fetch without a fetch session."""
+
+_PARTITION = struct.Struct(">ihqqq")
+_RESPONSE_START = struct.Struct(">ihi")
+_ABORTED_TRANSACTION = struct.Struct(">qq")
+_REPLICA_ID = struct.Struct(">i")
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPartition:
+    """One partition of a Fetch request; ``topic_id`` is a UUID. Only a leader with ``leader_epoch`` serves it."""
+
+    topic_id: str
+    partition: int
+    offset: int
+    partition_max_bytes: int
+    leader_epoch: int = UNKNOWN_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionData:
+    """One partition of a Fetch response. ``aborted`` holds (producer id, first offset) of aborted transactions.
+
+    ``last_stable_offset`` is the start of the first open transaction, or else ``high_watermark``, which is the end
+    offset. ``preferred_replica`` is the broker to fetch from instead; a response with one has no records. -1 means
+    none.
+    """
+
+    topic_id: str
+    partition: int
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    aborted: Sequence[tuple[int, int]]
+    records: memoryview
+    preferred_replica: int = -1
+
+
+def build_fetch_request(
+    partitions: Iterable[FetchPartition],
+    *,
+    max_wait: float,
+    max_bytes: int,
+    read_committed: bool,
+    min_bytes: int = 1,
+    rack: str | None = None,
+) -> Any:
+    """A Fetch request for partitions of one broker."""
+    topic_class = FetchRequest.FetchTopic
+    by_topic: dict[str, list[Any]] = defaultdict(list)
+    for partition in partitions:
+        by_topic[partition.topic_id].append(
+            topic_class.FetchPartition(
+                version=versions.FETCH,
+                partition=partition.partition,
+                current_leader_epoch=partition.leader_epoch,
+                fetch_offset=partition.offset,
+                last_fetched_epoch=UNKNOWN_EPOCH,
+                log_start_offset=-1,
+                partition_max_bytes=partition.partition_max_bytes,
+            )
+        )
+    session_id, session_epoch = NO_SESSION
+    return FetchRequest(
+        version=versions.FETCH,
+        replica_id=-1,
+        max_wait_ms=round(max_wait * 1000),
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED,
+        session_id=session_id,
+        session_epoch=session_epoch,
+        topics=[
+            topic_class(version=versions.FETCH, topic_id=uuid.UUID(topic_id), partitions=topic_partitions)
+            for topic_id, topic_partitions in by_topic.items()
+        ],
+        forgotten_topics_data=[],
+        rack_id=rack or "",
+    )
+
+
+def parse_fetch_response(body: memoryview) -> list[PartitionData]:
+    """The partitions of a Fetch response.
+
+    Raises:
+        BrokerError: the broker rejected the whole request.
+        ProtocolError: the bytes are not a Fetch response.
+    """
+    reader = _Reader(body)
+    try:
+        _, error_code, _ = reader.take(_RESPONSE_START)
+        if error_code:
+            raise BrokerError(f"The broker rejected a fetch with error {describe(error_code)}.", errno=error_code)
+        partitions = list(_partitions(reader))
+        reader.skip_tags()
+    except (struct.error, IndexError, ValueError) as damage:
+        raise ProtocolError(
+            f"A broker answered a fetch with {len(body)} bytes that are not a Fetch response."
+        ) from damage
+    return partitions
+
+
+def _partitions(reader: _Reader) -> Iterator[PartitionData]:
+    for _ in range(reader.count()):
+        topic_id = str(uuid.UUID(bytes=bytes(reader.view(16))))
+        for _ in range(reader.count()):
+            number, error_code, high_watermark, last_stable, _ = reader.take(_PARTITION)
+            aborted = []
+            for _ in range(reader.count()):
+                aborted.append(reader.take(_ABORTED_TRANSACTION))
+                reader.skip_tags()
+            (preferred_replica,) = reader.take(_REPLICA_ID)
+            records = reader.view(reader.count())
+            reader.skip_tags()
+            yield PartitionData(
+                topic_id, number, error_code, high_watermark, last_stable, aborted, records, preferred_replica
+            )
+        reader.skip_tags()
+
+
+class _Reader:
+    """Reads the primitive types of flexible message versions, in order."""
+
+    def __init__(self, body: memoryview) -> None:
+        self._body = body
+        self._position = 0
+
+    def take(self, layout: struct.Struct) -> tuple[Any, ...]:
+        values = layout.unpack_from(self._body, self._position)
+        self._position += layout.size
+        return values
+
+    def view(self, size: int) -> memoryview:
+        end = self._position + size
+        if end > len(self._body):
+            raise ValueError("the response ends early")
+        view = self._body[self._position : end]
+        self._position = end
+        return view
+
+    def varint(self) -> int:
+        value = shift = 0
+        while shift < 35:
+            byte = self._body[self._position]
+            self._position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+        raise ValueError("a varint of more than five bytes")
+
+    def count(self) -> int:
+        """The length of a compact array or byte string; null counts as empty."""
+        return max(0, self.varint() - 1)
+
+    def skip_tags(self) -> None:
+        for _ in range(self.varint()):
+            self.varint()
+            self.view(self.varint())

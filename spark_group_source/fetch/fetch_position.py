@@ -1,0 +1,90 @@
+"""The position of a task in one range, and its backoff after errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from spark_group_source.fetch.error_actions import FetchErrorAction
+from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange, TopicPartition
+
+MIN_FIRST_FETCH = 64 * 1024
+"""Minimum size in bytes of the first fetch of a range. A small range starts small, so that a micro-batch of few records
+does not fetch megabytes beyond its end."""
+ESTIMATED_RECORD_SIZE = 1024
+"""Estimated size in bytes of a record, for the first fetch of a range; later fetches double."""
+MAX_INT32 = 2**31 - 1
+"""Maximum size in bytes that a Fetch request can hold."""
+
+
+@dataclass
+class FetchPosition:
+    """The position in one range: ``offset`` is the next one to fetch.
+
+    ``topic_id`` is empty while it is unknown. ``partition_max_bytes`` is the size of the next fetch. ``next_fetch_at``
+    is the earliest time of the next fetch, in monotonic seconds; ``backoff`` is the delay after an error in seconds, 0
+    without an error. ``last_problem`` describes the last error. ``leader_epoch`` is the epoch of the current leader.
+    ``verified_epoch`` is the epoch of the last leader that is known to have the range up to its end; it stays unknown
+    if the range has no epoch.
+    """
+
+    range: OffsetRange
+    topic_id: str
+    offset: int
+    partition_max_bytes: int
+    leader_epoch: int = UNKNOWN_EPOCH
+    verified_epoch: int = UNKNOWN_EPOCH
+    next_fetch_at: float = 0.0
+    backoff: float = 0.0
+    last_problem: str = "the brokers sent nothing"
+    _attempts: int = 0
+    _last_action: FetchErrorAction | None = None
+
+    @classmethod
+    def at_start(cls, offset_range: OffsetRange, max_bytes: int) -> FetchPosition:
+        """The start of a range; no fetch requests more than ``max_bytes`` of its partition."""
+        first_fetch = min(max(offset_range.size * ESTIMATED_RECORD_SIZE, MIN_FIRST_FETCH), max_bytes)
+        epoch = offset_range.epoch
+        return cls(offset_range, offset_range.topic_id, offset_range.start, first_fetch, verified_epoch=epoch)
+
+    @property
+    def tp(self) -> TopicPartition:
+        """The partition of the range."""
+        return self.range.tp
+
+    @property
+    def done(self) -> bool:
+        """Whether the task has read the whole range."""
+        return self.offset >= self.range.end
+
+    @property
+    def needs_epoch_check(self) -> bool:
+        """Whether the log of the current leader may differ from the log that the range was planned in."""
+        epochs = self.verified_epoch, self.leader_epoch
+        return UNKNOWN_EPOCH not in epochs and self.leader_epoch != self.verified_epoch
+
+    def end_range_at(self, offset: int) -> None:
+        """Ends the range at ``offset``, or at the position if that is further."""
+        self.range = replace(self.range, end=max(offset, self.offset))
+
+    def advance(self, offset: int, max_bytes: int) -> None:
+        """Moves to ``offset``, after the task has read or skipped the records before it."""
+        self.offset = offset
+        self.partition_max_bytes = min(self.partition_max_bytes * 2, max_bytes)
+        self._attempts, self._last_action = 0, None
+        self.next_fetch_at = self.backoff = 0.0
+
+    def request_more(self, batch_size: int) -> None:
+        """Doubles the size of the next fetch, to at least ``batch_size``, because a record batch was incomplete."""
+        self.partition_max_bytes = min(max(self.partition_max_bytes * 2, batch_size), MAX_INT32)
+
+    def count_attempt(self, action: FetchErrorAction) -> int:
+        """Counts an attempt; returns how many in a row, including this one, had the same action."""
+        self._attempts = self._attempts + 1 if action is self._last_action else 1
+        self._last_action = action
+        return self._attempts
+
+    def back_off(self, problem: str, now: float, min_backoff: float, max_backoff: float) -> None:
+        """Delays the next fetch, twice as long as the last time, within these limits in seconds."""
+        self.last_problem = problem
+        self.backoff = min(max(self.backoff * 2, min_backoff), max_backoff)
+        self.next_fetch_at = now + self.backoff

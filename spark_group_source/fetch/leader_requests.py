@@ -1,0 +1,94 @@
+"""Requests about partitions to the leaders of these partitions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from spark_group_source.clock import Deadline
+from spark_group_source.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, describe
+from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, ProtocolError, TopicError
+from spark_group_source.fetch.error_actions import FetchErrorAction, fetch_error_action
+from spark_group_source.offsets import Offsets, TopicPartition
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.connection import Connection
+from spark_group_source.wire.metadata import Topic
+
+CONSUMER_REPLICA_ID = -1
+"""The replica id of a consumer."""
+_CHECK_TOPIC = "Check the name of the topic and its number of partitions."
+
+PartitionErrors = dict[TopicPartition, GroupSourceError]
+
+
+def send_to_leaders(
+    cluster: Cluster,
+    topics: Mapping[str, Topic],
+    values: Offsets,
+    build_request: Callable[[Offsets], Any],
+    deadline: Deadline,
+) -> tuple[list[Any], PartitionErrors]:
+    """Sends one request to every leader; returns the responses, and the errors by partition.
+
+    All requests are sent before the first response is read. Connected leaders come first. The time is divided between
+    the others and the responses, so that an unreachable leader does not prevent the responses of others.
+
+    Args:
+        values: a value for each partition; ``build_request`` makes the request to one leader from its part.
+
+    Raises:
+        TopicError: the principal may not describe a topic.
+    """
+    by_leader, errors = _group_by_leader(topics, values)
+    sent: list[tuple[Connection, dict[TopicPartition, int]]] = []
+    responses = []
+    leaders = sorted(by_leader, key=cluster.is_connected, reverse=True)
+    for left, leader in zip(range(len(leaders), 0, -1), leaders, strict=True):
+        part = by_leader[leader]
+        try:
+            connect_deadline = deadline.at_most(deadline.remaining() / (left + bool(sent)))
+            connection = cluster.connection(leader, connect_deadline)
+            connection.send(build_request(part), deadline)
+            sent.append((connection, part))
+        except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
+            errors |= dict.fromkeys(part, error)
+    for connection, part in sent:
+        try:
+            responses.append(connection.receive(deadline.at_most(cluster.options.request_timeout)))
+        except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
+            errors |= dict.fromkeys(part, error)
+    return responses, errors
+
+
+def partition_error(tp: TopicPartition, error_code: int) -> GroupSourceError:
+    """The error of one partition for a later retry; raises it if a retry cannot help."""
+    happened = f"The offset lookup of {tp} failed: {describe(error_code)}."
+    if fetch_error_action(error_code) is FetchErrorAction.REFRESH_METADATA and error_code != UNKNOWN_TOPIC_OR_PARTITION:
+        # Retriable after the deadline too: a query survives an election, however long it takes.
+        return BrokerUnavailable(happened)
+    if error_code == UNKNOWN_TOPIC_OR_PARTITION:
+        return TopicError(happened, _CHECK_TOPIC, errno=error_code)
+    unauthorized = error_code == TOPIC_AUTHORIZATION_FAILED
+    action = "Grant the principal DESCRIBE on the topic." if unauthorized else "Check the log of the broker."
+    raise TopicError(happened, action, errno=error_code)
+
+
+def _group_by_leader(
+    topics: Mapping[str, Topic], values: Offsets
+) -> tuple[dict[int, dict[TopicPartition, int]], PartitionErrors]:
+    """The values by leader, and the errors of the partitions without a leader."""
+    errors: PartitionErrors = {}
+    by_leader: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
+    for tp, value in values.items():
+        topic = topics.get(tp.topic)
+        leader = topic.partitions.get(tp.partition) if topic else None
+        if leader is not None:
+            by_leader[leader][tp] = value
+        elif topic is not None and topic.error not in (0, UNKNOWN_TOPIC_OR_PARTITION):
+            errors[tp] = partition_error(tp, topic.error)
+        elif topic is None or tp.partition not in topic.partitions:
+            errors[tp] = TopicError(f"{tp} does not exist.", _CHECK_TOPIC, errno=UNKNOWN_TOPIC_OR_PARTITION)
+        else:
+            errors[tp] = BrokerUnavailable(f"{tp} has no leader.")
+    return by_leader, errors

@@ -1,0 +1,231 @@
+"""Reads the ranges of a task as Arrow record batches, and fetches the next records while it decodes the last."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_group_source.clock import Clock, Deadline, monotonic
+from spark_group_source.errors import BrokerError, BrokerUnavailable, DeadlineExceeded, ProtocolError
+from spark_group_source.fetch.broker_selection import BrokerSelection
+from spark_group_source.fetch.cluster_pool import pooled_cluster
+from spark_group_source.fetch.error_handler import FetchErrorHandler
+from spark_group_source.fetch.fetch_messages import (
+    FetchPartition,
+    PartitionData,
+    build_fetch_request,
+    parse_fetch_response,
+)
+from spark_group_source.fetch.fetch_position import FetchPosition
+from spark_group_source.fetch.fetch_task import FetchTask
+from spark_group_source.fetch.preferred_replicas import PreferredReplicas
+from spark_group_source.listing import some
+from spark_group_source.records.decode import Decoder
+from spark_group_source.records.record_batches import PartitionRecords, find_record_batches
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.connection import Connection
+from spark_group_source.wire.response import Response
+from spark_group_source.wire.waiting import poll_readable
+
+log = logging.getLogger(__name__)
+
+PURPOSE = "fetch"
+MAX_LISTED = 5
+"""Maximum number of ranges that an error lists with their problems."""
+
+
+def read(task: FetchTask) -> Generator[pa.RecordBatch, None, None]:
+    """The rows of a task's ranges, as Arrow record batches with the task's columns.
+
+    Raises:
+        DataLoss: records of a range are lost, and ``fail_on_data_loss`` is set.
+        TopicError: the principal may not read a topic.
+        DeadlineExceeded: no progress for the task's poll timeout.
+        RecordsError: records are damaged, or in an unsupported format.
+    """
+    with pooled_cluster(task.wire) as cluster:
+        yield from TaskReader(task, cluster).batches()
+
+
+@dataclass(frozen=True, slots=True)
+class InFlightFetch:
+    """A fetch without a response yet."""
+
+    connection: Connection
+    positions: Sequence[FetchPosition]
+    deadline: Deadline
+
+
+class TaskReader:
+    """Reads one task once."""
+
+    def __init__(self, task: FetchTask, cluster: Cluster, clock: Clock = monotonic) -> None:
+        self._task = task
+        self._cluster = cluster
+        self._clock = clock
+        self._decoder = Decoder(task.schema, read_committed=task.read_committed, check_crcs=task.check_crcs)
+        self._positions = [FetchPosition.at_start(each, task.partition_max_bytes) for each in task.ranges]
+        self._replicas = PreferredReplicas(task.rack, task.replica_max_age, clock)
+        self._errors = FetchErrorHandler(task, cluster, self._replicas, clock)
+        self._selection = BrokerSelection(cluster, self._replicas, self._errors)
+        self._in_flight: dict[int, InFlightFetch] = {}
+        self._last_progress = clock()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, by offset within each partition. Call it once."""
+        while not all(position.done for position in self._positions):
+            self._send_fetches()
+            for broker in self._wait_for_responses():
+                fetch = self._in_flight.pop(broker)
+                response = self._receive(fetch)
+                partitions = self._handle_response(response, fetch.positions) if response else []
+                # The next response arrives while this one is decoded.
+                self._send_fetches()
+                yield from self._decoder.decode(partitions)
+                if response:
+                    fetch.connection.reuse_buffer(response)
+                if partitions:
+                    # Not earlier: the time that Spark needs for the rows is not a lack of progress.
+                    self._last_progress = self._clock()
+            self._check_poll_timeout()
+
+    def _send_fetches(self) -> None:
+        """Sends a fetch to every broker that has due positions and no fetch in flight."""
+        now = self._clock()
+        in_flight = {id(position) for fetch in self._in_flight.values() for position in fetch.positions}
+        due = [
+            each
+            for each in self._positions
+            if not each.done and each.next_fetch_at <= now and id(each) not in in_flight
+        ]
+        by_broker: dict[int, list[FetchPosition]] = defaultdict(list)
+        for position, broker in self._selection.brokers(due):
+            by_broker[broker].append(position)
+        for broker, positions in by_broker.items():
+            if broker in self._in_flight:
+                continue
+            if throttled := self._cluster.throttle_remaining(broker, PURPOSE):
+                # The task still reads from the other brokers.
+                for position in positions:
+                    position.next_fetch_at = now + throttled
+                    position.last_problem = f"broker {broker} throttles this client"
+                continue
+            self._send(broker, positions)
+
+    def _send(self, broker: int, positions: list[FetchPosition]) -> None:
+        deadline = self._errors.deadline()
+        request = build_fetch_request(
+            [
+                FetchPartition(
+                    each.topic_id, each.tp.partition, each.offset, each.partition_max_bytes, each.leader_epoch
+                )
+                for each in positions
+            ],
+            max_wait=self._task.max_wait,
+            max_bytes=max(self._task.max_bytes, *(position.partition_max_bytes for position in positions)),
+            read_committed=self._task.read_committed,
+            min_bytes=self._task.min_bytes,
+            rack=self._replicas.rack({position.tp for position in positions}),
+        )
+        try:
+            connection = self._cluster.connection(broker, deadline, PURPOSE)
+            connection.send(request, deadline)
+        except (BrokerUnavailable, DeadlineExceeded) as error:
+            self._errors.back_off(positions, error.happened)
+            return
+        self._in_flight[broker] = InFlightFetch(connection, positions, deadline)
+
+    def _wait_for_responses(self) -> list[int]:
+        """The brokers whose response has begun to arrive; waits for the first, and gives up on overdue ones.
+
+        The wait also ends when the backoff of a position does.
+        """
+        now = self._clock()
+        backoffs = [each.next_fetch_at - now for each in self._positions if each.next_fetch_at > now and not each.done]
+        left = self._last_progress + self._task.poll_timeout - now
+        if not self._in_flight:
+            time.sleep(max(0.0, min(*backoffs, left)) if backoffs else 0.0)
+            return []
+        request_timeouts = [fetch.deadline.remaining() for fetch in self._in_flight.values()]
+        timeout = min(*backoffs, *request_timeouts, left)
+        broker_of = {fetch.connection.fileno(): broker for broker, fetch in self._in_flight.items()}
+        ready = [broker_of[descriptor] for descriptor in poll_readable(broker_of, timeout)]
+        overdue = {broker for broker, fetch in self._in_flight.items() if fetch.deadline.expired()}
+        for broker in overdue.difference(ready):
+            fetch = self._in_flight.pop(broker)
+            fetch.connection.close()
+            timeout = self._cluster.options.request_timeout
+            self._errors.back_off(fetch.positions, f"broker {fetch.connection} did not answer within {timeout:.1f} s")
+        return ready
+
+    def _receive(self, fetch: InFlightFetch) -> Response | None:
+        try:
+            return fetch.connection.receive_raw(self._errors.deadline())
+        except (BrokerUnavailable, DeadlineExceeded) as error:
+            self._errors.back_off(fetch.positions, error.happened)
+            return None
+
+    def _handle_response(self, response: Response, positions: Sequence[FetchPosition]) -> list[PartitionRecords]:
+        """The records of the ranges in a response; advances the positions."""
+        requested = {(position.topic_id, position.tp.partition): position for position in positions}
+        try:
+            partitions = parse_fetch_response(response.body)
+        except BrokerError as error:
+            for position in positions:
+                self._errors.handle_error(position, error.errno)
+            return []
+        records = []
+        for partition in partitions:
+            requested_position = requested.get((partition.topic_id, partition.partition))
+            if requested_position is None:
+                tp = f"partition {partition.partition} of topic {partition.topic_id}"
+                raise ProtocolError(f"A broker answered a fetch with {tp}, which was not requested.")
+            if partition.error_code:
+                self._errors.handle_error(requested_position, partition.error_code)
+            elif partition.preferred_replica >= 0:
+                self._replicas.follow(requested_position.tp, partition.preferred_replica)
+            else:
+                records += self._advance(requested_position, partition)
+        return records
+
+    def _advance(self, position: FetchPosition, data: PartitionData) -> list[PartitionRecords]:
+        """Advances by the headers of the record batches: markers and gaps may follow the last visible record."""
+        batches = find_record_batches(position.tp, data.records)
+        next_offset = batches.next_offset
+        if next_offset is None or next_offset <= position.offset:
+            self._handle_no_records(position, data, batches.incomplete_batch_size or 0)
+            return []
+        records = PartitionRecords(batches, position.offset, position.range.end, data.aborted)
+        position.advance(next_offset, self._task.partition_max_bytes)
+        return [records]
+
+    def _handle_no_records(self, position: FetchPosition, data: PartitionData, batch_size: int) -> None:
+        """Notes the reason, and requests more bytes if the first record batch was incomplete."""
+        if data.records:
+            position.request_more(batch_size)
+            self._errors.back_off([position], f"the response has {len(data.records)} bytes, less than one record batch")
+        elif data.high_watermark <= position.offset:
+            self._errors.handle_early_end(position, data.high_watermark)
+        else:
+            # A quota, an open transaction, or other partitions that filled the response.
+            position.backoff = 0.0
+            ends = f"last stable offset {data.last_stable_offset}, end offset {data.high_watermark}"
+            position.last_problem = f"the broker sent no records; {ends}"
+
+    def _check_poll_timeout(self) -> None:
+        stuck = self._clock() - self._last_progress
+        if stuck <= self._task.poll_timeout:
+            return
+        pending = [
+            f"{each.range} at offset {each.offset} ({each.last_problem})" for each in self._positions if not each.done
+        ]
+        if pending:
+            raise DeadlineExceeded(
+                f"A task fetched no records for {stuck:.0f} s: {some(pending, most=MAX_LISTED)}.",
+                "Check these brokers and partitions. If they are only slow, raise kafkaConsumer.pollTimeoutMs.",
+            )
