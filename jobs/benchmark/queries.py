@@ -19,7 +19,7 @@ from benchmark.errors import BenchError
 from benchmark.latency import median_latency_ms
 from benchmark.reading import Reading
 from spark_group_source.clock import Deadline
-from spark_group_source.lag.progress import moment
+from spark_group_source.lag.progress import epoch_seconds
 
 QUERY_TIMEOUT_S = 180.0
 POLL_S = 0.1
@@ -128,7 +128,7 @@ def _measured(query: StreamingQuery, began: float) -> Run:
     batches = [Batch(each.numInputRows, dict(each.durationMs)) for each in told]
     if not batches:
         raise BenchError(f"A query read nothing: {query.lastProgress}")
-    return Run(batches, moment(told[-1].timestamp) + batches[-1].phases_ms["triggerExecution"] / 1000 - began)
+    return Run(batches, epoch_seconds(told[-1].timestamp) + batches[-1].phases_ms["triggerExecution"] / 1000 - began)
 
 
 def _check(reading: Reading, measured: Run) -> None:

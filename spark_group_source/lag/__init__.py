@@ -1,1 +1,1 @@
-"""Lag in sight: how far a query or its group is behind the ends of the logs."""
+"""Lag: how far a query or its group is behind the end offsets of its topics."""

@@ -1,6 +1,6 @@
-"""A look at a consumer group from outside: what it has committed, where the logs end, who its members are.
+"""Looks up a consumer group from outside: its committed offsets, the end offsets, and its members.
 
-It joins nothing and changes nothing.
+A lookup joins no group and commits nothing.
 """
 
 from __future__ import annotations
@@ -22,87 +22,87 @@ from spark_group_source.options.wire import wire_options
 from spark_group_source.query.group_settings import group_settings
 from spark_group_source.wire.cluster import Cluster
 
-LOOK_TIMEOUT = 5.0
-"""Seconds that a look may take at most."""
+LOOKUP_TIMEOUT = 5.0
+"""Maximum time of a lookup, in seconds."""
 
 
 class GroupOffsetsProbe:
-    """Looks at the group ``kafka.group.id``, in the topics of ``subscribe`` or its like; for one thread.
+    """Looks up the group ``kafka.group.id``, in the topics of ``subscribe``, ``subscribePattern`` or ``assign``.
 
-    Each look is two or three requests over connections that are kept until :meth:`close`, after which it may be used
-    again. Every partition that a member of this source owns has a commit, so that none is missing.
+    A lookup sends two or three requests. Connections stay open until :meth:`close`; a later lookup opens new ones.
+    Use a probe from one thread only. This source commits every partition that it owns, so none of these is missing.
 
     Args:
-        options: those of the source, also for security. With ``kafka.isolation.level=read_committed`` logs end at their
-            last stable offset.
-        timeout: seconds that a look may take at most.
+        options: the source's options, including security. With ``kafka.isolation.level=read_committed`` the end offset
+            is the last stable offset.
+        timeout: maximum time of a lookup, in seconds.
 
     Raises:
         OptionError: an option is unknown, missing or has a bad value.
     """
 
     def __init__(
-        self, options: Mapping[str, str], timeout: float = LOOK_TIMEOUT, now: Callable[[], float] = time.time
+        self, options: Mapping[str, str], timeout: float = LOOKUP_TIMEOUT, now: Callable[[], float] = time.time
     ) -> None:
-        own = parse_options(options)
-        if not own.group_id:
-            raise OptionError("Option 'kafka.group.id' is missing.", "It names the group to look at.")
-        self.group = own.group_id
-        self._read_committed = own.read_committed
-        self._settings = group_settings(own)
+        parsed = parse_options(options)
+        if not parsed.group_id:
+            raise OptionError("Option 'kafka.group.id' is missing.", "Set it to the id of the group to look up.")
+        self.group = parsed.group_id
+        self._read_committed = parsed.read_committed
+        self._settings = group_settings(parsed)
         self._timeout = timeout
         self._now = now
-        self._cluster = Cluster(wire_options(own, own.client_id or f"lag-of-{own.group_id}"))
+        self._cluster = Cluster(wire_options(parsed, parsed.client_id or f"lag-of-{parsed.group_id}"))
         self._offsets = GroupOffsets(self._cluster, self._settings)
 
     def sample(self) -> Sample:
-        """What the group has committed, and where those logs end now.
+        """The group's committed offsets, and the present end offsets of those partitions.
 
-        Partitions without a commit, and those that are deleted, are left out.
+        The sample leaves out partitions without a commit, and deleted partitions.
 
         Raises:
-            BrokerUnavailable, DeadlineExceeded: not to be had now.
-            AuthenticationFailed, GroupError, TopicError: not to be had by this principal.
+            BrokerUnavailable, DeadlineExceeded: the brokers are unreachable; a later lookup may succeed.
+            AuthenticationFailed, GroupError, TopicError: this principal has no access.
         """
         deadline = Deadline.after(self._timeout)
-        committed = _had(lambda: self._offsets.committed(None, deadline), deadline)
-        positions = {tp: each.offset for tp, each in committed.items() if self._asked_for(tp)}
-        # The ends come second, so that a group that is working has no negative lag.
+        committed = _retry_until_response(lambda: self._offsets.committed(None, deadline), deadline)
+        positions = {tp: each.offset for tp, each in committed.items() if self._is_selected(tp)}
+        # End offsets are looked up second: otherwise a group that commits meanwhile has a negative lag.
         missing: set[TopicPartition] = set()
-        ends = list_offsets(
+        end_offsets = list_offsets(
             self._cluster,
             dict.fromkeys(positions, LATEST),
             read_committed=self._read_committed,
             deadline=deadline,
             missing=missing,
         )
-        return Sample(self._now(), {tp: at for tp, at in positions.items() if tp not in missing}, ends)
+        return Sample(self._now(), {tp: at for tp, at in positions.items() if tp not in missing}, end_offsets)
 
     def describe(self) -> GroupDescription:
-        """State, members and assignment of the group; of one that does not exist the state is ``Dead``.
+        """State, members and assignment of the group. If there is no such group, the state is ``Dead``.
 
         Raises:
-            BrokerUnavailable, DeadlineExceeded: not to be had now.
-            AuthenticationFailed, GroupError: not to be had by this principal.
+            BrokerUnavailable, DeadlineExceeded: the brokers are unreachable; a later lookup may succeed.
+            AuthenticationFailed, GroupError: this principal has no access.
         """
         deadline = Deadline.after(self._timeout)
-        return _had(lambda: self._offsets.describe(deadline), deadline)
+        return _retry_until_response(lambda: self._offsets.describe(deadline), deadline)
 
     def close(self) -> None:
         """Closes the connections."""
         self._cluster.close()
 
-    def _asked_for(self, tp: TopicPartition) -> bool:
-        wanted = self._settings.subscription
-        return wanted.matches(tp.topic) and (not wanted.partitions or tp in wanted.partitions)
+    def _is_selected(self, tp: TopicPartition) -> bool:
+        subscription = self._settings.subscription
+        return subscription.matches(tp.topic) and (not subscription.partitions or tp in subscription.partitions)
 
 
-PAUSE = 0.1
-"""Seconds until a coordinator that has just moved, or still loads the group, is asked again."""
+RETRY_BACKOFF = 0.1
+"""Time between two requests to a coordinator that has just moved or still loads the group, in seconds."""
 
 
-def _had(ask: Callable[[], Result | RequestFailed], deadline: Deadline) -> Result:
-    answer = retry_until_response(ask, deadline, PAUSE)
-    if isinstance(answer, RequestFailed):
-        raise BrokerUnavailable(f"The group's coordinator cannot be asked: {answer.reason.rstrip('.')}.")
-    return answer
+def _retry_until_response(request: Callable[[], Result | RequestFailed], deadline: Deadline) -> Result:
+    result = retry_until_response(request, deadline, RETRY_BACKOFF)
+    if isinstance(result, RequestFailed):
+        raise BrokerUnavailable(f"The group's coordinator gives no answer: {result.reason.rstrip('.')}.")
+    return result

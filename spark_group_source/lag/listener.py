@@ -1,4 +1,4 @@
-"""Spark's door for lag: a listener that turns the progress of queries into reports."""
+"""Spark's entry point for lag: a listener that turns the progress of queries into reports."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from spark_group_source.group.counters import Counters
 from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
-from spark_group_source.lag.progress import SourceProgress, moment, sources
+from spark_group_source.lag.progress import SourceProgress, epoch_seconds, source_progress
 from spark_group_source.lag.rates import RateWindow
 from spark_group_source.lag.report import LagReport
 from spark_group_source.lag.sample import Sample
@@ -26,66 +27,77 @@ from spark_group_source.lag.throttled_probe import ThrottledProbe
 log = logging.getLogger(__name__)
 
 Sink = Callable[[LagReport], None]
-"""Where reports go: any function that takes one."""
+"""A function that receives each report."""
 
 
 @dataclass
 class _Run:
-    """One run of a query: what its last progress said, and the rates of its sources."""
+    """One run of a query, with its last progress and the rates of its sources."""
 
     id: str
     query: str
-    known: dict[int, SourceProgress] = field(default_factory=dict)
-    windows: dict[int, RateWindow] = field(default_factory=dict)
+    sources: dict[int, SourceProgress] = field(default_factory=dict)
+    rates: dict[int, RateWindow] = field(default_factory=dict)
+
+    def counters(self, group: str) -> Counters | None:
+        """The counters of the query's member in this group."""
+        return next((each.counters for each in self.sources.values() if each.batch.group == group), None)
 
 
 class LagListener(StreamingQueryListener):
-    """Reports lag after each batch of each query, and while a query is idle whenever Spark says so (every ten seconds).
+    """Reports lag after each batch of each query, and about every ten seconds while a query is idle.
 
-    Without ``look`` that is what a query's progress tells (from PySpark 4.2 on): the partitions that the query owns,
-    and the ends of the logs when the batch was planned, less what the batch has read. With it each event is the
-    occasion to look at the group from outside: all that the group has committed, and the ends of the logs now.
+    Without ``probe`` the figures come from the query's progress (PySpark 4.2 or later): the partitions that the query
+    owns, and their end offsets when it planned the batch. With ``probe`` each event looks up the group from outside:
+    all committed offsets of the group, and the present end offsets.
 
-    Events come one after another on a thread that is not the query's. What a sink raises is logged.
+    Spark delivers events one after another, on a thread that no query waits for. Exceptions of sinks are logged.
 
     Args:
-        sinks: where reports go.
-        look: at the group; it is closed when the last query has ended, and may be used again.
-        query_name: of the only query to report; all are where it is ``None``. Needed with ``look`` where the session
-            has other queries.
+        sinks: functions that receive the reports.
+        probe: looks up the group. The listener closes it when the last query ends; it can be used again.
+        query_name: the only query to report; ``None`` reports all. With ``probe``, name the query of that group.
+        look: the former name of ``probe``.
     """
 
-    def __init__(self, *sinks: Sink, look: GroupOffsetsProbe | None = None, query_name: str | None = None) -> None:
+    def __init__(
+        self,
+        *sinks: Sink,
+        probe: GroupOffsetsProbe | None = None,
+        query_name: str | None = None,
+        look: GroupOffsetsProbe | None = None,
+    ) -> None:
+        probe = probe or look
         self._sinks = sinks
-        self._looks = ThrottledProbe(look) if look else None
+        self._probe = ThrottledProbe(probe) if probe else None
         self._query_name = query_name
         self._runs: dict[str, _Run] = {}
-        if look is None and not hasattr(DataSourceStreamReader, "reportLatestOffset"):
-            log.warning("PySpark tells the ends of logs from 4.2 on: without a look at the group no lag is reported")
+        if probe is None and not hasattr(DataSourceStreamReader, "reportLatestOffset"):
+            log.warning("no lag is reported: PySpark shows end offsets from 4.2 on; give the listener a probe")
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """A query is about to start, and waits for this call."""
+        """Notes a query that is about to start; the query waits for this call."""
         self._run(event.runId, event.id, event.name)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """A batch is done."""
+        """Reports a batch that is complete."""
         progress = json.loads(event.progress.json)
         run = self._run(progress["runId"], progress["id"], progress.get("name"))
-        run.known = sources(progress, run.known)
-        self._tell(run, progress["timestamp"])
+        run.sources = source_progress(progress, run.sources)
+        self._report_run(run, progress["timestamp"])
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """A query has looked for records and found none."""
-        self._tell(self._run(event.runId, event.id), event.timestamp)
+        """Reports a query that found no records."""
+        self._report_run(self._run(event.runId, event.id), event.timestamp)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """A query has ended, in whatever way."""
+        """Reports a query that has stopped or failed, for the last time."""
         run = self._run(event.runId, event.id)
         del self._runs[run.id]
-        if self._looks is not None:
-            self._tell_group(run, self._looks, last=True)
+        if self._probe is not None:
+            self._report_group(run, self._probe, last=True)
             if not self._runs:
-                self._looks.close()
+                self._probe.close()
 
     def _run(self, run_id: object, query_id: object, name: str | None = None) -> _Run:
         run = self._runs.setdefault(str(run_id), _Run(str(run_id), str(query_id)))
@@ -93,29 +105,32 @@ class LagListener(StreamingQueryListener):
             run.query = name
         return run
 
-    def _tell(self, run: _Run, timestamp: str) -> None:
-        if self._looks is not None:
-            self._tell_group(run, self._looks)
+    def _report_run(self, run: _Run, timestamp: str) -> None:
+        if self._probe is not None:
+            self._report_group(run, self._probe)
             return
-        for number, source in run.known.items():
-            if source.ends is not None:
-                self._report(run, source.sample(moment(timestamp)), number)
+        for number, source in run.sources.items():
+            if source.end_offsets is not None:
+                self._report(run, source.sample(epoch_seconds(timestamp)), source.counters, number)
 
-    def _tell_group(self, run: _Run, looks: ThrottledProbe, last: bool = False) -> None:
-        if self._wanted(run) and (found := looks.sample(last)) is not None:
-            self._report(run, found, group=looks.group)
+    def _report_group(self, run: _Run, probe: ThrottledProbe, last: bool = False) -> None:
+        if self._is_selected(run) and (sample := probe.sample(last)) is not None:
+            self._report(run, sample, run.counters(probe.group), group=probe.group)
 
-    def _wanted(self, run: _Run) -> bool:
+    def _is_selected(self, run: _Run) -> bool:
         return self._query_name in (None, run.query)
 
-    def _report(self, run: _Run, sample: Sample, source: int = 0, group: str | None = None) -> None:
-        if not self._wanted(run):
+    def _report(
+        self, run: _Run, sample: Sample, counters: Counters | None, source: int = 0, group: str | None = None
+    ) -> None:
+        if not self._is_selected(run):
             return
-        rates = run.windows.setdefault(source, RateWindow()).add(sample)
-        report = LagReport(run.query, run.id, sample.at, sample.partitions(), rates, source, group, sample.unknown())
+        rates = run.rates.setdefault(source, RateWindow()).add(sample)
+        partitions, unknown = sample.partitions(), sample.unknown()
+        report = LagReport(run.query, run.id, sample.at, partitions, rates, source, group, unknown, counters)
         for sink in self._sinks:
             try:
                 sink(report)
-            # A user's code: the next report may fare better, and the other sinks are to have this one.
+            # A sink is the user's code: its failure must not keep the report from the other sinks.
             except Exception:
-                log.exception("a sink of lag failed")
+                log.exception("a lag sink failed")

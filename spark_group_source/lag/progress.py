@@ -1,77 +1,80 @@
-"""What a query's progress tells about where it stands. Pure.
+"""Reads the position of a query from its progress. Pure.
 
 Spark's progress holds, for each source of a query, the offset at the end of the batch, in the JSON of
-:class:`~spark_group_source.offsets.BatchOffset`, and since PySpark 4.2 what ``reportLatestOffset`` of the source said:
-the ends of the logs, as ``{topic: {partition: end}}``, of the partitions owned when the batch was planned. In the
-progress that a query of Spark Connect's client tells both are text that holds that JSON; its events have them as here.
+:class:`~spark_group_source.offsets.BatchOffset`. Since PySpark 4.2 it also holds the latest offset that the source
+reported when it planned the batch (see :mod:`~spark_group_source.reported_offset`), for the partitions owned then. In
+the progress of a Spark Connect client's query both are text that holds this JSON; in its events they are JSON.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timezone
 from typing import Any
 
+from spark_group_source import reported_offset
 from spark_group_source.errors import GroupSourceError
+from spark_group_source.group.counters import Counters
 from spark_group_source.lag.sample import Sample
 from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class SourceProgress:
-    """One of our sources in one batch.
+    """One source of this package in one batch.
 
-    ``ends`` is ``None`` where Spark does not tell them (PySpark 4.1). ``owned`` are the partitions whose position is
-    that of ``batch``: its offset also names those that another member has had since.
+    ``end_offsets`` and ``counters`` are ``None`` if Spark does not show them (PySpark 4.1). ``owned`` are the
+    partitions whose position is in ``batch``: its offset also names partitions that other members own now.
     """
 
     batch: BatchOffset
-    ends: Offsets | None
+    end_offsets: Offsets | None
     owned: frozenset[TopicPartition]
+    counters: Counters | None = None
 
     def sample(self, at: float) -> Sample:
-        """Where the query stands once the batch is done, in the partitions that it owns."""
-        done = self.batch.ends()
-        return Sample(at, {tp: done[tp] for tp in self.owned}, self.ends or {})
+        """The positions and end offsets of the owned partitions after the batch."""
+        positions = self.batch.ends()
+        return Sample(at, {tp: positions[tp] for tp in self.owned}, self.end_offsets or {})
 
 
-def sources(progress: Mapping[str, Any], before: Mapping[int, SourceProgress]) -> dict[int, SourceProgress]:
-    """The sources of this package in a progress, as its JSON has it, by their number; others are left out.
+def source_progress(progress: Mapping[str, Any], before: Mapping[int, SourceProgress]) -> dict[int, SourceProgress]:
+    """The sources of this package in a progress, by their number. ``progress`` is parsed from its JSON.
 
-    ``before`` is what the progress before it told of them, empty where there was none.
+    ``before`` is the result for the previous progress, empty for the first.
     """
-    found = {}
+    sources = {}
     for number, source in enumerate(progress.get("sources", ())):
-        batch = _own(_parsed(source.get("endOffset")))
+        batch = _batch_offset(_parse(source.get("endOffset")))
         if batch is None:
             continue
-        ends = _ends(_parsed(source.get("latestOffset")))
-        owned = frozenset(batch.ranges) & (ends or {}).keys()
+        end_offsets, counters = _reported(_parse(source.get("latestOffset")))
+        owned = frozenset(batch.ranges) & (end_offsets or {}).keys()
         if source.get("startOffset") == source["endOffset"] and number in before:
-            # Nothing was planned here (another source had something): the offset knows nothing of what came back since.
+            # This source had no records for the batch, so the offset has no new position for partitions that came back.
             owned &= before[number].owned
-        found[number] = SourceProgress(batch, ends, owned)
-    return found
+        sources[number] = SourceProgress(batch, end_offsets, owned, counters)
+    return sources
 
 
-def moment(timestamp: str) -> float:
-    """Seconds since 1970 of a time as Spark's events write it: ``2026-01-31T12:00:00.000Z``."""
+def epoch_seconds(timestamp: str) -> float:
+    """Converts a timestamp of Spark's events, such as ``2026-01-31T12:00:00.000Z``, to seconds since 1970."""
     return datetime.strptime(timestamp, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc).timestamp()
 
 
-def _parsed(offset: object) -> object:
+def _parse(offset: object) -> object:
     if not isinstance(offset, str):
         return offset
     try:
         return json.loads(offset)
-    except ValueError:  # another source's, which need not be JSON
+    except ValueError:  # the offset of another source, which need not be JSON
         return None
 
 
-def _own(offset: object) -> BatchOffset | None:
-    """The offset of a batch, or ``None`` where another source wrote it: their offsets have other JSON, or none."""
+def _batch_offset(offset: object) -> BatchOffset | None:
+    """The offset of a batch, or ``None`` if another source wrote it."""
     if not isinstance(offset, Mapping) or not offset:
         return None
     try:
@@ -80,12 +83,13 @@ def _own(offset: object) -> BatchOffset | None:
         return None
 
 
-def _ends(reported: object) -> dict[TopicPartition, int] | None:
-    """The ends of the logs, or ``None`` where they are not told: PySpark 4.1 repeats the end of the batch instead."""
-    if not isinstance(reported, Mapping) or _own(reported) is not None:
-        return None
-    return {
-        TopicPartition(topic, int(number)): int(end)
-        for topic, partitions in reported.items()
-        for number, end in partitions.items()
-    }
+def _reported(latest: object) -> tuple[Offsets | None, Counters | None]:
+    """The end offsets and counters, or ``None``: PySpark 4.1 shows the end of the batch instead."""
+    if not isinstance(latest, Mapping) or _batch_offset(latest) is not None:
+        return None, None
+    end_offsets, counts = reported_offset.from_json(latest)
+    if counts is None:
+        return end_offsets, None
+    # A Spark Connect server may have another release of this package, with other counters.
+    known = {each.name for each in fields(Counters)}
+    return end_offsets, Counters(**{name: int(count) for name, count in counts.items() if name in known})

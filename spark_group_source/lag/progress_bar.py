@@ -16,22 +16,22 @@ from spark_group_source.lag.backlog import Backlog
 log = logging.getLogger(__name__)
 
 INTERVAL = 0.5
-"""Seconds between two looks at the query."""
+"""Time between two updates of the bar, in seconds."""
 
 JOIN_TIMEOUT = 10.0
-"""Seconds that the end of a block waits for a look under way; one at a server that is gone is left behind."""
+"""How long the end of a block waits for an update in progress, in seconds. A server that died may never answer it."""
 
 
 class Progress(Protocol):
-    """What is needed of Spark's ``StreamingQueryProgress``."""
+    """The part of Spark's ``StreamingQueryProgress`` that the bar uses."""
 
     @property
     def json(self) -> str:
-        """All of it, as JSON."""
+        """The whole progress as JSON."""
 
 
 class Query(Protocol):
-    """What is needed of Spark's ``StreamingQuery``, of Spark Connect's too."""
+    """The part of Spark's ``StreamingQuery`` that the bar uses, also in Spark Connect."""
 
     @property
     def name(self) -> str | None: ...
@@ -50,89 +50,88 @@ class Query(Protocol):
 
 @contextmanager
 def progress_bar(query: Query, **options: Any) -> Iterator[tqdm[Any]]:
-    """Shows how much of a query's backlog is done for as long as the block lasts::
+    """Shows how much of a query's backlog is done while the block runs::
 
         with progress_bar(query):
             query.awaitTermination()
 
-    The backlog is what was in the logs when the first batch was planned, so that the bar of an AvailableNow run ends at
-    100 % however fast the logs grow, and that of another query comes there when it has caught up. Before the first
-    batch has ended nothing is known: with ``maxOffsetsPerTrigger`` the bar has steps. After a failure it stays where
-    it was.
+    The backlog is the records that existed when the query planned its first batch. The bar of an AvailableNow run
+    always ends at 100 %; the bar of another query reaches 100 % when the query has caught up. The bar moves when a
+    batch ends, so set ``maxOffsetsPerTrigger`` to see steps. If the query fails, the bar stays at its last value.
 
     Args:
-        query: running or ended; Spark Connect's too.
-        options: of ``tqdm``, for example ``desc`` or ``file``.
+        query: a running or ended query, also of Spark Connect.
+        options: arguments for ``tqdm``, for example ``desc`` or ``file``.
     """
-    given = {"desc": query.name or "backlog", "unit": " records", "unit_scale": True, **options}
-    with tqdm(**given) as bar:
-        view = _View(query, bar)
-        view.start()
+    arguments = {"desc": query.name or "backlog", "unit": " records", "unit_scale": True, **options}
+    with tqdm(**arguments) as bar:
+        updater = _BarUpdater(query, bar)
+        updater.start()
         try:
             yield bar
         finally:
-            view.finish()
+            updater.finish()
 
 
-class _View:
-    """A query and its bar, with the thread that looks at the one and draws the other."""
+class _BarUpdater:
+    """Updates a bar from a query's progress, on a thread of its own."""
 
     def __init__(self, query: Query, bar: tqdm[Any]) -> None:
         self._query = query
         self._bar = bar
         self._backlog = Backlog()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="progress-bar", daemon=True)
+        self._finished = threading.Event()
+        self._thread = threading.Thread(target=self._update_regularly, name="progress-bar", daemon=True)
 
     def start(self) -> None:
-        """Draws what is known, and goes on doing so."""
-        self._look()
+        """Draws the bar and starts the thread."""
+        self._update()
         self._thread.start()
 
     def finish(self) -> None:
-        """Ends the thread, and the bar as the query has ended. What goes wrong here hides no error of the block's."""
-        self._over.set()
+        """Ends the thread and draws the bar's last state. A failure here must not hide an error of the block."""
+        self._finished.set()
         self._thread.join(JOIN_TIMEOUT)
         if self._thread.is_alive():
             return
         try:
-            self._look()
+            self._update()
             if self._query.exception() is not None:
                 self._bar.set_postfix_str("failed")
             elif not self._query.isActive:
-                # Another member of the group may have read some of it, or a trigger of Spark's less than there was.
+                # Another member may have read a part, or the trigger may have stopped the query before the end.
                 self._set_total(self._bar.n)
                 self._bar.refresh()
         except Exception as error:
-            log.debug("the query cannot be looked at any more: %s", error)
+            log.debug("the query's progress is not available any more: %s", error)
 
-    def _follow(self) -> None:
+    def _update_regularly(self) -> None:
         try:
-            while not self._over.wait(INTERVAL):
-                self._look()
-        except Exception as error:  # the session was stopped, for example: that is not the bar's to tell
-            log.debug("the query cannot be looked at any more: %s", error)
+            while not self._finished.wait(INTERVAL):
+                self._update()
+        except Exception as error:  # for example, the session was stopped: the bar must not report that
+            log.debug("the query's progress is not available any more: %s", error)
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         if self._backlog.total is None:
-            # The backlog begins with the first batch, and several may have ended between two looks.
-            seen = self._query.recentProgress
+            # The backlog begins with the first batch, and several batches may have ended between two updates.
+            recent = self._query.recentProgress
         else:
             last = self._query.lastProgress
-            seen = [] if last is None else [last]
-        for each in seen:
-            self._backlog.update(json.loads(each.json))
+            recent = [] if last is None else [last]
+        for progress in recent:
+            self._backlog.update(json.loads(progress.json))
         if self._backlog.total is not None:
             self._set_total(self._backlog.total)
         self._bar.update(self._backlog.done - self._bar.n)
         self._bar.refresh()
 
     def _set_total(self, total: float) -> None:
-        """A notebook's bar learns of a total by reset() alone, which also forgets what was done, and since when."""
+        """Sets a new total. A notebook's bar only accepts it in ``reset()``, which clears count and start time."""
         bar = self._bar
         if bar.disable or total == bar.total:
             bar.total = total
             return
-        done, began = bar.n, bar.start_t
+        done, start = bar.n, bar.start_t
         bar.reset(total)
-        bar.n, bar.start_t, bar.last_print_t = done, began, began
+        bar.n, bar.start_t, bar.last_print_t = done, start, start

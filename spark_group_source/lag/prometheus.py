@@ -1,7 +1,7 @@
 """Lag as Prometheus metrics: a text file for node_exporter's textfile collector, or any registry.
 
-Needs the extra ``prometheus``. Names follow Prometheus' conventions: gauges with their base unit at the end, and labels
-for what may be summed over.
+Needs the extra ``prometheus``. Names follow Prometheus' conventions: gauges end with their base unit, counters with
+``_total``.
 """
 
 from __future__ import annotations
@@ -10,82 +10,111 @@ import os
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, write_to_textfile
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from spark_group_source.group.counters import Counters
 from spark_group_source.lag.report import LagReport
 from spark_group_source.lag.sample import PartitionLag
 
 PREFIX = "kafka_group_source_"
-SOURCE = ("query", "source", "group")
+SOURCE_LABELS = ("query", "source", "group")
 
-OF_PARTITIONS: dict[str, tuple[str, Callable[[PartitionLag], int]]] = {
-    "lag_offsets": ("Offsets still to be processed.", lambda each: each.lag),
-    "position_offset": ("Next offset to be processed.", lambda each: each.position),
-    "log_end_offset": ("Next offset to be written, or with read_committed the last stable one.", lambda each: each.end),
+PARTITION_GAUGES: dict[str, tuple[str, Callable[[PartitionLag], int]]] = {
+    "lag_offsets": ("Offsets left to process.", lambda each: each.lag),
+    "position_offset": ("Next offset to process.", lambda each: each.position),
+    "log_end_offset": (
+        "High watermark, or with read_committed the last stable offset.",
+        lambda each: each.end,
+    ),
 }
-OF_SOURCES: dict[str, tuple[str, Callable[[LagReport], float | None]]] = {
+SOURCE_GAUGES: dict[str, tuple[str, Callable[[LagReport], float | None]]] = {
     "lag_sum_offsets": (
-        "Offsets still to be processed in all partitions.",
+        "Offsets left to process in all partitions.",
         lambda each: None if each.unknown else each.total,
     ),
     "lag_max_offsets": (
-        "Offsets still to be processed where most are.",
+        "Offsets left to process in the partition with the largest lag.",
         lambda each: each.largest.lag if each.largest and not each.unknown else None,
     ),
     "unknown_lag_partitions": (
-        "Partitions whose lag is unknown, as no leader told the end of the log.",
+        "Partitions whose lag is unknown, because no leader returned the end offset.",
         lambda each: len(each.unknown),
     ),
-    "processed_offsets_per_second": ("Processed a second, over the last minute.", lambda each: each.rates.processed),
-    "arrived_offsets_per_second": ("Arrived a second, over the last minute.", lambda each: each.rates.arrived),
-    "catch_up_seconds": ("Until nothing is left at these rates; +Inf: never.", lambda each: each.catch_up),
-    "report_timestamp_seconds": ("When the other figures were so, since 1970.", lambda each: each.at),
+    "processed_offsets_per_second": (
+        "Processed per second over the last minute.",
+        lambda each: each.rates.processed,
+    ),
+    "arrived_offsets_per_second": (
+        "Arrived per second over the last minute.",
+        lambda each: each.rates.arrived,
+    ),
+    "catch_up_seconds": ("Seconds until the lag is 0 at these rates; +Inf: never.", lambda each: each.catch_up),
+    "report_timestamp_seconds": ("Time of the other gauges, in seconds since 1970.", lambda each: each.at),
 }
-"""Name to help text and value; ``None`` is left out."""
+"""Name to help text and value. A gauge whose value is ``None`` is left out."""
+COUNTERS: dict[str, tuple[str, Callable[[Counters], int]]] = {
+    "batches": ("Batches completed.", lambda each: each.batches),
+    "processed_offsets": ("Offsets of completed batches.", lambda each: each.offsets),
+    "joins": ("Times the query's member asked to join the group.", lambda each: each.joins),
+    "rebalances": ("Generations of the group that the member has been in.", lambda each: each.rebalances),
+    "revoked_partitions": ("Partitions revoked.", lambda each: each.revoked),
+    "revoked_late_partitions": (
+        "Partitions revoked before their batch was committed: the next owner repeats it.",
+        lambda each: each.revoked_late,
+    ),
+    "lost_partitions": ("Partitions lost without a revocation.", lambda each: each.lost),
+    "commits": ("Commits that the group accepted.", lambda each: each.commits),
+    "failed_commits": ("Commits that failed.", lambda each: each.failed_commits),
+}
+"""Name without ``_total`` to help text and value, counted since the run of the query began."""
 
 
 class LagCollector(Collector):
-    """Holds the newest report of each source of each query; for a registry that metrics are served from.
+    """Holds the newest report of each source of each query, for a registry that serves metrics.
 
-    A query that has ended keeps its last figures, with the time they are of.
+    The last report of a query that has ended stays, with its time.
     """
 
     def __init__(self) -> None:
         self._newest: dict[tuple[str, int], LagReport] = {}
 
     def __call__(self, report: LagReport) -> None:
-        """Takes a report."""
-        # A new dictionary: another thread may be collecting.
+        """Stores a report."""
+        # A new dictionary, because another thread may be collecting.
         self._newest = {**self._newest, (report.query, report.source): report}
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """All metrics."""
         reports = list(self._newest.values())
-        for name, (text, partition_value) in OF_PARTITIONS.items():
-            family = GaugeMetricFamily(PREFIX + name, text, labels=(*SOURCE, "topic", "partition"))
+        for name, (help_text, lag_value) in PARTITION_GAUGES.items():
+            family = GaugeMetricFamily(PREFIX + name, help_text, labels=(*SOURCE_LABELS, "topic", "partition"))
             for report in reports:
-                for each in report.partitions:
-                    labels = (*_labels(report), each.tp.topic, str(each.tp.partition))
-                    family.add_metric(labels, partition_value(each))
+                for lag in report.partitions:
+                    family.add_metric((*_labels(report), lag.tp.topic, str(lag.tp.partition)), lag_value(lag))
             yield family
-        for name, (text, value_of) in OF_SOURCES.items():
-            family = GaugeMetricFamily(PREFIX + name, text, labels=SOURCE)
+        for name, (help_text, source_value) in SOURCE_GAUGES.items():
+            family = GaugeMetricFamily(PREFIX + name, help_text, labels=SOURCE_LABELS)
             for report in reports:
-                value = value_of(report)
-                if value is not None:
+                if (value := source_value(report)) is not None:
                     family.add_metric(_labels(report), value)
             yield family
+        for name, (help_text, count) in COUNTERS.items():
+            counter = CounterMetricFamily(PREFIX + name, help_text, labels=SOURCE_LABELS)
+            for report in reports:
+                if report.counters is not None:
+                    counter.add_metric(_labels(report), count(report.counters))
+            yield counter
 
 
 class PrometheusFile:
     """Writes all metrics to a file after each report, for node_exporter's textfile collector.
 
-    The file is replaced in one step, so that none is read half written.
+    The file is replaced in one step, so node_exporter never reads an incomplete file.
 
     Args:
-        path: in the directory that node_exporter is given with ``--collector.textfile.directory``; it reads files
-            that end in ``.prom``, and each process needs one of its own.
+        path: a file in the directory of node_exporter's ``--collector.textfile.directory``. Its name must end in
+            ``.prom``, and each process needs its own file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -95,10 +124,10 @@ class PrometheusFile:
         self._registry.register(self._collector)
 
     def __call__(self, report: LagReport) -> None:
-        """Takes a report.
+        """Stores a report and writes the file.
 
         Raises:
-            OSError: the file cannot be written.
+            OSError: the file is not writable.
         """
         self._collector(report)
         write_to_textfile(self._path, self._registry)

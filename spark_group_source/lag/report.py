@@ -1,10 +1,11 @@
-"""What is told about one query's source, or about a group, at one moment. Pure."""
+"""The lag of one query's source, or of a group, at one moment. Pure."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
 
+from spark_group_source.group.counters import Counters
 from spark_group_source.lag.rates import Rates
 from spark_group_source.lag.sample import PartitionLag
 from spark_group_source.listing import names
@@ -16,13 +17,15 @@ class LagReport:
     """The lag of a query's source.
 
     Attributes:
-        query: the query's name, or its id where it has none.
-        run_id: of the run; each start of a query is another one.
-        source: number of the source within the query, as in its progress.
-        group: the consumer group, where lag was looked up in the group; ``None`` where it is what the progress tells.
-        at: when it was so, in seconds since 1970.
-        partitions: those whose lag is known, sorted by topic and number.
-        unknown: those whose lag is unknown, because no leader told the end of the log.
+        query: the query's name, or its id if it has no name.
+        run_id: the id of the run; each start of a query is a new run.
+        at: the time of the figures, in seconds since 1970.
+        partitions: the partitions whose lag is known, sorted by topic and number.
+        source: the number of the source in the query's progress.
+        group: the consumer group if a probe looked it up; ``None`` if the figures come from the query's progress.
+        unknown: the partitions whose lag is unknown, because no leader returned the end offset.
+        counters: what happened to the query's membership, up to the last batch; ``None`` before the first batch, and on
+            PySpark 4.1.
     """
 
     query: str
@@ -33,22 +36,23 @@ class LagReport:
     source: int = 0
     group: str | None = None
     unknown: tuple[TopicPartition, ...] = ()
+    counters: Counters | None = field(default=None, hash=False)
 
     @property
     def total(self) -> int:
-        """Offsets still to be processed, in all partitions; with ``unknown`` ones it is at least that many."""
+        """Offsets left to process in all partitions: a minimum if the lag of a partition is ``unknown``."""
         return sum(each.lag for each in self.partitions)
 
     @property
     def largest(self) -> PartitionLag | None:
-        """The partition that is furthest behind, of those known; ``None`` if there are none."""
+        """The partition with the largest known lag; ``None`` if no lag is known."""
         return max(self.partitions, key=lambda each: each.lag, default=None)
 
     @property
     def catch_up(self) -> float | None:
-        """Seconds until nothing is left at these rates: infinite where records arrive as fast as they are processed.
+        """Seconds until the lag is 0 at these rates: infinite if records arrive as fast as they are processed.
 
-        ``None`` while the rates are not known, or the lag of a partition.
+        ``None`` while the rates, or the lag of a partition, are unknown.
         """
         if self.unknown:
             return None
@@ -60,29 +64,29 @@ class LagReport:
         return self.total / gain if gain > 0 else math.inf
 
     def __str__(self) -> str:
-        worst = self.largest
-        if worst is None and not self.unknown:
+        largest = self.largest
+        if largest is None and not self.unknown:
             return f"{self.query}: no partitions"
         text = f"{self.query}: lag {'at least ' * bool(self.unknown)}{self.total:,}"
         text += f" in {len(self.partitions)} partition(s)"
         if self.unknown:
             text += f", unknown in {len(self.unknown)} ({names(self.unknown)})"
-        if worst is not None and worst.lag:
-            text += f", most in {worst.tp} ({worst.lag:,})"
+        if largest is not None and largest.lag:
+            text += f", most in {largest.tp} ({largest.lag:,})"
         if self.rates.processed is not None and self.rates.arrived is not None:
             text += f", {self.rates.processed:,.0f}/s processed, {self.rates.arrived:,.0f}/s arrived"
-        return text + _when(self.catch_up)
+        return text + _catch_up_text(self.catch_up)
 
 
-def _when(seconds: float | None) -> str:
+def _catch_up_text(seconds: float | None) -> str:
     if not seconds:
         return ""
     return ", not catching up" if math.isinf(seconds) else f", caught up in {duration(seconds)}"
 
 
 def duration(seconds: float) -> str:
-    """For people: ``45 s``, ``12 min``, ``3.5 h``, ``2.1 d``."""
-    for unit, size, until in (("s", 1, 120), ("min", 60, 120), ("h", 3600, 48)):
-        if seconds < size * until:
+    """Formats a duration: ``45 s``, ``12 min``, ``3.5 h``, ``2.1 d``."""
+    for unit, size, limit in (("s", 1, 120), ("min", 60, 120), ("h", 3600, 48)):
+        if seconds < size * limit:
             return f"{seconds / size:.1f} {unit}" if unit == "h" else f"{seconds / size:.0f} {unit}"
     return f"{seconds / 86400:.1f} d"

@@ -1,4 +1,4 @@
-"""One look at partitions: where their reader stands, and where their logs end. Pure."""
+"""Positions and end offsets of partitions at one moment. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spark_group_source.offsets import Offsets, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """One partition. An offset is the next one: ``position`` to be processed, ``end`` to be written.
+    """One partition: ``position`` is the next offset to process, ``end`` the next offset to write.
 
     ``end`` is the high watermark, or with ``read_committed`` the last stable offset.
     """
@@ -20,15 +20,15 @@ class PartitionLag:
 
     @property
     def lag(self) -> int:
-        """Offsets still to be processed: at least the number of records. Never negative, also in a log that was cut."""
+        """Offsets left to process: at least the number of records. Never negative, even after a log truncation."""
         return max(0, self.end - self.position)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one look found at time ``at``, in seconds since 1970.
+    """The result of one lookup at time ``at``, in seconds since 1970.
 
-    A partition whose leader did not tell the end of its log is in ``positions`` alone: its lag is unknown.
+    If a leader did not return a partition's end offset, only ``positions`` has that partition: its lag is unknown.
     """
 
     at: float

@@ -1,4 +1,4 @@
-"""Looks at a group that come often enough, and that do no harm while the group cannot be had."""
+"""Limits how often a group is looked up, and backs off while the group is unreachable."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from spark_group_source.lag.sample import Sample
 log = logging.getLogger(__name__)
 
 INTERVAL = 1.0
-"""Seconds between two looks at least: small batches may end several times a second."""
+"""Minimum time between two lookups, in seconds: small batches may end several times a second."""
 
-PAUSES = (5.0, 60.0)
-"""Seconds without a look after one that failed; it doubles with each, up to the second number."""
+BACKOFF = (5.0, 60.0)
+"""Minimum and maximum time without a lookup after a failure, in seconds. It doubles with each failure."""
 
 
 class ThrottledProbe:
-    """Looks where it is time to. A look that fails is logged, and the next one comes later."""
+    """Looks up a group when a lookup is due. If a lookup fails, this logs a warning and backs off."""
 
-    def __init__(self, look: GroupOffsetsProbe, clock: Clock = monotonic) -> None:
-        self._look = look
+    def __init__(self, probe: GroupOffsetsProbe, clock: Clock = monotonic) -> None:
+        self._probe = probe
         self._clock = clock
         self._next_at = float("-inf")
-        self._pause = 0.0
+        self._backoff = 0.0
 
     @property
     def group(self) -> str:
         """The group's id."""
-        return self._look.group
+        return self._probe.group
 
     def sample(self, last: bool = False) -> Sample | None:
-        """What a look found, or ``None``. The ``last`` one does not wait for its time, unless those before failed."""
-        if self._clock() < self._next_at and (self._pause or not last):
+        """The result of a lookup; ``None`` if no lookup is due. The ``last`` one is due at once, except in backoff."""
+        if self._clock() < self._next_at and (self._backoff or not last):
             return None
         try:
-            found = self._look.sample()
+            sample = self._probe.sample()
         except GroupSourceError as error:
-            self._pause = min(max(self._pause * 2, PAUSES[0]), PAUSES[1])
-            self._next_at = self._clock() + self._pause
-            log.warning("group %s: no lag for %.0f s: %s", self.group, self._pause, error)
+            self._backoff = min(max(self._backoff * 2, BACKOFF[0]), BACKOFF[1])
+            self._next_at = self._clock() + self._backoff
+            log.warning("group %s: no lag for %.0f s: %s", self.group, self._backoff, error)
             return None
-        self._pause = 0.0
+        self._backoff = 0.0
         self._next_at = self._clock() + INTERVAL
-        return found
+        return sample
 
     def close(self) -> None:
-        """Closes the connections; the next look opens new ones."""
-        self._look.close()
+        """Closes the connections; the next lookup opens new ones."""
+        self._probe.close()

@@ -65,6 +65,7 @@ class Driver:
         facts = {"application": application_id, "client": wire.client_id}
         self._share = AssignedPartitions(options, member_side, facts, clock, self._no_member)
         self._ledger = self._share.ledger
+        self.counters = self._share.counters
         kind = ManualAssignment if options.partitions else Member
         self._member: ManualAssignment | Member = kind(members_cluster, self._settings, self._share, clock, timings)
         self._check = TopicValidator(cluster, self._settings.subscription, options.fail_on_data_loss, clock)

@@ -8,11 +8,13 @@ in it. The planner's copy is pickled to the executors, only for ``read``. So the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from spark_group_source import reported_offset
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.stream_and_batch import check_stream
 from spark_group_source.options.table import SourceOptions
@@ -95,11 +97,10 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._remember(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The ends of the logs as last seen, for the query's progress: ``{topic: {partition: end}}``."""
-        report: dict[str, Any] = {}
-        for tp, end in sorted(self._driver.ends().items() if self._driver else ()):
-            report.setdefault(tp.topic, {})[str(tp.partition)] = end
-        return report or None
+        """The end offsets last seen and the counters, for the query's progress: see ``reported_offset.py``."""
+        if self._driver is None:
+            return None
+        return reported_offset.to_json(self._driver.ends(), asdict(self._driver.counters))
 
     @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:

@@ -1,4 +1,4 @@
-"""Lag in sight: the listener, the progress bar and the report over real queries, and the how-to's own code."""
+"""Lag and counters of real queries: the listener, the progress bar, the report, and the code of docs/lag.md."""
 
 from __future__ import annotations
 
@@ -17,19 +17,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client import REGISTRY
+from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.query import StreamingQueryManager
 
+from spark_group_source.group.counters import Counters
 from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
 from spark_group_source.lag.listener import LagListener
 from spark_group_source.lag.progress_bar import progress_bar
+from spark_group_source.lag.prometheus import PrometheusFile
 from spark_group_source.lag.report import LagReport
 from spark_group_source.testing.kafka import EmbeddedKafka
 from tests.integration import query_process
 from tests.integration.query_process import source_options
+from tests.integration.standing import shares
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryListener
+    from pyspark.sql.streaming.query import StreamingQuery
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEADLINE = 120
@@ -47,7 +52,7 @@ def topic(kafka: EmbeddedKafka, unique: Callable[[str], str]) -> str:
 
 @pytest.fixture
 def listening(spark: SparkSession) -> Iterator[Callable[[LagListener], None]]:
-    """Adds listeners for as long as the test lasts."""
+    """Adds listeners that the end of the test removes."""
     added: list[LagListener] = []
 
     def add(listener: LagListener) -> None:
@@ -63,14 +68,14 @@ def stream(spark: SparkSession, options: dict[str, str]) -> DataFrame:
     return spark.readStream.format("kafka-group").options(**options).load()
 
 
-def test_kafkas_own_tool_shows_lag_and_owner_while_a_query_runs_idles_and_after_it_stopped(
+def test_kafkas_tool_shows_lag_and_owner_of_a_query_that_runs_that_is_idle_and_that_has_stopped(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
 ) -> None:
-    go_on, reading = threading.Event(), threading.Event()
+    may_end, reading = threading.Event(), threading.Event()
 
     def hold(batch: DataFrame, number: int) -> None:
         reading.set()
-        assert go_on.wait(DEADLINE)
+        assert may_end.wait(DEADLINE)
 
     def lags() -> list[tuple[int | None, int | None, str | None]]:
         return [(each.current_offset, each.lag, each.client_id) for each in kafka.describe_group(group)]
@@ -80,35 +85,35 @@ def test_kafkas_own_tool_shows_lag_and_owner_while_a_query_runs_idles_and_after_
     try:
         assert reading.wait(DEADLINE)
         assert lags() == [(0, 10, "to-lake"), (0, 10, "to-lake")]
-        go_on.set()
+        may_end.set()
         eventually(lambda: set(kafka.committed(group, topic).values()) == {10})
         assert lags() == [(10, 0, "to-lake"), (10, 0, "to-lake")]
     finally:
-        go_on.set()
+        may_end.set()
         query.stop()
     eventually(lambda: kafka.group_state(group) == "Empty")
     kafka.produce(topic, ["more"] * 3, partition=1)
     assert lags() == [(10, 0, None), (10, 3, None)]
-    with closing(GroupOffsetsProbe(options)) as look:
-        assert [(each.position, each.lag) for each in look.sample().partitions()] == [(10, 0), (10, 3)]
+    with closing(GroupOffsetsProbe(options)) as probe:
+        assert [(each.position, each.lag) for each in probe.sample().partitions()] == [(10, 0), (10, 3)]
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
-def test_kcat_prints_what_is_left_from_the_groups_offsets_on(
+def test_kcat_prints_the_records_from_the_groups_offsets_on(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
 ) -> None:
     writer = stream(spark, source_options(kafka, topic, group)).writeStream.format("noop").trigger(availableNow=True)
     assert writer.option("checkpointLocation", str(tmp_path)).start().awaitTermination(DEADLINE)
-    kafka.produce(topic, ["left"] * 3, partition=1)
-    # Not -o stored with the group's id: that commits what was printed.
+    kafka.produce(topic, ["unread"] * 3, partition=1)
+    # Not -o stored with the group's id: that commits the printed records.
     for (_, partition), offset in kafka.committed(group, topic).items():
-        where = ["kcat", "-C", "-b", kafka.bootstrap_servers, "-t", topic, "-p", str(partition), "-o", str(offset)]
-        told = subprocess.run([*where, "-e", "-q"], capture_output=True, text=True, timeout=DEADLINE, check=True)
-        assert told.stdout.split() == (["left"] * 3 if partition else [])
+        command = ["kcat", "-C", "-b", kafka.bootstrap_servers, "-t", topic, "-p", str(partition), "-o", str(offset)]
+        printed = subprocess.run([*command, "-e", "-q"], capture_output=True, text=True, timeout=DEADLINE, check=True)
+        assert printed.stdout.split() == (["unread"] * 3 if partition else [])
 
 
 @pytest.mark.core
-def test_a_look_tells_the_lag_of_an_available_now_run_to_its_end_and_a_bar_follows_it(
+def test_a_probe_and_a_progress_bar_follow_an_available_now_run_to_its_end(
     spark: SparkSession,
     kafka: EmbeddedKafka,
     topic: str,
@@ -116,9 +121,9 @@ def test_a_look_tells_the_lag_of_an_available_now_run_to_its_end_and_a_bar_follo
     tmp_path: Path,
     listening: Callable[[LagListener], None],
 ) -> None:
-    by_look: list[LagReport] = []
+    reports: list[LagReport] = []
     options = source_options(kafka, topic, group, maxOffsetsPerTrigger="6")
-    listening(LagListener(by_look.append, look=GroupOffsetsProbe(options), query_name=group))
+    listening(LagListener(reports.append, probe=GroupOffsetsProbe(options), query_name=group))
     writer = stream(spark, options).writeStream.format("noop").queryName(group).trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(tmp_path)).start()
     with progress_bar(query, file=io.StringIO()) as bar:
@@ -126,15 +131,15 @@ def test_a_look_tells_the_lag_of_an_available_now_run_to_its_end_and_a_bar_follo
     assert bar.n == bar.total == sum(each.numInputRows for each in query.recentProgress) > 0
     committed = kafka.committed(group, topic)  # PySpark 4.1 leaves the last batch of a run to the next one
 
-    def told() -> bool:
-        return {(*each.tp,): each.position for each in by_look[-1].partitions} == committed if by_look else False
+    def is_complete() -> bool:
+        return {(*each.tp,): each.position for each in reports[-1].partitions} == committed if reports else False
 
-    eventually(told)
-    assert by_look[-1].total == 20 - sum(committed.values())
-    assert {(each.query, each.group) for each in by_look} == {(group, group)}
+    eventually(is_complete)
+    assert reports[-1].total == 20 - sum(committed.values())
+    assert {(each.query, each.group) for each in reports} == {(group, group)}
 
 
-def test_progress_tells_what_each_batch_left(
+def test_progress_shows_the_lag_after_each_batch(
     spark: SparkSession,
     kafka: EmbeddedKafka,
     topic: str,
@@ -145,8 +150,8 @@ def test_progress_tells_what_each_batch_left(
     reports: list[LagReport] = []
     listening(LagListener(reports.append, query_name=group))
     frame = stream(spark, source_options(kafka, topic, group, maxOffsetsPerTrigger="8"))
-    foreign = spark.readStream.format("rate").load().selectExpr("cast(value as string) as value")
-    both = foreign.union(frame.selectExpr("cast(value as string) as value"))
+    rate = spark.readStream.format("rate").load().selectExpr("cast(value as string) as value")
+    both = rate.union(frame.selectExpr("cast(value as string) as value"))
     writer = both.writeStream.format("noop").queryName(group).option("checkpointLocation", str(tmp_path))
     query = writer.start()
     try:
@@ -162,7 +167,47 @@ def test_progress_tells_what_each_batch_left(
     assert {each.source for each in reports} == {1}
 
 
-def test_the_how_tos_code_runs_as_it_stands(
+@pytest.mark.skipif(not hasattr(DataSourceStreamReader, "reportLatestOffset"), reason="PySpark 4.1 has no counters")
+def test_a_second_member_moves_the_counters_of_the_first_in_its_report_and_in_prometheus(
+    spark: SparkSession,
+    kafka: EmbeddedKafka,
+    topic: str,
+    group: str,
+    tmp_path: Path,
+    listening: Callable[[LagListener], None],
+) -> None:
+    reports: list[LagReport] = []
+    metrics = tmp_path / "query.prom"
+    listening(LagListener(PrometheusFile(metrics), reports.append, query_name=group))
+
+    def start(name: str) -> StreamingQuery:
+        writer = stream(spark, source_options(kafka, topic, group)).writeStream.format("noop").queryName(name)
+        return writer.option("checkpointLocation", str(tmp_path / name)).start()
+
+    def counters() -> Counters:
+        found = reports[-1].counters
+        assert found is not None
+        return found
+
+    queries = [start(group)]
+    try:
+        eventually(lambda: reports and reports[-1].total == 0 and len(reports[-1].partitions) == 2)
+        assert (counters().revoked, counters().lost, counters().rebalances > 0) == (0, 0, True)
+        queries.append(start("second"))
+        eventually(lambda: shares(kafka, group) == [1, 1])
+        for number in range(2):
+            kafka.produce(topic, ["more"], partition=number)
+        eventually(lambda: counters().revoked == 1)
+        assert (counters().revoked_late, counters().lost, counters().failed_commits) == (0, 0, 0)
+        assert f'kafka_group_source_revoked_partitions_total{{group="",query="{group}",source="0"}} 1.0' in (
+            metrics.read_text()
+        )
+    finally:
+        for query in queries:
+            query.stop()
+
+
+def test_the_code_of_the_lag_page_runs(
     spark: SparkSession,
     kafka: EmbeddedKafka,
     topic: str,
@@ -174,13 +219,13 @@ def test_the_how_tos_code_runs_as_it_stands(
     added: list[StreamingQueryListener] = []
     add = StreamingQueryManager.addListener
 
-    def noted(self: StreamingQueryManager, listener: StreamingQueryListener) -> None:
+    def record(self: StreamingQueryManager, listener: StreamingQueryListener) -> None:
         added.append(listener)
         add(self, listener)
 
-    monkeypatch.setattr(StreamingQueryManager, "addListener", noted)
+    monkeypatch.setattr(StreamingQueryManager, "addListener", record)
     names: dict[str, Any] = {"spark": spark}
-    blocks = how_to(
+    blocks = code_of_the_page(
         {
             "broker1:9092,broker2:9092": kafka.bootstrap_servers,
             "/var/lib/node_exporter/textfile": str(tmp_path),
@@ -192,24 +237,24 @@ def test_the_how_tos_code_runs_as_it_stands(
     try:
         for block in blocks:
             exec(block, names)
-        told = tmp_path / "orders.prom"
-        eventually(lambda: told.exists() and "position_offset{" in told.read_text())
+        metrics = tmp_path / "orders.prom"
+        eventually(lambda: metrics.exists() and "position_offset{" in metrics.read_text())
         # Again, now that the group has commits.
-        exec(next(each for each in blocks if "look.sample()" in each), names)
+        exec(next(each for each in blocks if "probe.sample()" in each), names)
     finally:
         for each in added:
             spark.streams.removeListener(each)
         if "collector" in names:
             REGISTRY.unregister(names["collector"])
-    assert len(added) == 4
+    assert len(added) == 5
     assert f"{topic}-0 10 10 0" in capsys.readouterr().out
 
 
-def how_to(places: dict[str, str]) -> list[str]:
-    """The Python of docs/lag.md in order, with places of this test's own."""
+def code_of_the_page(replacements: dict[str, str]) -> list[str]:
+    """The Python blocks of docs/lag.md in order, with paths and names of this test."""
     blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / "lag.md").read_text(), re.DOTALL)
-    for there, here in places.items():
-        blocks = [each.replace(there, here) for each in blocks]
+    for original, replacement in replacements.items():
+        blocks = [each.replace(original, replacement) for each in blocks]
     return blocks
 
 

@@ -17,6 +17,7 @@ PURE = {
     "clock",
     "offsets",
     "listing",
+    "reported_offset",
     "options.parsing",
     "options.unsupported",
     "options.offset_specs",

@@ -15,12 +15,14 @@ from pyspark.sql.streaming.listener import (
     QueryTerminatedEvent,
 )
 
+from spark_group_source.lag.report import LagReport
+
 RECORDED = Path(__file__).parent / "recorded"
 QUERY = "11111111-1111-1111-1111-111111111111"
 
 
 def recorded(version: str) -> list[dict[str, Any]]:
-    """The progress of a real query of this version of PySpark (see recorded/record.py), batch by batch."""
+    """The progress of each batch of a real query, with this version of PySpark (see recorded/record.py)."""
     return [json.loads(line) for line in (RECORDED / f"pyspark-{version}.jsonl").read_text().splitlines()]
 
 
@@ -34,7 +36,7 @@ def offset(**partitions: tuple[int, int]) -> dict[str, Any]:
 
 
 def ends(**partitions: int) -> dict[str, Any]:
-    """The ends of the logs, as progress has them."""
+    """The end offsets, as the progress shows them."""
     topics: dict[str, Any] = {}
     for name, end in partitions.items():
         topic, number = name.rsplit("_", 1)
@@ -56,7 +58,7 @@ def source(end: object, latest: object = None, start: object = None) -> dict[str
 def progress(
     *sources: Mapping[str, Any], run: uuid.UUID, second: float = 0.0, name: str | None = "q", query: str = QUERY
 ) -> dict[str, Any]:
-    """A progress as its JSON has it, of a batch that began at a second of 1970."""
+    """The parsed JSON of a progress, of a batch that began at this second of 1970."""
     return {
         "id": query,
         "runId": str(run),
@@ -71,12 +73,12 @@ def progress(
 
 
 def timestamp(second: float) -> str:
-    """As Spark writes it, to the millisecond."""
+    """The text that Spark writes, in milliseconds."""
     return f"1970-01-01T00:{int(second) // 60:02d}:{int(second) % 60:02d}.{round(second % 1 * 1000):03d}Z"
 
 
-def progressed(told: Mapping[str, Any]) -> QueryProgressEvent:
-    return QueryProgressEvent.fromJson({"progress": dict(told)})
+def progressed(progress: Mapping[str, Any]) -> QueryProgressEvent:
+    return QueryProgressEvent.fromJson({"progress": dict(progress)})
 
 
 def started(run: uuid.UUID, name: str | None = "q") -> QueryStartedEvent:
@@ -89,3 +91,20 @@ def idle(run: uuid.UUID, second: float) -> QueryIdleEvent:
 
 def terminated(run: uuid.UUID, error: str | None = None) -> QueryTerminatedEvent:
     return QueryTerminatedEvent(uuid.UUID(QUERY), run, error, None)
+
+
+RUN = uuid.UUID(int=1)
+
+
+class Reports(list[LagReport]):
+    """A sink that keeps its reports."""
+
+    def __call__(self, report: LagReport) -> None:
+        self.append(report)
+
+    def lags(self) -> list[dict[str, int]]:
+        return [{str(each.tp): each.lag for each in report.partitions} for report in self]
+
+
+def batch(end: object, latest: object, second: float = 0.0, run: uuid.UUID = RUN, **more: Any) -> Any:
+    return progressed(progress(source(end, latest), run=run, second=second, **more))

@@ -1,4 +1,4 @@
-"""The progress of real queries, as recorded/record.py has recorded it: one with the ends of the logs, one without."""
+"""Reports from the recorded progress of real queries (recorded/record.py): one with end offsets, one without."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def reported(version: str) -> list[LagReport]:
     return reports
 
 
-def test_lag_falls_with_each_batch_and_is_nothing_in_the_end() -> None:
+def test_lag_falls_with_each_batch_to_0() -> None:
     reports = reported("4.3.0")
     assert [each.total for each in reports[:5]] == [141, 103, 65, 27, 0]
     assert {each.total for each in reports[5:]} == {0}
     assert {(each.query, each.source) for each in reports} == {("orders-to-lake", 0)}
 
 
-def test_what_another_query_has_taken_over_is_left_out_until_it_is_planned_again() -> None:
+def test_partitions_of_another_query_are_left_out_until_this_query_plans_them_again() -> None:
     seen = ["".join(str(each.tp.partition) for each in report.partitions) for report in reported("4.3.0")]
     assert list(dict.fromkeys(seen)) == ["012", "01"]
     assert seen[-3:] == ["012"] * 3
-    # Its end came back a batch before its position, and would have shown a lag of ten that there never was.
+    # Its end offset came back a batch before its position, which would show a wrong lag of ten.
     assert (recorded("4.3.0")[15]["sources"][0]["latestOffset"]["orders"]["2"], seen[15]) == (100, "01")
 
 
@@ -41,7 +41,7 @@ def test_rates_are_those_of_the_batches() -> None:
     assert last.rates.arrived == 0
 
 
-def test_without_the_ends_of_the_logs_there_is_no_report() -> None:
+def test_without_end_offsets_there_is_no_report() -> None:
     assert len(recorded("4.1.0")) > 10
     assert reported("4.1.0") == []
 

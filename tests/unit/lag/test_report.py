@@ -1,4 +1,4 @@
-"""What a report says."""
+"""Figures and text of a report."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from spark_group_source.lag.report import LagReport, duration
 from spark_group_source.lag.sample import PartitionLag
 from spark_group_source.offsets import TopicPartition
 
-SILENT = TopicPartition("orders", 9)
+UNKNOWN = TopicPartition("orders", 9)
 
 
 def report(*lags: int, rates: Rates = Rates(), unknown: bool = False) -> LagReport:  # noqa: B008 -- it is frozen
     partitions = tuple(PartitionLag(TopicPartition("orders", at), 100, 100 + lag) for at, lag in enumerate(lags))
-    return LagReport("to-lake", "run", 0.0, partitions, rates, unknown=(SILENT,) if unknown else ())
+    return LagReport("to-lake", "run", 0.0, partitions, rates, unknown=(UNKNOWN,) if unknown else ())
 
 
-def test_lag_is_summed_and_the_partition_furthest_behind_is_named() -> None:
-    found = report(3, 40, 0)
-    assert found.total == 43
-    assert found.largest == PartitionLag(TopicPartition("orders", 1), 100, 140)
+def test_a_report_has_the_sum_and_the_largest_lag() -> None:
+    three = report(3, 40, 0)
+    assert three.total == 43
+    assert three.largest == PartitionLag(TopicPartition("orders", 1), 100, 140)
     assert report().total == 0
     assert report().largest is None
 
@@ -38,14 +38,14 @@ def test_lag_is_summed_and_the_partition_furthest_behind_is_named() -> None:
         (100, None, None, None),
     ],
 )
-def test_time_to_catch_up_is_what_is_left_by_what_is_gained(
+def test_the_time_to_catch_up_is_the_lag_divided_by_the_difference_of_the_rates(
     lag: int, processed: float | None, arrived: float | None, seconds: float | None
 ) -> None:
     assert report(lag, rates=Rates(processed, arrived)).catch_up == seconds
 
 
 @pytest.mark.parametrize(
-    ("found", "text"),
+    ("lag_report", "text"),
     [
         (report(), "to-lake: no partitions"),
         (report(0, 0), "to-lake: lag 0 in 2 partition(s)"),
@@ -66,13 +66,13 @@ def test_time_to_catch_up_is_what_is_left_by_what_is_gained(
         (report(unknown=True), "to-lake: lag at least 0 in 0 partition(s), unknown in 1 (orders-9)"),
     ],
 )
-def test_its_text_is_one_line_for_the_log(found: LagReport, text: str) -> None:
-    assert str(found) == text
+def test_the_text_of_a_report_is_one_line(lag_report: LagReport, text: str) -> None:
+    assert str(lag_report) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.4, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2.0 h"), (172_800, "2.0 d")],
 )
-def test_durations_are_in_units_that_people_use(seconds: float, text: str) -> None:
+def test_durations_have_suitable_units(seconds: float, text: str) -> None:
     assert duration(seconds) == text

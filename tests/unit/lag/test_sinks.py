@@ -6,12 +6,14 @@ import logging
 import math
 import os
 import threading
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_fd_to_metric_families
 
+from spark_group_source.group.counters import Counters
 from spark_group_source.lag.log_sink import LogSink
 from spark_group_source.lag.prometheus import PrometheusFile
 from spark_group_source.lag.rates import Rates
@@ -29,7 +31,7 @@ def report(*lags: int, query: str = "q", source: int = 0, rates: Rates | None = 
 
 
 def metrics(path: Path) -> dict[Sample, float]:
-    """What a Prometheus would read, by name and labels."""
+    """The samples that Prometheus would read, by name and labels."""
     with path.open(encoding="utf-8") as text:
         return {
             (each.name.removeprefix("kafka_group_source_"), tuple(sorted(each.labels.items()))): each.value
@@ -42,7 +44,7 @@ def labels(query: str = "q", source: int = 0, group: str = "", **more: str) -> t
     return tuple(sorted({"query": query, "source": str(source), "group": group, **more}.items()))
 
 
-def test_the_log_has_a_line_for_each_source_and_not_more_often_than_it_can_be_read(
+def test_the_log_has_at_most_one_line_per_interval_for_each_source(
     hand: Hand, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -55,16 +57,16 @@ def test_the_log_has_a_line_for_each_source_and_not_more_often_than_it_can_be_re
     assert caplog.messages.count("other: lag 3 in 1 partition(s), most in orders-0 (3)") == 3
 
 
-def test_prometheus_reads_every_figure_of_a_report(tmp_path: Path) -> None:
+def test_prometheus_reads_all_figures_of_a_report(tmp_path: Path) -> None:
     sink = PrometheusFile(tmp_path / "lag.prom")
     sink(report(30, 0, rates=Rates(20.0, 5.0)))
-    found = metrics(tmp_path / "lag.prom")
+    samples = metrics(tmp_path / "lag.prom")
     first = labels(topic="orders", partition="0")
-    assert found["lag_offsets", first] == 30
-    assert found["position_offset", first] == 100
-    assert found["log_end_offset", first] == 130
-    assert found["lag_offsets", labels(topic="orders", partition="1")] == 0
-    assert {name: value for (name, which), value in found.items() if which == labels()} == {
+    assert samples["lag_offsets", first] == 30
+    assert samples["position_offset", first] == 100
+    assert samples["log_end_offset", first] == 130
+    assert samples["lag_offsets", labels(topic="orders", partition="1")] == 0
+    assert {name: value for (name, which), value in samples.items() if which == labels()} == {
         "lag_sum_offsets": 30,
         "lag_max_offsets": 30,
         "processed_offsets_per_second": 20,
@@ -75,12 +77,12 @@ def test_prometheus_reads_every_figure_of_a_report(tmp_path: Path) -> None:
     }
 
 
-def test_while_the_lag_of_a_partition_is_unknown_there_is_no_sum_that_would_be_too_low(tmp_path: Path) -> None:
+def test_while_the_lag_of_a_partition_is_unknown_the_sum_is_left_out(tmp_path: Path) -> None:
     sink = PrometheusFile(tmp_path / "lag.prom")
     sink(replace(report(30, rates=Rates(20.0, 5.0)), unknown=(TopicPartition("orders", 1),)))
-    found = metrics(tmp_path / "lag.prom")
-    assert found["lag_offsets", labels(topic="orders", partition="0")] == 30
-    assert {name: value for (name, which), value in found.items() if which == labels()} == {
+    samples = metrics(tmp_path / "lag.prom")
+    assert samples["lag_offsets", labels(topic="orders", partition="0")] == 30
+    assert {name: value for (name, which), value in samples.items() if which == labels()} == {
         "unknown_lag_partitions": 1,
         "processed_offsets_per_second": 20,
         "arrived_offsets_per_second": 5,
@@ -88,7 +90,27 @@ def test_while_the_lag_of_a_partition_is_unknown_there_is_no_sum_that_would_be_t
     }
 
 
-def test_what_is_not_known_is_left_out_and_never_is_infinite(tmp_path: Path) -> None:
+def test_prometheus_reads_the_counters_of_a_report(tmp_path: Path) -> None:
+    sink = PrometheusFile(tmp_path / "lag.prom")
+    sink(report(1))
+    assert not [name for name, _ in metrics(tmp_path / "lag.prom") if name.endswith("_total")]
+    sink(replace(report(1), counters=Counters(7, 70, 2, 3, 4, 1, 5, 6, 8)))
+    samples = metrics(tmp_path / "lag.prom")
+    assert {name: value for (name, _), value in samples.items() if name.endswith("_total")} == {
+        "batches_total": 7,
+        "processed_offsets_total": 70,
+        "joins_total": 2,
+        "rebalances_total": 3,
+        "revoked_partitions_total": 4,
+        "revoked_late_partitions_total": 1,
+        "lost_partitions_total": 5,
+        "commits_total": 6,
+        "failed_commits_total": 8,
+    }
+    assert samples["lost_partitions_total", labels()] == 5
+
+
+def test_an_unknown_time_to_catch_up_is_left_out_and_never_is_infinite(tmp_path: Path) -> None:
     sink = PrometheusFile(tmp_path / "lag.prom")
     sink(report(1))
     assert ("catch_up_seconds", labels()) not in metrics(tmp_path / "lag.prom")
@@ -96,58 +118,58 @@ def test_what_is_not_known_is_left_out_and_never_is_infinite(tmp_path: Path) -> 
     assert metrics(tmp_path / "lag.prom")["catch_up_seconds", labels()] == math.inf
 
 
-def test_queries_and_sources_have_their_own_figures_and_only_the_newest(tmp_path: Path) -> None:
+def test_each_query_and_source_has_its_newest_figures(tmp_path: Path) -> None:
     sink = PrometheusFile(tmp_path / "lag.prom")
     for each in (report(9, 9), report(1), report(2, source=1), report(3, query="other")):
         sink(each)
-    found = {which: value for (name, which), value in metrics(tmp_path / "lag.prom").items() if name == "lag_offsets"}
-    assert found == {
+    samples = {which: value for (name, which), value in metrics(tmp_path / "lag.prom").items() if name == "lag_offsets"}
+    assert samples == {
         labels(topic="orders", partition="0"): 1,
         labels(source=1, group="g", topic="orders", partition="0"): 2,
         labels(query="other", topic="orders", partition="0"): 3,
     }
 
 
-def test_any_name_of_a_query_is_escaped_so_that_it_reads_back_as_it_was(tmp_path: Path) -> None:
+def test_special_characters_in_a_querys_name_are_escaped(tmp_path: Path) -> None:
     name = 'a "quoted" \\back\\ {curly="x"}\nsecond line, ü'
     sink = PrometheusFile(tmp_path / "lag.prom")
     sink(report(1, query=name))
     assert metrics(tmp_path / "lag.prom")["lag_sum_offsets", labels(query=name)] == 1
 
 
-def test_every_metric_has_help_and_is_a_gauge_and_none_has_a_time(tmp_path: Path) -> None:
+def test_every_metric_has_help_and_a_type_and_no_timestamp(tmp_path: Path) -> None:
     sink = PrometheusFile(tmp_path / "lag.prom")
     sink(report(1, rates=Rates(1.0, 0.0)))
     text = (tmp_path / "lag.prom").read_text()
     assert text.endswith("\n")
     with (tmp_path / "lag.prom").open() as lines:
         families = list(text_fd_to_metric_families(lines))
-    assert len(families) == 10
-    assert all(each.documentation and each.type == "gauge" for each in families)
-    # node_exporter refuses a whole file for one sample with a time.
+    assert Counter(each.type for each in families) == {"gauge": 10, "counter": 9}
+    assert all(each.documentation for each in families)
+    # node_exporter rejects a file in which a sample has a timestamp.
     assert all(each.timestamp is None for family in families for each in family.samples)
 
 
-def test_the_file_is_never_seen_half_written_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_the_file_is_never_incomplete_and_no_other_file_is_left(tmp_path: Path) -> None:
     sink = PrometheusFile(tmp_path / "lag.prom")
     sink(report(*range(200)))
-    whole = len(metrics(tmp_path / "lag.prom"))
-    over = threading.Event()
+    size = len(metrics(tmp_path / "lag.prom"))
+    finished = threading.Event()
 
     def rewrite() -> None:
-        while not over.is_set():
+        while not finished.is_set():
             sink(report(*range(200)))
 
     writer = threading.Thread(target=rewrite)
     writer.start()
     try:
-        assert {len(metrics(tmp_path / "lag.prom")) for _ in range(20)} == {whole}
+        assert {len(metrics(tmp_path / "lag.prom")) for _ in range(20)} == {size}
     finally:
-        over.set()
+        finished.set()
         writer.join()
     assert os.listdir(tmp_path) == ["lag.prom"]
 
 
-def test_a_directory_that_is_not_there_is_an_error_for_the_listener_to_log(tmp_path: Path) -> None:
+def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="missing"):
         PrometheusFile(tmp_path / "missing" / "lag.prom")(report(1))

@@ -1,7 +1,7 @@
 """Records the progress of a real query: python -m tests.unit.lag.recorded.record; needs Kafka and Spark.
 
-The query reads a topic of three partitions in small batches, beside a source of Spark's own. Meanwhile more is written,
-another query joins the group and takes partitions over, and leaves again. Each line of the file is one progress.
+The query reads a topic of three partitions in small batches, beside one of Spark's own sources. During the run more
+records arrive; another query joins the group, takes partitions over, and leaves. Each line of the file is one progress.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-TOPIC, GROUP, PATIENCE_S = "orders", "orders-to-lake", 120.0
+TOPIC, GROUP, TIMEOUT = "orders", "orders-to-lake", 120.0
 
 
 def main() -> int:
@@ -35,8 +35,8 @@ def main() -> int:
         kafka.create_topic(TOPIC, 3)
         for number in range(3):
             kafka.produce(TOPIC, ["x"] * 30 * (number + 1), partition=number)
-        foreign = spark.readStream.format("rate").load().selectExpr("cast(value as string) as value")
-        query = start(source(spark, kafka).union(foreign), Path(work) / "first", GROUP)
+        rate = spark.readStream.format("rate").load().selectExpr("cast(value as string) as value")
+        query = start(source(spark, kafka).union(rate), Path(work) / "first", GROUP)
         wait(lambda: sum(kafka.committed(GROUP).values()) == 180)
         kafka.produce(TOPIC, ["y"] * 15, partition=0)
         wait(lambda: sum(kafka.committed(GROUP).values()) == 195)
@@ -77,7 +77,7 @@ def start(frame: DataFrame, checkpoint: Path, name: str) -> StreamingQuery:
 
 
 def batches(query: StreamingQuery, more: int) -> None:
-    """Waits until the query has ended so many more batches."""
+    """Waits until the query has completed this number of further batches."""
     last = query.lastProgress
     assert last is not None
     until = last.batchId + more
@@ -85,8 +85,8 @@ def batches(query: StreamingQuery, more: int) -> None:
 
 
 def wait(holds: Callable[[], bool]) -> None:
-    """Until it holds."""
-    deadline = Deadline.after(PATIENCE_S)
+    """Waits until the condition holds."""
+    deadline = Deadline.after(TIMEOUT)
     while not holds():
         assert not deadline.expired()
         time.sleep(0.2)
