@@ -151,7 +151,7 @@ class Ledger:
         return tp not in self.committed or offset > self.committed[tp]
 
     def uncommittable(self, partitions: Iterable[TopicPartition]) -> None:
-        """The group refuses these partitions, as of a deleted topic: only the next batch that reads them retries."""
+        """The coordinator rejects these partitions (a deleted topic): the next batch that reads them retries."""
         for tp in partitions:
             self.committable.pop(tp, None)
 

@@ -1,4 +1,4 @@
-"""What a query is to read: topics by name, all that match a pattern, or single partitions."""
+"""What a query subscribes to: topics by name, topics that match a pattern, or single partitions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from spark_group_source.wire.metadata import Topic
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Either ``topics`` or ``pattern``. A pattern is searched for anywhere in a name, as Spark's own source does.
+    """Either ``topics`` or ``pattern``. A pattern may match any part of a name, as in ``format("kafka")``.
 
-    Kafka's internal topics match only where ``internal`` is set. Where ``partitions`` are given, which lie in
-    ``topics``, the topics are as if they had no others.
+    A pattern matches Kafka's internal topics only if ``internal`` is set. If ``partitions`` are set, they are in
+    ``topics``, whose other partitions are ignored.
     """
 
     topics: tuple[str, ...] = ()
@@ -26,29 +26,29 @@ class Subscription:
     partitions: frozenset[TopicPartition] = frozenset()
 
     def matches(self, name: str) -> bool:
-        """Whether it asks for a topic of this name."""
+        """Whether the subscription includes a topic of this name."""
         return name in self.topics if self.pattern is None else re.search(self.pattern, name) is not None
 
     def find(self, cluster: Cluster | TopicView, deadline: Deadline) -> dict[str, Topic]:
-        """The topics as the cluster has them now, by name; those that do not exist have an error or are left out.
+        """Looks up the topics, by name; topics that do not exist have an error or are left out.
 
         Raises:
             BrokerUnavailable: no broker answered until the deadline.
         """
         if self.pattern is None:
-            return {name: self._only(topic) for name, topic in cluster.metadata(self.topics, deadline).topics.items()}
-        everything = cluster.metadata(None, deadline).topics
+            topics = cluster.metadata(self.topics, deadline).topics
+            return {name: self._with_partitions(topic) for name, topic in topics.items()}
         return {
             name: topic
-            for name, topic in everything.items()
+            for name, topic in cluster.metadata(None, deadline).topics.items()
             if self.matches(name) and (self.internal or not topic.internal)
         }
 
-    def _only(self, topic: Topic) -> Topic:
+    def _with_partitions(self, topic: Topic) -> Topic:
         if not self.partitions:
             return topic
-        wanted = {tp.partition for tp in self.partitions if tp.topic == topic.name}
-        return replace(topic, partitions={each: by for each, by in topic.partitions.items() if each in wanted})
+        numbers = {tp.partition for tp in self.partitions if tp.topic == topic.name}
+        return replace(topic, partitions={each: leader for each, leader in topic.partitions.items() if each in numbers})
 
     def __str__(self) -> str:
         return f"pattern {self.pattern}" if self.pattern is not None else ", ".join(self.topics)

@@ -1,7 +1,7 @@
-"""Topics as a group may rely on them: what one broker alone does not know is not believed to be gone.
+"""The group leader's view of topics, which does not take a missing partition as deleted because of one broker.
 
-A broker that lags behind, or has just started, says of a topic that it does not exist, or has fewer partitions. A
-leader that believed it would take these partitions from the whole group.
+A broker with old metadata, or one that has just started, reports that a topic does not exist or has fewer partitions. A
+leader that relied on it would revoke these partitions for the whole group.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Topics = dict[str, Topic]
 
 
 class TopicView:
-    """What is known of topics so far, and what brokers say of them now. All methods are for the member's thread.
+    """The known topics, compared with the brokers' current metadata. All methods are for the member's thread.
 
-    ``disputed`` are the partitions that the last answer lacked, where no second broker could be asked.
+    ``disputed`` are known partitions that the last response lacked, and that no second broker could confirm.
     """
 
     def __init__(self, cluster: Cluster, group_id: str) -> None:
@@ -35,94 +35,94 @@ class TopicView:
         self._known: dict[str, Topic] = {}
         self._hidden: frozenset[str] = frozenset()
         self._brokers = 0
-        """How many brokers there were when an answer lacked nothing last: one that lags may know only itself."""
+        """Number of brokers in the last complete response: a broker with old metadata may know only itself."""
         self.disputed: Partitions = frozenset()
 
     def expect(self, partitions: Iterable[TopicPartition]) -> None:
-        """These partitions exist, as members of the group own them."""
+        """Notes that these partitions exist, because members of the group own them."""
         for tp in partitions:
             topic = self._known.get(tp.topic) or Topic(tp.topic, "", {})
             if tp.partition not in topic.partitions:
                 self._known[tp.topic] = replace(topic, partitions={**topic.partitions, tp.partition: None})
 
     def metadata(self, wanted: Collection[str] | None, deadline: Deadline) -> Metadata:
-        """These topics, or all there are; one that does not exist has an error or is left out.
+        """Returns these topics, or all for ``None``; a topic that does not exist has an error or is left out.
 
-        Partitions that were known and are missing in one broker's answer are asked of every other broker. They are gone
-        once a second answer lacks them as well.
+        If one broker's response lacks known partitions, every other broker is asked. The partitions count as deleted
+        once a second response lacks them too.
 
         Raises:
             BrokerUnavailable: no broker answered until the deadline.
         """
-        told = self._cluster.metadata(wanted, deadline)
-        found: Topics = dict(told.topics)
-        known = {name: each for name, each in self._known.items() if wanted is None or name in wanted}
+        response = self._cluster.metadata(wanted, deadline)
+        topics: Topics = dict(response.topics)
+        known = {name: topic for name, topic in self._known.items() if wanted is None or name in wanted}
         disputed: Partitions = frozenset()
-        if not _missing(known, found):
-            self._brokers = len(told.brokers)
+        if not _missing(known, topics):
+            self._brokers = len(response.brokers)
         else:
-            answers, confirmed = self._all_answers(wanted, deadline)
-            found = _merged([found, *answers])
-            if not confirmed and (disputed := _missing(known, found)):
-                found = _merged([found, known])
+            others, confirmed = self._ask_all_brokers(wanted, deadline)
+            topics = _merge([topics, *others])
+            if not confirmed and (disputed := _missing(known, topics)):
+                topics = _merge([topics, known])
         self._warn_of_disputed(disputed)
-        self._warn_of_hidden(found)
-        found = self._with_hidden(found, known)
-        self._known = {name: each for name, each in self._known.items() if name not in known}
-        self._known |= {name: each for name, each in found.items() if each.partitions}
-        return replace(told, topics=found)
+        self._warn_of_hidden(topics)
+        topics = self._with_hidden(topics, known)
+        self._known = {name: topic for name, topic in self._known.items() if name not in known}
+        self._known |= {name: topic for name, topic in topics.items() if topic.partitions}
+        return replace(response, topics=topics)
 
-    def _all_answers(self, wanted: Collection[str] | None, deadline: Deadline) -> tuple[list[Topics], bool]:
-        """What each broker says that can be asked, and whether that is more than the word of one among several."""
+    def _ask_all_brokers(self, wanted: Collection[str] | None, deadline: Deadline) -> tuple[list[Topics], bool]:
+        """Returns the topics from each broker that responds, and whether enough brokers have responded."""
         brokers = self._cluster.broker_ids()
-        answers: list[Topics] = []
+        responses: list[Topics] = []
         for left, broker in zip(range(len(brokers), 0, -1), brokers, strict=True):
-            turn = deadline.at_most(deadline.remaining() / left)
+            broker_deadline = deadline.at_most(deadline.remaining() / left)
             try:
-                answers.append(dict(self._cluster.metadata_from(broker, wanted, turn).topics))
+                responses.append(dict(self._cluster.metadata_from(broker, wanted, broker_deadline).topics))
             except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
-                log.debug("group %s: broker %d could not be asked for topics: %s", self._group_id, broker, error)
-        return answers, len(answers) >= min(2, max(self._brokers, len(brokers))) > 0
+                log.debug("group %s: broker %d returned no topics: %s", self._group_id, broker, error)
+        return responses, len(responses) >= min(2, max(self._brokers, len(brokers))) > 0
 
     def _warn_of_disputed(self, disputed: Partitions) -> None:
         if disputed - self.disputed:
             log.warning(
-                "group %s: one broker does not know %s, and no second broker could be asked; they stay assigned",
+                "group %s: one broker does not know %s, and no second broker responded; they stay assigned",
                 self._group_id,
                 names(disputed),
             )
         self.disputed = disputed
 
-    def _warn_of_hidden(self, found: Mapping[str, Topic]) -> None:
-        hidden = frozenset(name for name, each in found.items() if each.error == TOPIC_AUTHORIZATION_FAILED)
+    def _warn_of_hidden(self, topics: Mapping[str, Topic]) -> None:
+        hidden = frozenset(name for name, topic in topics.items() if topic.error == TOPIC_AUTHORIZATION_FAILED)
         if hidden - self._hidden:
             log.warning(
                 "group %s: this query leads the group and may not describe %s, to which members are subscribed. Their"
-                " partitions stay with the members that own them; others are assigned to nobody. Grant this query's"
-                " principal DESCRIBE on them.",
+                " partitions stay with the members that own them; partitions without an owner are not assigned. Grant"
+                " this query's principal DESCRIBE on them.",
                 self._group_id,
                 ", ".join(sorted(hidden)),
             )
         self._hidden = hidden
 
-    def _with_hidden(self, found: Topics, known: Mapping[str, Topic]) -> Topics:
-        """A topic that may not be described is as its owners know it."""
+    def _with_hidden(self, topics: Topics, known: Mapping[str, Topic]) -> Topics:
+        """Replaces topics that this client may not describe by what is known of them from their owners."""
         return {
-            name: replace(known[name], error=0) if name in self._hidden and name in known else each
-            for name, each in found.items()
+            name: replace(known[name], error=0) if name in self._hidden and name in known else topic
+            for name, topic in topics.items()
         }
 
 
-def _missing(known: Mapping[str, Topic], found: Mapping[str, Topic]) -> frozenset[TopicPartition]:
-    visible = {name for name, each in found.items() if each.error != TOPIC_AUTHORIZATION_FAILED}
-    expected = partitions_of(each for name, each in known.items() if name in visible or name not in found)
-    return expected - partitions_of(found.values())
+def _missing(known: Mapping[str, Topic], topics: Mapping[str, Topic]) -> frozenset[TopicPartition]:
+    visible = {name for name, topic in topics.items() if topic.error != TOPIC_AUTHORIZATION_FAILED}
+    expected = partitions_of(topic for name, topic in known.items() if name in visible or name not in topics)
+    return expected - partitions_of(topics.values())
 
 
-def _merged(answers: Iterable[Mapping[str, Topic]]) -> Topics:
-    """Every partition that any of the answers has; the first answer goes before the others."""
+def _merge(responses: Iterable[Mapping[str, Topic]]) -> Topics:
+    """Every partition of any response; earlier responses take precedence."""
     merged: Topics = {}
-    for topics in answers:
+    for topics in responses:
         for name, topic in topics.items():
             before = merged.get(name)
             if before is None or not before.partitions:

@@ -1,4 +1,4 @@
-"""What the assignors of Kafka's own client have in common."""
+"""The base class of the assignors of Kafka's Java client."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ if TYPE_CHECKING:
     from spark_group_source.group.classic.assignment import PartitionCounts
 
 Topics = Mapping[str, Sequence[int]]
-"""The partition numbers of each subscribed topic, sorted. Topics that are not known are left out."""
+"""The partition numbers of each subscribed topic, sorted. Unknown topics are left out."""
 PartitionRacks = Mapping[TopicPartition, frozenset[str]]
 """The racks of each partition's replicas. Partitions without known racks may be left out."""
 
 
 class Assignor(AbstractPartitionAssignor):  # type: ignore[misc]
-    """An assignor whose result is that of the assignor of the same name in Kafka's Java client."""
+    """An assignor with the same result as the assignor of this name in Kafka's Java client."""
 
     @abstractmethod
-    def share(
+    def assign_partitions(
         self, topics: Topics, racks: PartitionRacks, members: Sequence[Subscriber]
     ) -> Mapping[str, Iterable[TopicPartition]]:
-        """Each member's partitions by member id. ``members`` are in the order in which Java iterates over them."""
+        """Returns each member's partitions by member id. ``members`` are in Java's iteration order."""
 
     def assign(self, cluster: PartitionCounts, members: Iterable[Any]) -> dict[str, ConsumerProtocolAssignment]:
-        """Each member's encodable assignment by member id; see kafka-python's AbstractPartitionAssignor."""
-        subscribers = hash_order(map(Subscriber.of, members), lambda each: text_hash(each.id))
-        known = {
+        """Returns each member's assignment by member id; see kafka-python's AbstractPartitionAssignor."""
+        subscribers = hash_order(map(Subscriber.of, members), lambda member: text_hash(member.id))
+        numbers_of = {
             topic: sorted(cluster.partitions_for_topic(topic) or ())
-            for topic in sorted({topic for each in subscribers for topic in each.topics})
+            for topic in sorted({topic for member in subscribers for topic in member.topics})
         }
-        topics = {topic: numbers for topic, numbers in known.items() if numbers}
+        topics = {topic: numbers for topic, numbers in numbers_of.items() if numbers}
         return {
             member: ConsumerProtocolAssignment(0, list(numbers_by_topic(partitions).items()), b"")
-            for member, partitions in self.share(topics, cluster.racks, subscribers).items()
+            for member, partitions in self.assign_partitions(topics, cluster.racks, subscribers).items()
         }
 
     def metadata(self, topics: Collection[str]) -> ConsumerProtocolSubscription:
-        """The subscription; its user data is what the leader's assignor is told."""
+        """Returns the subscription, with user data for the leader's assignor."""
         return ConsumerProtocolSubscription(0, sorted(topics), self.user_data())
 
     def user_data(self) -> bytes:
-        """What the leader's assignor is told beside the subscription."""
+        """Returns the subscription's user data, for the leader's assignor."""
         return b""
 
     def on_assignment(self, assignment: ConsumerProtocolAssignment, generation: int) -> None:

@@ -1,4 +1,4 @@
-"""Which member had which partition before this rebalance, as the members tell it."""
+"""The partitions that members claim to have owned before this rebalance."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from spark_group_source.offsets import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one member says that it had, and the generation in which it had that.
+    """The partitions that one member claims, and the generation that assigned them.
 
-    ``joined`` is the generation in the subscription itself. It may differ: ``sticky`` tells the one of its assignment.
+    ``joined`` is the generation in the subscription. It may differ: ``sticky`` sends the generation of its assignment.
     """
 
     member: str
@@ -23,21 +23,21 @@ class Claim:
 
 @dataclass(slots=True)
 class Claims:
-    """What each member had. Of the members that claim one partition, the latest generation has it.
+    """The claims of all members. If several members claim a partition, the claim of the latest generation applies.
 
     Args:
-        claims: one for each member, in the order in which Java iterates over members.
-        existing: the partitions that there are. Others are nobody's, for example those of a former topic of that name.
+        claims: one for each member, in Java's iteration order.
+        existing: the existing partitions. Claims of others are ignored, for example after a topic was recreated.
     """
 
     claims: Sequence[Claim]
     existing: Collection[TopicPartition]
     owned: dict[str, set[TopicPartition]] = field(init=False)
     contested: set[TopicPartition] = field(init=False, default_factory=set)
-    """Partitions that two members claim in one generation. Neither has them."""
+    """Partitions that two members claim in one generation: neither owns them."""
 
     def __post_init__(self) -> None:
-        self.owned = {each.member: set() for each in self.claims}
+        self.owned = {claim.member: set() for claim in self.claims}
         latest: dict[TopicPartition, Claim] = {}
         for claim in self.claims:
             for tp in claim.partitions:
@@ -57,12 +57,12 @@ class Claims:
         self.owned[claim.member].add(tp)
 
     def former_owners(self) -> dict[TopicPartition, str]:
-        """Who had a partition in an earlier generation than the latest of all: it is the next best owner."""
-        latest = max(-1, *(each.generation for each in self.claims))
-        found: dict[TopicPartition, Claim] = {}
+        """The owner of each partition before the latest generation of all claims: the second best owner."""
+        latest = max(-1, *(claim.generation for claim in self.claims))
+        former: dict[TopicPartition, Claim] = {}
         for claim in self.claims:
             if claim.generation < latest:
                 for tp in claim.partitions:
-                    if tp not in found or claim.generation > found[tp].generation:
-                        found[tp] = claim
-        return {tp: claim.member for tp, claim in found.items()}
+                    if tp not in former or claim.generation > former[tp].generation:
+                        former[tp] = claim
+        return {tp: claim.member for tp, claim in former.items()}

@@ -1,9 +1,8 @@
-"""The orders in which Java's collections name things, where an assignment depends on them.
+"""The iteration order of Java's hash maps, on which assignments depend.
 
-Kafka's sticky assignors walk through hash maps. Which member keeps a partition that two of them claim, and which member
-has one partition more, follows from that order. A leader that walked otherwise would move partitions that a leader of
-Kafka's own client leaves in place. Not modelled: Java turns a bin with nine
-keys into a tree.
+Kafka's sticky assignors iterate over hash maps. The order decides which member keeps a partition that two members
+claim, and which member gets one partition more. With another order, partitions would move whenever the leader changes
+between this source and Kafka's client. Not modelled: Java turns a bin with nine keys into a tree.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ def text_order(text: str) -> bytes:
 def text_hash(text: str) -> int:
     """``String.hashCode``, as an unsigned number."""
     units = text_order(text)
-    found = 0
+    hashed = 0
     for high, low in zip(units[::2], units[1::2], strict=True):
-        found = 31 * found + 256 * high + low & 0xFFFFFFFF
-    return found
+        hashed = 31 * hashed + 256 * high + low & 0xFFFFFFFF
+    return hashed
 
 
 def partition_hash(tp: TopicPartition) -> int:
@@ -37,17 +36,17 @@ def partition_hash(tp: TopicPartition) -> int:
     return 31 * (31 + tp.partition) + text_hash(tp.topic) & 0xFFFFFFFF
 
 
-def hash_order(items: Iterable[T], hash_of: Callable[[T], int], most: int = 0) -> list[T]:
-    """These items as a ``HashMap`` iterates over them that got them in this order.
+def hash_order(items: Iterable[T], hash_of: Callable[[T], int], max_size: int = 0) -> list[T]:
+    """Sorts items as a ``HashMap`` iterates over them, if they were added in this order.
 
     Args:
-        items: distinct ones.
-        hash_of: their hash.
-        most: how many the map has held; its table never shrinks.
+        items: distinct items.
+        hash_of: returns the hash of an item.
+        max_size: the largest size that the map has had; its table never shrinks.
     """
     listed = list(items)
     slots = _SMALLEST_TABLE
-    while max(len(listed), most) > slots * _LOAD:
+    while max(len(listed), max_size) > slots * _LOAD:
         slots *= 2
     return sorted(listed, key=lambda item: _spread(hash_of(item)) & slots - 1)
 

@@ -1,7 +1,7 @@
-"""Sticky shares of members that are not all subscribed to the same topics.
+"""Sticky assignment for members with different subscriptions; Java's GeneralAssignmentBuilder.
 
-What is free goes to the member with the fewest partitions. Then partitions move from members with many to members with
-few, as long as two members of one topic differ by more than one partition.
+A partition without an owner goes to the member with the fewest partitions. Then partitions move from members with many
+to members with few, while two subscribers of one topic differ by more than one partition.
 """
 
 from __future__ import annotations
@@ -19,90 +19,90 @@ from spark_group_source.offsets import TopicPartition
 
 
 class MixedSubscriptionsAssignment:
-    """The shares of one rebalance: ``owned``, by member id.
+    """The assignment of one rebalance: ``owned``, by member id.
 
     Args:
         topics: the partition numbers of each topic.
         members: all members.
-        claims: what they had.
-        racks: where members and partitions are. What a member has far from its rack it gives up first.
+        claims: the partitions that they owned.
+        racks: racks of members and partitions. Partitions far from their member's rack are revoked first.
     """
 
     def __init__(self, topics: Topics, members: Sequence[Subscriber], claims: Claims, racks: Racks) -> None:
         self._racks = racks
         self._former = claims.former_owners()
         self._movements = PartitionMovements()
-        self._subscribed = {each.id: frozenset(each.topics) for each in members}
+        self._subscribed = {member.id: frozenset(member.topics) for member in members}
         self._members_of = {
-            topic: [each.id for each in members if topic in self._subscribed[each.id]] for topic in topics
+            topic: [member.id for member in members if topic in self._subscribed[member.id]] for topic in topics
         }
         self._partitions = [
             TopicPartition(topic, number)
             for topic in sorted(topics, key=lambda topic: (len(self._members_of[topic]), topic))
             for number in topics[topic]
         ]
-        self.owned: dict[str, set[TopicPartition]] = {each.id: set() for each in members}
+        self.owned: dict[str, set[TopicPartition]] = {member.id: set() for member in members}
         self._owner: dict[TopicPartition, str] = {}
         self._count = {topic: Counter[str]() for topic in topics}
-        """How many partitions of a topic each member has."""
-        self._weight = {each: rank for rank, each in enumerate(sorted(self.owned, key=text_order))}
-        """Sorts members by how many partitions they have, then by id: the number times the members, plus the rank."""
-        self._uneven_topic: str | None = None
+        """Number of partitions of each topic, by member."""
+        self._weight = {member: rank for rank, member in enumerate(sorted(self.owned, key=text_order))}
+        """Sorts members by number of partitions, then by id: that number times the number of members, plus the rank."""
+        self._unbalanced_topic: str | None = None
         self._build(claims)
 
     def _build(self, claims: Claims) -> None:
-        revoked = self._keep(claims)
+        revoked = self._keep_owned(claims)
         first = not self._owner
         free = [tp for tp in self._partitions if tp not in self._owner]
-        self._assign(free)
+        self._assign_free(free)
         movable = [tp for tp in self._partitions if len(self._members_of[tp.topic]) > 1]
-        before, spread = dict(self._owner), self._spread()
+        before, imbalance = dict(self._owner), self._imbalance()
         if not revoked:
-            self._level([tp for tp in free if len(self._members_of[tp.topic]) > 1])
-        if self._level(movable) and not first and self._spread() >= spread:
+            self._balance([tp for tp in free if len(self._members_of[tp.topic]) > 1])
+        if self._balance(movable) and not first and self._imbalance() >= imbalance:
             for tp, member in before.items():
-                self._give(tp, member)
+                self._assign(tp, member)
 
-    def _keep(self, claims: Claims) -> bool:
-        """Gives members what they had; returns whether one must give something up, be it balanced or not."""
+    def _keep_owned(self, claims: Claims) -> bool:
+        """Assigns members what they owned; returns whether subscriptions or racks make any member revoke some."""
         revoked = False
         for member, owned in claims.owned.items():
             for tp in owned:
                 if tp.topic not in self._subscribed[member] or self._racks.apart(member, tp):
                     revoked = True
                 else:
-                    self._give(tp, member)
+                    self._assign(tp, member)
         return revoked
 
-    def _assign(self, free: list[TopicPartition]) -> None:
+    def _assign_free(self, free: list[TopicPartition]) -> None:
         if self._racks.matter:
             far = []
             for tp in free:
-                near = [each for each in self._members_of[tp.topic] if not self._racks.apart(each, tp)]
+                near = [member for member in self._members_of[tp.topic] if not self._racks.apart(member, tp)]
                 if near:
-                    self._give(tp, self._lightest(near))
+                    self._assign(tp, self._lightest(near))
                 else:
                     far.append(tp)
             free = far
         for tp in free:
-            self._give(tp, self._lightest(self._members_of[tp.topic]))
+            self._assign(tp, self._lightest(self._members_of[tp.topic]))
 
-    def _level(self, partitions: Sequence[TopicPartition]) -> bool:
-        """Moves partitions while that makes the shares more even; returns whether any moved.
+    def _balance(self, partitions: Sequence[TopicPartition]) -> bool:
+        """Moves partitions while the assignment is unbalanced; returns whether any moved.
 
-        A partition that moves in place of another one may have been somewhere else, so this can run in circles, and in
-        Kafka's own client it does so for ever: ``seen`` ends that.
+        Because another partition may move in place of the chosen one, an assignment can recur. Kafka's client then
+        loops forever; ``seen`` ends the loop.
         """
         seen = {frozenset(self._owner.items())}
         while True:
             for tp in partitions:
-                if not self._uneven():
+                if not self._unbalanced():
                     break
                 member = self._better_owner(tp)
                 if member is not None:
-                    actual = self._movements.instead_of(tp, self._owner[tp], member)
+                    actual = self._movements.partition_to_move(tp, self._owner[tp], member)
                     self._movements.add(actual, self._owner[actual], member)
-                    self._give(actual, member)
+                    self._assign(actual, member)
             owners = frozenset(self._owner.items())
             if owners in seen:
                 return len(seen) > 1
@@ -116,13 +116,13 @@ class MixedSubscriptionsAssignment:
         lightest = self._lightest(self._members_of[tp.topic])
         return lightest if most > len(self.owned[lightest]) else None
 
-    def _uneven(self) -> bool:
-        """Whether two members of any topic differ by more than one partition, and the larger has one of that topic."""
-        if self._uneven_topic is None or not self._is_uneven(self._uneven_topic):
-            self._uneven_topic = next(filter(self._is_uneven, self._members_of), None)
-        return self._uneven_topic is not None
+    def _unbalanced(self) -> bool:
+        """Whether two subscribers of a topic differ by more than one partition, and the larger owns one of it."""
+        if self._unbalanced_topic is None or not self._is_unbalanced(self._unbalanced_topic):
+            self._unbalanced_topic = next(filter(self._is_unbalanced, self._members_of), None)
+        return self._unbalanced_topic is not None
 
-    def _is_uneven(self, topic: str) -> bool:
+    def _is_unbalanced(self, topic: str) -> bool:
         lightest = self._lightest(self._members_of[topic])
         heaviest = max(self._count[topic], key=self._weight.__getitem__)
         return len(self.owned[heaviest]) - len(self.owned[lightest]) > 1
@@ -130,15 +130,15 @@ class MixedSubscriptionsAssignment:
     def _lightest(self, members: Iterable[str]) -> str:
         return min(members, key=self._weight.__getitem__)
 
-    def _spread(self) -> int:
-        """How uneven the shares are: the sum of the differences of all pairs of members that share any topic."""
-        sizes = sorted(len(self.owned[each]) for each in self.owned if self._takes_part(each))
+    def _imbalance(self) -> int:
+        """The sum of the differences in partitions, over all pairs of members that share a topic with another."""
+        sizes = sorted(len(self.owned[member]) for member in self.owned if self._has_shared_topic(member))
         return sum(size * (2 * index + 1 - len(sizes)) for index, size in enumerate(sizes))
 
-    def _takes_part(self, member: str) -> bool:
+    def _has_shared_topic(self, member: str) -> bool:
         return any(len(self._members_of.get(topic, ())) > 1 for topic in self._subscribed[member])
 
-    def _give(self, tp: TopicPartition, member: str) -> None:
+    def _assign(self, tp: TopicPartition, member: str) -> None:
         former = self._owner.get(tp)
         if former is not None:
             self.owned[former].discard(tp)

@@ -1,4 +1,4 @@
-"""The assignor ``roundrobin``: all partitions of all topics are dealt out one by one."""
+"""The assignor ``roundrobin``: assigns the partitions of all topics to the members in turn."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from spark_group_source.offsets import TopicPartition
 
 
 class RoundRobin(Assignor):
-    """Eager. A member that is not subscribed to the partition's topic is passed over."""
+    """Eager. Skips a member that is not subscribed to the partition's topic."""
 
     name = "roundrobin"
 
-    def share(
+    def assign_partitions(
         self, topics: Topics, racks: PartitionRacks, members: Sequence[Subscriber]
     ) -> Mapping[str, list[TopicPartition]]:
         """Each partition goes to the next member in turn that is subscribed to it."""
-        shares: dict[str, list[TopicPartition]] = {each.id: [] for each in members}
-        subscribed = {each.id: frozenset(each.topics) for each in members}
-        turn = cycle([each.id for each in sorted(members, key=lambda each: each.order)])
+        assigned: dict[str, list[TopicPartition]] = {member.id: [] for member in members}
+        subscribed = {member.id: frozenset(member.topics) for member in members}
+        in_turn = cycle([member.id for member in sorted(members, key=lambda member: member.order)])
         for topic, numbers in sorted(topics.items()):
             for number in numbers:
-                member = next(each for each in turn if topic in subscribed[each])
-                shares[member].append(TopicPartition(topic, number))
-        return shares
+                member = next(each for each in in_turn if topic in subscribed[each])
+                assigned[member].append(TopicPartition(topic, number))
+        return assigned

@@ -12,10 +12,10 @@ from spark_group_source.offsets import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """What a member tells the leader.
+    """A member's subscription, as the leader gets it.
 
-    ``owned`` and ``generation`` are the fields of the subscription. A member that does not send them owns nothing in
-    generation -1. ``rack`` is ``None`` if the member tells no rack.
+    A member that sends no ``owned`` partitions and ``generation`` owns nothing, in generation -1. ``rack`` is ``None``
+    if the member sends no rack.
     """
 
     id: str
@@ -29,17 +29,19 @@ class Subscriber:
     @classmethod
     def of(cls, member: Any) -> Subscriber:
         """From kafka-python's JoinGroupResponseMember with its decoded subscription."""
-        told = member.metadata
+        subscription = member.metadata
         return cls(
             member.member_id,
-            tuple(told.topics or ()),
-            bytes(told.user_data or b""),
+            tuple(subscription.topics or ()),
+            bytes(subscription.user_data or b""),
             tuple(
-                TopicPartition(each.topic, number) for each in told.owned_partitions or () for number in each.partitions
+                TopicPartition(each.topic, number)
+                for each in subscription.owned_partitions or ()
+                for number in each.partitions
             ),
-            max(-1, told.generation_id),
+            max(-1, subscription.generation_id),
             member.group_instance_id,
-            told.rack_id or None,
+            subscription.rack_id or None,
         )
 
     @property
