@@ -12,6 +12,7 @@ import pytest
 
 import spark_group_source
 from spark_group_source.group.counters import Counters
+from spark_group_source.lag.prometheus import PREFIX, LagCollector
 
 PACKAGE = Path(spark_group_source.__file__).parent
 PAGE = (PACKAGE.parent / "docs" / "operations.md").read_text()
@@ -67,3 +68,10 @@ def test_runbooks_quote_rows_of_the_table_of_log_lines() -> None:
     quoted = re.findall(r"^\| `([^`]* [^`]*)` \|", RUNBOOKS, re.M)
     assert quoted
     assert set(quoted) <= {row for row, _ in LINES}
+
+
+def test_alerts_in_the_runbooks_name_metrics_that_exist() -> None:
+    metrics = {metric.name + "_total" * (metric.type == "counter") for metric in LagCollector().collect()}
+    alerted = re.findall(rf"{PREFIX}\w+", RUNBOOKS)
+    assert alerted
+    assert set(alerted) <= metrics
