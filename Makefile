@@ -1,7 +1,7 @@
-# Everything runs in .venv, made at the first use with PYTHON (3.10 or later). Spark and the embedded Kafka need Java 17
-# or later. `make` alone lists what there is.
+# All targets run in .venv, which the first target creates with PYTHON (3.10 or later). Spark and the embedded Kafka need
+# Java 17 or later. `make` without a target lists the targets.
 PYTHON ?= python3
-# The oldest and the newest Python that this machine has of those supported, on the PATH or with pyenv.
+# The oldest and the newest supported Python on this machine, from the PATH or pyenv.
 OLDEST_PYTHON ?= $(call python,3.10 3.11 3.12 3.13 3.14)
 NEWEST_PYTHON ?= $(call python,3.14 3.13 3.12 3.11 3.10)
 OLDEST_SPARK := pyspark==4.1.0
@@ -10,10 +10,10 @@ OLDEST := .venv-oldest
 NEWEST := .venv-newest
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
-# Each Python process that Spark starts is ready 0.7 s sooner; test-oldest goes without, as most users do.
+# Spark's Python processes start 0.7 s sooner; test-oldest runs without it, as most users do.
 BYTECODE = env -u SPARK_HOME $(@D)/bin/python -m spark_group_source.spark.bytecode > /dev/null
 CORE := tests/unit tests/integration -m '(core or not integration) and not slow'
-# Two processes, each with a Kafka and a Spark of its own where it needs them; each file of tests in one of them.
+# Two processes, each with its own Kafka and Spark if its tests need them; each test file runs in one process.
 PARALLEL ?= -n 2 --dist loadfile
 SOAK_ARGS ?=
 BENCH_ARGS ?=
@@ -30,10 +30,10 @@ python = $(firstword $(foreach version,$(1),$(shell for each in python$(version)
 .PHONY: help demo test unit contract integration chaos soak fuzz test-brokers test-oldest test-newest lint docs format \
   bench dist clean java
 
-help: ## this list
+help: ## list of the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/demo.stamp | java ## Kafka, 336,776 flights and a Spark job in a consumer group, on this machine
+demo: $(VENV)/demo.stamp | java ## demo on this machine: Kafka, 336,776 flights, a Spark job in a consumer group
 	@$(BIN)/python jobs/demo.py
 
 test: $(VENV)/test.stamp | java ## all tests: unit, contract, integration
@@ -42,29 +42,29 @@ test: $(VENV)/test.stamp | java ## all tests: unit, contract, integration
 unit: $(VENV)/test.stamp ## tests without Kafka and Spark
 	$(BIN)/pytest tests/unit $(PARALLEL) $(PYTEST_ARGS)
 
-contract: $(VENV)/test.stamp | java ## the delivery contract, on a fake and on real Kafka
+contract: $(VENV)/test.stamp | java ## tests of the delivery guarantees, with a fake and a real Kafka
 	$(BIN)/pytest tests/contract $(PARALLEL) $(PYTEST_ARGS)
 
 integration: $(VENV)/test.stamp | java ## tests with real Kafka and Spark
 	$(BIN)/pytest tests/integration -m 'not slow' $(PARALLEL) $(PYTEST_ARGS)
 
-chaos: $(VENV)/test.stamp | java ## what takes minutes: members that come and go at random, long batches, clusters
+chaos: $(VENV)/test.stamp | java ## tests of several minutes: members that join and leave at random, long batches, clusters
 	$(BIN)/pytest tests/integration -m slow $(PYTEST_ARGS)
 
-soak: $(VENV)/demo.stamp | java ## half an hour idle and half an hour busy: memory and idle CPU of the reader
+soak: $(VENV)/demo.stamp | java ## memory and idle CPU of the reader: half an hour idle, half an hour busy
 	@$(BIN)/python jobs/soak.py $(SOAK_ARGS)
 
-fuzz: $(VENV)/test.stamp ## ten minutes of damaged bytes for the decoder
+fuzz: $(VENV)/test.stamp ## decodes damaged bytes for ten minutes
 	$(BIN)/python -m tests.unit.records.fuzz $(FUZZ_ARGS)
 
-test-brokers: $(VENV)/test.stamp | java ## the core of the tests on brokers from the oldest to the newest
+test-brokers: $(VENV)/test.stamp | java ## core tests with the oldest and newer Kafka brokers
 	for version in $(BROKERS); do \
 	  KAFKA_VERSION=$$version $(BIN)/pytest -m 'core and not slow' $(PYTEST_ARGS) || exit 1; done
 
-test-oldest: $(OLDEST)/test.stamp | java ## the core of the tests on the oldest PySpark, and the oldest Python there is
+test-oldest: $(OLDEST)/test.stamp | java ## core tests with the oldest PySpark, on the oldest Python of this machine
 	$(OLDEST)/bin/pytest $(CORE) $(PARALLEL) $(PYTEST_ARGS)
 
-test-newest: $(NEWEST)/test.stamp | java ## the core of the tests on the newest Python there is
+test-newest: $(NEWEST)/test.stamp | java ## core tests on the newest Python of this machine
 	$(NEWEST)/bin/pytest $(CORE) $(PARALLEL) $(PYTEST_ARGS)
 
 lint: $(VENV)/test.stamp ## ruff and mypy
@@ -72,19 +72,19 @@ lint: $(VENV)/test.stamp ## ruff and mypy
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-docs: $(VENV)/docs.stamp ## the site of documentation, in build/docs; warnings are errors
+docs: $(VENV)/docs.stamp ## documentation site in build/docs; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file conf/mkdocs.yml
 
-format: $(VENV)/test.stamp ## formats the code
+format: $(VENV)/test.stamp ## format the code
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: $(VENV)/bench.stamp | java ## speed, beside Spark's own Kafka source
+bench: $(VENV)/bench.stamp | java ## speed compared with Spark's own Kafka source
 	@$(BIN)/python jobs/benchmark $(BENCH_ARGS)
 
-# Tests run on the tree itself, so nothing else sees what a release lacks. The wheel is made from the sdist; it is tried
-# with what it asks for and nothing else, on the newest Python. Then the sdist takes its place.
-dist: $(VENV)/dist.stamp | java ## wheel and sdist in dist, each installed on its own and tried
+# The other tests run on the tree, so only this target notices files that are missing in a release. It builds the wheel from
+# the sdist, and checks it with its dependencies only, on the newest Python. Then it does the same with the sdist.
+dist: $(VENV)/dist.stamp | java ## wheel and sdist in dist, each checked in a new environment
 	rm -rf dist $(SMOKE)
 	$(BIN)/pyproject-build --outdir dist
 	$(NEWEST_PYTHON) -m venv $(SMOKE)
@@ -94,7 +94,7 @@ dist: $(VENV)/dist.stamp | java ## wheel and sdist in dist, each installed on it
 	$(SMOKE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/*.tar.gz
 	$(TRY)
 
-clean: ## removes the environments and what tools leave
+clean: ## remove the environments and all generated files
 	rm -rf $(VENV) $(OLDEST) $(NEWEST) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -103,9 +103,9 @@ java:
 	  echo "Java 17 or later was not found ($${JAVA_HOME:-no JAVA_HOME}). Spark and the embedded Kafka need it:"; \
 	  echo "Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17"; exit 1; } >&2
 
-# Stamps make a second run start at once; a change of pyproject.toml installs again.
+# Stamps avoid a second installation; a change of pyproject.toml installs again.
 $(VENV)/demo.stamp: pyproject.toml | java $(BIN)/python
-	@echo "== Installing PySpark and what else the demo needs into $(VENV) (a few minutes the first time)"
+	@echo "== Installing PySpark and the demo's other dependencies into $(VENV) (a few minutes the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[spark,demo]'
 	@$(BYTECODE)
 	@touch $@
@@ -144,6 +144,6 @@ $(OLDEST)/bin/python: WITH = $(OLDEST_PYTHON)
 $(NEWEST)/bin/python: WITH = $(NEWEST_PYTHON)
 $(BIN)/python $(OLDEST)/bin/python $(NEWEST)/bin/python:
 	@$(WITH) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
-	  echo "$(WITH) is not Python 3.10 or later; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	  echo "$(WITH) is not Python 3.10 or later; set another: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(WITH) -m venv $(@D)/.. || { \
-	  echo "$(WITH) cannot make virtual environments (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+	  echo "$(WITH) cannot create virtual environments (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; }

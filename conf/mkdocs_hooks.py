@@ -1,4 +1,4 @@
-"""The site has pages that stand elsewhere in the repository, and links that hold in both places."""
+"""Adds pages from outside docs/ to the site, and makes links work in the repository and on the site."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ CODE = re.compile(r"(^```.*?^```)", re.M | re.S)
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the pages that are not in ``docs``."""
+    """Adds the pages from outside ``docs``."""
     for path, page in ELSEWHERE.items():
         files.append(File.generated(config, page, abs_src_path=str(REPOSITORY / path)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turns links between files of the repository into links between pages; of one to no page the text stays."""
+    """Turns links between files into links between pages; a link to a file without a page becomes its text."""
     uri = page.file.src_uri
     source = next((path for path, to in ELSEWHERE.items() if to == uri), f"docs/{uri}")
 

@@ -1,4 +1,4 @@
-"""Report over the Parquet that group_to_parquet made of the flights: delays by carrier and hour, and the proof of once.
+"""Prints the flight delays by carrier and hour from the Parquet of group_to_parquet, and checks for duplicates.
 
 python jobs/flights.py /data/flights --expect 336776
 """
@@ -19,7 +19,7 @@ CARRIERS = {
 
 
 class Delay(NamedTuple):
-    """Flights that share a value of one column, and their mean delay of departure in minutes."""
+    """The flights with one value of a column, and their mean departure delay in minutes."""
 
     value: Any
     flights: int
@@ -27,10 +27,10 @@ class Delay(NamedTuple):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prints the report; ends with 1 where a flight is missing or there twice."""
+    """Prints the report; returns 1 if a flight is missing or duplicated."""
     parser = argparse.ArgumentParser(prog="flights", description=__doc__)
-    parser.add_argument("output", help="directory that group_to_parquet wrote")
-    parser.add_argument("--expect", type=int, help="number of flights that must be there, each once")
+    parser.add_argument("output", help="output directory of group_to_parquet")
+    parser.add_argument("--expect", type=int, help="expected number of flights")
     args = parser.parse_args(arguments)
     flights = read(args.output)
     carriers = sorted(delays(flights, "carrier"), key=lambda row: row.mean, reverse=True)
@@ -59,7 +59,7 @@ def read(output: str) -> Any:
 
 
 def count(flights: Any) -> dict[str, int]:
-    """Rows, and how many different ones among them by both of their identities."""
+    """The number of rows, of distinct Kafka offsets and of distinct flight ids."""
     return {
         "rows": flights.num_rows,
         "different Kafka offsets": flights.group_by(["topic", "partition", "offset"]).aggregate([]).num_rows,
@@ -68,18 +68,18 @@ def count(flights: Any) -> dict[str, int]:
 
 
 def delays(flights: Any, by: str) -> list[Delay]:
-    """The delays of departure by the values of one column; flights that were cancelled count, and have no delay."""
+    """The departure delays by the values of one column; cancelled flights count, without a delay."""
     grouped = flights.group_by([by]).aggregate([("id", "count"), ("dep_delay", "mean")])
-    columns = [grouped.column(each).to_pylist() for each in (by, "id_count", "dep_delay_mean")]
+    columns = [grouped.column(name).to_pylist() for name in (by, "id_count", "dep_delay_mean")]
     return [Delay(value, number, mean or 0.0) for value, number, mean in zip(*columns, strict=True)]
 
 
 def table(title: str, rows: Sequence[tuple[str, Delay]]) -> Iterable[str]:
-    """Lines of a table with a bar for each mean delay."""
-    longest = max((row.mean for _, row in rows), default=0.0) or 1.0
+    """The lines of a table with a bar for each mean delay."""
+    maximum = max((row.mean for _, row in rows), default=0.0) or 1.0
     yield f"{title:<19} {'flights':>8}  mean delay, minutes"
     for label, row in rows:
-        bar = "█" * round(BAR_WIDTH * max(0.0, row.mean) / longest)
+        bar = "█" * round(BAR_WIDTH * max(0.0, row.mean) / maximum)
         yield f"{label:<19} {row.flights:>8,}  {row.mean:5.1f} {bar}".rstrip()
 
 

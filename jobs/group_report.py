@@ -1,10 +1,10 @@
-"""Watches a consumer group, and makes a page of what it saw: members, assignment, lag and rebalances.
+"""Watches a consumer group and writes a page with its members, assignment, lag and rebalances.
 
     python jobs/group_report.py --bootstrap-servers broker:9092 --group orders-to-lake --seconds 60
 
-The page is one HTML file without scripts or links. Nothing is joined or changed. It works for any classic consumer
-group, whoever its members are; needs the extra ``report`` (matplotlib). Exit codes: 0 done; 1 the group or the brokers
-cannot be had; 2 wrong arguments.
+The page is one HTML file without scripts or links. The report does not join or change the group. It works for every
+classic consumer group with any clients, and needs the extra "report" (matplotlib). Exit codes: 0 success; 1 the group
+or the brokers are not available; 2 invalid arguments.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the job."""
     args = _parser().parse_args(arguments)
     try:
-        with closing(GroupOffsetsProbe(source_options(args))) as look:
+        with closing(GroupOffsetsProbe(source_options(args))) as probe:
             say(f"watching group {args.group} for {args.seconds:.0f} s")
-            history = watch(look, args.seconds, args.interval, say)
+            history = watch(probe, args.seconds, args.interval, say)
     except OptionError as error:
         say(str(error))
         return 2
@@ -35,20 +35,20 @@ def main(arguments: list[str] | None = None) -> int:
         say(str(error))
         return 1
     args.output.write_text(page(args.group, history), encoding="utf-8")
-    last = history.moments[-1]
+    last = history.snapshots[-1]
     lag = "unknown" if last.sample.unknown() else f"{last.lag():,}"
-    say(f"{args.output}: {len(history.moments)} look(s), lag {lag}")
+    say(f"{args.output}: {len(history.snapshots)} sample(s), lag {lag}")
     return 0
 
 
 def source_options(args: argparse.Namespace) -> dict[str, str]:
-    """The options of the source, to reach the brokers with; what ``--option`` gives has the last word."""
+    """The source options for the connection to the brokers; options of ``--option`` take precedence."""
     options = {"kafka.bootstrap.servers": args.bootstrap_servers, "kafka.group.id": args.group}
     return options | {"subscribePattern": ".*"} | dict(args.option)
 
 
 def say(text: str) -> None:
-    """Tells the user."""
+    """Prints a line for the user."""
     print(f"group_report: {text}", file=sys.stderr, flush=True)
 
 
@@ -62,7 +62,7 @@ def _option(text: str) -> tuple[str, str]:
 def _positive(text: str) -> float:
     value = float(text)
     if value <= 0:
-        raise argparse.ArgumentTypeError(f"{text} is not more than 0")
+        raise argparse.ArgumentTypeError(f"{text} is not greater than 0")
     return value
 
 
@@ -72,11 +72,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--bootstrap-servers", required=True, metavar="HOST:PORT,...")
-    add("--group", required=True, help="the consumer group to look at")
-    add("--output", type=Path, default=Path("group_report.html"), help="the page (default: %(default)s)")
+    add("--group", required=True, help="consumer group to watch")
+    add("--output", type=Path, default=Path("group_report.html"), help="HTML file to write (default: %(default)s)")
     add("--seconds", type=_positive, default=60.0, help="how long to watch (default: %(default)s)")
-    add("--interval", type=_positive, default=1.0, help="seconds between two looks (default: %(default)s)")
-    add("--option", type=_option, action="append", default=[], metavar="NAME=VALUE", help="any source option: security")
+    add("--interval", type=_positive, default=1.0, help="seconds between two samples (default: %(default)s)")
+    add(
+        "--option",
+        type=_option,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any source option, for example of security",
+    )
     return parser
 
 

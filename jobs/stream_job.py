@@ -1,4 +1,4 @@
-"""What the streaming jobs beside this file share: their arguments, how they start, tell what they read, and end."""
+"""The common parts of the streaming jobs: arguments, start, progress lines and end."""
 
 from __future__ import annotations
 
@@ -22,18 +22,29 @@ KAFKA_COLUMNS = ["topic", "partition", "offset", "timestamp"]
 
 
 def job_parser(prog: str, about: str | None) -> argparse.ArgumentParser:
-    """The arguments that every job has."""
+    """A parser with the arguments of every job."""
     parser = argparse.ArgumentParser(prog=prog, description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.set_defaults(job=prog)
     add = parser.add_argument
     add("--bootstrap-servers", required=True, metavar="HOST:PORT,...")
-    add("--topic", required=True, action="append", help="may be given several times, or hold commas")
-    add("--group", required=True, help="the consumer group to be a member of")
-    add("--checkpoint", required=True, help="directory in which the query keeps where it is")
-    add("--trigger", default="default", help='available-now, an interval like "10 seconds", or default: at once')
-    add("--starting-offsets", default="earliest", choices=["earliest", "latest"], help="where the group has none")
-    add("--max-offsets-per-trigger", type=int, metavar="N", help="most offsets of a batch")
-    add("--option", type=_option, action="append", default=[], metavar="NAME=VALUE", help="any other source option")
+    add("--topic", required=True, action="append", help="topics separated by commas; may be repeated")
+    add("--group", required=True, help="consumer group that the job joins")
+    add("--checkpoint", required=True, help="directory of the query's checkpoint")
+    add(
+        "--trigger",
+        default="default",
+        help='available-now, an interval such as "10 seconds", or default (the next batch at once)',
+    )
+    add("--starting-offsets", default="earliest", choices=["earliest", "latest"], help="without a committed offset")
+    add("--max-offsets-per-trigger", type=int, metavar="N", help="maximum number of offsets in a batch")
+    add(
+        "--option",
+        type=_option,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any other source option; may be repeated",
+    )
     return parser
 
 
@@ -42,19 +53,19 @@ def run(
     start: Callable[[SparkSession, argparse.Namespace], list[StreamingQuery]],
     conf: Mapping[str, str] | None = None,
 ) -> int:
-    """Runs the queries that ``start`` starts, until the last has ended or a signal stops them.
+    """Runs the queries of ``start`` until the last query ends or a signal stops them.
 
     Args:
-        conf: of the Spark session, beside what spark-submit gives.
+        conf: Spark configuration in addition to that of spark-submit.
 
     Returns:
-        The exit code: 0 done, or stopped by a signal; 1 a query failed. (Wrong arguments end with 2.)
+        The exit code: 0 success or stopped by a signal; 1 a query failed. (Invalid arguments exit with 2.)
     """
     builder = SparkSession.builder.appName(f"{args.job} {args.group}")
     spark = builder.config(map=dict(conf or {})).getOrCreate()
     register(spark)
     stopping = threading.Event()
-    # Not before there is a session: PySpark puts its own handler of SIGINT there.
+    # After the session has started, because PySpark then sets its own handler of SIGINT.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     try:
@@ -63,15 +74,15 @@ def run(
         print(f"{args.job}: {error}", file=sys.stderr)
         return 1
     try:
-        return _follow([_Followed(each) for each in queries], args.job, stopping)
+        return _follow([_Followed(query) for query in queries], args.job, stopping)
     except (Py4JError, OSError):
         if not stopping.is_set():
             raise
-        return 0  # the JVM had the signal, too, and has ended the queries
+        return 0  # the JVM also received the signal, and has stopped the queries
 
 
 def source(spark: SparkSession, args: argparse.Namespace, **more: str) -> DataFrame:
-    """The topics as the arguments name them; what ``--option`` gives has the last word."""
+    """The stream of the topics; options of ``--option`` take precedence."""
     options = {"kafka.bootstrap.servers": args.bootstrap_servers, "kafka.group.id": args.group}
     options |= {"subscribe": ",".join(args.topic), "startingOffsets": args.starting_offsets}
     if args.max_offsets_per_trigger:
@@ -80,9 +91,9 @@ def source(spark: SparkSession, args: argparse.Namespace, **more: str) -> DataFr
 
 
 def shape(records: DataFrame, schema: str | None) -> DataFrame:
-    """What is kept of each record: its bytes, or the JSON in its value as columns of the DDL ``schema``.
+    """The columns of the output: the bytes of each record, or its JSON value as the columns of the DDL ``schema``.
 
-    What is not such JSON is kept in the column ``_corrupt_record``, beside nulls.
+    If the value is not such JSON, the columns are null and ``_corrupt_record`` has the text.
     """
     if not schema:
         return records.select("key", "value", *KAFKA_COLUMNS)
@@ -92,7 +103,7 @@ def shape(records: DataFrame, schema: str | None) -> DataFrame:
 
 
 def begin(stream: DataStreamWriter, args: argparse.Namespace, name: str = "") -> StreamingQuery:
-    """Starts a query; with a name, it is one of several and its checkpoint lies below the job's."""
+    """Starts a query. With a name it is one of several, and its checkpoint is a subdirectory of the job's."""
     checkpoint = f"{args.checkpoint}/{name}" if name else args.checkpoint
     stream = stream.option("checkpointLocation", checkpoint).queryName(name or args.group)
     if args.trigger == "available-now":
@@ -103,15 +114,15 @@ def begin(stream: DataStreamWriter, args: argparse.Namespace, name: str = "") ->
 
 
 class _Followed:
-    """A query, and what of it has been told."""
+    """A query, and the progress that the job has printed."""
 
     def __init__(self, query: StreamingQuery) -> None:
         self.query = query
         self.rows = 0
         self._last = -1
 
-    def tell(self) -> None:
-        """Says what the batches since the last time have read."""
+    def print_progress(self) -> None:
+        """Prints a line for each new batch with rows."""
         for batch in self.query.recentProgress:
             if batch.batchId > self._last and batch.numInputRows:
                 self._last, self.rows = batch.batchId, self.rows + batch.numInputRows
@@ -120,21 +131,21 @@ class _Followed:
 
 
 def _follow(queries: list[_Followed], job: str, stopping: threading.Event) -> int:
-    """Tells of the queries until all have ended, or stops them once ``stopping`` is set; the job's exit code."""
+    """Prints progress until all queries have ended, and stops them once ``stopping`` is set; returns the exit code."""
     failed = 0
     running = queries
     while running:
         if stopping.wait(POLL_S):
-            for each in running:
-                each.query.stop()
-        ended = [each for each in running if not each.query.isActive]
-        for each in running:
-            each.tell()
-        for error in filter(None, (each.query.exception() for each in ended)):
+            for followed in running:
+                followed.query.stop()
+        ended = [followed for followed in running if not followed.query.isActive]
+        for followed in running:
+            followed.print_progress()
+        for error in filter(None, (followed.query.exception() for followed in ended)):
             failed = 1
             print(f"{job}: {error}", file=sys.stderr, flush=True)
-        running = [each for each in running if each not in ended]
-    print(f"read {sum(each.rows for each in queries)} rows", flush=True)
+        running = [followed for followed in running if followed not in ended]
+    print(f"read {sum(followed.rows for followed in queries)} rows", flush=True)
     return failed
 
 

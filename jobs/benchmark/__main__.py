@@ -1,20 +1,20 @@
-"""Speed of format("kafka-group") beside Spark's own format("kafka"), on one machine.
+"""Compares the speed of format("kafka-group") with Spark's own format("kafka"), on one machine.
 
-Both sources run in one Spark session (local[2]), on the same topics of one embedded Kafka, in turns. Each run is a
-streaming query with a fresh checkpoint and a group of its own. Before a topic is measured, all sources must have read
-the same rows of it; runs to warm up are not counted. "ratio" is how many times as fast kafka-group is: the median over
-pairs of runs made one right after the other.
+Both sources run alternately in one Spark session (local[2]), on the same topics of one embedded Kafka. Each run is a
+streaming query with a new checkpoint and its own group. Before the measurement of a topic, all sources must read the
+same rows from it. Warm-up runs do not count. "ratio" is the speed of kafka-group divided by that of kafka: the median
+over pairs of consecutive runs.
 
-Rows per second (k/s: thousands) are those of addBatch, the execution of a batch; "with start" is the ratio of the time
-from start() to the end of the last batch. A case reads the whole topic with Trigger.AvailableNow; "-inside" is the same
-in one batch that ends before the end of the log, where the JVM source waits half a second for each partition.
-Micro-batches of 1,000 records are measured by triggerExecution, which is all of a batch; "latency" by how old records
-are when foreachBatch has their rows, at 1,000 records a second.
+Rows per second (k/s: thousands) are measured in addBatch, the execution of a batch. "with start" is the ratio of the
+times from start() to the end of the last batch. A case reads the whole topic with Trigger.AvailableNow. "-inside" cases
+read one batch that ends before the end offset, where the JVM source waits half a second for each partition. For
+micro-batches of 1,000 records the time is triggerExecution, the whole trigger. For "latency" it is the age of records
+when foreachBatch gets their rows, at 1,000 records per second.
 
---peers reads the topic of the case "100B" in other ways, in one process without Spark. "worker MiB" is the peak memory
-of kafka-group's largest Python worker.
+--peers also reads the topic of the case "100B" with other clients, in one process without Spark. "worker MiB" is the
+peak memory of kafka-group's largest Python worker.
 
-Results: a table, and bench.json, bench.png and spark.log in the output directory.
+Results: a table, and the files bench.json, bench.png and spark.log in the output directory.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Report:
         for name, rate in self.peers:
             print(f"{name}: {rate / 1000:,.0f} k/s in one process, without Spark")
         if self.skipped:
-            print(f"No time was left for: {', '.join(self.skipped)}")
+            print(f"No time remained for: {', '.join(self.skipped)}")
         facts = self._facts
         where = f"{facts['cores']} cores, {facts['processor']}; pyspark {facts['pyspark']}, Kafka {facts['kafka']}"
         print(f"{where}; load {facts['load_before']} before, {machine.load()} after")
@@ -95,7 +95,7 @@ class Report:
 
 
 def main() -> int:
-    """Runs the bench; ends with 1 where its figures would mean nothing."""
+    """Runs the benchmark; returns 1 if the results would be meaningless."""
     args = _parser().parse_args()
     try:
         _bench(args)
@@ -127,7 +127,7 @@ def _bench(args: argparse.Namespace) -> None:
 
 
 def _measure_all(measuring: Measuring, work: list[list[Case]], report: Report, end: float, with_peers: bool) -> None:
-    """Measures case by case, while one more is likely to fit in the time."""
+    """Measures cases as long as the next one is likely to fit in the time."""
     longest = 0.0
     for number, cases in enumerate(work):
         topic = f"bench-{number}"
@@ -147,13 +147,13 @@ def _measure_all(measuring: Measuring, work: list[list[Case]], report: Report, e
 
 
 def say(what: str) -> None:
-    """Tells how far it is."""
+    """Prints the progress with the time."""
     print(f"{time.strftime('%H:%M:%S')} {what}", flush=True)
 
 
 def _runs(text: str) -> int:
     if int(text) < LEAST_RUNS:
-        raise argparse.ArgumentTypeError(f"a median is taken of at least {LEAST_RUNS}")
+        raise argparse.ArgumentTypeError(f"{text} is too few: the median needs at least {LEAST_RUNS} runs")
     return int(text)
 
 
@@ -166,14 +166,30 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("cases", nargs="*", choices=[*names, []], metavar="CASE", help="only these")
-    add("--quick", action="store_true", help=f"few cases and {QUICK_SHARE:.0%}% of the records")
-    add("--peers", action="store_true", help=f"other ways to read, too, with the case {PEERS_CASE}")
-    add("--only", choices=["ours"], help="kafka-group alone, without a JVM connector")
-    add("--runs", type=_runs, default=LEAST_RUNS, metavar="N", help="measured runs of each source (%(default)s)")
-    add("--share", type=float, metavar="PART", help="part of the records, 1.0 if not --quick")
-    add("--minutes", type=float, help=f"most time to take ({FULL_MINUTES:.0f}, quick: {QUICK_MINUTES:.0f})")
-    add("--output", type=Path, default=Path("build/bench"), metavar="DIR", help="for files (%(default)s)")
+    add("cases", nargs="*", choices=[*names, []], metavar="CASE", help="run only these cases")
+    add("--quick", action="store_true", help=f"run few cases with {QUICK_SHARE:.0%}% of the records")
+    add("--peers", action="store_true", help=f"with the case {PEERS_CASE}, also measure other clients")
+    add("--only", choices=["ours"], help="measure kafka-group only, without the JVM connector")
+    add(
+        "--runs",
+        type=_runs,
+        default=LEAST_RUNS,
+        metavar="N",
+        help="number of measured runs of each source (default: %(default)s)",
+    )
+    add("--share", type=float, metavar="PART", help="fraction of the records (default: 1.0 without --quick)")
+    add(
+        "--minutes",
+        type=float,
+        help=f"maximum duration in minutes (default: {FULL_MINUTES:.0f}, with --quick {QUICK_MINUTES:.0f})",
+    )
+    add(
+        "--output",
+        type=Path,
+        default=Path("build/bench"),
+        metavar="DIR",
+        help="directory for the results (default: %(default)s)",
+    )
     return parser
 
 

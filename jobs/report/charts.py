@@ -1,4 +1,4 @@
-"""The pictures of a group report, as PNG."""
+"""The charts of a group report, as PNG."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from matplotlib import pyplot as plt
 
 WIDTH, DPI = 10.0, 110
 MOST_NAMES = 25
-"""Names of partitions that a picture has room for."""
+"""Maximum number of partition labels in a chart."""
 
 BLUE, ORANGE, GREY = "#2a6f97", "#d1702b", "#777777"
 
 
 def over_time(history: History) -> bytes:
-    """The group's lag, and the rates of commits and of arrivals, with a line for each rebalance."""
-    moments = history.moments
-    began = moments[0].sample.at
-    times = [each.sample.at - began for each in moments]
+    """The group's lag and the rates of committed and written offsets, with a line for each rebalance."""
+    snapshots = history.snapshots
+    began = snapshots[0].sample.at
+    times = [each.sample.at - began for each in snapshots]
     figure, (lags, rates) = plt.subplots(2, figsize=(WIDTH, 4.6), sharex=True, layout="constrained")
-    lags.plot(times, [each.lag() for each in moments], color=BLUE, marker=".", markersize=4)
+    lags.plot(times, [each.lag() for each in snapshots], color=BLUE, marker=".", markersize=4)
     lags.set_ylabel("lag (offsets)")
     middles, committed, written = _rates(history)
     rates.plot(middles, committed, color=BLUE, label="committed")
@@ -48,8 +48,8 @@ def over_time(history: History) -> bytes:
 
 
 def by_partition(history: History) -> bytes:
-    """The lag of each partition in the last look."""
-    found = history.moments[-1].sample.partitions()
+    """The lag of each partition in the last sample."""
+    found = history.snapshots[-1].sample.partitions()
     figure, axes = _with_rows([each.tp for each in found])
     axes.barh(range(len(found)), [each.lag for each in found], color=BLUE, height=0.8)
     axes.set_xlabel("lag (offsets)")
@@ -59,12 +59,12 @@ def by_partition(history: History) -> bytes:
 
 
 def heat(history: History) -> bytes:
-    """The lag of each partition at each look: dark where it is large."""
-    moments = history.moments
-    partitions = sorted({each.tp for moment in moments for each in moment.sample.partitions()})
-    began = moments[0].sample.at
-    times = [each.sample.at - began for each in moments]
-    known = [{each.tp: each.lag for each in moment.sample.partitions()} for moment in moments]
+    """The lag of each partition in each sample; darker is more."""
+    snapshots = history.snapshots
+    partitions = sorted({each.tp for snapshot in snapshots for each in snapshot.sample.partitions()})
+    began = snapshots[0].sample.at
+    times = [each.sample.at - began for each in snapshots]
+    known = [{each.tp: each.lag for each in snapshot.sample.partitions()} for snapshot in snapshots]
     rows = [[lags.get(tp, float("nan")) for lags in known] for tp in partitions]
     figure, axes = _with_rows(partitions)
     mesh = axes.pcolormesh(times, range(len(partitions)), rows, cmap="Blues", shading="nearest")
@@ -75,7 +75,7 @@ def heat(history: History) -> bytes:
 
 
 def _with_rows(partitions: Sequence[TopicPartition]) -> tuple[Any, Any]:
-    """A figure with a row for each partition, the first at the top; numbers where there is one topic, else names."""
+    """A figure with a row for each partition, the first at the top; with several topics the labels have the topic."""
     figure, axes = plt.subplots(figsize=(WIDTH, 1.2 + min(0.25 * len(partitions), 5.0)), layout="constrained")
     topics = {tp.topic for tp in partitions}
     one = len(topics) == 1
@@ -88,10 +88,10 @@ def _with_rows(partitions: Sequence[TopicPartition]) -> tuple[Any, Any]:
 
 
 def _rates(history: History) -> tuple[list[float], list[float], list[float]]:
-    """Times between two looks, and what was committed and written meanwhile, per second."""
-    began = history.moments[0].sample.at
+    """The times between samples, and the offsets per second committed and written between them."""
+    began = history.snapshots[0].sample.at
     middles, committed, written = [], [], []
-    for before, after in zip(history.moments, history.moments[1:], strict=False):
+    for before, after in zip(history.snapshots, history.snapshots[1:], strict=False):
         window = RateWindow()
         window.add(before.sample)
         found = window.add(after.sample)
@@ -111,7 +111,7 @@ def _count_in_offsets(axes: Any, axis: Any) -> None:
 
 
 def _short(name: str) -> str:
-    """A name as a picture has room for it: its end tells partitions apart."""
+    """A name shortened at its start, because the end identifies the partition."""
     return name if len(name) <= 32 else f"...{name[-29:]}"
 
 

@@ -1,4 +1,4 @@
-"""The page of a group report: one HTML file that needs nothing else."""
+"""The page of a group report: one HTML file without other files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timezone
 
 from report import charts
-from report.watch import History, Moment
+from report.watch import History, Snapshot
 from spark_group_source.lag.rates import Rates, RateWindow
 from spark_group_source.lag.report import LagReport, duration
 from spark_group_source.listing import names
@@ -30,15 +30,15 @@ Row = Sequence[object]
 
 
 def page(group: str, history: History) -> str:
-    """The whole page."""
-    last = history.moments[-1]
+    """The HTML of the page."""
+    last = history.snapshots[-1]
     parts = [
         f"<h1>Consumer group {_safe(group)}</h1><p class='sub'>{_safe(_subtitle(history))}</p>",
         _tiles(group, history),
         *_warnings(history),
         *_pictures(history),
         "<h2>Members</h2>" + _members(last),
-        "<h2>Rebalances seen</h2>" + _rebalances(history),
+        "<h2>Rebalances</h2>" + _rebalances(history),
         "<h2>Partitions</h2>" + _partitions(last),
     ]
     head = f"<meta charset='utf-8'><title>{_safe(group)}: lag</title><style>{STYLE}</style>"
@@ -46,25 +46,25 @@ def page(group: str, history: History) -> str:
 
 
 def _subtitle(history: History) -> str:
-    first, last = (each.sample.at for each in (history.moments[0], history.moments[-1]))
-    group = history.moments[-1].group
+    first, last = (each.sample.at for each in (history.snapshots[0], history.snapshots[-1]))
+    group = history.snapshots[-1].group
     named = f" by {group.assignor}" if group.assignor else ""
-    looks = f"{len(history.moments)} look(s) in {duration(last - first)}, the last at {_when(last)} UTC"
+    samples = f"{len(history.snapshots)} sample(s) in {duration(last - first)}, the last at {_when(last)} UTC"
     state = "No classic group" if group.state == "Dead" else group.state
-    return f"{state}, {len(group.members)} member(s){named}; {looks}"
+    return f"{state}, {len(group.members)} member(s){named}; {samples}"
 
 
 def _tiles(group: str, history: History) -> str:
     window, rates = RateWindow(), Rates()
-    for each in history.moments:
+    for each in history.snapshots:
         rates = window.add(each.sample)
-    last = history.moments[-1].sample
+    last = history.snapshots[-1].sample
     report = LagReport(group, "", last.at, last.partitions(), rates, unknown=last.unknown())
     worst = report.largest
     least = "≥ " * bool(report.unknown)
     tiles = [(f"{least}{report.total:,}", f"lag in {len(report.partitions)} partition(s)")]
     if worst is not None and worst.lag:
-        tiles.append((f"{worst.lag:,}", f"most, in {worst.tp}"))
+        tiles.append((f"{worst.lag:,}", f"maximum, in {worst.tp}"))
     if rates.processed is not None and rates.arrived is not None:
         tiles += [(f"{rates.processed:,.0f}/s", "committed"), (f"{rates.arrived:,.0f}/s", "written")]
     if report.total and report.catch_up is not None:
@@ -79,33 +79,35 @@ def _tiles(group: str, history: History) -> str:
 
 
 def _warnings(history: History) -> Iterable[str]:
-    last = history.moments[-1]
+    last = history.snapshots[-1]
     idle = {each.tp for each in last.sample.partitions() if each.lag} - last.owners().keys()
     if idle and last.group.state in ("Stable", "Empty"):
-        yield f"<p class='warn'>{len(idle)} partition(s) with lag belong to no member now.</p>"
+        yield f"<p class='warn'>{len(idle)} partition(s) with lag have no owner now.</p>"
     if unknown := last.sample.unknown():
-        text = f"The lag of {len(unknown)} partition(s) is unknown: no leader told where {names(unknown)} ends."
+        text = (
+            f"The lag of {len(unknown)} partition(s) is unknown: no leader reported the end offset of {names(unknown)}."
+        )
         yield f"<p class='warn'>{_safe(text)}</p>"
     if history.failures:
-        failed = f"{len(history.failures)} look(s) failed, the last with: {history.failures[-1]}"
+        failed = f"{len(history.failures)} sample(s) failed, the last one with: {history.failures[-1]}"
         yield f"<p class='warn'>{_safe(failed)}</p>"
 
 
 def _pictures(history: History) -> Iterable[str]:
-    if len(history.moments) > 1:
+    if len(history.snapshots) > 1:
         yield "<h2>Lag over time</h2>" + _image(charts.over_time(history), "lag and rates over time")
-    if history.moments[-1].sample.partitions():
-        yield "<h2>Lag by partition, at the last look</h2>" + _image(charts.by_partition(history), "lag by partition")
-        if len(history.moments) > 1:
+    if history.snapshots[-1].sample.partitions():
+        yield "<h2>Lag by partition, at the last sample</h2>" + _image(charts.by_partition(history), "lag by partition")
+        if len(history.snapshots) > 1:
             yield "<h2>Lag by partition, over time</h2>" + _image(charts.heat(history), "lag by partition over time")
 
 
-def _members(moment: Moment) -> str:
+def _members(snapshot: Snapshot) -> str:
     rows = [
         (each.client_id, each.member_id, each.instance_id or "", each.host, len(each.partitions))
-        for each in moment.group.members
+        for each in snapshot.group.members
     ]
-    none = "None now. (Groups of Kafka 4's own protocol, KIP-848, tell none to this report.)"
+    none = "None now. (This report cannot see the members of groups with Kafka 4's new protocol, KIP-848.)"
     return _table(("client", "member", "instance", "host", "partitions"), rows, {4}) if rows else f"<p>{none}</p>"
 
 
@@ -114,16 +116,16 @@ def _rebalances(history: History) -> str:
     return _table(("UTC", "what"), rows) if rows else "<p>None.</p>"
 
 
-def _partitions(moment: Moment) -> str:
-    clients = {each.member_id: f"{each.client_id} at {each.host}" for each in moment.group.members}
-    owners, sample = moment.owners(), moment.sample
+def _partitions(snapshot: Snapshot) -> str:
+    clients = {each.member_id: f"{each.client_id} at {each.host}" for each in snapshot.group.members}
+    owners, sample = snapshot.owners(), snapshot.sample
     lags = {each.tp: each.lag for each in sample.partitions()}
     rows = [
         (tp.topic, tp.partition, *map(_count, (sample.positions.get(tp), sample.ends.get(tp), lags.get(tp))), owner)
         for tp in sorted(sample.positions.keys() | owners.keys())
         for owner in [clients.get(owners.get(tp, ""), "")]
     ]
-    return _table(("topic", "partition", "committed", "log end", "lag", "owner"), rows, {1, 2, 3, 4})
+    return _table(("topic", "partition", "committed", "end offset", "lag", "owner"), rows, {1, 2, 3, 4})
 
 
 def _table(head: Sequence[str], rows: Iterable[Row], numbers: Collection[int] = ()) -> str:

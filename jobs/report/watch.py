@@ -1,4 +1,4 @@
-"""Watches a group for some time."""
+"""Samples a group for some time."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SETTLED = ("Stable", "Empty", "Dead")
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """What one look showed."""
+class Snapshot:
+    """The group at one moment."""
 
     group: GroupDescription
     sample: Sample
@@ -30,13 +30,13 @@ class Moment:
         return {tp: each.member_id for each in self.group.members for tp in each.partitions}
 
     def lag(self) -> float:
-        """Of all partitions; NaN if the lag of one is unknown."""
+        """The lag of all partitions; NaN if the lag of one is unknown."""
         return math.nan if self.sample.unknown() else sum(each.lag for each in self.sample.partitions())
 
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """One that was seen: when it was first noticed, in seconds since 1970, and what came of it."""
+    """A rebalance: the time of its first sample in seconds since 1970, and its result."""
 
     at: float
     what: str
@@ -44,16 +44,16 @@ class Rebalance:
 
 @dataclass
 class History:
-    """All looks in order, and what those that failed said."""
+    """All samples in order, and the messages of the failed ones."""
 
-    moments: list[Moment] = field(default_factory=list)
+    snapshots: list[Snapshot] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
     def rebalances(self) -> list[Rebalance]:
-        """Those between the first look and the last: times at which the group was not settled, or shares changed."""
+        """The rebalances between the samples: the group was not stable, or the assignment changed."""
         found: list[Rebalance] = []
         settled, began = None, None
-        for each in self.moments:
+        for each in self.snapshots:
             if each.group.state not in SETTLED:
                 began = began or each.sample.at
             else:
@@ -61,54 +61,54 @@ class History:
                     found.append(Rebalance(began or each.sample.at, _difference(settled, each)))
                 settled, began = each, None
         if began is not None:
-            found.append(Rebalance(began, "not over when the watch ended"))
+            found.append(Rebalance(began, "not complete at the end of the report"))
         return found
 
 
 def watch(
-    look: GroupOffsetsProbe, seconds: float, interval: float, say: Callable[[str], None], clock: Clock = monotonic
+    probe: GroupOffsetsProbe, seconds: float, interval: float, say: Callable[[str], None], clock: Clock = monotonic
 ) -> History:
-    """Looks at once, and then every ``interval`` seconds until ``seconds`` are over. Ctrl-C ends it earlier.
+    """Samples the group now, and then every ``interval`` seconds for ``seconds``. Ctrl-C ends it earlier.
 
     Raises:
-        GroupSourceError: the first look failed, or there is no such group. Later failures are noted.
+        GroupSourceError: the first sample failed, or the group does not exist. The history has later failures.
     """
     began = clock()
-    history = History([_first(look)])
+    history = History([_first(probe)])
     try:
         while (left := began + seconds - clock()) > 0:
             time.sleep(min(interval, left))
             try:
-                history.moments.append(Moment(look.describe(), look.sample()))
+                history.snapshots.append(Snapshot(probe.describe(), probe.sample()))
             except GroupSourceError as error:
                 history.failures.append(str(error))
                 say(str(error))
     except KeyboardInterrupt:
-        say("stopped; the report is of what was seen until now")
+        say("stopped; the report has the samples until now")
     return history
 
 
-def _first(look: GroupOffsetsProbe) -> Moment:
-    seen = Moment(look.describe(), look.sample())
+def _first(probe: GroupOffsetsProbe) -> Snapshot:
+    seen = Snapshot(probe.describe(), probe.sample())
     if not seen.group.members and not seen.sample.positions:
         raise GroupSourceError(
-            f"The group '{look.group}' has no members and no committed offsets: there is no such group.",
-            "Check its name; kafka-consumer-groups --list shows all there are.",
+            f"The group '{probe.group}' does not exist: it has no members and no committed offsets.",
+            "Check its name; kafka-consumer-groups --list shows all groups.",
         )
     return seen
 
 
-def _changed(before: Moment, after: Moment) -> bool:
+def _changed(before: Snapshot, after: Snapshot) -> bool:
     return before.owners() != after.owners() or _ids(before) != _ids(after)
 
 
-def _ids(moment: Moment) -> set[str]:
-    return {each.member_id for each in moment.group.members}
+def _ids(snapshot: Snapshot) -> set[str]:
+    return {each.member_id for each in snapshot.group.members}
 
 
-def _difference(before: Moment, after: Moment) -> str:
+def _difference(before: Snapshot, after: Snapshot) -> str:
     came, left = len(_ids(after) - _ids(before)), len(_ids(before) - _ids(after))
     old, new = before.owners(), after.owners()
     moved = sum(old.get(tp) != new.get(tp) for tp in old.keys() | new.keys())
-    parts = [f"{came} member(s) came"] * bool(came) + [f"{left} left"] * bool(left)
-    return ", ".join([*parts, f"{moved} partition(s) have another owner"])
+    parts = [f"{came} member(s) joined"] * bool(came) + [f"{left} left"] * bool(left)
+    return ", ".join([*parts, f"{moved} partition(s) changed owner"])

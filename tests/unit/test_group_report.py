@@ -17,7 +17,7 @@ import pytest
 from matplotlib import pyplot
 from report import charts
 from report.page import page
-from report.watch import History, Moment, watch
+from report.watch import History, Snapshot, watch
 
 from spark_group_source.errors import BrokerUnavailable, GroupSourceError
 from spark_group_source.group.description import GroupDescription, MemberDescription
@@ -30,9 +30,9 @@ from tests.unit.hand_clock import Hand
 GROUP = "orders-to-lake"
 
 
-def moment(
+def snapshot(
     at: float, shares: dict[str, set[int]], lag: int = 0, state: str = "Stable", topic: str = "orders"
-) -> Moment:
+) -> Snapshot:
     """A look at which each member owns the partitions given, and each partition has that lag."""
     members = tuple(
         MemberDescription(
@@ -43,13 +43,13 @@ def moment(
     owned = sorted(tp for each in members for tp in each.partitions)
     positions = {tp: 1000 + round(at) for tp in owned}
     sample = Sample(1_700_000_000.0 + at, positions, {tp: offset + lag for tp, offset in positions.items()})
-    return Moment(GroupDescription(state, "cooperative-sticky", members), sample)
+    return Snapshot(GroupDescription(state, "cooperative-sticky", members), sample)
 
 
 class Looks(GroupOffsetsProbe):
     """Looks whose findings a test sets."""
 
-    def __init__(self, *found: Moment | GroupSourceError) -> None:
+    def __init__(self, *found: Snapshot | GroupSourceError) -> None:
         self.group = GROUP
         self._found = list(found)
 
@@ -61,60 +61,60 @@ class Looks(GroupOffsetsProbe):
 
     def sample(self) -> Sample:
         found = self._found.pop(0)
-        assert isinstance(found, Moment)
+        assert isinstance(found, Snapshot)
         return found.sample
 
 
 def test_a_watch_looks_at_once_and_then_at_each_interval_until_its_time_is_over(hand: Hand) -> None:
-    looks = Looks(*(moment(at, {"a": {0}}) for at in range(9)))
+    looks = Looks(*(snapshot(at, {"a": {0}}) for at in range(9)))
     history = watch(looks, 3.0, 1.0, lambda text: None, hand)
-    assert [each.sample.at - 1_700_000_000 for each in history.moments] == [0, 1, 2, 3]
+    assert [each.sample.at - 1_700_000_000 for each in history.snapshots] == [0, 1, 2, 3]
     assert hand.now == 3.0
 
 
 def test_looks_that_fail_meanwhile_are_told_and_the_watch_goes_on(hand: Hand) -> None:
     said: list[str] = []
-    looks = Looks(moment(0, {"a": {0}}), BrokerUnavailable("nobody answers"), moment(2, {"a": {0}}))
+    looks = Looks(snapshot(0, {"a": {0}}), BrokerUnavailable("nobody answers"), snapshot(2, {"a": {0}}))
     history = watch(looks, 2.0, 1.0, said.append, hand)
-    assert len(history.moments) == 2
+    assert len(history.snapshots) == 2
     assert said == history.failures
     assert len(said) == 1
     assert said[0].startswith("[BROKER_UNAVAILABLE] nobody answers")
-    assert "1 look(s) failed, the last with: [BROKER_UNAVAILABLE] nobody answers" in page(GROUP, history)
+    assert "1 sample(s) failed, the last one with: [BROKER_UNAVAILABLE] nobody answers" in page(GROUP, history)
 
 
 def test_a_group_without_members_and_commits_is_no_group(hand: Hand) -> None:
-    nothing = Moment(GroupDescription("Dead", "", ()), Sample(0.0, {}, {}))
-    with pytest.raises(GroupSourceError, match=r"no such group.*--list"):
+    nothing = Snapshot(GroupDescription("Dead", "", ()), Sample(0.0, {}, {}))
+    with pytest.raises(GroupSourceError, match=r"does not exist.*--list"):
         watch(Looks(nothing), 1.0, 1.0, lambda text: None, hand)
 
 
 def test_rebalances_are_seen_by_the_groups_state_and_by_what_has_changed() -> None:
     history = History(
         [
-            moment(0, {"a": {0, 1}}),
-            moment(1, {"a": {0, 1}, "b": set()}, state="PreparingRebalance"),
-            moment(2, {}, state="CompletingRebalance"),
-            moment(3, {"a": {0}, "b": {1}}),
-            moment(4, {"a": {0}, "b": {1}}),
-            moment(5, {"a": {0, 1}}),
-            moment(6, {"a": {0, 1}}, state="PreparingRebalance"),
-            moment(7, {"a": {0, 1}}),
-            moment(8, {"a": {0, 1}}, state="PreparingRebalance"),
+            snapshot(0, {"a": {0, 1}}),
+            snapshot(1, {"a": {0, 1}, "b": set()}, state="PreparingRebalance"),
+            snapshot(2, {}, state="CompletingRebalance"),
+            snapshot(3, {"a": {0}, "b": {1}}),
+            snapshot(4, {"a": {0}, "b": {1}}),
+            snapshot(5, {"a": {0, 1}}),
+            snapshot(6, {"a": {0, 1}}, state="PreparingRebalance"),
+            snapshot(7, {"a": {0, 1}}),
+            snapshot(8, {"a": {0, 1}}, state="PreparingRebalance"),
         ]
     )
     assert [(each.at - 1_700_000_000, each.what) for each in history.rebalances()] == [
-        (1, "1 member(s) came, 1 partition(s) have another owner"),
-        (5, "1 left, 1 partition(s) have another owner"),
-        (6, "0 partition(s) have another owner"),
-        (8, "not over when the watch ended"),
+        (1, "1 member(s) joined, 1 partition(s) changed owner"),
+        (5, "1 left, 1 partition(s) changed owner"),
+        (6, "0 partition(s) changed owner"),
+        (8, "not complete at the end of the report"),
     ]
 
 
 def many(partitions: int, topic: str = "orders", looks: int = 5) -> History:
     """A watch of a group of two members, the second of which has an uneven lag."""
     shares = {"a": set(range(0, partitions, 2)), "b": set(range(1, partitions, 2))}
-    return History([moment(at, shares, lag=7_654_321 - 1_000 * at, topic=topic) for at in range(looks)])
+    return History([snapshot(at, shares, lag=7_654_321 - 1_000 * at, topic=topic) for at in range(looks)])
 
 
 class Page(html.parser.HTMLParser):
@@ -141,36 +141,36 @@ def test_the_page_needs_nothing_else_and_names_members_partitions_and_lag() -> N
     assert len(found.loads) == 3
     assert all(each.startswith("data:image/png;base64,") for each in found.loads)
     assert {"client-a", "client-b", "7,650,321", "22,950,963", "client-b at 10.0.0.1"} <= set(found.text)
-    assert "Stable, 2 member(s) by cooperative-sticky; 5 look(s) in 4 s" in " ".join(found.text)
+    assert "Stable, 2 member(s) by cooperative-sticky; 5 sample(s) in 4 s" in " ".join(found.text)
 
 
 def test_a_partition_whose_lag_is_unknown_is_named_and_the_sum_is_not_said_to_be_all() -> None:
-    looks = many(3).moments
+    looks = many(3).snapshots
     silent = TopicPartition("orders", 1)
     ends = {tp: end for tp, end in looks[-1].sample.ends.items() if tp != silent}
     looks[-1] = replace(looks[-1], sample=replace(looks[-1].sample, ends=ends))
     text = Page(page(GROUP, History(looks))).text
     assert f"≥ {2 * 7_650_321:,}" in text
-    assert "The lag of 1 partition(s) is unknown: no leader told where orders-1 ends." in text
+    assert "The lag of 1 partition(s) is unknown: no leader reported the end offset of orders-1." in text
     assert math.isnan(looks[-1].lag())
 
 
 def test_names_of_clients_and_groups_cannot_write_into_the_page() -> None:
     bad = "<script>alert('x')</script>"
     shares = {bad: {0}}
-    text = page(bad, History([moment(0, shares, 1), moment(1, shares, 1)]))
+    text = page(bad, History([snapshot(0, shares, 1), snapshot(1, shares, 1)]))
     assert "script" not in Page(text).tags
     assert f"client-{bad}" in Page(text).text
 
 
 def test_a_single_look_and_a_group_without_lag_or_members_have_a_page_too() -> None:
-    alone = Moment(
+    alone = Snapshot(
         GroupDescription("Empty", "", ()), Sample(0.0, {TopicPartition("t", 0): 5}, {TopicPartition("t", 0): 9})
     )
     text = " ".join(Page(page(GROUP, History([alone]))).text)
-    assert "1 partition(s) with lag belong to no member now" in text
+    assert "1 partition(s) with lag have no owner now" in text
     assert "None now." in text
-    assert Page(page(GROUP, History([moment(0, {"a": set()})]))).loads == []
+    assert Page(page(GROUP, History([snapshot(0, {"a": set()})]))).loads == []
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_names_and_numbers_on_the_axes_do_not_overlap(history: History, monkeypa
     drawn: list[Any] = []
     monkeypatch.setattr(charts, "_png", drawn.append)
     charts.by_partition(history)
-    if len(history.moments) > 1:
+    if len(history.snapshots) > 1:
         charts.over_time(history)
         charts.heat(history)
     for figure in drawn:
@@ -202,7 +202,7 @@ def test_names_and_numbers_on_the_axes_do_not_overlap(history: History, monkeypa
 def test_offsets_on_an_axis_are_whole_numbers_also_where_there_is_no_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
     monkeypatch.setattr(charts, "_png", drawn.append)
-    charts.by_partition(History([moment(0, {"a": {0, 1}})]))
+    charts.by_partition(History([snapshot(0, {"a": {0, 1}})]))
     pyplot.close(drawn[0])
     assert all(tick == int(tick) for tick in drawn[0].axes[0].get_xticks())
 
@@ -226,14 +226,14 @@ def test_the_job_writes_the_page_and_says_so(
     fake: FakeKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(fake, tmp_path / "report.html") == 0
-    assert re.search(r"report\.html: \d+ look\(s\), lag 6", capsys.readouterr().err)
+    assert re.search(r"report\.html: \d+ sample\(s\), lag 6", capsys.readouterr().err)
     assert "6" in Page((tmp_path / "report.html").read_text()).text
 
 
 @pytest.mark.parametrize(
     ("more", "code", "said"),
     [
-        (["--group", "nobody"], 1, "there is no such group"),
+        (["--group", "nobody"], 1, "does not exist"),
         (["--option", "kafka.sasl.mechanism=NO"], 2, "kafka.sasl.mechanism"),
         (["--bootstrap-servers", "nonsense"], 2, "host:port"),
     ],

@@ -1,4 +1,4 @@
-"""The programs in jobs/ tell their arguments."""
+"""The programs in jobs/ have a help text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JOBS = Path(__file__).resolve().parents[2] / "jobs"
         "windowed_counts.py",
     ],
 )
-def test_help_tells_the_arguments(name: str) -> None:
+def test_help_lists_the_arguments(name: str) -> None:
     done = subprocess.run([sys.executable, str(JOBS / name), "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("usage: ")
