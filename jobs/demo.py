@@ -1,7 +1,7 @@
 """A demo on one machine in a few minutes: Kafka, 336,776 flights, and a Spark job in a consumer group.
 
-The demo starts a real Kafka, runs jobs/group_to_parquet.py with spark-submit and shows the group with Kafka's tool. It checks
-the guarantees of this project. If a check fails, the exit code is not 0. The demo removes all its files.
+The demo starts a real Kafka, runs jobs/group_to_parquet.py with spark-submit, and shows the group with Kafka's tool. It
+checks the guarantees of this project; if a check fails, the exit code is not 0. The demo removes all its files.
 """
 
 from __future__ import annotations
