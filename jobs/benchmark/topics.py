@@ -14,7 +14,7 @@ from benchmark.cases import Topic
 from benchmark.errors import BenchError
 from spark_group_source.clock import Deadline
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.broker import java_command
+from spark_group_source.testing.broker_process import java_command
 
 TOOLS = "org.apache.kafka.tools"
 HEAP = "512m"

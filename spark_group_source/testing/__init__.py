@@ -1,4 +1,4 @@
-"""Real Kafka for tests and demos, on a machine that has nothing but Python, PySpark and Java.
+"""Real Kafka for tests and demos, on a machine with only Python, PySpark and Java.
 
     from spark_group_source.testing import EmbeddedKafka
 

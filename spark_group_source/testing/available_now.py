@@ -1,4 +1,4 @@
-"""Runs a streaming DataFrame to its end, and gives what it brought as a DataFrame that tests can compare."""
+"""Runs a streaming DataFrame until it ends, and returns its rows as a DataFrame that tests can compare."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from spark_group_source.testing.kafka import EmbeddedKafka
 
 RUN_TIMEOUT_S = 120.0
-"""Of a run: a member that died holds its partitions for a session, 45 s, and machines that test are slow."""
+"""Timeout of a run: a dead member keeps its partitions for a session of 45 s, and test machines are slow."""
 
 
 def run_available_now(
@@ -27,33 +27,33 @@ def run_available_now(
     output_mode: str = "append",
     timeout: float = RUN_TIMEOUT_S,
 ) -> DataFrame:
-    """Runs ``frame`` with Trigger.AvailableNow until all that was there has been read and committed.
+    """Runs ``frame`` with Trigger.AvailableNow until it has read and committed all available records.
 
-    PySpark 4.1 makes one batch of such a run, and does not tell a Python source that it was completed: there the run is
-    repeated with its checkpoint until one has no batch, so that the same holds on every version.
+    PySpark 4.1 plans one batch per run and does not report its completion to a Python source. There this function
+    repeats the run with the same checkpoint until a run has no batch, so the result is the same on every version.
 
     Args:
         frame: a streaming DataFrame.
-        checkpoint: directory of the query; a run with that of an earlier one goes on where that ended.
-        kafka: asked for its groups where the run does not end.
-        output_mode: ``append``, ``complete`` or ``update``, as Spark has it.
-        timeout: seconds that the whole may take.
+        checkpoint: directory of the query; a run with the checkpoint of an earlier run continues where that run ended.
+        kafka: describes its groups in the error, if the run does not end.
+        output_mode: Spark's ``append``, ``complete`` or ``update``.
+        timeout: how many seconds all runs together may take.
 
     Returns:
-        A batch DataFrame with the rows of all batches of this run, in their order; with ``complete`` those of the last.
+        A batch DataFrame with the rows of all batches, in their order; with ``complete`` only those of the last batch.
 
     Raises:
-        StuckQuery: it did not end in time, with what it waited for.
-        StreamingQueryException: it failed.
+        StuckQuery: the query did not end in time; the text says what it waited for.
+        StreamingQueryException: the query failed.
     """
     deadline = Deadline.after(timeout)
     batches: dict[int, pa.Table] = {}
     while True:
-        known = len(batches)
+        before = len(batches)
         _run(frame, str(checkpoint), output_mode, batches, kafka, deadline)
-        if _source_hears_of_the_end() or len(batches) == known:
+        if _spark_reports_completion() or len(batches) == before:
             break
-    return _together(frame, batches, output_mode)
+    return _combined(frame, batches, output_mode)
 
 
 def _run(
@@ -65,15 +65,15 @@ def _run(
     deadline: Deadline,
 ) -> None:
     def keep(batch: DataFrame, number: int) -> None:
-        batches[number] = batch.toArrow()  # over that of an earlier try
+        batches[number] = batch.toArrow()  # replaces the table of an earlier attempt
 
-    # Not Spark's memory sink: that refuses to go on from a checkpoint.
+    # Not Spark's memory sink, which cannot restart from a checkpoint.
     writer = frame.writeStream.foreachBatch(keep).outputMode(output_mode)
     query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     await_end(query, kafka, deadline.remaining())
 
 
-def _together(frame: DataFrame, batches: dict[int, pa.Table], output_mode: str) -> DataFrame:
+def _combined(frame: DataFrame, batches: dict[int, pa.Table], output_mode: str) -> DataFrame:
     import pyarrow as pa
 
     tables = [batches[number] for number in sorted(batches)]
@@ -83,6 +83,6 @@ def _together(frame: DataFrame, batches: dict[int, pa.Table], output_mode: str) 
     return frame.sparkSession.createDataFrame(rows, frame.schema)
 
 
-def _source_hears_of_the_end() -> bool:
+def _spark_reports_completion() -> bool:
     """Whether this is PySpark 4.2 or later."""
     return importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None

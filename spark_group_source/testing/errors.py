@@ -1,4 +1,4 @@
-"""What can go wrong in tests around the source; none of it concerns the source itself."""
+"""Errors of the testing kit. The source itself never raises them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from spark_group_source.errors import GroupSourceError
 
 
 class EmbeddedKafkaError(GroupSourceError):
-    """The embedded Kafka could not be fetched, started or asked."""
+    """The embedded Kafka could not be downloaded or started, or did not respond."""
 
     code = "EMBEDDED_KAFKA"
 
@@ -18,12 +18,12 @@ class LocalSparkError(GroupSourceError):
 
 
 class RowError(GroupSourceError):
-    """A row cannot be written to Kafka as it was given."""
+    """A row cannot be written to Kafka."""
 
     code = "INVALID_ROW"
 
 
 class StuckQuery(GroupSourceError):
-    """A run that ends by itself did not end in time."""
+    """A query that should end by itself did not end in time."""
 
     code = "STUCK_QUERY"

@@ -1,4 +1,4 @@
-"""Parsing of what Kafka's own ``kafka-consumer-groups`` prints."""
+"""Parses the output of Kafka's own ``kafka-consumer-groups``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GroupPartition:
-    """One line of ``--describe``: a partition; ``None`` where the tool says ``-``."""
+    """One line of ``--describe``: a partition; ``None`` if the tool prints ``-``."""
 
     topic: str
     partition: int
@@ -29,8 +29,8 @@ class GroupMember:
 
 
 def parse_partitions(output: str) -> list[GroupPartition]:
-    """The lines of ``--describe``, sorted by topic and partition; empty where the group has none."""
-    found = [
+    """Returns the lines of ``--describe``, sorted by topic and partition; empty if the group has none."""
+    partitions = [
         GroupPartition(
             topic=row["TOPIC"],
             partition=int(row["PARTITION"]),
@@ -44,26 +44,26 @@ def parse_partitions(output: str) -> list[GroupPartition]:
         # A member without partitions has a line of dashes.
         if row["PARTITION"] != "-"
     ]
-    return sorted(found, key=lambda each: (each.topic, each.partition))
+    return sorted(partitions, key=lambda each: (each.topic, each.partition))
 
 
 def parse_members(output: str) -> list[GroupMember]:
-    """The lines of ``--describe --members``, sorted by id; empty where the group has none."""
-    found = [GroupMember(row["CONSUMER-ID"], row["CLIENT-ID"], int(row["#PARTITIONS"])) for row in _table(output)]
-    return sorted(found, key=lambda each: each.consumer_id)
+    """Returns the lines of ``--describe --members``, sorted by id; empty if the group has none."""
+    members = [GroupMember(row["CONSUMER-ID"], row["CLIENT-ID"], int(row["#PARTITIONS"])) for row in _table(output)]
+    return sorted(members, key=lambda each: each.consumer_id)
 
 
 def _table(output: str) -> list[dict[str, str]]:
-    """The lines under the header that starts with GROUP, by column name.
+    """Returns the lines under the header that starts with GROUP, by column name.
 
-    A cell starts where its column's name does: groups and client ids may hold blanks. Ids and names always fit, as the
-    tool makes their columns as wide as they are.
+    A cell starts in the same column as its name in the header, because groups and client ids may contain blanks. The
+    tool makes a column as wide as its longest cell.
     """
     lines = output.strip().splitlines()
     header = next((number for number, line in enumerate(lines) if line.split()[:1] == ["GROUP"]), len(lines))
     if header == len(lines):
         return []
-    starts = [found.start() for found in re.finditer(r"\S+", lines[header])]
+    starts = [name.start() for name in re.finditer(r"\S+", lines[header])]
     spans = list(zip(starts, [*starts[1:], None], strict=True))
     names = lines[header].split()
     return [

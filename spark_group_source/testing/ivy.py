@@ -1,6 +1,6 @@
-"""Brings Kafka's own jars from Maven Central with the Ivy that PySpark ships, once per version.
+"""Downloads Kafka's own jars from Maven Central with the Ivy that PySpark ships, once per version.
 
-They stay in ``SPARK_GROUP_SOURCE_CACHE`` (or ``XDG_CACHE_HOME``, or ``~/.cache``). Where Maven Central is out of reach,
+The jars stay in ``SPARK_GROUP_SOURCE_CACHE`` (or ``XDG_CACHE_HOME``, or ``~/.cache``). If Maven Central is unreachable,
 ``SPARK_GROUP_SOURCE_KAFKA_LIBS`` may name the ``libs`` directory of an unpacked Kafka download instead.
 """
 
@@ -20,16 +20,16 @@ from spark_group_source.testing.lock import file_lock
 log = logging.getLogger(__name__)
 
 KAFKA_VERSION = "4.1.1"
-"""The broker that is embedded where no other version is asked for."""
+"""The default version of the embedded Kafka."""
 
 RESOLVE_TIMEOUT_S = 300.0
-"""Bound of one run of Ivy: 45 jars and 43 MB take about 40 s over an ordinary connection."""
+"""Timeout of one run of Ivy. 45 jars with 43 MB take about 40 s over an ordinary connection."""
 
 ATTEMPTS = 3
 OUTPUT_TAIL = 2000
 
-# kafka_2.13 brings all that kafka-tools needs for the group commands, so the tools' own 30 jars stay away.
-# slf4j-simple: Kafka's POM names no logging backend, and without one a broker dies in silence.
+# kafka_2.13 includes everything that kafka-tools needs for the group commands, so the 30 jars of the tools stay out.
+# slf4j-simple: Kafka's POM names no logging backend, and without a backend a broker dies without a log.
 MODULE = """<ivy-module version="2.0">
   <info organisation="spark-group-source" module="embedded-kafka"/>
   <configurations><conf name="default"/></configurations>
@@ -43,16 +43,16 @@ MODULE = """<ivy-module version="2.0">
 
 
 def kafka_libs(version: str = KAFKA_VERSION) -> Path:
-    """The directory with the jars of that Kafka's broker and tools, fetched first where they are not there yet.
+    """Returns the directory with the jars of Kafka's broker and tools; downloads them if they are missing.
 
-    Several processes may call this at once: one fetches, the others wait for it.
+    Several processes may call this at once: one downloads, and the others wait for it.
 
     Raises:
-        EmbeddedKafkaError: Java or Ivy is missing, or the jars could not be fetched in time.
+        EmbeddedKafkaError: Java or Ivy is missing, or the download failed or took too long.
     """
-    given = os.environ.get("SPARK_GROUP_SOURCE_KAFKA_LIBS")
-    if given:
-        return Path(given)
+    configured = os.environ.get("SPARK_GROUP_SOURCE_KAFKA_LIBS")
+    if configured:
+        return Path(configured)
     libs = cache_directory() / f"kafka-{version}"
     if libs.is_dir():
         return libs
@@ -64,19 +64,19 @@ def kafka_libs(version: str = KAFKA_VERSION) -> Path:
 
 
 def cache_directory() -> Path:
-    """Where fetched jars are kept between runs."""
-    own = os.environ.get("SPARK_GROUP_SOURCE_CACHE")
-    if own:
-        return Path(own).expanduser()
+    """Returns the directory that keeps downloaded jars between runs."""
+    configured = os.environ.get("SPARK_GROUP_SOURCE_CACHE")
+    if configured:
+        return Path(configured).expanduser()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "spark-group-source"
 
 
 def ivy_jar() -> Path:
-    """Ivy's jar among those of PySpark (or of ``SPARK_HOME``).
+    """Returns Ivy's jar from ``SPARK_HOME`` or from PySpark.
 
     Raises:
-        EmbeddedKafkaError: neither has one.
+        EmbeddedKafkaError: neither contains the jar.
     """
     spark = importlib.util.find_spec("pyspark")
     homes = [Path(os.environ["SPARK_HOME"])] if "SPARK_HOME" in os.environ else []
@@ -86,16 +86,16 @@ def ivy_jar() -> Path:
             return jar
     raise EmbeddedKafkaError(
         f"No ivy-*.jar was found in the jars of {', '.join(map(str, homes)) or 'PySpark, which is not installed'}.",
-        "Install the full pyspark package (not pyspark-client), or let SPARK_GROUP_SOURCE_KAFKA_LIBS name"
+        "Install the full pyspark package (not pyspark-client), or set SPARK_GROUP_SOURCE_KAFKA_LIBS to"
         " the libs directory of an unpacked Kafka download.",
     )
 
 
 def ivy_command(module: Path, libs: Path, cache: Path) -> list[str]:
-    """The command that resolves ``module`` (an ivy.xml) and lays its jars into ``libs``.
+    """Returns the command that resolves ``module`` (an ivy.xml) and copies its jars into ``libs``.
 
-    ``-types jar bundle``: some jars (scala-logging among them) are published as OSGi bundles and would be left out.
-    ``-confs default``: with ``runtime`` the broker's own jar would be.
+    ``-types jar bundle``: otherwise Ivy leaves out jars that are OSGi bundles, such as scala-logging.
+    ``-confs default``: with ``runtime`` Ivy leaves out the broker's own jar.
     """
     return [
         *(java(), "-jar", str(ivy_jar())),
@@ -109,8 +109,8 @@ def ivy_command(module: Path, libs: Path, cache: Path) -> list[str]:
 
 def _fetch(version: str, libs: Path) -> None:
     log.warning("Fetching Kafka %s from Maven Central into %s (43 MB, once; about 40 s)", version, libs)
-    # Ivy keeps what it has downloaded in its own cache, so that a second attempt goes on where the first ended.
-    # The rename is what makes the jars count: a download that was interrupted is never taken for a whole one.
+    # Ivy caches downloaded files, so a second attempt continues where the first ended. Only the rename at the end makes
+    # the jars valid: an interrupted download never passes for a complete download.
     with tempfile.TemporaryDirectory(dir=libs.parent, prefix=f".kafka-{version}-") as work:
         module = Path(work, "ivy.xml")
         module.write_text(MODULE.format(version=version), encoding="utf-8")
@@ -124,21 +124,21 @@ def _fetch(version: str, libs: Path) -> None:
             log.warning("Fetching Kafka %s failed (attempt %d of %d)", version, attempt, ATTEMPTS)
     raise EmbeddedKafkaError(
         f"Kafka {version} could not be fetched from Maven Central in {ATTEMPTS} attempts. Ivy said: {failure}",
-        "Check the connection to repo1.maven.org (Java takes a proxy from JAVA_TOOL_OPTIONS), or let"
-        " SPARK_GROUP_SOURCE_KAFKA_LIBS name the libs directory of an unpacked Kafka download.",
+        "Check the connection to repo1.maven.org (Java reads a proxy from JAVA_TOOL_OPTIONS), or set"
+        " SPARK_GROUP_SOURCE_KAFKA_LIBS to the libs directory of an unpacked Kafka download.",
     )
 
 
 def _run(command: list[str]) -> str:
-    """Runs Ivy; returns what went wrong, nothing where it went well."""
+    """Runs Ivy; returns the error, or an empty text after a success."""
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=RESOLVE_TIMEOUT_S, check=False, text=True
         )
     except subprocess.TimeoutExpired:
-        return f"nothing within {RESOLVE_TIMEOUT_S:.0f} s"
-    tail = done.stdout[-OUTPUT_TAIL:].strip()
-    if done.returncode != 0:
-        return f"exit code {done.returncode}: {tail}"
-    # Ivy ends with 0 where a single artifact failed to download.
-    return tail if "FAILED DOWNLOADS" in done.stdout or "UNRESOLVED" in done.stdout else ""
+        return f"no result within {RESOLVE_TIMEOUT_S:.0f} s"
+    tail = completed.stdout[-OUTPUT_TAIL:].strip()
+    if completed.returncode != 0:
+        return f"exit code {completed.returncode}: {tail}"
+    # Ivy exits with 0 even if a single artifact failed to download.
+    return tail if "FAILED DOWNLOADS" in completed.stdout or "UNRESOLVED" in completed.stdout else ""

@@ -1,4 +1,4 @@
-"""A real Kafka cluster in child processes, for as long as a ``with`` block."""
+"""A real Kafka cluster in child processes, which lives for a ``with`` block."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from spark_group_source.clock import Deadline
-from spark_group_source.testing.broker import java_command
-from spark_group_source.testing.cluster import Cluster
+from spark_group_source.testing.broker_cluster import BrokerCluster
+from spark_group_source.testing.broker_process import java_command
 from spark_group_source.testing.errors import EmbeddedKafkaError, RowError
 from spark_group_source.testing.groups import GroupMember, GroupPartition, parse_members, parse_partitions
 from spark_group_source.testing.java import BRIEF
@@ -28,22 +28,22 @@ POLL_S = 0.1
 PRODUCE_TIMEOUT_S = 60.0
 GROUP_COMMAND = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 OLD_GROUP_COMMAND = "kafka.admin.ConsumerGroupCommand"
-"""Its name before Kafka 3.8."""
+"""The name of the class before Kafka 3.8."""
 
 
-class EmbeddedKafka(Cluster):
-    """A Kafka cluster of this machine's own, on free ports of the loopback address; not safe for several threads.
+class EmbeddedKafka(BrokerCluster):
+    """A Kafka cluster on free ports of the loopback address. Not thread-safe.
 
-    Entering fetches Kafka where it is not cached yet (see :mod:`spark_group_source.testing.ivy`), starts it and waits
-    until it answers. Leaving stops it and deletes all it wrote; so does the end of this process, however it comes.
+    Entering downloads Kafka if it is not cached yet (see :mod:`spark_group_source.testing.ivy`), starts it and waits
+    until it is ready. Leaving stops it and deletes its files. So does the end of this process, even after SIGKILL.
 
     Args:
-        brokers: nodes; each is broker and controller, so the cluster survives the loss of less than half of them.
-        config: broker properties over those of ``broker.properties``; ``{node}`` in a value is the node's number.
-        listeners: further listeners by security protocol (``SASL_PLAINTEXT``, ``SSL``, ``SASL_SSL``), each on a port
-            of its own; what they need otherwise goes into ``config``.
-        version: of Kafka.
-        heap: of each node.
+        brokers: number of nodes. Each is broker and controller, so the cluster survives while more than half run.
+        config: broker properties that override ``broker.properties``; ``{node}`` in a value is the node's number.
+        listeners: further listeners by security protocol (``SASL_PLAINTEXT``, ``SSL``, ``SASL_SSL``), each on its own
+            port; put their other properties into ``config``.
+        version: Kafka's version.
+        heap: heap of each node.
     """
 
     def __enter__(self) -> EmbeddedKafka:
@@ -60,7 +60,7 @@ class EmbeddedKafka(Cluster):
     def create_topic(
         self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication: int = -1
     ) -> str:
-        """Creates a topic, on all nodes but at most 3 of them, waits until it can be used, and returns its name."""
+        """Creates a topic with replicas on at most 3 nodes, waits until it is usable, and returns its name."""
         from kafka.admin import NewTopic
 
         with self.admin() as admin:
@@ -74,9 +74,9 @@ class EmbeddedKafka(Cluster):
             admin.delete_topics([name])
 
     def topics(self) -> list[str]:
-        """Names of all topics but Kafka's internal ones, sorted."""
+        """Returns the names of all topics except Kafka's internal topics, sorted."""
         with self.admin() as admin:
-            return sorted(each for each in admin.list_topics() if not each.startswith("__"))
+            return sorted(name for name in admin.list_topics() if not name.startswith("__"))
 
     def produce(
         self,
@@ -85,35 +85,35 @@ class EmbeddedKafka(Cluster):
         partition: int | None = None,
         **config: object,
     ) -> list[tuple[int, int]]:
-        """Writes rows and waits until the broker has them all.
+        """Writes rows and waits until the broker has acknowledged all of them.
 
         Args:
-            topic: where to, whatever the rows say; None where each of them says it.
+            topic: the topic of all rows, or ``None`` if each row names its topic.
             rows: values, tuples in the order key, value, headers, timestamp, partition, topic, or dicts with some of
-                these; or a Spark DataFrame with columns of these names, as Spark's Kafka sink takes them. See
+                these; or a Spark DataFrame with columns of these names, as for Spark's Kafka sink. See
                 :func:`spark_group_source.testing.rows.records`.
-            partition: writes all of them there; otherwise the row, its key, or chance, decide.
-            config: of kafka-python's ``KafkaProducer``, for example ``compression_type="zstd"``.
+            partition: the partition of all rows; by default the row, its key, or chance decides.
+            config: settings of kafka-python's ``KafkaProducer``, for example ``compression_type="zstd"``.
 
         Returns:
-            Partition and offset of each, in the order of ``rows``.
+            The partition and offset of each row, in the order of ``rows``.
 
         Raises:
-            RowError: a row cannot be written; those before it may have been.
+            RowError: a row cannot be written; the rows before it may have been written.
         """
         sent = []
         with self.producer(**config) as producer:
-            for each in records(rows):
-                if (to := topic or each.topic) is None:
-                    raise RowError("A row names no topic.", "Name one for all rows, or give each a topic.")
-                place = each.partition if partition is None else partition
-                sent.append(producer.send(to, each.value, each.key, list(each.headers), place, each.timestamp))
+            for row in records(rows):
+                if (to := topic or row.topic) is None:
+                    raise RowError("A row names no topic.", "Name a topic for all rows, or in each row.")
+                number = row.partition if partition is None else partition
+                sent.append(producer.send(to, row.value, row.key, list(row.headers), number, row.timestamp))
             producer.flush(PRODUCE_TIMEOUT_S)
-        done = [each.get(PRODUCE_TIMEOUT_S) for each in sent]
-        return [(each.partition, each.offset) for each in done]
+        acknowledged = [future.get(PRODUCE_TIMEOUT_S) for future in sent]
+        return [(record.partition, record.offset) for record in acknowledged]
 
     def end_offsets(self, topic: str) -> dict[int, int]:
-        """The next offset to be written of each partition of a topic."""
+        """Returns the end offset of each partition of a topic."""
         from kafka.admin import OffsetSpec
 
         return self._offsets(topic, OffsetSpec.LATEST)
@@ -123,84 +123,85 @@ class EmbeddedKafka(Cluster):
 
         with self.admin() as admin:
             partitions = admin.describe_topics([topic])[0]["partitions"]
-            asked = {TopicPartition(topic, each["partition_index"]): spec for each in partitions}
-            found = admin.list_partition_offsets(asked)
-        return {tp.partition: each.offset for tp, each in sorted(found.items())}
+            specs = {TopicPartition(topic, each["partition_index"]): spec for each in partitions}
+            offsets = admin.list_partition_offsets(specs)
+        return {tp.partition: each.offset for tp, each in sorted(offsets.items())}
 
-    # Consumer groups, as Kafka's own tools and requests show them
+    # Consumer groups, from Kafka's own tools and requests
 
     def consumer_groups(self, *arguments: str) -> str:
-        """What Kafka's own ``kafka-consumer-groups`` prints, for example for ``"--list"``; takes about 2 s.
+        """Returns the output of Kafka's ``kafka-consumer-groups``, for example for ``"--list"``; takes about 2 s.
 
         Raises:
-            EmbeddedKafkaError: it ended with an error, with its output.
+            EmbeddedKafkaError: the tool failed; the text holds its output.
         """
         arguments = ("--bootstrap-server", self.bootstrap_servers, *arguments)
         main = OLD_GROUP_COMMAND if self.version < (3, 8) else GROUP_COMMAND
         command = java_command(
             self.libs, "256m", main, arguments, BRIEF, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
         )
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
-        said = done.stdout.strip()
-        # It ends with 0 even where the group does not exist or no broker answers.
-        if done.returncode != 0 or said.startswith("Error:"):
-            reason = said or done.stderr.strip()
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
+        output = completed.stdout.strip()
+        # The tool exits with 0 even if the group does not exist or no broker responds.
+        if completed.returncode != 0 or output.startswith("Error:"):
+            reason = output or completed.stderr.strip()
             raise EmbeddedKafkaError(f"kafka-consumer-groups {' '.join(arguments)} failed: {reason}")
-        return said
+        return output
 
     def describe_group(self, group: str) -> list[GroupPartition]:
-        """Position, end, lag and owner of every partition of a group, as Kafka's tool tells them; takes about 2 s."""
+        """Returns position, end, lag and owner of each partition of a group, from Kafka's tool; takes about 2 s."""
         return parse_partitions(self.consumer_groups("--describe", "--group", group))
 
     def describe_members(self, group: str) -> list[GroupMember]:
-        """The members of a group and what they own, as Kafka's tool tells them; takes about 2 s."""
+        """Returns the members of a group and their partition counts, from Kafka's tool; takes about 2 s."""
         return parse_members(self.consumer_groups("--describe", "--group", group, "--members", "--verbose"))
 
     def group_state(self, group: str) -> str:
-        """``Stable``, ``Empty``, ``PreparingRebalance``, ...; ``Dead`` where there is none of that id. Fast."""
-        return str(self._ask_coordinator(lambda admin: admin.describe_groups([group]))[group]["group_state"])
+        """Returns ``Stable``, ``Empty``, ``PreparingRebalance``, ...; ``Dead`` if the group does not exist. Fast."""
+        return str(self._with_coordinator(lambda admin: admin.describe_groups([group]))[group]["group_state"])
 
     def members(self, group: str) -> list[GroupMember]:
-        """The members of a group that is not rebalancing, by a plain request; fast enough to poll."""
-        found = self._ask_coordinator(lambda admin: admin.describe_groups([group]))[group]["members"]
+        """Returns the members of a group that is not rebalancing, by a plain request; fast enough to poll."""
+        members = self._with_coordinator(lambda admin: admin.describe_groups([group]))[group]["members"]
         return [
-            GroupMember(each["member_id"], each["client_id"], _partitions(each["member_assignment"])) for each in found
+            GroupMember(each["member_id"], each["client_id"], _partitions(each["member_assignment"]))
+            for each in members
         ]
 
     def committed(self, group: str, topic: str | None = None) -> dict[tuple[str, int], int]:
-        """The committed offset of each (topic, partition) of a group, or of one topic; fast enough to poll."""
-        offsets = self._ask_coordinator(lambda admin: admin.list_group_offsets(group))[group]
+        """Returns the committed offset of each (topic, partition) of a group, or of one topic; fast enough to poll."""
+        offsets = self._with_coordinator(lambda admin: admin.list_group_offsets(group))[group]
         return {
             (tp.topic, tp.partition): each.offset for tp, each in sorted(offsets.items()) if topic in (None, tp.topic)
         }
 
     def lag(self, group: str, topic: str) -> dict[int, int]:
-        """How many offsets of each partition of a topic the group has still to read; fast enough to poll.
+        """Returns the group's lag in each partition of a topic; fast enough to poll.
 
-        Where it has committed nothing: all that are there.
+        In a partition without a committed offset, the lag counts from the earliest offset.
         """
         from kafka.admin import OffsetSpec
 
-        # Before the ends: what comes in between makes the lag larger, and 0 means that all was read.
+        # Before the end offsets: records that arrive in between increase the lag, so 0 means that all were read.
         committed = self.committed(group, topic)
         begins, ends = self._offsets(topic, OffsetSpec.EARLIEST), self.end_offsets(topic)
         return {number: end - committed.get((topic, number), begins[number]) for number, end in ends.items()}
 
     def active_groups(self) -> list[str]:
-        """Ids of the groups that have members now, or had some a moment ago; fast."""
+        """Returns the ids of groups that have members now, or had members a moment ago; fast."""
         with self.admin() as admin:
-            found = admin.list_groups()
-        return sorted(each["group_id"] for each in found if each["group_state"] not in ("Empty", "Dead"))
+            groups = admin.list_groups()
+        return sorted(group["group_id"] for group in groups if group["group_state"] not in ("Empty", "Dead"))
 
-    def _ask_coordinator(self, ask: Callable[[KafkaAdminClient], Any]) -> Any:
-        """Asks again while the coordinator is not there yet: at a group's first use, and after a restart."""
+    def _with_coordinator(self, request: Callable[[KafkaAdminClient], Any]) -> Any:
+        """Retries while the coordinator is not available yet: at a group's first use, and after a restart."""
         from kafka.errors import KafkaError
 
         deadline = Deadline.after(COORDINATOR_TIMEOUT_S)
         while True:
             try:
                 with self.admin() as admin:
-                    return ask(admin)
+                    return request(admin)
             except KafkaError as error:
                 if not error.retriable or deadline.expired():
                     raise
@@ -210,7 +211,7 @@ class EmbeddedKafka(Cluster):
 
     @contextlib.contextmanager
     def admin(self) -> Iterator[KafkaAdminClient]:
-        """kafka-python's admin client, connected."""
+        """Yields kafka-python's admin client, connected."""
         from kafka.admin import KafkaAdminClient
 
         client = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers.split(","))
@@ -221,7 +222,7 @@ class EmbeddedKafka(Cluster):
 
     @contextlib.contextmanager
     def producer(self, **config: object) -> Iterator[KafkaProducer]:
-        """kafka-python's producer, connected; ``config`` is its own."""
+        """Yields kafka-python's producer, connected; ``config`` overrides its settings."""
         from kafka import KafkaProducer
 
         client = KafkaProducer(**{"bootstrap_servers": self.bootstrap_servers.split(","), "linger_ms": 5, **config})
@@ -232,6 +233,6 @@ class EmbeddedKafka(Cluster):
 
 
 def _partitions(assignment: Mapping[str, Any] | bytes | None) -> int:
-    """Partitions in a member's assignment as kafka-python decodes it: none at all while the group rebalances."""
+    """Counts the partitions of a decoded assignment. While the group rebalances, the assignment is empty."""
     topics = assignment["assigned_partitions"] if isinstance(assignment, Mapping) else ()
     return sum(len(each["partitions"]) for each in topics)

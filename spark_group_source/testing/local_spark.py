@@ -1,4 +1,4 @@
-"""A small Spark on this machine, with the source registered."""
+"""A small local Spark session, with the source registered."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ if TYPE_CHECKING:
 SETTINGS: dict[str, bool | float | int | str | None] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # The default of 200 makes 200 tasks of each aggregation.
+    # With the default of 200, each aggregation has 200 tasks.
     "spark.sql.shuffle.partitions": "2",
-    # What is expected must not depend on where the tests run.
+    # Expected times must not depend on the machine's time zone.
     "spark.sql.session.timeZone": "UTC",
-    # By its name a machine is often not reachable for itself: in a VPN, or offline.
+    # In a VPN or offline, a machine often cannot reach itself by its own name.
     "spark.driver.host": HOST,
     "spark.driver.bindAddress": HOST,
     "spark.driver.extraJavaOptions": f"{BRIEF} -XX:+UseSerialGC",
-    # Without it a query that does not stop is waited for without end.
+    # Without a timeout, Spark waits forever for a query that does not stop.
     "spark.sql.streaming.stopTimeout": "60s",
 }
 
 
 @contextlib.contextmanager
 def local_spark(warehouse: Path) -> Iterator[SparkSession]:
-    """A session with ``local[2]``, ended with the block; one that this process has already is used, and not ended.
+    """Yields a session with ``local[2]`` and stops it after the block. An existing session is used, and not stopped.
 
-    Its Python processes find the modules that this process finds now.
+    The session's Python processes find the same modules as this process.
 
     Args:
         warehouse: directory for tables.
 
     Raises:
-        EmbeddedKafkaError: there is no Java.
-        LocalSparkError: there is no PySpark, or it does not start.
+        EmbeddedKafkaError: Java is missing.
+        LocalSparkError: PySpark is missing, or Spark does not start.
     """
     command = java()
     try:
@@ -57,7 +57,7 @@ def local_spark(warehouse: Path) -> Iterator[SparkSession]:
             f"PySpark cannot be imported: {error}.", 'pip install "spark_group_source[spark,testing]"'
         ) from error
     running = SparkSession.getActiveSession()
-    session = running or _started(warehouse, command)
+    session = running or _start(warehouse, command)
     register(session)
     try:
         yield session
@@ -66,7 +66,7 @@ def local_spark(warehouse: Path) -> Iterator[SparkSession]:
             _stop(session)
 
 
-def _started(warehouse: Path, command: str) -> SparkSession:
+def _start(warehouse: Path, command: str) -> SparkSession:
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
@@ -77,12 +77,12 @@ def _started(warehouse: Path, command: str) -> SparkSession:
         except PySparkRuntimeError as error:
             raise LocalSparkError(
                 f"Spark did not start with {command}: {error}.",
-                "It needs Java 17 or later; what Java said about it is on stderr.",
+                "Spark needs Java 17 or later. Java's own message is on stderr.",
             ) from error
 
 
 def _environment() -> dict[str, str]:
-    """For Spark's Java and Python processes: they inherit the environment, and not this process' ``sys.path``."""
+    """For Spark's Java and Python processes, which inherit the environment, but not this process' ``sys.path``."""
     paths = os.pathsep.join(dict.fromkeys(os.path.abspath(each) for each in sys.path))
     return {"PYTHONPATH": paths, "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
 
@@ -90,6 +90,6 @@ def _environment() -> dict[str, str]:
 def _stop(session: SparkSession) -> None:
     session.stop()
     with warnings.catch_warnings():
-        # What PySpark leaves unclosed is not to be found in tests that follow.
+        # Later tests must not fail because PySpark leaves sockets open.
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()

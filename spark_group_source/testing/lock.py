@@ -1,4 +1,4 @@
-"""A lock between processes, held by the kernel: it ends with the process that holds it."""
+"""A lock between processes. The kernel releases it when its holder ends."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ POLL_S = 0.2
 
 @contextmanager
 def file_lock(path: Path, timeout: float) -> Iterator[None]:
-    """Holds the lock on ``path`` (POSIX ``flock``), waiting at most ``timeout`` seconds for another holder.
+    """Holds the lock on ``path`` (POSIX ``flock``); waits at most ``timeout`` seconds for another holder.
 
     Raises:
-        EmbeddedKafkaError: another process still holds it at the deadline.
+        EmbeddedKafkaError: another process still holds the lock at the deadline.
     """
     import fcntl  # not on Windows, where the rest of the package can be imported
 
     deadline = Deadline.after(timeout)
-    with path.open("w") as held:
+    with path.open("w") as file:
         while True:
             try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError as error:
                 if deadline.expired():
                     raise EmbeddedKafkaError(
                         f"Another process has held {path} for more than {timeout:.0f} s.",
-                        "See whether it still downloads; end it where it hangs.",
+                        "Check whether that process still downloads. If it hangs, end it.",
                     ) from error
             time.sleep(POLL_S)
         yield

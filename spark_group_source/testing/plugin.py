@@ -1,7 +1,7 @@
 """pytest fixtures for tests of streaming jobs; pytest loads them where this package is installed (see docs/testing.md).
 
-Nothing is imported, started or written before a test asks for it. All names but those of what acts on queries begin
-with what they are about, so that they are in nobody's way.
+The plugin imports, starts and writes nothing before a test requests a fixture. Except for the two that run queries, all
+fixtures begin with ``embedded_kafka`` or ``kafka``, so that they do not clash with yours.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def embedded_kafka_arguments() -> dict[str, Any]:
-    """Arguments of the session's EmbeddedKafka, such as ``version`` and ``config``: none, unless you override this."""
+    """Arguments of the session's EmbeddedKafka, such as ``version`` and ``config``. Override this to set them."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def embedded_kafka(embedded_kafka_arguments: dict[str, Any]) -> Iterator[EmbeddedKafka]:
-    """A real Kafka for all tests of the session: its address, topics, records and groups."""
+    """A real Kafka for all tests of the session: address, topics, records and groups."""
     from spark_group_source.testing.kafka import EmbeddedKafka
 
     _import_kafka_quietly()
     embedded = EmbeddedKafka(**embedded_kafka_arguments)
     with contextlib.closing(embedded):
-        with _told_without_traceback():
+        with _fail_without_traceback():
             embedded.open()
         yield embedded
 
@@ -48,7 +48,7 @@ def kafka_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessi
 
     _import_kafka_quietly()
     with contextlib.ExitStack() as closing:
-        with _told_without_traceback():
+        with _fail_without_traceback():
             session = closing.enter_context(local_spark(tmp_path_factory.mktemp("warehouse")))
         yield session
 
@@ -71,7 +71,7 @@ def kafka_group() -> str:
 
 @pytest.fixture
 def kafka_checkpoint(tmp_path: Path) -> str:
-    """The directory for a query's checkpoint, new for each test."""
+    """A directory for a query's checkpoint, new for each test."""
     return str(tmp_path / "checkpoint")
 
 
@@ -79,25 +79,25 @@ def kafka_checkpoint(tmp_path: Path) -> str:
 def run_available_now(
     embedded_kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., DataFrame]:
-    """Runs a streaming DataFrame to its end, and returns its rows as a batch DataFrame.
+    """Runs a streaming DataFrame until it ends, and returns its rows as a batch DataFrame.
 
-    ``run_available_now(frame, checkpoint=..., *, output_mode="append", timeout=120)``: each run has a checkpoint of its
-    own where none is given. See :func:`spark_group_source.testing.available_now.run_available_now`.
+    ``run_available_now(frame, checkpoint=..., *, output_mode="append", timeout=120)``: without ``checkpoint`` each run
+    has a new checkpoint. See :func:`spark_group_source.testing.available_now.run_available_now`.
     """
     from spark_group_source.testing import available_now
 
-    def run(frame: DataFrame, checkpoint: str | Path | None = None, **how: Any) -> DataFrame:
-        place = checkpoint or tmp_path_factory.mktemp("checkpoint")
-        return available_now.run_available_now(frame, place, embedded_kafka, **how)
+    def run(frame: DataFrame, checkpoint: str | Path | None = None, **options: Any) -> DataFrame:
+        directory = checkpoint or tmp_path_factory.mktemp("checkpoint")
+        return available_now.run_available_now(frame, directory, embedded_kafka, **options)
 
     return run
 
 
 @pytest.fixture
 def await_query_end(embedded_kafka: EmbeddedKafka) -> Callable[..., None]:
-    """Waits for the end of a query that a job has started: ``await_query_end(query, timeout=120)``.
+    """Waits until a query that a job has started ends: ``await_query_end(query, timeout=120)``.
 
-    One that does not end in time is stopped, and the error says what it waited for.
+    If the query does not end in time, the fixture stops it, and the error says what the query waited for.
     """
     from spark_group_source.testing import available_now, stuck_query
 
@@ -108,7 +108,7 @@ def await_query_end(embedded_kafka: EmbeddedKafka) -> Callable[..., None]:
 
 
 def _import_kafka_quietly() -> None:
-    """First of all: kafka-python reads its message schemas in a deprecated way, with hundreds of warnings."""
+    """Imports kafka-python first, because its deprecated way to read schemas gives hundreds of warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         import kafka.admin  # noqa: F401
@@ -119,8 +119,8 @@ def _unique(prefix: str) -> str:
 
 
 @contextlib.contextmanager
-def _told_without_traceback() -> Iterator[None]:
-    """Errors that say themselves what is missing, to everyone who asked for a fixture: never a skip."""
+def _fail_without_traceback() -> Iterator[None]:
+    """Fails each test that requested a fixture with an error that says what is missing. Never skips."""
     from spark_group_source.testing.errors import EmbeddedKafkaError, LocalSparkError
 
     try:

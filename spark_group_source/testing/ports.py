@@ -1,4 +1,4 @@
-"""Ports for servers that must know theirs before they start."""
+"""Free ports for servers that must know their port before they start."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ TRIES = 200
 
 
 def free_ports(count: int) -> list[int]:
-    """That many different ports of the loopback address on which nothing listens now.
+    """Returns ``count`` different ports of the loopback address on which nothing listens now.
 
-    Nothing keeps another process from taking one before it is used: start again with others on a bind failure.
+    Another process may take a port before you use it. After a bind failure, start again with other ports.
 
     Raises:
-        EmbeddedKafkaError: too few are free.
+        EmbeddedKafkaError: too few ports are free.
     """
-    found: list[int] = []
+    free: list[int] = []
     for port in random.sample(range(LOW, HIGH), TRIES):
-        if len(found) == count:
-            return found
+        if len(free) == count:
+            return free
         if _is_free(port):
-            found.append(port)
-    raise EmbeddedKafkaError(f"Only {len(found)} of {TRIES} ports tried between {LOW} and {HIGH} are free on {HOST}.")
+            free.append(port)
+    raise EmbeddedKafkaError(f"Only {len(free)} of {TRIES} ports tried between {LOW} and {HIGH} are free on {HOST}.")
 
 
 def _is_free(port: int) -> bool:

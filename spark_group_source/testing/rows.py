@@ -1,4 +1,4 @@
-"""Rows as tests write them, turned into Kafka's records."""
+"""Converts rows of tests to Kafka records."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MILLISECOND = timedelta(milliseconds=1)
 
 Value: TypeAlias = str | bytes | None
 Row: TypeAlias = Value | tuple[Any, ...] | Mapping[str, Any]
-"""A value; or key, value, headers, timestamp, partition and topic: a tuple of the first of these, or some by name."""
+"""A value; or a tuple of the first fields of :class:`Record`; or a dict with some of these fields."""
 
 
 class Record(NamedTuple):
-    """What is written. The timestamp is in milliseconds since 1970; None where it is the producer's."""
+    """A record to write. The timestamp is in milliseconds since 1970; if ``None``, the producer sets it."""
 
     key: bytes | None = None
     value: bytes | None = None
@@ -32,14 +32,14 @@ class Record(NamedTuple):
 
 
 def records(rows: Iterable[Row] | DataFrame) -> Iterator[Record]:
-    """The records of rows (see :data:`Row`), or of a Spark DataFrame with columns of these names.
+    """Converts rows (see :data:`Row`), or a Spark DataFrame with columns of these names.
 
-    Keys and values are bytes, or text, which is written as UTF-8. Headers are pairs of name and value, or a dict. A
-    timestamp is a number of milliseconds since 1970 or a ``datetime``; one without a time zone is in the local one, as
-    those are that PySpark collects.
+    Keys and values are bytes or text; text is written as UTF-8. Headers are pairs of name and value, or a dict. A
+    timestamp is a number of milliseconds since 1970 or a ``datetime``. A ``datetime`` without a time zone is local, as
+    PySpark collects it.
 
     Raises:
-        RowError: a row has a field that is not known, or a value that cannot be written.
+        RowError: a row has an unknown field, or a value that cannot be written.
     """
     for number, row in enumerate(_collected(rows)):
         try:
@@ -53,13 +53,13 @@ def records(rows: Iterable[Row] | DataFrame) -> Iterator[Record]:
 
 
 def _collected(rows: Iterable[Row] | DataFrame) -> Iterable[Any]:
-    # Nothing can be a DataFrame before pyspark was imported, and this must not import it.
+    # Before pyspark is imported no DataFrame exists, and this module must not import it.
     spark = sys.modules.get("pyspark.sql")
     if spark is not None and isinstance(rows, spark.DataFrame):
         collected: list[Any] = rows.collect()
         return collected
     if isinstance(rows, (str, bytes, Mapping)):
-        raise RowError(f"Rows were expected, and one {type(rows).__name__} was given.", "Put it into a list.")
+        raise RowError(f"Rows must be a list, not one {type(rows).__name__}.", "Put it into a list.")
     return rows  # type: ignore[return-value]
 
 
@@ -67,17 +67,17 @@ def _named(row: Any) -> Mapping[str, Any]:
     if isinstance(row, Mapping):
         return row
     if isinstance(row, tuple):
-        # Spark's rows are tuples that know the names of their columns.
+        # Spark's rows are tuples with column names.
         names = getattr(row, "__fields__", Record._fields)
         if len(row) > len(names):
-            raise ValueError(f"it has {len(row)} fields, and records have {len(names)}")
+            raise ValueError(f"it has {len(row)} fields, but a record has {len(names)}")
         return dict(zip(names, row, strict=False))
     return {"value": row}
 
 
 def _record(row: Mapping[str, Any]) -> Record:
     if unknown := sorted(set(row) - set(Record._fields)):
-        raise ValueError(f"{', '.join(map(repr, unknown))} is no field of a record")
+        raise ValueError(f"{', '.join(map(repr, unknown))} is not a field of a record")
     record = Record(
         key=_bytes("key", row.get("key")),
         value=_bytes("value", row.get("value")),
@@ -97,25 +97,25 @@ def _bytes(name: str, value: Any) -> bytes | None:
     return str(_typed(name, value, str)).encode()
 
 
-def _headers(given: Any) -> tuple[tuple[str, bytes], ...]:
-    found = []
-    for name, value in given.items() if isinstance(given, Mapping) else given or ():
+def _headers(headers: Any) -> tuple[tuple[str, bytes], ...]:
+    converted = []
+    for name, value in headers.items() if isinstance(headers, Mapping) else headers or ():
         content = _bytes(f"header {name}", value)
         if content is None:
             raise ValueError(f"the header {name} is null, which kafka-python does not write")
-        found.append((str(name), content))
-    return tuple(found)
+        converted.append((str(name), content))
+    return tuple(converted)
 
 
-def _milliseconds(given: Any) -> int | None:
-    if isinstance(given, datetime):
-        # In whole numbers: as a float of seconds a time may come out a millisecond early.
-        return (given.astimezone(timezone.utc) - EPOCH) // MILLISECOND
-    number: int | None = _typed("timestamp", given, int)
+def _milliseconds(timestamp: Any) -> int | None:
+    if isinstance(timestamp, datetime):
+        # In integers, because float seconds may round to the millisecond before.
+        return (timestamp.astimezone(timezone.utc) - EPOCH) // MILLISECOND
+    number: int | None = _typed("timestamp", timestamp, int)
     return number
 
 
-def _typed(name: str, value: Any, wanted: type) -> Any:
-    if value is None or (isinstance(value, wanted) and not isinstance(value, bool)):
+def _typed(name: str, value: Any, expected: type) -> Any:
+    if value is None or (isinstance(value, expected) and not isinstance(value, bool)):
         return value
     raise TypeError(f"its {name} is of type {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""Waiting for the end of a query, no longer than asked; and what it waited for where it did not end."""
+"""Waits until a query ends, with a timeout; the error describes what the query waited for."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
     from spark_group_source.testing.kafka import EmbeddedKafka
 
-SHORTEST_WAIT_S = 0.001
+MIN_WAIT_S = 0.001
 
 
 def await_end(query: StreamingQuery, kafka: EmbeddedKafka, timeout: float) -> None:
-    """Waits until the query ends by itself, at most ``timeout`` seconds; stops it where that fails.
+    """Waits at most ``timeout`` seconds until the query ends by itself; otherwise stops the query.
 
     Raises:
-        StuckQuery: it did not end in time.
-        StreamingQueryException: it failed.
+        StuckQuery: the query did not end in time.
+        StreamingQueryException: the query failed.
     """
     try:
-        # Spark refuses to wait for no time at all.
-        if not query.awaitTermination(max(timeout, SHORTEST_WAIT_S)):  # type: ignore[arg-type]
+        # Spark rejects a timeout of 0.
+        if not query.awaitTermination(max(timeout, MIN_WAIT_S)):  # type: ignore[arg-type]
             raise _stuck(query, kafka, timeout)
     finally:
         if query.isActive:
@@ -34,25 +34,25 @@ def _stuck(query: StreamingQuery, kafka: EmbeddedKafka, timeout: float) -> Stuck
     sizes = {each["batchId"]: each["numInputRows"] for each in query.recentProgress if each["numInputRows"]}
     return StuckQuery(
         f"The query did not end within {timeout:.0f} s. Spark says {query.status['message']!r}, after {len(sizes)}"
-        f" batches with {sum(sizes.values())} rows. {_standing(kafka)}",
-        "A run ends when all of the topic was committed, by whichever member owns it: stop other queries and consumers"
-        " of the group, give each read in one query a group of its own, or give the run a longer timeout.",
+        f" batches with {sum(sizes.values())} rows. {_describe_groups(kafka)}",
+        "A run ends when the members of its group have committed the whole topic. Stop other queries and consumers of"
+        " the group, use a separate group for each read in one query, or give the run a longer timeout.",
     )
 
 
-def _standing(kafka: EmbeddedKafka) -> str:
-    """Who is in which group now, and how far it is."""
+def _describe_groups(kafka: EmbeddedKafka) -> str:
+    """Describes the members and the lag of the active groups."""
     from kafka.errors import KafkaError
 
     try:
-        groups = [_of_group(kafka, group) for group in kafka.active_groups()]
+        groups = [_describe_group(kafka, group) for group in kafka.active_groups()]
     except (KafkaError, OSError) as error:
-        return f"Kafka could not be asked for its groups: {error!r}."
+        return f"The groups are unknown, because Kafka did not respond: {error!r}."
     return " ".join(groups) or "No group has members."
 
 
-def _of_group(kafka: EmbeddedKafka, group: str) -> str:
-    members = [f"{each.client_id} with {each.partitions} partitions" for each in kafka.members(group)]
+def _describe_group(kafka: EmbeddedKafka, group: str) -> str:
+    members = [f"{member.client_id} with {member.partitions} partitions" for member in kafka.members(group)]
     topics = sorted({topic for topic, _ in kafka.committed(group)})
     behind = [
         f"{topic}-{number} by {count}"

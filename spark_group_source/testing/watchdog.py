@@ -1,8 +1,7 @@
-"""Ends child processes and removes their directory when the parent is gone, however it went.
+"""Ends child processes and removes their directory when the parent process ends, even after SIGKILL.
 
-Run as ``python watchdog.py DIRECTORY``. The parent writes ``+PID`` and ``-PID`` lines; the end of its pipe, which even
-SIGKILL brings about, is the sign. (Linux' PR_SET_PDEATHSIG would follow the *thread* that started the child, and macOS
-has nothing like it.)
+Run as ``python watchdog.py DIRECTORY``. The parent writes ``+PID`` and ``-PID`` lines. When the parent ends, its pipe
+closes. (Linux' PR_SET_PDEATHSIG would follow the *thread* that started the child, and macOS has no such signal.)
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from pathlib import Path
 
 
 class Watchdog:
-    """The parent's side: tells a watchdog process of its own which children and which directory end with it."""
+    """The parent's side: starts a watchdog process and sends it the process ids of the children."""
 
     def __init__(self, directory: Path) -> None:
-        # -I and -S: nothing of the environment may keep it from starting or slow it down.
+        # -I and -S: the environment must neither prevent the start nor slow it down.
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__, str(directory)],
             stdin=subprocess.PIPE,
@@ -29,21 +28,21 @@ class Watchdog:
         )
 
     def watch(self, pid: int) -> None:
-        """Ends ``pid`` when this process ends."""
-        self._tell(f"+{pid}")
+        """Makes the watchdog end ``pid`` when this process ends."""
+        self._send(f"+{pid}")
 
     def forget(self, pid: int) -> None:
-        """``pid`` has ended by itself; its number may soon be another's."""
-        self._tell(f"-{pid}")
+        """Stops watching ``pid``, which has ended; another process may soon get the same id."""
+        self._send(f"-{pid}")
 
     def close(self) -> None:
-        """Ends what is still watched, and removes the directory, now."""
+        """Ends all watched processes and removes the directory now."""
         pipe = self._process.stdin
         if pipe is not None:
             pipe.close()
         self._process.wait()
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         pipe = self._process.stdin
         if pipe is not None:
             pipe.write(line + "\n")
@@ -51,7 +50,7 @@ class Watchdog:
 
 
 def main(directory: str) -> None:
-    """The watchdog's own side: reads until the pipe ends, then ends what is left."""
+    """Runs in the watchdog: reads until the pipe closes, then ends the remaining processes."""
     watched: set[int] = set()
     for line in sys.stdin:
         pid = int(line[1:])

@@ -46,7 +46,7 @@ class Background:
 
 
 def looks(fake: FakeKafka) -> int:
-    return fake.asked("OffsetFetch")
+    return fake.request_count("OffsetFetch")
 
 
 def beside_another(on_fake: Bench) -> tuple[Query, Query]:

@@ -29,7 +29,7 @@ def joins_again(query: Query, fake: FakeKafka, joins: int) -> None:
     def joining() -> bool:
         planned = query.poll()
         assert not planned, f"planned before the member has joined again: {[str(each) for each in planned]}"
-        return fake.asked("JoinGroup") > joins
+        return fake.request_count("JoinGroup") > joins
 
     eventually(joining, "the member to join again")
 
@@ -59,7 +59,7 @@ def test_after_a_commit_that_says_the_membership_is_over_nothing_is_planned_befo
     query = on_fake.start(None, **NO_NEWS, **({"kafka_group_instance_id": "one"} if static else {}))
     query.begin()
     on_fake.produce(3, 3, 3, 3)
-    member_id, joins, may_join = query.me.member_id, fake.asked("JoinGroup"), threading.Event()
+    member_id, joins, may_join = query.me.member_id, fake.request_count("JoinGroup"), threading.Event()
     fake.next("OffsetCommit", Fault(error=errno))
     fake.next("JoinGroup", Fault(hold=may_join))
     query.finish()

@@ -51,24 +51,24 @@ def test_a_query_that_ends_while_its_member_waits_for_an_answer_leaves_its_group
     else:
         fake.next(api, Fault(silent=True), times=LONG)
         query.driver.start(query.end)
-    before = fake.asked(api)
-    eventually(lambda: fake.asked(api) > before, "the question that is not answered")
+    before = fake.request_count(api)
+    eventually(lambda: fake.request_count(api) > before, "the question that is not answered")
     thread = query.member._thread
     fake.next("LeaveGroup", Fault())
     ends(query)
-    assert fake.asked("LeaveGroup") == 1
+    assert fake.request_count("LeaveGroup") == 1
     thread.join(10.0)
     assert not thread.is_alive()
-    joins = fake.asked("JoinGroup")
+    joins = fake.request_count("JoinGroup")
     fake.clear_faults()
-    assert fake.asked("JoinGroup") == joins
+    assert fake.request_count("JoinGroup") == joins
 
 
 def test_a_query_that_ends_before_it_has_a_coordinator_ends_at_once(on_fake: Bench, fake: FakeKafka) -> None:
     fake.next("FindCoordinator", Fault(silent=True), times=LONG)
     query = on_fake.query()
     query.driver.start(query.end)
-    eventually(lambda: fake.asked("FindCoordinator"), "the question that is not answered")
+    eventually(lambda: fake.request_count("FindCoordinator"), "the question that is not answered")
     thread = query.member._thread
     ends(query)
     thread.join(10.0)
@@ -86,14 +86,14 @@ def test_a_member_whose_thread_a_callback_blocks_leaves_without_it_and_never_joi
     thread = query.member._thread
     try:
         ends(query)
-        assert fake.asked("LeaveGroup") == 1
-        joins = fake.asked("JoinGroup")
+        assert fake.request_count("LeaveGroup") == 1
+        joins = fake.request_count("JoinGroup")
     finally:
         released.set()
     thread.join(30.0)
     assert not thread.is_alive()
-    assert fake.asked("JoinGroup") == joins
-    assert fake.asked("LeaveGroup") == 1
+    assert fake.request_count("JoinGroup") == joins
+    assert fake.request_count("LeaveGroup") == 1
 
 
 def test_topics_are_not_looked_at_while_a_hand_over_waits(on_fake: Bench, fake: FakeKafka) -> None:
@@ -104,10 +104,10 @@ def test_topics_are_not_looked_at_while_a_hand_over_waits(on_fake: Bench, fake: 
     second.driver.start(second.end)
     eventually(lambda: first.me.phase is Phase.REVOKING, "the hand-over that waits")
     eventually(lambda: second.me.phase in (Phase.STABLE, Phase.JOINING), "the other member")
-    heartbeats, looks = fake.asked("Heartbeat"), fake.asked("Metadata")
-    eventually(lambda: fake.asked("Heartbeat") > heartbeats + 10, "heartbeats while it waits")
+    heartbeats, looks = fake.request_count("Heartbeat"), fake.request_count("Metadata")
+    eventually(lambda: fake.request_count("Heartbeat") > heartbeats + 10, "heartbeats while it waits")
     assert first.me.phase is Phase.REVOKING
-    assert fake.asked("Metadata") - looks <= 2, "a look at each heartbeat would hold up the hand-over"
+    assert fake.request_count("Metadata") - looks <= 2, "a look at each heartbeat would hold up the hand-over"
 
 
 def test_one_broker_that_does_not_know_a_topic_takes_it_from_nobody(on_fake: Bench, fake: FakeKafka) -> None:
@@ -116,14 +116,14 @@ def test_one_broker_that_does_not_know_a_topic_takes_it_from_nobody(on_fake: Ben
             topic.error_code, topic.partitions = 3, []
 
     def looked(before: int) -> bool:
-        return fake.asked("Metadata") > before + 2
+        return fake.request_count("Metadata") > before + 2
 
     query = on_fake.start(kafka_metadata_max_age_ms="200")
     rebalances = query.driver._share.counters.rebalances
     for _ in range(3):
         fake.next("Metadata", Fault(edit=unknown))
-        eventually(lambda: not fake._faults._coming["Metadata"], "the odd answer")
-        asked = fake.asked("Metadata")
+        eventually(lambda: not fake._faults._queued["Metadata"], "the odd answer")
+        asked = fake.request_count("Metadata")
         eventually(partial(looked, asked), "further looks")
     assert query.owns() == {0, 1, 2, 3}
     assert query.driver._share.counters.rebalances == rebalances
@@ -169,7 +169,7 @@ def test_a_rebalance_and_a_coordinator_that_is_away_are_one_line_each(
         eventually(lambda: query.driver._share.counters.rebalances == 2, "the rebalance")
         assert caplog.text.count("27 (REBALANCE_IN_PROGRESS)") == 1
         fake.next("Heartbeat", Fault(error=15), times=6)
-        eventually(lambda: not fake._faults._coming["Heartbeat"], "the coordinator's absence")
+        eventually(lambda: not fake._faults._queued["Heartbeat"], "the coordinator's absence")
     assert caplog.text.count("15 (COORDINATOR_NOT_AVAILABLE)") == 1
 
 
@@ -181,9 +181,9 @@ def test_a_coordinator_that_refuses_each_join_is_not_asked_without_a_pause(
     query = on_fake.start()
     fake.next(api, Fault(error=errno), times=10_000)
     fake.next("Heartbeat", Fault(error=27))
-    eventually(lambda: fake.asked(api) > 3, "the refusals")
-    before, began = fake.asked(api), time.monotonic()
+    eventually(lambda: fake.request_count(api) > 3, "the refusals")
+    before, began = fake.request_count(api), time.monotonic()
     eventually(lambda: time.monotonic() > began + 2.0)
-    assert fake.asked(api) - before <= 20, "hundreds without a pause"
+    assert fake.request_count(api) - before <= 20, "hundreds without a pause"
     fake.clear_faults()
     eventually(lambda: query.owns() == {0, 1, 2, 3}, "the membership")

@@ -65,9 +65,9 @@ def test_an_eager_member_whose_join_is_not_answered_does_not_wait_for_the_rebala
 ) -> None:
     query = on_fake.start(None, kafka_partition_assignment_strategy="range", kafka_max_poll_interval_ms="600000")
     fake.next("JoinGroup", Fault(silent=True))
-    joins = fake.asked("JoinGroup")
+    joins = fake.request_count("JoinGroup")
     fake.next("Heartbeat", Fault(error=REBALANCING))
-    eventually(lambda: fake.asked("JoinGroup") > joins + 1, "another join")
+    eventually(lambda: fake.request_count("JoinGroup") > joins + 1, "another join")
     eventually(lambda: len(query.owns()) == 4, "the share")
 
 

@@ -332,7 +332,7 @@ def test_a_join_that_waits_at_the_broker_does_not_keep_the_query_from_ending(on_
     fake.next("JoinGroup", Fault(), times=1)  # it gets its id
     fake.next("JoinGroup", Fault(silent=True))
     query.driver.start(query.end)
-    eventually(lambda: fake.asked("JoinGroup") == 2, "the join")
+    eventually(lambda: fake.request_count("JoinGroup") == 2, "the join")
     query.close()  # the answer never comes: without the interrupt the thread would still wait for it
     assert not query.member._thread.is_alive()
     assert not fake.group(on_fake.group).members
@@ -457,17 +457,17 @@ def test_a_look_at_the_topics_that_is_not_answered_does_not_end_the_session(on_f
     patient = {"kafka_request_timeout_ms": "600000", "kafka_metadata_max_age_ms": "1"}
     on_fake.start(None, kafka_session_timeout_ms="6000", **patient)
     fake.next("Metadata", Fault(silent=True), times=1000)
-    asked = fake.asked("Metadata")
-    eventually(lambda: fake.asked("Metadata") > asked, "a look")
-    beats = fake.asked("Heartbeat")
-    eventually(lambda: fake.asked("Heartbeat") > beats + 1, "heartbeats")
+    asked = fake.request_count("Metadata")
+    eventually(lambda: fake.request_count("Metadata") > asked, "a look")
+    beats = fake.request_count("Heartbeat")
+    eventually(lambda: fake.request_count("Heartbeat") > beats + 1, "heartbeats")
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["leader", "static leader that is back"])
 def test_the_leader_finds_another_members_topic_that_is_made_anew(on_fake: Bench, fake: FakeKafka, back: bool) -> None:
     def settled() -> bool:
-        generation, looks = fake.group(on_fake.group).generation, fake.asked("Metadata")
-        eventually(lambda: fake.asked("Metadata") > looks + 10, "looks at the topics")
+        generation, looks = fake.group(on_fake.group).generation, fake.request_count("Metadata")
+        eventually(lambda: fake.request_count("Metadata") > looks + 10, "looks at the topics")
         return fake.group(on_fake.group).generation == generation
 
     often: dict[str, Any] = {"kafka_metadata_max_age_ms": "50", "failOnDataLoss": "false"}
@@ -490,22 +490,22 @@ def test_the_leader_finds_another_members_topic_that_is_made_anew(on_fake: Bench
 def test_a_static_member_does_not_leave_and_its_next_run_takes_its_place(on_fake: Bench, fake: FakeKafka) -> None:
     first = on_fake.start(kafka_group_instance_id="one")
     first.close()
-    assert not fake.asked("LeaveGroup")
+    assert not fake.request_count("LeaveGroup")
     generation = fake.group(on_fake.group).generation
     again = on_fake.start(kafka_group_instance_id="one")
     assert again.owns() == {0, 1, 2, 3}
     assert len(fake.group(on_fake.group).members) == 1
     # Each asks whether it is back, and whether its application is in the group already. One that is back looks for what
     # it left to nobody, and here asks for no other round.
-    eventually(lambda: fake.asked("DescribeGroups") == 5, "the look")
-    beats = fake.asked("Heartbeat")
-    eventually(lambda: fake.asked("Heartbeat") > beats + 1, "heartbeats")
+    eventually(lambda: fake.request_count("DescribeGroups") == 5, "the look")
+    beats = fake.request_count("Heartbeat")
+    eventually(lambda: fake.request_count("Heartbeat") > beats + 1, "heartbeats")
     assert fake.group(on_fake.group).generation == generation
 
 
 def test_a_static_member_leaves_when_it_stops_where_that_is_asked_for(on_fake: Bench, fake: FakeKafka) -> None:
     on_fake.start(kafka_group_instance_id="one", leaveGroupOnStop="true").close()
-    assert fake.asked("LeaveGroup") == 1
+    assert fake.request_count("LeaveGroup") == 1
     assert not fake.group(on_fake.group).members
 
 
@@ -516,8 +516,8 @@ def test_a_new_static_member_waits_for_a_hand_over_and_asks_for_no_other_round(o
     second = on_fake.query(kafka_group_instance_id="two")
     second.driver.start(second.end)
     eventually(lambda: first.me.phase is Phase.REVOKING, "the hand-over to wait for the batch")
-    beats = fake.asked("Heartbeat")
-    eventually(lambda: fake.asked("Heartbeat") > beats + 5, "heartbeats of both")
+    beats = fake.request_count("Heartbeat")
+    eventually(lambda: fake.request_count("Heartbeat") > beats + 5, "heartbeats of both")
     assert (fake.group(on_fake.group).state, fake.group(on_fake.group).generation) == ("Stable", 2)
 
 
@@ -545,7 +545,7 @@ def test_while_a_hand_over_waits_for_its_batch_each_heartbeat_is_a_success_and_o
     on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     def heartbeats() -> int:
-        return fake.asked("Heartbeat")
+        return fake.request_count("Heartbeat")
 
     on_fake.produce(5, 5)
     first = on_fake.start(kafka_partition_assignment_strategy="range")
@@ -663,7 +663,7 @@ def test_an_error_is_healed_or_fatal_as_the_table_says(on_fake: Bench, fake: Fak
         return
     if api not in ("Heartbeat", "OffsetCommit"):
         query.start()
-    eventually(lambda: api not in fake._faults._coming or not fake._faults._coming[api] or query.poll(), "the error")
+    eventually(lambda: api not in fake._faults._queued or not fake._faults._queued[api] or query.poll(), "the error")
     if query.running is None:
         query.begin()
     query.finish()
@@ -695,15 +695,15 @@ def test_nothing_is_joined_any_more_after_a_fatal_error(on_fake: Bench, fake: Fa
     second.driver.start(second.end)
     eventually(lambda: first.me.phase.name == "REVOKING", "the hand-over to wait")
     fake.next("Heartbeat", Fault(error=82, hold=answered), times=2)
-    eventually(lambda: not fake._faults._coming["Heartbeat"], "the heartbeats of both")
+    eventually(lambda: not fake._faults._queued["Heartbeat"], "the heartbeats of both")
     first.finish()
     first.driver.complete(first.end)
-    joins = fake.asked("JoinGroup")
+    joins = fake.request_count("JoinGroup")
     answered.set()
     with pytest.raises(GroupError):
         eventually(first.poll, "the error")
     first.member._thread.join(PATIENCE)
-    assert fake.asked("JoinGroup") == joins
+    assert fake.request_count("JoinGroup") == joins
 
 
 def test_a_completed_batch_whose_commit_failed_is_committed_when_the_query_ends(

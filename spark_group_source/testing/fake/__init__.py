@@ -8,11 +8,11 @@
         ...
         assert kafka.commits[-1].offsets == {("flights", 0): 5}
 
-It speaks only the versions that this package sends. Time is not simulated: sessions end by :meth:`FakeKafka.expire`.
+It supports only the versions that this package sends. Sessions never time out: :meth:`FakeKafka.expire` ends them.
 """
 
 from spark_group_source.testing.fake.faults import Fault
-from spark_group_source.testing.fake.group_answers import Commit
+from spark_group_source.testing.fake.group_responses import Commit
 from spark_group_source.testing.fake.kafka import FakeKafka
 
 __all__ = ["Commit", "FakeKafka", "Fault"]

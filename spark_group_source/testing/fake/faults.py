@@ -1,4 +1,4 @@
-"""What a fake broker does wrong, on demand."""
+"""Failures of a fake broker, on demand."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ ERROR_AT = {
     "OffsetForLeaderEpoch": "topics.partitions",
     "Fetch": "responses.partitions",
 }
-"""Where an answer carries its error code; the others do at their top."""
+"""Where a response carries its error code; other responses have it at their top level."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to one request.
+    """What the broker does with one request.
 
     Args:
-        error: answer with this code, and do nothing of what was asked.
-        edit: changes the answer (a kafka-python message) before it is sent.
-        delay: seconds until the answer is sent.
-        hold: the answer is sent when this is set.
-        drop: close the connection: ``before`` it is done, ``after`` and without an answer, or when it is ``answered``.
-        silent: do it, but never answer; the connection stays open.
-        truncate: bytes of the answer that are sent, framed as if they were all; negative ones are cut off its end.
-        raw: sent in place of the answer as it is, without framing.
-        dribble: the answer is sent byte by byte, with so many seconds between.
-        throttle: seconds that the answer gives as throttle time; the connection is not read from for as long.
-        broker: only where this broker is asked; any by default.
+        error: responds with this code, without handling the request.
+        edit: changes the response (a kafka-python message) before it is sent.
+        delay: waits so many seconds before it sends the response.
+        hold: waits until this event is set before it sends the response.
+        drop: closes the connection ``before`` handling the request, ``after`` it without a response, or once it has
+            ``answered``.
+        silent: handles the request, but never responds; the connection stays open.
+        truncate: sends only so many bytes of the response, framed as if complete; a negative number cuts off its end.
+        raw: sends these bytes instead of the response, without framing.
+        dribble: sends the response byte by byte, with so many seconds between two bytes.
+        throttle: gives this throttle time in seconds, and reads nothing from the connection for as long.
+        broker: applies only to requests to this broker; by default to any.
     """
 
     error: int | None = None
@@ -53,26 +54,26 @@ class Fault:
 
 
 class Faults:
-    """Faults to come, by API; each is used up by one request. Thread-safe."""
+    """Queues faults by API; each request uses up one fault. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._coming: dict[str, deque[Fault]] = defaultdict(deque)
+        self._queued: dict[str, deque[Fault]] = defaultdict(deque)
 
     def add(self, api: str, fault: Fault, times: int) -> None:
-        """The next ``times`` requests of ``api``, for example ``Heartbeat``, meet ``fault``."""
+        """Applies ``fault`` to the next ``times`` requests of ``api``, for example ``Heartbeat``."""
         with self._lock:
-            self._coming[api].extend([fault] * times)
+            self._queued[api].extend([fault] * times)
 
     def clear(self) -> None:
-        """What has not been used up does not happen."""
+        """Removes all queued faults."""
         with self._lock:
-            self._coming.clear()
+            self._queued.clear()
 
     def take(self, api: str, broker: int) -> Fault | None:
-        """The fault that this request meets."""
+        """Removes and returns the fault for a request, or ``None``."""
         with self._lock:
-            queue = self._coming[api]
+            queue = self._queued[api]
             for fault in queue:
                 if fault.broker in (None, broker):
                     queue.remove(fault)
@@ -80,10 +81,10 @@ class Faults:
         return None
 
 
-def put_error(api: str, answer: Any, errno: int) -> None:
-    """Sets the error code of an answer: of each of its partitions where it has some."""
-    found = [answer]
+def set_error(api: str, response: Any, errno: int) -> None:
+    """Sets the error code of a response, or of each partition in it."""
+    parts = [response]
     for name in filter(None, ERROR_AT.get(api, "").split(".")):
-        found = [inner for outer in found for inner in getattr(outer, name)]
-    for each in found:
-        each.error_code = errno
+        parts = [inner for outer in parts for inner in getattr(outer, name)]
+    for part in parts:
+        part.error_code = errno

@@ -1,4 +1,4 @@
-"""The coordinator's side of one consumer group, as Kafka's classic group protocol has it."""
+"""The coordinator's side of one consumer group, in Kafka's classic group protocol."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REBALANCING, ID_REQUIRED, FENCED = 27, 79, 82
 
 @dataclass
 class FakeMember:
-    """One member; ``protocols`` are its assignors with its subscription, in its order of preference."""
+    """One member; ``protocols`` maps its assignors, in order of preference, to its subscription."""
 
     id: str
     instance: str | None
@@ -29,7 +29,7 @@ class FakeMember:
 
 @dataclass
 class FakeGroup:
-    """Members, generation, offsets and epochs of one group. Its methods block where a broker's answer would wait."""
+    """Members, generation, offsets and epochs of one group. Its methods block as long as a broker would."""
 
     changed: threading.Condition
     state: str = EMPTY
@@ -40,39 +40,39 @@ class FakeGroup:
     offsets: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
     epochs: dict[tuple[str, int], int] = field(default_factory=dict)
     closed: bool = False
-    _promised: set[str] = field(default_factory=set)
+    _pending_ids: set[str] = field(default_factory=set)
     _instances: dict[str, str] = field(default_factory=dict)
-    _prepared_by: float = 0.0
+    _rebalance_ends_at: float = 0.0
 
-    def refusal(self, member_id: str, instance: str | None, generation: int | None = None) -> int:
-        """The error code for what a member asks, 0 if it may."""
+    def member_error(self, member_id: str, instance: str | None, generation: int | None = None) -> int:
+        """Returns the error code for a request of a member, or 0."""
         if instance is not None and self._instances.get(instance, member_id) != member_id:
             return FENCED
         if member_id not in self.members:
             return UNKNOWN_MEMBER
         return 0 if generation in (None, self.generation) else ILLEGAL_GENERATION
 
-    def join(self, request: Any, answer: Any) -> None:
-        """Waits until all members have joined, or those that have not are left behind."""
+    def join(self, request: Any, response: Any) -> None:
+        """Waits until all members have joined, or the rebalance timeout has removed the rest."""
         member_id = request.member_id or f"member-{uuid.uuid4()}"
-        answer.member_id = member_id
+        response.member_id = member_id
         if not request.member_id and request.group_instance_id is None:
-            self._promised.add(member_id)
-            answer.error_code = ID_REQUIRED
+            self._pending_ids.add(member_id)
+            response.error_code = ID_REQUIRED
             return
-        answer.error_code = self._admit(request, member_id)
-        if answer.error_code:
+        response.error_code = self._admit(request, member_id)
+        if response.error_code:
             return
-        returned = not self.members[member_id].joined
-        if not returned:
+        rejoined = not self.members[member_id].joined
+        if not rejoined:
             self._await_generation(member_id)
         if member_id not in self.members:
-            answer.error_code = UNKNOWN_MEMBER
+            response.error_code = UNKNOWN_MEMBER
             return
-        answer.generation_id, answer.leader, answer.protocol_name = self.generation, self.leader, self.protocol
-        answer.skip_assignment = returned and member_id == self.leader
+        response.generation_id, response.leader, response.protocol_name = self.generation, self.leader, self.protocol
+        response.skip_assignment = rejoined and member_id == self.leader
         listed = self.members.values() if member_id == self.leader else ()
-        answer.members = [
+        response.members = [
             JoinGroupResponse.JoinGroupResponseMember(
                 version=9, member_id=each.id, group_instance_id=each.instance, metadata=each.protocols[self.protocol]
             )
@@ -85,16 +85,16 @@ class FakeGroup:
         if instance is not None and not request.member_id:
             former = self.members.pop(self._instances.get(instance, ""), None)
             self._instances[instance] = member_id
-        elif member_id not in self._promised and (errno := self.refusal(member_id, instance)):
+        elif member_id not in self._pending_ids and (errno := self.member_error(member_id, instance)):
             return errno
         for other in self.members.values():
             if other.id != member_id and not protocols.keys() & other.protocols.keys():
                 return INCONSISTENT_PROTOCOL
-        self._promised.discard(member_id)
+        self._pending_ids.discard(member_id)
         member = FakeMember(member_id, instance, protocols, request.rebalance_timeout_ms / 1000)
         self.members[member_id] = member
         if former is not None and self.state == STABLE and self.protocol in protocols:
-            # A static member that is back takes the place and the share of its former self, in the same generation.
+            # A returning static member gets its former assignment, in the same generation.
             member.joined, member.assignment = False, former.assignment
             self.leader = member_id if self.leader == former.id else self.leader
         return 0
@@ -105,55 +105,55 @@ class FakeGroup:
         while self.generation == since and member_id in self.members and not self.closed:
             self._complete()
             if self.generation == since:
-                self.changed.wait(min(0.5, max(0.01, self._prepared_by - time.monotonic())))
+                self.changed.wait(min(0.5, max(0.01, self._rebalance_ends_at - time.monotonic())))
 
     def _prepare(self) -> None:
         if self.state != PREPARING:
             self.state = PREPARING
-            self._prepared_by = time.monotonic() + max(each.rebalance_timeout for each in self.members.values())
+            self._rebalance_ends_at = time.monotonic() + max(each.rebalance_timeout for each in self.members.values())
         self.changed.notify_all()
 
     def _complete(self) -> None:
-        """Begins the new generation if all have joined, or time is up for those that have not."""
+        """Begins the new generation if all members have joined, or the rebalance timeout has passed."""
         absent = [each.id for each in self.members.values() if not each.joined]
-        if self.state != PREPARING or (absent and time.monotonic() < self._prepared_by):
+        if self.state != PREPARING or (absent and time.monotonic() < self._rebalance_ends_at):
             return
-        for gone in absent:
-            del self.members[gone]
-        everybody = list(self.members.values())
-        self.leader = self.leader if self.leader in self.members else everybody[0].id
-        common = set.intersection(*(set(each.protocols) for each in everybody))
+        for absent_id in absent:
+            del self.members[absent_id]
+        joined = list(self.members.values())
+        self.leader = self.leader if self.leader in self.members else joined[0].id
+        common = set.intersection(*(set(each.protocols) for each in joined))
         self.protocol = next(name for name in self.members[self.leader].protocols if name in common)
         self.generation, self.state = self.generation + 1, COMPLETING
-        for each in everybody:
-            each.joined, each.assignment = False, b""
+        for member in joined:
+            member.joined, member.assignment = False, b""
         self.changed.notify_all()
 
-    def sync(self, request: Any, answer: Any) -> None:
+    def sync(self, request: Any, response: Any) -> None:
         """Waits for the leader's assignment."""
-        me, generation = request.member_id, request.generation_id
-        answer.error_code = self.refusal(me, request.group_instance_id, generation)
-        if not answer.error_code and self.state == COMPLETING and me == self.leader:
+        member_id, generation = request.member_id, request.generation_id
+        response.error_code = self.member_error(member_id, request.group_instance_id, generation)
+        if not response.error_code and self.state == COMPLETING and member_id == self.leader:
             for each in request.assignments:
                 self.members[each.member_id].assignment = bytes(each.assignment)
             self.state = STABLE
             self.changed.notify_all()
-        while not answer.error_code and self.state == COMPLETING and not self.closed:
+        while not response.error_code and self.state == COMPLETING and not self.closed:
             self.changed.wait(0.5)
-            answer.error_code = self.refusal(me, request.group_instance_id)
-        if not answer.error_code and (self.state != STABLE or self.generation != generation):
-            answer.error_code = REBALANCING
-        if not answer.error_code:
-            answer.assignment = self.members[me].assignment
-        answer.protocol_type, answer.protocol_name = "consumer", self.protocol
+            response.error_code = self.member_error(member_id, request.group_instance_id)
+        if not response.error_code and (self.state != STABLE or self.generation != generation):
+            response.error_code = REBALANCING
+        if not response.error_code:
+            response.assignment = self.members[member_id].assignment
+        response.protocol_type, response.protocol_name = "consumer", self.protocol
 
-    def heartbeat(self, request: Any, answer: Any) -> None:
-        """Tells whether the group rebalances."""
-        refused = self.refusal(request.member_id, request.group_instance_id, request.generation_id)
-        answer.error_code = refused or (REBALANCING if self.state == PREPARING else 0)
+    def heartbeat(self, request: Any, response: Any) -> None:
+        """Sets the error code: whether the group rebalances."""
+        errno = self.member_error(request.member_id, request.group_instance_id, request.generation_id)
+        response.error_code = errno or (REBALANCING if self.state == PREPARING else 0)
 
     def remove(self, member_id: str) -> int:
-        """A member leaves, or its session has ended."""
+        """Removes a member that leaves or whose session has expired."""
         if self.members.pop(member_id, None) is None:
             return UNKNOWN_MEMBER
         if self.members:
@@ -163,10 +163,10 @@ class FakeGroup:
         self.changed.notify_all()
         return 0
 
-    def may_commit(self, request: Any) -> int:
-        """The error code for a commit, 0 if it is taken."""
+    def commit_error(self, request: Any) -> int:
+        """Returns the error code for a commit, or 0."""
         if request.generation_id_or_member_epoch < 0 and not self.members:
             return 0
         generation = request.generation_id_or_member_epoch
-        refused = self.refusal(request.member_id, request.group_instance_id, generation)
-        return refused or (REBALANCING if self.state == COMPLETING else 0)
+        errno = self.member_error(request.member_id, request.group_instance_id, generation)
+        return errno or (REBALANCING if self.state == COMPLETING else 0)

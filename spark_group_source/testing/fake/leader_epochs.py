@@ -1,4 +1,4 @@
-"""What a leader answers to OffsetForLeaderEpoch."""
+"""A leader's response to OffsetForLeaderEpoch."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Any
 
 from kafka.protocol.consumer import OffsetForLeaderEpochResponse
 
-from spark_group_source.testing.fake.group_answers import UNKNOWN_TOPIC
+from spark_group_source.testing.fake.group_responses import UNKNOWN_TOPIC
 from spark_group_source.testing.fake.log import NOT_LEADER, FakeLog
 
 
-def ends(asked: Any, logs: Mapping[int, FakeLog], node: int) -> Any:
-    """Where epochs end in the logs of one topic, as broker ``node`` knows them."""
-    topic_of = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
-    parts = []
-    for part in asked.partitions:
+def epoch_ends(requested: Any, logs: Mapping[int, FakeLog], node: int) -> Any:
+    """Returns where epochs end in the logs of one topic, if broker ``node`` leads them."""
+    result = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+    partitions = []
+    for part in requested.partitions:
         log = logs.get(part.partition)
         epoch, end = -1, -1
         if log is None or log.leader != node:
             errno = UNKNOWN_TOPIC if log is None else NOT_LEADER
-        elif not (errno := log.fenced(part.current_leader_epoch)):
-            epoch, end = log.end_of(part.leader_epoch)
-        parts.append(
-            topic_of.EpochEndOffset(
+        elif not (errno := log.epoch_error(part.current_leader_epoch)):
+            epoch, end = log.epoch_end(part.leader_epoch)
+        partitions.append(
+            result.EpochEndOffset(
                 version=4, partition=part.partition, error_code=errno, leader_epoch=epoch, end_offset=end
             )
         )
-    return topic_of(version=4, topic=asked.topic, partitions=parts)
+    return result(version=4, topic=requested.topic, partitions=partitions)

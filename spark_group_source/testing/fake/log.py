@@ -12,8 +12,8 @@ OUT_OF_RANGE, NOT_LEADER, FENCED_EPOCH, UNKNOWN_EPOCH = 1, 6, 74, 75
 class FakeLog:
     """One partition: its leader, and its record batches as (first offset, next offset, bytes).
 
-    ``nearest`` maps a rack to the follower that the leader names to readers there. ``epochs`` are leader epochs and
-    the offsets where they begin; the last one is the leader's.
+    ``nearest`` maps a rack to the follower that the leader names to readers in that rack. ``epochs`` are pairs of a
+    leader epoch and its first offset; the last epoch is the leader's.
     """
 
     leader: int | None
@@ -30,40 +30,40 @@ class FakeLog:
         return self.epochs[-1][0]
 
     def elect(self, leader: int | None, end: int | None) -> None:
-        """Begins a new epoch. Without a ``leader`` it is the same one; an ``end`` cuts the log there."""
+        """Begins a new epoch, by default with the same leader. ``end`` truncates the log."""
         self.end = self.end if end is None else min(self.end, end)
         self.batches = [each for each in self.batches if each[1] <= self.end]
         self.leader = leader or self.leader
         kept = [each for each in self.epochs if each[1] < self.end]
         self.epochs = [*kept, (self.epoch + 1, self.end)]
 
-    def fenced(self, epoch: int) -> int:
-        """The error code for a client that takes ``epoch`` for the leader's; 0 where that is right, or -1."""
+    def epoch_error(self, epoch: int) -> int:
+        """Returns the error code for a client that expects this leader epoch; 0 if it is right, or -1 (unknown)."""
         return 0 if epoch in (-1, self.epoch) else FENCED_EPOCH if epoch < self.epoch else UNKNOWN_EPOCH
 
-    def end_of(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch that is at most this one, and where it ends; -1 twice where it is later than any."""
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """Returns the largest epoch up to this one, and its end offset; (-1, -1) for a future epoch."""
         if epoch >= self.epoch:
             return (epoch, self.end) if epoch == self.epoch else (-1, -1)
-        after = next(start for each, start in self.epochs if each > epoch)
-        return max((each for each, _ in self.epochs if each <= epoch), default=epoch), after
+        end = next(start for later, start in self.epochs if later > epoch)
+        return max((known for known, _ in self.epochs if known <= epoch), default=epoch), end
 
     def append(self, batch: bytes, offsets: int) -> None:
-        """Appends a batch as it is, over that many offsets; no checksum covers its base offset and leader epoch."""
-        based = self.end.to_bytes(8, "big") + batch[8:12] + self.epoch.to_bytes(4, "big") + batch[16:]
-        self.batches.append((self.end, self.end + offsets, based))
+        """Appends a batch that covers so many offsets; no checksum covers its base offset and leader epoch."""
+        placed = self.end.to_bytes(8, "big") + batch[8:12] + self.epoch.to_bytes(4, "big") + batch[16:]
+        self.batches.append((self.end, self.end + offsets, placed))
         self.end += offsets
 
     def truncate(self, start: int) -> None:
         """Deletes records before ``start``."""
         self.start = start
         self.batches = [each for each in self.batches if each[1] > start]
-        # As a broker does it: the epoch that the beginning lies in begins there.
+        # Like a broker: the epoch that contains the new start begins at it.
         past = [epoch for epoch, begin in self.epochs if begin <= start]
         self.epochs = [(past[-1], start), *(each for each in self.epochs if each[1] > start)]
 
-    def offset(self, timestamp: int, read_committed: bool) -> int:
-        """What ListOffsets finds: the beginning for -2, the end for -1, or where records are as late; -1 for none."""
+    def list_offset(self, timestamp: int, read_committed: bool) -> int:
+        """Returns the start for -2, the end for -1, or the first offset at or after a timestamp, -1 if none."""
         end = self.end if not read_committed or self.stable is None else self.stable
         if timestamp < 0:
             return self.start if timestamp == -2 else end
@@ -73,23 +73,24 @@ class FakeLog:
                 return max(first, self.start)
         return -1
 
-    def answers(self, offset: int) -> bool:
-        """Whether a fetch from there is answered at once: with records or with an error."""
+    def has_response(self, offset: int) -> bool:
+        """Whether a fetch from this offset gets records or an error at once."""
         return not self.start <= offset <= self.end or offset < self.end
 
-    def fetch(self, asked: Any, node: int, rack: str, told: Any) -> None:
-        """Puts into ``told`` what broker ``node`` answers to a reader in ``rack``."""
+    def fetch(self, requested: Any, node: int, rack: str, response: Any) -> None:
+        """Fills ``response`` as broker ``node`` does for a reader in ``rack``."""
         if self.leader != node and node not in self.nearest.values():
-            told.error_code = NOT_LEADER
-        elif fenced := self.fenced(asked.current_leader_epoch):
-            told.error_code = fenced
+            response.error_code = NOT_LEADER
+        elif errno := self.epoch_error(requested.current_leader_epoch):
+            response.error_code = errno
         elif self.leader == node and rack in self.nearest:
-            told.preferred_read_replica = self.nearest[rack]
-        elif not self.start <= asked.fetch_offset <= self.end:
-            told.error_code = OUT_OF_RANGE
+            response.preferred_read_replica = self.nearest[rack]
+        elif not self.start <= requested.fetch_offset <= self.end:
+            response.error_code = OUT_OF_RANGE
         else:
-            told.high_watermark, told.last_stable_offset, told.log_start_offset = self.end, self.end, self.start
-            found = [raw for _, after, raw in self.batches if after > asked.fetch_offset]
-            # At least one batch is whole, whatever its size; the last of several may be cut.
-            size = max(asked.partition_max_bytes, len(found[0]) if found else 0)
-            told.records = b"".join(found)[:size]
+            response.high_watermark = response.last_stable_offset = self.end
+            response.log_start_offset = self.start
+            batches = [raw for _, end, raw in self.batches if end > requested.fetch_offset]
+            # The first batch is complete, whatever its size; the last of several may be cut.
+            size = max(requested.partition_max_bytes, len(batches[0]) if batches else 0)
+            response.records = b"".join(batches)[:size]

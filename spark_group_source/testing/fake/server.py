@@ -12,7 +12,7 @@ from typing import Any
 
 from kafka.protocol import admin, consumer, metadata, sasl
 
-from spark_group_source.testing.fake.faults import Fault, Faults, put_error
+from spark_group_source.testing.fake.faults import Fault, Faults, set_error
 
 REQUESTS = {
     each.API_KEY: each
@@ -38,13 +38,14 @@ _HEAD = struct.Struct(">hh")
 _SIZE = struct.Struct(">i")
 
 Handler = Callable[[str, Any, int], Any]
-"""Takes the API's name, the request and the broker's id; returns the response."""
+"""Called with the API's name, the request and the error code to return; returns the response."""
 
 
 class FakeBroker:
-    """Serves ``handle`` on a loopback port, which it keeps when it is stopped and started again.
+    """Serves requests with ``handle`` on a loopback port, which stays the same after a restart.
 
-    ``sent_while_muted`` counts the requests that came on a connection while it was throttled.
+    ``hung`` makes it read requests and never handle them. ``sent_while_muted`` counts the requests that clients sent
+    while the broker throttled their connection.
     """
 
     def __init__(self, node: int, handle: Handler, faults: Faults) -> None:
@@ -59,30 +60,30 @@ class FakeBroker:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Accepts connections from here on."""
+        """Starts to accept connections."""
         self._listener = socket.create_server(("127.0.0.1", self.port))
         self.port = self._listener.getsockname()[1]
-        self._begin(self._accept, self._listener)
+        self._start_thread(self._accept, self._listener)
 
     def stop(self) -> None:
-        """Refuses connections and closes those that are open."""
+        """Refuses new connections and closes open connections."""
         listener, self._listener = self._listener, None
         if listener is not None:
             _close(listener)
         self.disconnect()
 
     def disconnect(self) -> None:
-        """Closes all connections; new ones are accepted."""
-        for each in list(self._connections):
-            _close(each)
+        """Closes all connections, but accepts new connections."""
+        for connection in list(self._connections):
+            _close(connection)
 
     def join(self) -> None:
-        """Waits for the threads, once stopped."""
-        for each in self._threads:
-            each.join(5.0)
+        """Waits for the threads after :meth:`stop`."""
+        for thread in self._threads:
+            thread.join(5.0)
 
-    def _begin(self, work: Callable[[socket.socket], None], sock: socket.socket) -> None:
-        thread = threading.Thread(target=work, args=(sock,), name=f"fake-broker-{self.node}", daemon=True)
+    def _start_thread(self, target: Callable[[socket.socket], None], sock: socket.socket) -> None:
+        thread = threading.Thread(target=target, args=(sock,), name=f"fake-broker-{self.node}", daemon=True)
         self._threads.append(thread)
         thread.start()
 
@@ -92,12 +93,12 @@ class FakeBroker:
                 connection, _ = listener.accept()
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._connections.add(connection)
-                self._begin(self._serve, connection)
+                self._start_thread(self._serve, connection)
 
     def _serve(self, connection: socket.socket) -> None:
         try:
             while (frame := read_frame(connection)) is not None:
-                if not self.hung and not self._answer(connection, frame):
+                if not self.hung and not self._respond(connection, frame):
                     break
         except OSError:
             pass  # the client has closed it
@@ -105,33 +106,33 @@ class FakeBroker:
             self._connections.discard(connection)
             _close(connection)
 
-    def _answer(self, connection: socket.socket, frame: bytes) -> bool:
-        """Whether the connection is to be kept."""
+    def _respond(self, connection: socket.socket, frame: bytes) -> bool:
+        """Handles one request; returns whether the connection stays open."""
         key, version = _HEAD.unpack_from(frame)
         request = REQUESTS[key].decode(frame, version=version, header=True)
         api = request.name.removesuffix("Request")
         fault = self._faults.take(api, self.node) or Fault()
         if fault.drop == "before":
             return False
-        answer = self._handle(api, request, fault.error or 0)
+        response = self._handle(api, request, fault.error or 0)
         if fault.error:
-            put_error(api, answer, fault.error)
+            set_error(api, response, fault.error)
         if fault.edit is not None:
-            fault.edit(answer)
+            fault.edit(response)
         if fault.throttle:
-            answer.throttle_time_ms = round(fault.throttle * 1000)
+            response.throttle_time_ms = round(fault.throttle * 1000)
         _wait(fault)
         if fault.drop == "after":
             return False
         muted_until = time.monotonic() + fault.throttle
         if not fault.silent:
-            _send(connection, _encoded(answer, request.header.correlation_id, fault), fault.dribble)
+            _send(connection, _encoded(response, request.header.correlation_id, fault), fault.dribble)
         if fault.throttle:
             self._mute(connection, muted_until)
         return fault.drop != "answered"
 
     def _mute(self, connection: socket.socket, until: float) -> None:
-        """Reads nothing for a while, as brokers do after a throttled answer (KIP-219)."""
+        """Reads nothing for a while, like brokers after a throttled response (KIP-219)."""
         connection.settimeout(max(0.001, until - time.monotonic()))
         with contextlib.suppress(TimeoutError):
             if connection.recv(1, socket.MSG_PEEK) and (early := until - time.monotonic()) > 0:
@@ -156,32 +157,32 @@ def _send(connection: socket.socket, encoded: bytes, dribble: float | None) -> N
         time.sleep(dribble)
 
 
-def _encoded(answer: Any, correlation_id: int, fault: Fault) -> bytes:
+def _encoded(response: Any, correlation_id: int, fault: Fault) -> bytes:
     if fault.raw is not None:
         return fault.raw
-    answer.with_header(correlation_id=correlation_id)
-    encoded = bytes(answer.encode(header=True))[: fault.truncate]
+    response.with_header(correlation_id=correlation_id)
+    encoded = bytes(response.encode(header=True))[: fault.truncate]
     return _SIZE.pack(len(encoded)) + encoded
 
 
 def read_frame(connection: socket.socket) -> bytes | None:
-    """The next message on a connection, without its length; None where the peer has closed it."""
-    size = _exactly(connection, _SIZE.size)
-    return None if size is None else _exactly(connection, *_SIZE.unpack(size))
+    """Returns the next message on a connection, without its length; None if the peer has closed the connection."""
+    size = _read_exactly(connection, _SIZE.size)
+    return None if size is None else _read_exactly(connection, *_SIZE.unpack(size))
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes | None:
-    found = bytearray()
-    while len(found) < size:
-        part = connection.recv(size - len(found))
+def _read_exactly(connection: socket.socket, size: int) -> bytes | None:
+    received = bytearray()
+    while len(received) < size:
+        part = connection.recv(size - len(received))
         if not part:
             return None
-        found += part
-    return bytes(found)
+        received += part
+    return bytes(received)
 
 
 def _close(sock: socket.socket) -> None:
-    # Shut down first: closing alone does not wake a thread that waits on it.
+    # Shut down first, because close alone does not wake a thread that waits on the socket.
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
     sock.close()

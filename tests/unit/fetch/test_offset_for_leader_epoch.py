@@ -65,14 +65,14 @@ def new(start: int, end: int) -> list[str]:
 
 def test_without_an_election_no_epoch_is_checked(fake: FakeKafka) -> None:
     assert values(task(fake, 2, 10, epoch=0)) == old(2, 10)
-    assert not fake.asked("OffsetForLeaderEpoch")
+    assert not fake.request_count("OffsetForLeaderEpoch")
 
 
 def test_a_new_leader_with_the_whole_range_is_checked_once(fake: FakeKafka) -> None:
     fake.elect("t", leader=2)
     fill(fake, "new", 15)
     assert values(task(fake, 2, 10, epoch=0)) == old(2, 10)
-    assert fake.asked("OffsetForLeaderEpoch") == 1
+    assert fake.request_count("OffsetForLeaderEpoch") == 1
 
 
 @pytest.mark.parametrize("start", [2, 8], ids=["cut in the range", "cut below the range"])
@@ -134,7 +134,7 @@ def test_metadata_older_than_the_plan_is_refreshed(fake: FakeKafka) -> None:
     fill(fake, "new", 12)
     # The worker that is used again still knows the leader of epoch 0.
     assert values(task(fake, 10, 12, epoch=1)) == new(10, 12)
-    assert not fake.asked("OffsetForLeaderEpoch")
+    assert not fake.request_count("OffsetForLeaderEpoch")
 
 
 def test_a_task_does_not_read_from_a_leader_older_than_the_plan(fake: FakeKafka) -> None:
@@ -142,7 +142,7 @@ def test_a_task_does_not_read_from_a_leader_older_than_the_plan(fake: FakeKafka)
         DeadlineExceeded, match=r"t-0\[2, 10\) at offset 2 \(its leader has epoch 0, older than epoch 3"
     ):
         values(task(fake, 2, 10, epoch=3, poll_timeout=0.3))
-    assert not fake.asked("Fetch")
+    assert not fake.request_count("Fetch")
 
 
 @pytest.mark.parametrize("errno", [6, 74, 75])
@@ -151,7 +151,7 @@ def test_a_task_asks_for_the_leader_again_after_it_changed(fake: FakeKafka, errn
     fake.next("OffsetForLeaderEpoch", Fault(error=errno), times=2)
     fake.next("OffsetForLeaderEpoch", Fault(drop="before"))
     assert values(task(fake, 2, 10, epoch=0)) == old(2, 10)
-    assert fake.asked("OffsetForLeaderEpoch") == 3
+    assert fake.request_count("OffsetForLeaderEpoch") == 3
 
 
 def test_a_denied_describe_fails_the_epoch_check(fake: FakeKafka) -> None:
@@ -172,4 +172,4 @@ def test_each_leader_gets_one_request_for_all_its_partitions(fake: FakeKafka) ->
     finally:
         cluster.close()
     assert told == dict.fromkeys(epochs, EpochEndOffset(leader_epoch=1, end_offset=0))
-    assert fake.asked("OffsetForLeaderEpoch") == 2
+    assert fake.request_count("OffsetForLeaderEpoch") == 2

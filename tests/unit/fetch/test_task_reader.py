@@ -428,7 +428,7 @@ def test_an_incomplete_response_is_retried_or_an_error(fake: FakeKafka, size: in
 
 def test_connections_are_kept_for_the_next_task_and_not_after_a_failure(fake: FakeKafka) -> None:
     def opened() -> int:
-        return fake.asked("ApiVersions")
+        return fake.request_count("ApiVersions")
 
     fill(fake)
     offsets(read(task(fake, (0, 0, 20))))

@@ -79,7 +79,7 @@ def test_offsets_must_name_exactly_the_partitions_there_are_when_a_new_checkpoin
 ) -> None:
     with pytest.raises(OptionError, match=r'missing: t-1.*{"t":{"0":4,"1":-2}}'):
         start(startingOffsets='{"t":{"0":4}}')
-    assert not fake.asked("JoinGroup")
+    assert not fake.request_count("JoinGroup")
     logged = BatchOffset.of([OffsetRange("t", 0, 0, 6, str(fake.ids["t"]))])
     reads = start(logged, startingOffsets='{"t":{"0":4}}').latest(logged, None).reads()
     assert [(each.start, each.end) for each in reads] == [(6, 10)]
@@ -114,7 +114,7 @@ def test_a_checkpoint_of_another_group_is_refused_with_both_names(fake: FakeKafk
     logged = driver.latest(BatchOffset(), None)
     with pytest.raises(GroupSourceError, match=r"belongs to the group 'g', and 'kafka.group.id' is 'other'"):
         start(logged, **{"kafka.group.id": "other"})
-    assert fake.asked("JoinGroup") == 2, "nobody joined the other group"
+    assert fake.request_count("JoinGroup") == 2, "nobody joined the other group"
 
 
 def test_an_end_that_is_not_of_the_batch_planned_completes_nothing(fake: FakeKafka, start: Start) -> None:

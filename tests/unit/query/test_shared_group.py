@@ -69,10 +69,10 @@ def test_other_applications_and_a_group_that_may_not_be_described_are_no_reason_
 ) -> None:
     fake.next("DescribeGroups", fault)
     started(fake)
-    assert fake.asked("DescribeGroups") == 1
+    assert fake.request_count("DescribeGroups") == 1
     assert WARNING not in caplog.text
 
 
 def test_an_application_without_an_id_is_not_looked_for(fake: FakeKafka) -> None:
     started(fake, application_id="")
-    assert not fake.asked("DescribeGroups")
+    assert not fake.request_count("DescribeGroups")

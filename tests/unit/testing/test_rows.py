@@ -48,8 +48,8 @@ def test_times_are_milliseconds_since_1970_and_without_a_zone_local(time: dateti
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
-        ({"vaule": "v"}, "'vaule' is no field of a record.* key, value, headers, timestamp, partition, topic"),
-        (("k", "v", None, None, None, "t", "more"), "has 7 fields, and records have 6"),
+        ({"vaule": "v"}, "'vaule' is not a field of a record.* key, value, headers, timestamp, partition, topic"),
+        (("k", "v", None, None, None, "t", "more"), "has 7 fields, but a record has 6"),
         ({"value": 5}, "its value is of type int"),
         ({"value": {"id": 5}}, "its value is of type dict"),
         ({"value": "v", "partition": "0"}, "its partition is of type str"),

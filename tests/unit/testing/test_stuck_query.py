@@ -77,7 +77,7 @@ def test_a_query_that_does_not_end_is_stopped_and_who_holds_its_group_is_named()
 
 
 def test_a_kafka_that_does_not_answer_is_part_of_what_is_told() -> None:
-    with pytest.raises(StuckQuery, match="Kafka could not be asked for its groups: KafkaTimeoutError"):
+    with pytest.raises(StuckQuery, match="Kafka did not respond: KafkaTimeoutError"):
         wait(Query(ends=False), Kafka(KafkaTimeoutError("nobody there")))
 
 

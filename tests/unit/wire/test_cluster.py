@@ -36,7 +36,7 @@ def after(seconds: float = LONG) -> Deadline:
 
 def test_topics_are_asked_for_once_until_they_are_forgotten_or_wanted_fresh(fake: FakeKafka, cluster: Cluster) -> None:
     def asked() -> int:
-        return fake.asked("Metadata")
+        return fake.request_count("Metadata")
 
     assert cluster.topics(["t"], after())["t"].partitions == {0: 1, 1: 2}
     assert cluster.topics(["t"], after())["t"].id == str(fake.ids["t"])

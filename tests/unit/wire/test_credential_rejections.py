@@ -51,7 +51,7 @@ def test_settings_that_never_worked_are_refused_for_good(fake: FakeKafka, cluste
     refuse(fake, times=1)
     with pytest.raises(AuthenticationFailed, match="rejected this client's credentials"):
         cluster.metadata(["t"], after())
-    assert fake.asked("SaslAuthenticate") == 1
+    assert fake.request_count("SaslAuthenticate") == 1
 
 
 def test_a_broker_that_is_back_before_it_knows_its_users_is_asked_again(
@@ -61,7 +61,7 @@ def test_a_broker_that_is_back_before_it_knows_its_users_is_asked_again(
     refuse(fake, times=6)
     cluster.close()
     assert cluster.metadata(["t"], after()).topics["t"].partitions
-    assert fake.asked("SaslAuthenticate") >= 8
+    assert fake.request_count("SaslAuthenticate") >= 8
     assert caplog.text.count("brokers reject settings that worked before; retrying for up to 300 s") == 1
 
 

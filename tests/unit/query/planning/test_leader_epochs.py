@@ -113,13 +113,13 @@ def test_leaders_are_asked_once_for_each_change_and_never_while_there_is_none(fa
     reading = read_all(fake)
     for _ in range(20):
         reading.step()
-    assert not fake.asked("OffsetForLeaderEpoch")
+    assert not fake.request_count("OffsetForLeaderEpoch")
     fake.elect("harmed")
     fake.elect("other")
     for _ in range(20):
         reading.step()
     # Both partitions are led by the same broker.
-    assert fake.asked("OffsetForLeaderEpoch") == 1
+    assert fake.request_count("OffsetForLeaderEpoch") == 1
 
 
 def test_records_replaced_twice_are_found_from_the_checkpoint_of_before(fake: FakeKafka) -> None:

@@ -1,4 +1,4 @@
-"""One Kafka node as a child process: its directory, its log, its signals."""
+"""One Kafka node as a child process: its directory, its log and its signals."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ FORMAT_TIMEOUT_S = 60.0
 
 
 class PortTaken(EmbeddedKafkaError):
-    """Another process took a port between its choice and its use; others may be free."""
+    """Another process took a port before the broker could bind it; other ports may be free."""
 
 
 def java_command(libs: Path, heap: str, main: str, arguments: Sequence[str], *flags: str) -> list[str]:
-    """The command that runs one of Kafka's main classes with the jars in ``libs``; its log goes to stderr.
+    """Returns the command that runs one of Kafka's main classes with the jars in ``libs``; it logs to stderr.
 
-    Serial collection and a small heap: a broker for tests must not take the cores from what is tested.
+    Uses serial garbage collection and a small heap, so that the broker leaves the cores to the tests.
     """
     logging = ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS"]
     return [java(), f"-Xmx{heap}", "-XX:+UseSerialGC", *flags, *logging, "-cp", f"{libs}/*", main, *arguments]
 
 
-class Broker:
-    """A node that is broker and controller.
+class BrokerProcess:
+    """A node that is both broker and controller.
 
     Args:
-        directory: the node's own; holds its properties, its data and its log.
-        properties: the whole of ``server.properties``.
+        directory: only for this node; holds its properties, its data and its log.
+        properties: the complete ``server.properties``.
     """
 
     def __init__(
@@ -55,26 +55,26 @@ class Broker:
 
     @property
     def pid(self) -> int | None:
-        """The process id while it runs."""
+        """The process id, or ``None`` if the process does not run."""
         return self._process.pid if self._process and self._process.poll() is None else None
 
     def format(self, cluster_id: str) -> None:
-        """Makes the data directory, once in the node's life.
+        """Creates the data directory. Call this once per node.
 
         Raises:
-            EmbeddedKafkaError: Kafka's StorageTool refused, with what it said.
+            EmbeddedKafkaError: Kafka's StorageTool failed; the text holds its output.
         """
         arguments = ["format", "-t", cluster_id, "-c", str(self._properties)]
         command = java_command(self._libs, self._heap, "kafka.tools.StorageTool", arguments, BRIEF)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=FORMAT_TIMEOUT_S, check=False)
-        if done.returncode != 0:
-            raise _refusal(command[0], done.stdout + done.stderr)
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=FORMAT_TIMEOUT_S, check=False)
+        if completed.returncode != 0:
+            raise _format_error(command[0], completed.stdout + completed.stderr)
 
     def start(self) -> None:
-        """Starts the process; it is not ready yet when this returns."""
+        """Starts the process and returns before it is ready."""
         command = java_command(self._libs, self._heap, "kafka.Kafka", [str(self._properties)])
         with self._log.open("ab") as log:
-            # A session of its own: Ctrl-C is for the program that tests, which then stops its brokers in order.
+            # In a session of its own, Ctrl-C reaches only the test program, which then stops its brokers in order.
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
@@ -82,34 +82,34 @@ class Broker:
 
     def check_alive(self) -> None:
         """Raises:
-        PortTaken: it ended because it could not bind.
-        EmbeddedKafkaError: it ended for another reason, which its log tells.
+        PortTaken: the process ended because it could not bind a port.
+        EmbeddedKafkaError: the process ended for another reason; the text holds its log.
         """
         if self._process is None or self._process.poll() is None:
             return
-        told = self.log_of_trouble()
-        kind = PortTaken if "Address already in use" in told else EmbeddedKafkaError
-        raise kind(f"Broker {self.node_id} ended with exit code {self._process.returncode}. Its log says: {told}")
+        log = self.log_from_first_error()
+        kind = PortTaken if "Address already in use" in log else EmbeddedKafkaError
+        raise kind(f"Broker {self.node_id} ended with exit code {self._process.returncode}. Its log says: {log}")
 
-    def log_of_trouble(self) -> str:
-        """What the node logged from its first error on, or last where there is none; a stop logs much after it."""
+    def log_from_first_error(self) -> str:
+        """Returns the log from the first error on, or its end if it has no error. A stop logs much after an error."""
         text = self._log.read_text(encoding="utf-8", errors="replace")
-        trouble = re.search(r"^.* (?:ERROR|FATAL) .*$|^.*Exception.*$", text, re.MULTILINE)
-        return text[trouble.start() :][:LOG_LENGTH].strip() if trouble else self.log_tail()
+        error = re.search(r"^.* (?:ERROR|FATAL) .*$|^.*Exception.*$", text, re.MULTILINE)
+        return text[error.start() :][:LOG_LENGTH].strip() if error else self.log_tail()
 
     def log_tail(self) -> str:
-        """The end of what the node logged."""
+        """Returns the end of the log."""
         with self._log.open("rb") as log:
             log.seek(max(0, self._log.stat().st_size - LOG_LENGTH))
             return log.read().decode(errors="replace").strip()
 
     def terminate(self) -> None:
-        """Asks it to stop in order (SIGTERM)."""
+        """Starts an orderly shutdown (SIGTERM)."""
         self.resume()
         self._signal(signal.SIGTERM)
 
     def wait(self, deadline: Deadline) -> None:
-        """Waits for its end; kills it where that takes longer than the deadline."""
+        """Waits until the process ends; kills it at the deadline."""
         if self._process is None:
             return
         try:
@@ -120,16 +120,16 @@ class Broker:
         self._watchdog.forget(self._process.pid)
 
     def kill(self) -> None:
-        """Ends it at once (SIGKILL), as a crash would."""
+        """Ends the process at once (SIGKILL), like a crash."""
         self._signal(signal.SIGKILL)
         self.wait(Deadline.after(STOP_TIMEOUT_S))
 
     def pause(self) -> None:
-        """Stands it still (SIGSTOP): connections stay open and nothing answers."""
+        """Suspends the process (SIGSTOP): connections stay open, but the broker does not respond."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Lets it go on after :meth:`pause`."""
+        """Continues the process after :meth:`pause`."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -137,11 +137,11 @@ class Broker:
             self._process.send_signal(number)
 
 
-def _refusal(java: str, told: str) -> EmbeddedKafkaError:
-    for line in told.splitlines():
+def _format_error(java: str, output: str) -> EmbeddedKafkaError:
+    for line in output.splitlines():
         if "UnsupportedClassVersionError" in line:
             return EmbeddedKafkaError(
                 f"{java} is too old for this Kafka: {line.strip()}.",
-                "Install Java 17 or later, which Spark needs too, and let JAVA_HOME name it.",
+                "Install Java 17 or later, which Spark also needs, and set JAVA_HOME to its directory.",
             )
-    return EmbeddedKafkaError(f"Kafka's StorageTool failed: {told[-LOG_LENGTH:]}")
+    return EmbeddedKafkaError(f"Kafka's StorageTool failed: {output[-LOG_LENGTH:]}")

@@ -1,4 +1,4 @@
-"""The nodes of an embedded Kafka: their ports and properties, and what can be done to them."""
+"""The nodes of an embedded Kafka: their ports and properties, and how tests stop and start them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.testing.broker import STOP_TIMEOUT_S, Broker, PortTaken
+from spark_group_source.testing.broker_process import STOP_TIMEOUT_S, BrokerProcess, PortTaken
 from spark_group_source.testing.errors import EmbeddedKafkaError
 from spark_group_source.testing.ivy import KAFKA_VERSION, kafka_libs
 from spark_group_source.testing.ports import HOST, free_ports
@@ -31,7 +31,7 @@ START_ATTEMPTS = 3
 MAX_REPLICATION = 3
 
 
-class Cluster:
+class BrokerCluster:
     """Kafka nodes in child processes, from :meth:`open` to :meth:`close`; see ``EmbeddedKafka``."""
 
     def __init__(
@@ -51,12 +51,12 @@ class Cluster:
         self.libs = Path()
         self.directory = Path()
         self._cluster_id = ""
-        self._brokers: dict[int, Broker] = {}
+        self._brokers: dict[int, BrokerProcess] = {}
         self._ports: dict[tuple[int, str], int] = {}
         self._closing = contextlib.ExitStack()
 
     def open(self) -> None:
-        """Fetches Kafka where it is not cached yet, starts it and waits until it answers."""
+        """Downloads Kafka if it is not cached yet, starts it and waits until it is ready."""
         self.libs = kafka_libs(self._version)
         for attempt in range(1, START_ATTEMPTS + 1):
             try:
@@ -68,57 +68,57 @@ class Cluster:
                     raise
 
     def close(self) -> None:
-        """Stops every node and deletes the cluster's directory. Harmless when repeated."""
+        """Stops every node and deletes the cluster's directory. May be repeated."""
         for broker in self._brokers.values():
-            # Nothing of it is kept: the time of an orderly stop would be for nothing.
+            # Nothing of the node is kept, so an orderly shutdown would only cost time.
             broker.kill()
         self._brokers.clear()
         self._closing.close()
 
-    # What and where it is
+    # Addresses and processes
 
     @property
     def version(self) -> tuple[int, ...]:
-        """Of Kafka, as numbers: (4, 1, 1)."""
+        """Kafka's version as numbers: (4, 1, 1)."""
         return tuple(int(each) for each in self._version.split("."))
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port`` of every node, with commas between them."""
+        """``host:port`` of every node, separated by commas."""
         return self.address("PLAINTEXT")
 
     def address(self, listener: str) -> str:
-        """``host:port`` of that listener of every node, with commas between them."""
+        """Returns ``host:port`` of a listener of every node, separated by commas."""
         return ",".join(f"{HOST}:{self._ports[node, listener]}" for node in self._nodes())
 
     def pid(self, node: int = 1) -> int | None:
-        """Process id of a node while it runs."""
+        """Returns the process id of a node, or ``None`` if it does not run."""
         return self._brokers[node].pid
 
     def log_tail(self, node: int = 1) -> str:
-        """The end of a node's log."""
+        """Returns the end of a node's log."""
         return self._brokers[node].log_tail()
 
-    # What happens to it: to one node, or to all of them where none is named
+    # Failures and restarts: of one node, or of all nodes if no node is given
 
     def kill(self, node: int | None = None) -> None:
-        """Ends it as a crash would (SIGKILL)."""
-        for broker in self._chosen(node):
+        """Ends the process like a crash (SIGKILL)."""
+        for broker in self._selected(node):
             broker.kill()
 
     def stop(self, node: int | None = None) -> None:
-        """Stops it in order (SIGTERM). Data and ports stay for :meth:`start`."""
-        chosen = self._chosen(node)
-        for broker in chosen:
+        """Stops the process in order (SIGTERM). Data and ports stay for :meth:`start`."""
+        brokers = self._selected(node)
+        for broker in brokers:
             broker.terminate()
         deadline = Deadline.after(STOP_TIMEOUT_S)
-        for broker in chosen:
+        for broker in brokers:
             broker.wait(deadline)
 
     def start(self, node: int | None = None) -> None:
-        """Starts it again after :meth:`kill` or :meth:`stop`, on its old data and ports, and waits until it answers."""
+        """Starts again after :meth:`kill` or :meth:`stop`, with the same data and ports, and waits until ready."""
         deadline = Deadline.after(START_TIMEOUT_S)
-        for broker in self._chosen(node):
+        for broker in self._selected(node):
             broker.start()
         self._await_ready(deadline)
 
@@ -128,13 +128,13 @@ class Cluster:
         self.start(node)
 
     def pause(self, node: int | None = None) -> None:
-        """Stands it still (SIGSTOP): its connections stay open and nothing answers."""
-        for broker in self._chosen(node):
+        """Suspends the process (SIGSTOP): connections stay open, but the broker does not respond."""
+        for broker in self._selected(node):
             broker.pause()
 
     def resume(self, node: int | None = None) -> None:
-        """Lets it go on after :meth:`pause`."""
-        for broker in self._chosen(node):
+        """Continues the process after :meth:`pause`."""
+        for broker in self._selected(node):
             broker.resume()
 
     # Starting
@@ -142,11 +142,11 @@ class Cluster:
     def _nodes(self) -> range:
         return range(1, self._count + 1)
 
-    def _chosen(self, node: int | None) -> list[Broker]:
+    def _selected(self, node: int | None) -> list[BrokerProcess]:
         return list(self._brokers.values()) if node is None else [self._brokers[node]]
 
     def _start_cluster(self) -> None:
-        began = time.monotonic()
+        started_at = time.monotonic()
         deadline = Deadline.after(START_TIMEOUT_S)
         self.directory = Path(tempfile.mkdtemp(prefix="embedded-kafka-"))
         watchdog = Watchdog(self.directory)
@@ -156,14 +156,16 @@ class Cluster:
         self._ports = {(node, name): next(ports) for node in self._nodes() for name in names}
         self._cluster_id = new_cluster_id()
         for node in self._nodes():
-            place = self.directory / f"node-{node}"
-            broker = Broker(node, place, self._properties(node), self.libs, self._heap, watchdog)
+            directory = self.directory / f"node-{node}"
+            broker = BrokerProcess(node, directory, self._properties(node), self.libs, self._heap, watchdog)
             broker.format(self._cluster_id)
             self._brokers[node] = broker
         for broker in self._brokers.values():
             broker.start()
         self._await_ready(deadline)
-        log.info("Kafka %s is up at %s after %.1f s", self._version, self.bootstrap_servers, time.monotonic() - began)
+        log.info(
+            "Kafka %s is up at %s after %.1f s", self._version, self.bootstrap_servers, time.monotonic() - started_at
+        )
 
     def _properties(self, node: int) -> dict[str, str]:
         shipped = resources.files("spark_group_source.testing").joinpath("broker.properties").read_text("utf-8")
@@ -188,31 +190,28 @@ class Cluster:
         }
 
     def _await_ready(self, deadline: Deadline) -> None:
-        """Waits until every node that runs answers a request of its own and the cluster counts it in."""
+        """Waits until every running node responds and knows all running nodes."""
         running = {node for node, broker in self._brokers.items() if broker.pid is not None}
         for node in sorted(running):
             self._await_port(node, deadline)
-        waiting = sorted(running)
-        while waiting:
-            if running <= self._registered(waiting[0]):
-                waiting.pop(0)
-            else:
-                self._pause_before_retry(waiting[0], deadline)
+        for node in sorted(running):
+            while not running <= self._known_brokers(node):
+                self._wait_before_retry(node, deadline)
 
     def _await_port(self, node: int, deadline: Deadline) -> None:
-        # Before any Kafka client is made: theirs log errors and back off where nothing listens yet.
+        # Before the first Kafka client: clients log errors and back off if nothing listens yet.
         while True:
             try:
                 socket.create_connection((HOST, self._ports[node, "PLAINTEXT"]), timeout=1.0).close()
             except OSError:
-                self._pause_before_retry(node, deadline)
+                self._wait_before_retry(node, deadline)
             else:
                 return
 
-    def _registered(self, node: int) -> set[int]:
-        """The ids of the brokers in the metadata of that node; none while something else answers on its port.
+    def _known_brokers(self, node: int) -> set[int]:
+        """Returns the broker ids in a node's metadata; none if another program responds on its port.
 
-        Asked by hand: kafka-python's describe_cluster fails at brokers before Kafka 3.7 (KeyError: endpoint_type).
+        Sends its own request: kafka-python's describe_cluster fails before Kafka 3.7 (KeyError: endpoint_type).
         """
         from kafka.protocol.metadata import MetadataRequest
 
@@ -226,25 +225,26 @@ class Cluster:
         request = MetadataRequest(version=versions.METADATA, topics=[], allow_auto_topic_creation=False)
         try:
             with contextlib.closing(Connection.open(HOST, port, options, deadline)) as connection:
-                told = connection.call(request, deadline)
+                response = connection.call(request, deadline)
         except GroupSourceError:
             return set()
-        return {each.node_id for each in told.brokers} if told.cluster_id == self._cluster_id else set()
+        return {broker.node_id for broker in response.brokers} if response.cluster_id == self._cluster_id else set()
 
-    def _pause_before_retry(self, node: int, deadline: Deadline) -> None:
+    def _wait_before_retry(self, node: int, deadline: Deadline) -> None:
         broker = self._brokers[node]
         broker.check_alive()
         if deadline.expired():
             raise EmbeddedKafkaError(
-                f"Broker {node} was not ready after {START_TIMEOUT_S:.0f} s. Its log says: {broker.log_of_trouble()}",
-                "Look there for the reason; give it more heap where it was collecting garbage.",
+                f"Broker {node} was not ready after {START_TIMEOUT_S:.0f} s."
+                f" Its log says: {broker.log_from_first_error()}",
+                "Look for the reason in the log. If it shows long garbage collections, raise the heap.",
             )
         time.sleep(POLL_S)
 
 
 def new_cluster_id() -> str:
-    """A random one in Kafka's form. None starts with a dash, which Kafka's tools would take for an option."""
+    """Returns a random id in Kafka's form. Kafka's tools would read an id that starts with a dash as an option."""
     while True:
-        found = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if not found.startswith("-"):
-            return found
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not cluster_id.startswith("-"):
+            return cluster_id

@@ -1,0 +1,112 @@
+"""A coordinator's responses about a group's members and offsets. Pure, except that a commit sets offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.protocol import admin, consumer
+
+from spark_group_source.offsets import TopicPartition, numbers_by_topic
+from spark_group_source.testing.fake.group import FakeGroup
+
+UNKNOWN_TOPIC, METADATA_TOO_LARGE = 3, 12
+
+Partition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One OffsetCommit request, and the error code of its response (0: accepted)."""
+
+    group: str
+    member_id: str
+    generation: int
+    offsets: dict[Partition, int]
+    metadata: str
+    error: int
+
+
+def describe(name: str, group: FakeGroup, errno: int) -> Any:
+    """Returns the state and members of a group; ``Dead`` if it has neither members nor commits."""
+    described_group = admin.DescribeGroupsResponse.DescribedGroup
+    members = [
+        described_group.DescribedGroupMember(
+            version=5,
+            member_id=each.id,
+            group_instance_id=each.instance,
+            client_id="client",
+            client_host="/127.0.0.1",
+            member_assignment=each.assignment,
+        )
+        for each in group.members.values()
+    ]
+    exists = group.members or group.offsets
+    return described_group(
+        version=5,
+        error_code=errno,
+        group_id=name,
+        group_state=group.state if exists else "Dead",
+        protocol_type="consumer" if exists else "",
+        protocol_data=group.protocol,
+        members=[] if errno else members,
+    )
+
+
+def commit(
+    request: Any, group: FakeGroup, logs: Mapping[str, Collection[int]], error: int, max_metadata: int
+) -> tuple[list[Any], Commit]:
+    """Sets the offsets of a valid commit; returns the topics of the response, and the commit."""
+    offsets: dict[Partition, int] = {}
+    texts = set()
+    response_topic = consumer.OffsetCommitResponse.OffsetCommitResponseTopic
+    topics = []
+    for topic in request.topics:
+        response = response_topic(version=8, name=topic.name, partitions=[])
+        for part in topic.partitions:
+            text = part.committed_metadata or ""
+            known = part.partition_index in logs.get(topic.name, {})
+            errno = error or (0 if known else UNKNOWN_TOPIC)
+            errno = errno or (METADATA_TOO_LARGE if len(text) > max_metadata else 0)
+            if not errno:
+                group.offsets[topic.name, part.partition_index] = part.committed_offset, text
+                group.epochs[topic.name, part.partition_index] = part.committed_leader_epoch
+            offsets[topic.name, part.partition_index] = part.committed_offset
+            texts.add(text)
+            response.partitions.append(
+                response_topic.OffsetCommitResponsePartition(
+                    version=8, partition_index=part.partition_index, error_code=errno
+                )
+            )
+        topics.append(response)
+    member = request.group_id, request.member_id, request.generation_id_or_member_epoch
+    return topics, Commit(*member, offsets, "|".join(sorted(texts)), errno)
+
+
+def fetch_offsets(requested: Any, group: FakeGroup, errno: int) -> Any:
+    """Returns the committed offsets of the requested partitions, or of all; -1 if a partition has no commit."""
+    response_group = consumer.OffsetFetchResponse.OffsetFetchResponseGroup
+    response_topic = response_group.OffsetFetchResponseTopics
+    numbers_of: Mapping[str, Iterable[int]] = {}
+    if not errno and requested.topics is None:  # a request for all partitions
+        numbers_of = numbers_by_topic(TopicPartition(*tp) for tp in group.offsets)
+    elif not errno:
+        numbers_of = {topic.name: topic.partition_indexes for topic in requested.topics}
+    topics = []
+    for name, numbers in numbers_of.items():
+        partitions = []
+        for number in numbers:
+            offset, text = group.offsets.get((name, number), (-1, ""))
+            partitions.append(
+                response_topic.OffsetFetchResponsePartitions(
+                    version=8,
+                    partition_index=number,
+                    committed_offset=offset,
+                    committed_leader_epoch=group.epochs.get((name, number), -1),
+                    metadata=text,
+                    error_code=0,
+                )
+            )
+        topics.append(response_topic(version=8, name=name, partitions=partitions))
+    return response_group(version=8, group_id=requested.group_id, topics=topics, error_code=errno)

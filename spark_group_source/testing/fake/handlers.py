@@ -1,0 +1,209 @@
+"""The state of the fake cluster, and its response to each request."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from typing import Any
+
+from kafka.protocol import consumer, metadata
+
+from spark_group_source.testing.fake import group_responses, leader_epochs
+from spark_group_source.testing.fake.group import UNKNOWN_MEMBER, FakeGroup
+from spark_group_source.testing.fake.group_responses import UNKNOWN_TOPIC, Commit
+from spark_group_source.testing.fake.log import NOT_LEADER, FakeLog
+from spark_group_source.testing.fake.server import REQUESTS, FakeBroker, Handler
+
+NOT_COORDINATOR, UNKNOWN_TOPIC_ID = 16, 100
+
+
+class RequestHandlers:
+    """Topics, logs and groups, and one method for each API. ``error`` is the code that a fault demands, or 0."""
+
+    def __init__(self, max_metadata: int) -> None:
+        self.requests: list[tuple[str, int, Any]] = []
+        self.commits: list[Commit] = []
+        self.logs: dict[str, dict[int, FakeLog]] = {}
+        self.ids: dict[str, uuid.UUID] = {}
+        self.coordinator = 1
+        self.brokers: dict[int, FakeBroker] = {}
+        self._max_metadata = max_metadata
+        self._changed = threading.Condition()
+        self._groups: dict[str, FakeGroup] = {}
+
+    def group(self, group: str) -> FakeGroup:
+        """Returns the state of a group. Tests may read it only."""
+        return self._groups.setdefault(group, FakeGroup(self._changed))
+
+    def _handler(self, node: int) -> Handler:
+        def handle(api: str, request: Any, error: int) -> Any:
+            response = _empty_response(request)
+            with self._changed:
+                self.requests.append((api, node, request))
+                getattr(self, f"_{api}")(request, response, node, error)
+            return response
+
+        return handle
+
+    def _ApiVersions(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
+        api_version = metadata.ApiVersionsResponse.ApiVersion
+        response.api_keys = [
+            api_version(version=3, api_key=key, min_version=0, max_version=each.max_version)
+            for key, each in REQUESTS.items()
+        ]
+
+    def _Metadata(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
+        response_broker = metadata.MetadataResponse.MetadataResponseBroker
+        response.brokers = [
+            response_broker(version=12, node_id=broker.node, host="127.0.0.1", port=broker.port, rack=None)
+            for broker in self.brokers.values()
+        ]
+        names = sorted(self.logs) if request.topics is None else [topic.name for topic in request.topics]
+        response.topics = [self._topic_metadata(name) for name in names]
+
+    def _topic_metadata(self, name: str) -> Any:
+        response_topic = metadata.MetadataResponse.MetadataResponseTopic
+        response_partition = response_topic.MetadataResponsePartition
+        partitions = [
+            response_partition(version=12, partition_index=number, leader_id=log.leader or -1, leader_epoch=log.epoch)
+            for number, log in self.logs.get(name, {}).items()
+        ]
+        for partition in partitions:
+            partition.replica_nodes = partition.isr_nodes = partition.offline_replicas = []
+        known = name in self.logs
+        topic_id = self.ids[name] if known else uuid.UUID(int=0)
+        error = 0 if known else UNKNOWN_TOPIC
+        return response_topic(version=12, error_code=error, name=name, topic_id=topic_id, partitions=partitions)
+
+    def _SaslHandshake(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
+        response.error_code, response.mechanisms = error, ["PLAIN"]
+
+    def _SaslAuthenticate(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
+        response.error_code, response.error_message = error, None
+        response.auth_bytes, response.session_lifetime_ms = b"", 0
+
+    def _FindCoordinator(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
+        broker = self.brokers[self.coordinator]
+        coordinator = metadata.FindCoordinatorResponse.Coordinator
+        key = request.coordinator_keys[0]
+        response.coordinators = [
+            coordinator(version=4, key=key, node_id=broker.node, host="127.0.0.1", port=broker.port, error_code=0)
+        ]
+
+    def _coordinator_error(self, node: int) -> int:
+        return 0 if node == self.coordinator else NOT_COORDINATOR
+
+    def _coordinated(self, request: Any, response: Any, node: int, error: int) -> FakeGroup | None:
+        """Sets the error code; returns the group if this broker coordinates it and no fault demands an error."""
+        response.error_code = error or self._coordinator_error(node)
+        if error == UNKNOWN_MEMBER:
+            # A coordinator that returns this code does not wait for the member.
+            self.group(request.group_id).remove(getattr(request, "member_id", ""))
+        return None if response.error_code else self.group(request.group_id)
+
+    def _JoinGroup(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
+        response.protocol_name, response.leader, response.member_id, response.members = "", "", request.member_id, []
+        if group := self._coordinated(request, response, node, error):
+            group.join(request, response)
+
+    def _SyncGroup(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
+        response.assignment = b""
+        if group := self._coordinated(request, response, node, error):
+            group.sync(request, response)
+
+    def _Heartbeat(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
+        if group := self._coordinated(request, response, node, error):
+            group.heartbeat(request, response)
+
+    def _LeaveGroup(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
+        response.members = []
+        if group := self._coordinated(request, response, node, error):
+            response_member = consumer.LeaveGroupResponse.MemberResponse
+            response.members = [
+                response_member(version=5, member_id=member.member_id, error_code=group.remove(member.member_id))
+                for member in request.members
+            ]
+
+    def _DescribeGroups(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
+        name = request.groups[0]
+        response.groups = [group_responses.describe(name, self.group(name), error or self._coordinator_error(node))]
+
+    def _OffsetCommit(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
+        group = self.group(request.group_id)
+        errno = error or self._coordinator_error(node) or group.commit_error(request)
+        response.topics, commit = group_responses.commit(request, group, self.logs, errno, self._max_metadata)
+        self.commits.append(commit)
+
+    def _OffsetFetch(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
+        requested = request.groups[0]
+        errno = error or self._coordinator_error(node)
+        response.groups = [group_responses.fetch_offsets(requested, self.group(requested.group_id), errno)]
+
+    def _ListOffsets(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
+        response_topic = consumer.ListOffsetsResponse.ListOffsetsTopicResponse
+        response.topics = []
+        for topic in request.topics:
+            partitions = []
+            for partition in topic.partitions:
+                log = self.logs.get(topic.name, {}).get(partition.partition_index)
+                if log is None or log.leader != node:
+                    errno, offset = (UNKNOWN_TOPIC if log is None else NOT_LEADER), -1
+                else:
+                    errno, offset = 0, log.list_offset(partition.timestamp, request.isolation_level == 1)
+                partitions.append(
+                    response_topic.ListOffsetsPartitionResponse(
+                        version=7,
+                        partition_index=partition.partition_index,
+                        error_code=errno,
+                        timestamp=-1,
+                        offset=offset,
+                        leader_epoch=log.epoch if log else -1,
+                    )
+                )
+            response.topics.append(response_topic(version=7, name=topic.name, partitions=partitions))
+
+    def _OffsetForLeaderEpoch(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
+        response.topics = [
+            leader_epochs.epoch_ends(topic, self.logs.get(topic.topic, {}), node) for topic in request.topics
+        ]
+
+    def _Fetch(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
+        response_topic = consumer.FetchResponse.FetchableTopicResponse
+        name_of = {str(topic_id): name for name, topic_id in self.ids.items()}
+        response.error_code, response.session_id, response.responses = 0, 0, []
+        deadline = time.monotonic() + request.max_wait_ms / 1000
+        while not error and not self._has_response(request, name_of) and time.monotonic() < deadline:
+            self._changed.wait(max(0.0, deadline - time.monotonic()))
+        for topic in request.topics:
+            name = name_of.get(str(topic.topic_id))
+            partitions = [self._fetch_partition(name, each, node, request.rack_id) for each in topic.partitions]
+            response.responses.append(response_topic(version=13, topic_id=topic.topic_id, partitions=partitions))
+
+    def _has_response(self, request: Any, name_of: dict[str, str]) -> bool:
+        for topic in request.topics:
+            logs = self.logs.get(name_of.get(str(topic.topic_id), ""), {})
+            for partition in topic.partitions:
+                log = logs.get(partition.partition)
+                if log is None or log.has_response(partition.fetch_offset):
+                    return True
+        return False
+
+    def _fetch_partition(self, name: str | None, requested: Any, node: int, rack: str) -> Any:
+        partition_data = consumer.FetchResponse.FetchableTopicResponse.PartitionData
+        log = self.logs.get(name or "", {}).get(requested.partition)
+        data = partition_data(
+            version=13, partition_index=requested.partition, error_code=0, high_watermark=-1, records=b""
+        )
+        data.aborted_transactions = []
+        if name is None or log is None:
+            data.error_code = UNKNOWN_TOPIC_ID if name is None else UNKNOWN_TOPIC
+        else:
+            log.fetch(requested, node, rack, data)
+        return data
+
+
+def _empty_response(request: Any) -> Any:
+    response_class = request.header.get_response_class()
+    throttled = "throttle_time_ms" in response_class._struct.fields
+    return response_class(throttle_time_ms=0) if throttled else response_class()
