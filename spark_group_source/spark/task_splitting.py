@@ -15,10 +15,7 @@ TaskRanges = list[OffsetRange]
 
 
 def split_into_tasks(
-    ranges: Iterable[OffsetRange],
-    min_records_per_task: int,
-    max_records: int | None = None,
-    min_tasks: int | None = None,
+    ranges: Iterable[OffsetRange], min_records: int, max_records: int | None = None, min_tasks: int | None = None
 ) -> list[TaskRanges]:
     """Groups ranges into tasks. Every offset is in exactly one task; empty ranges are left out.
 
@@ -27,7 +24,7 @@ def split_into_tasks(
 
     Args:
         ranges: at most one range per partition.
-        min_records_per_task: smaller ranges share a task, which gets at least this many offsets while enough are left.
+        min_records: smaller ranges share a task of at least this many offsets, while enough are left.
         max_records: maximum number of offsets in a task; larger ranges are split into even pieces.
         min_tasks: minimum number of tasks, if there are as many offsets. Even pieces may miss it slightly.
     """
@@ -35,21 +32,21 @@ def split_into_tasks(
     limit = max_records or sum(each.size for each in ordered)
     pieces = [piece for each in ordered if each.size > limit for piece in _split(each, -(-each.size // limit))]
     small = [each for each in ordered if each.size <= limit]
-    tasks = [[each] for each in pieces] + _pack(small, min_records_per_task, limit)
+    tasks = [[each] for each in pieces] + _pack(small, min_records, limit)
     if min_tasks is None or len(tasks) >= min_tasks:
         return tasks
     return [[piece] for each, count in _piece_counts(pieces + small, min_tasks) for piece in _split(each, count)]
 
 
-def _pack(ranges: Iterable[OffsetRange], min_records_per_task: int, limit: int) -> list[TaskRanges]:
+def _pack(ranges: Iterable[OffsetRange], min_records: int, limit: int) -> list[TaskRanges]:
     tasks: list[TaskRanges] = []
     packed: TaskRanges = []
     size = 0
     for offsets in ranges:
-        if offsets.size >= min_records_per_task:
+        if offsets.size >= min_records:
             tasks.append([offsets])
             continue
-        if size >= min_records_per_task or (packed and size + offsets.size > limit):
+        if size >= min_records or (packed and size + offsets.size > limit):
             tasks.append(packed)
             packed, size = [], 0
         packed.append(offsets)

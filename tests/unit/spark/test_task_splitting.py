@@ -34,7 +34,7 @@ def joined(tasks: list[list[OffsetRange]]) -> list[OffsetRange]:
 
 
 def test_small_ranges_share_a_task_and_large_ranges_get_their_own() -> None:
-    tasks = split_into_tasks(ranges(3, 100, 4, 0, 200, 5), min_records_per_task=100)
+    tasks = split_into_tasks(ranges(3, 100, 4, 0, 200, 5), min_records=100)
     assert [[each.partition for each in task] for task in tasks] == [[1], [4], [0, 2, 5]]
 
 
