@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.testing import EmbeddedKafka, cluster
+from spark_group_source.testing import EmbeddedKafka, broker_cluster
 from spark_group_source.testing.errors import EmbeddedKafkaError
 from spark_group_source.testing.groups import GroupPartition
 from spark_group_source.testing.ports import free_ports
@@ -171,7 +171,7 @@ def test_a_broker_that_cannot_start_says_why() -> None:
 def test_taken_ports_are_exchanged_for_others(monkeypatch: pytest.MonkeyPatch, kafka: EmbeddedKafka) -> None:
     taken = int(kafka.bootstrap_servers.split(":")[1])
     choices = iter([[taken, *free_ports(1)]])
-    monkeypatch.setattr(cluster, "free_ports", lambda count: next(choices, None) or free_ports(count))
+    monkeypatch.setattr(broker_cluster, "free_ports", lambda count: next(choices, None) or free_ports(count))
     with EmbeddedKafka() as running:
         assert running.bootstrap_servers != kafka.bootstrap_servers
         assert running.topics() == []
