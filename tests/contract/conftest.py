@@ -148,7 +148,7 @@ class Bench:
         return self._queries[-1]
 
     def start(self, logged: BatchOffset | None = None, **options: str) -> Query:
-        """A query that has its share of the group."""
+        """A query that has its assignment."""
         return self.query(logged, **options).start()
 
     def produce(self, *counts: int) -> None:
@@ -223,7 +223,7 @@ def bench(request: pytest.FixtureRequest, unique: Callable[[str], str], group: s
 
 
 def assert_commits_never_go_backwards(fake: FakeKafka) -> None:
-    """While one member after the other owns a partition; an operator's commits (generation -1) begin anew."""
+    """While one member after the other owns a partition; an operator's commits (generation -1) start again."""
     last: dict[tuple[str, str, int], int] = {}
     for commit in fake.commits:
         for (topic, number), offset in commit.offsets.items():

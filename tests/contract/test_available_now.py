@@ -63,9 +63,7 @@ def beside_another(on_fake: Bench) -> tuple[Query, Query]:
     return other, run
 
 
-def test_a_run_waits_for_what_another_member_owns_and_ends_when_that_is_committed(
-    on_fake: Bench, fake: FakeKafka
-) -> None:
+def test_a_run_waits_until_another_member_has_committed_its_partitions(on_fake: Bench, fake: FakeKafka) -> None:
     other, run = beside_another(on_fake)
     last = Background(run.poll)
     before = looks(fake)
@@ -77,10 +75,10 @@ def test_a_run_waits_for_what_another_member_owns_and_ends_when_that_is_committe
     assert on_fake.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
 
 
-def test_a_run_takes_over_what_a_dead_member_owned(on_fake: Bench) -> None:
+def test_a_run_takes_over_the_partitions_of_a_dead_member(on_fake: Bench) -> None:
     other, run = beside_another(on_fake)
     last = Background(run.poll)
-    other.member._leaving.set()  # dies in mid-batch, without leaving, and its session ends
+    other.member._leaving.set()  # dies during its batch, without leaving, and its session ends
     other.member._closing.set()
     on_fake.expire(other)
     reads = last.result()
@@ -91,7 +89,7 @@ def test_a_run_takes_over_what_a_dead_member_owned(on_fake: Bench) -> None:
     assert sum(each.size for each in run.read) == 20
 
 
-def test_a_run_without_partitions_ends_when_the_others_are_there(on_fake: Bench) -> None:
+def test_a_run_without_partitions_ends_when_the_other_members_reach_the_target(on_fake: Bench) -> None:
     others = [on_fake.start() for _ in range(4)]
     eventually(lambda: all(len(each.owns()) == 1 for each in others), "one partition each")
     on_fake.produce(1, 1, 1, 1)
@@ -103,7 +101,7 @@ def test_a_run_without_partitions_ends_when_the_others_are_there(on_fake: Bench)
     assert idle is None or idle.result() == []
 
 
-def test_an_empty_partition_that_nobody_commits_is_not_waited_for(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_run_does_not_wait_for_an_empty_partition_without_a_commit(on_fake: Bench, fake: FakeKafka) -> None:
     on_fake.produce(5)
     run = on_fake.query()
     run.driver.start(run.end)
@@ -111,13 +109,13 @@ def test_an_empty_partition_that_nobody_commits_is_not_waited_for(on_fake: Bench
     run.driver.await_share()
     run.begin()
     run.finish()
-    # As a member of another kind leaves it, which commits only what it has read.
+    # As another client leaves it, which commits only what it has read.
     for number in (1, 2, 3):
         del fake.group(on_fake.group).offsets["topic", number]
     assert run.poll() == []
 
 
-def test_a_run_without_progress_ends_with_an_error_that_names_partition_and_offsets(on_fake: Bench) -> None:
+def test_a_run_without_progress_fails_with_the_partition_and_its_offsets(on_fake: Bench) -> None:
     other = on_fake.start()
     short = {"kafka_session_timeout_ms": "2000", "kafka_max_poll_interval_ms": "3000"}
     run = on_fake.query(None, **short)
@@ -148,7 +146,7 @@ def test_a_batch_whose_commit_fails_is_committed_before_the_run_ends(
 
 
 @pytest.mark.parametrize("fault", [Fault(error=14), Fault(drop="before"), Fault(truncate=9)], ids=str)
-def test_a_look_at_the_group_that_fails_is_repeated(on_fake: Bench, fake: FakeKafka, fault: Fault) -> None:
+def test_a_failed_lookup_of_the_group_is_retried(on_fake: Bench, fake: FakeKafka, fault: Fault) -> None:
     other, run = beside_another(on_fake)
     fake.next("OffsetFetch", fault, times=2)
     last = Background(run.poll)
@@ -157,7 +155,7 @@ def test_a_look_at_the_group_that_fails_is_repeated(on_fake: Bench, fake: FakeKa
     assert last.result() == []
 
 
-def test_a_run_outlives_an_outage_of_a_leader(on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_survives_an_outage_of_a_leader(on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_target, "LOOK_TIMEOUT", 0.3)
     other, run = beside_another(on_fake)
     held = min(other.owns())
@@ -174,7 +172,7 @@ def test_a_run_outlives_an_outage_of_a_leader(on_fake: Bench, fake: FakeKafka, m
     assert last.result() == []
 
 
-def test_limits_hold_in_a_run_as_well(on_fake: Bench) -> None:
+def test_batch_limits_apply_to_a_run(on_fake: Bench) -> None:
     on_fake.produce(10)
     run = on_fake.query().start(available_now=True)
     sizes = []
@@ -184,7 +182,7 @@ def test_limits_hold_in_a_run_as_well(on_fake: Bench) -> None:
     assert sizes == [4, 4, 2]
 
 
-def test_a_run_reads_everything_also_where_the_rest_is_less_than_the_least_of_a_batch(on_fake: Bench) -> None:
+def test_a_run_reads_a_rest_below_the_minimum_of_a_batch(on_fake: Bench) -> None:
     on_fake.produce(33)
     run = on_fake.query(minOffsetsPerTrigger="15", maxOffsetsPerTrigger="20").start(available_now=True)
     sizes = []

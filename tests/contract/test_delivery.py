@@ -20,7 +20,7 @@ def spans(reads: list[OffsetRange]) -> dict[int, tuple[int, int]]:
 
 
 def assert_read_once(*queries: Query) -> None:
-    """No offset was read twice, by whichever query."""
+    """No query read an offset that another had read."""
     seen: set[tuple[int, int]] = set()
     for query in queries:
         for each in query.read:
@@ -29,21 +29,21 @@ def assert_read_once(*queries: Query) -> None:
             seen |= offsets
 
 
-def two_in_mid_batch(bench: Bench) -> tuple[Query, Query]:
-    """A query in the middle of a batch of all partitions, and another one that waits for its share."""
+def two_during_a_batch(bench: Bench) -> tuple[Query, Query]:
+    """A query in the middle of a batch of all partitions, and another query that waits for its assignment."""
     bench.produce(5, 5, 5, 5)
     first = bench.start()
     assert spans(first.begin()) == dict.fromkeys(range(4), (0, 5))
     second = bench.query()
     second.driver.start(BatchOffset())
-    eventually(lambda: first.me.phase is Phase.REVOKING, "the hand-over to wait for the batch")
+    eventually(lambda: first.me.phase is Phase.REVOKING, "the revocation to wait for the batch")
     return first, second
 
 
 # 1. Replay is exact
 
 
-def test_a_batch_that_was_replayed_after_a_restart_counts_as_completed_and_is_not_read_again(bench: Bench) -> None:
+def test_a_batch_replayed_after_a_restart_is_completed_and_not_read_again(bench: Bench) -> None:
     bench.produce(5, 5)
     crashed = bench.start()
     crashed.begin()
@@ -57,7 +57,7 @@ def test_a_batch_that_was_replayed_after_a_restart_counts_as_completed_and_is_no
     assert bench.committed() == {0: 5, 1: 5, 2: 0, 3: 0}
 
 
-def test_the_same_batch_is_given_until_spark_has_completed_it(bench: Bench) -> None:
+def test_spark_gets_the_same_batch_until_it_has_completed_it(bench: Bench) -> None:
     bench.produce(5)
     query = bench.start()
     planned = query.driver.latest(query.end, None)
@@ -88,7 +88,7 @@ def test_a_batch_is_committed_when_it_is_completed_and_not_before(bench: Bench) 
     assert bench.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
 
 
-def test_a_batch_is_committed_by_sparks_commit_as_well(bench: Bench) -> None:
+def test_sparks_commit_also_commits_a_batch(bench: Bench) -> None:
     bench.produce(5)
     query = bench.start()
     query.begin()
@@ -123,11 +123,11 @@ def test_an_idle_query_shows_no_lag(bench: Bench) -> None:
     assert bench.committed() == {0: 1, 1: 2, 2: 3, 3: 4}
 
 
-# 3. Hand-over loses nothing and repeats nothing
+# 3. Revocation loses nothing and repeats nothing
 
 
-def test_hand_over_waits_for_the_batch_in_flight_and_then_nothing_is_read_twice(bench: Bench) -> None:
-    first, second = two_in_mid_batch(bench)
+def test_revocation_waits_for_the_in_flight_batch_and_no_record_is_read_twice(bench: Bench) -> None:
+    first, second = two_during_a_batch(bench)
     kept = first.owns()
     assert len(kept) == 2
     assert not second.owns()
@@ -144,7 +144,7 @@ def test_hand_over_waits_for_the_batch_in_flight_and_then_nothing_is_read_twice(
     assert bench.committed() == {0: 7, 1: 7, 2: 7, 3: 7}
 
 
-def test_a_batch_planned_while_a_hand_over_waits_leaves_out_what_moves(bench: Bench) -> None:
+def test_a_batch_planned_during_a_pending_revocation_leaves_out_the_revoked_partitions(bench: Bench) -> None:
     bench.produce(5)
     first = bench.start()
     assert spans(first.begin()) == {0: (0, 5)}
@@ -159,30 +159,30 @@ def test_a_batch_planned_while_a_hand_over_waits_leaves_out_what_moves(bench: Be
     assert bench.committed()[0] == 5
 
 
-def test_what_a_static_member_was_giving_up_when_it_died_finds_an_owner_when_it_is_back(bench: Bench) -> None:
+def test_partitions_that_a_static_member_was_revoking_when_it_died_get_an_owner_when_it_returns(bench: Bench) -> None:
     bench.produce(5, 5, 5, 5)
     first = bench.start(kafka_group_instance_id="one")
     first.begin()
     second = bench.query()
     second.driver.start(BatchOffset())
-    eventually(lambda: first.me.phase is Phase.REVOKING, "the hand-over to wait for the batch")
-    first.close()  # as when it dies: a static member does not leave
-    # It gets the share of its former self without a new round, and that one would have given the rest away.
+    eventually(lambda: first.me.phase is Phase.REVOKING, "the revocation to wait for the batch")
+    first.close()  # as if it died: a static member does not leave
+    # It gets its last assignment without a rebalance, and that rebalance would have assigned the other partitions.
     again = bench.start(first.end, kafka_group_instance_id="one")
     eventually(lambda: len(again.owns()) == len(second.owns()) == 2, "an owner of every partition")
     assert again.owns() | second.owns() == {0, 1, 2, 3}
 
 
-def test_hand_over_does_not_wait_when_nothing_is_in_flight(bench: Bench) -> None:
+def test_revocation_does_not_wait_without_an_in_flight_batch(bench: Bench) -> None:
     bench.produce(5, 5, 5, 5)
     first = bench.start().idle()
-    # Spark says nothing more on behalf of the first query from here on.
+    # Spark makes no more calls for the first query from here on.
     second = bench.start()
     eventually(lambda: len(second.owns()) == 2 and len(first.owns()) == 2, "half of the partitions to move")
     assert not second.poll()
 
 
-def test_closing_in_mid_batch_does_not_wait_and_its_partitions_move_uncommitted(bench: Bench) -> None:
+def test_closing_during_a_batch_does_not_wait_and_commits_nothing_of_it(bench: Bench) -> None:
     bench.produce(5, 5, 5, 5)
     first, second = bench.start(), bench.query()
     first.begin()
@@ -192,7 +192,7 @@ def test_closing_in_mid_batch_does_not_wait_and_its_partitions_move_uncommitted(
     assert spans(second.begin()) == dict.fromkeys(range(4), (0, 5))
 
 
-def test_a_batch_past_the_hand_over_time_is_given_up_uncommitted_and_said_so(
+def test_a_batch_past_the_revocation_timeout_is_not_committed_and_logged(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.produce(5, 5, 5, 5)
@@ -210,13 +210,13 @@ def test_a_batch_past_the_hand_over_time_is_given_up_uncommitted_and_said_so(
     assert bench.committed() == {number: 0 if number in moved else 5 for number in range(4)}
 
 
-def test_what_is_lost_in_mid_batch_is_not_committed_by_who_lost_it(bench: Bench) -> None:
-    first, second = two_in_mid_batch(bench)
+def test_a_member_does_not_commit_partitions_that_it_lost_during_a_batch(bench: Bench) -> None:
+    first, second = two_during_a_batch(bench)
     bench.expire(first)
     lost = eventually(lambda: second.owns() and not second.owns() & first.owns() and second.owns(), "the loss")
     first.finish()
     assert not first.poll()
-    lost -= first.owns()  # what it has got back by now it may commit, as it has read it
+    lost -= first.owns()  # it has read the partitions it got back by now, and may commit them
     assert lost
     committed = bench.committed()
     assert {number: committed[number] for number in lost} == dict.fromkeys(lost, 0)
@@ -227,13 +227,13 @@ def test_what_is_lost_in_mid_batch_is_not_committed_by_who_lost_it(bench: Bench)
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
-def test_every_owned_partition_is_committed_at_once_also_empty_ones(bench: Bench, starting: str) -> None:
+def test_every_owned_partition_has_a_commit_at_once_also_if_empty(bench: Bench, starting: str) -> None:
     bench.produce(5, 0, 7)
     bench.start(startingOffsets=starting)
     assert bench.committed() == ({0: 0, 1: 0, 2: 0, 3: 0} if starting == "earliest" else {0: 5, 1: 0, 2: 7, 3: 0})
 
 
-def test_every_commit_carries_the_mark(bench: Bench) -> None:
+def test_every_commit_has_the_tag(bench: Bench) -> None:
     bench.produce(5)
     query = bench.start()
     assert {each.metadata[: len(COMMIT_TAG)] for each in bench.commits().values()} == {COMMIT_TAG}
@@ -242,7 +242,7 @@ def test_every_commit_carries_the_mark(bench: Bench) -> None:
     assert bench.commits()[0].tagged
 
 
-def test_commit_metadata_tells_who_committed_behind_the_mark(bench: Bench) -> None:
+def test_commit_metadata_has_the_tag_then_member_and_application(bench: Bench) -> None:
     bench.produce(5)
     query = bench.start(commitMetadata="true").idle()
     found = bench.commits()[0]
@@ -268,7 +268,7 @@ def stood_at(bench: Bench, end: int) -> BatchOffset:
     return query.end
 
 
-def test_a_commit_further_than_what_the_query_logged_is_where_it_goes_on(bench: Bench) -> None:
+def test_a_query_continues_at_a_commit_beyond_its_logged_end(bench: Bench) -> None:
     logged = stood_at(bench, 5)
     bench.produce(5, 5)
     other = bench.start().idle()
@@ -279,7 +279,7 @@ def test_a_commit_further_than_what_the_query_logged_is_where_it_goes_on(bench: 
     assert spans(query.begin()) == {0: (10, 11)}
 
 
-def test_a_logged_end_further_than_our_own_commit_is_where_it_goes_on_and_is_committed(bench: Bench) -> None:
+def test_a_query_continues_at_a_logged_end_beyond_its_own_commit_and_commits_it(bench: Bench) -> None:
     logged = stood_at(bench, 5)
     bench.rewind({0: 2}, COMMIT_TAG)
     query = bench.start(logged)
@@ -287,7 +287,7 @@ def test_a_logged_end_further_than_our_own_commit_is_where_it_goes_on_and_is_com
     assert bench.committed()[0] == 5
 
 
-def test_an_operators_rewind_is_honoured_over_what_the_query_logged(bench: Bench) -> None:
+def test_an_operators_rewind_takes_precedence_over_the_logged_end(bench: Bench) -> None:
     logged = stood_at(bench, 5)
     bench.rewind({0: 2})
     query = bench.start(logged)
@@ -295,14 +295,14 @@ def test_an_operators_rewind_is_honoured_over_what_the_query_logged(bench: Bench
     assert spans(query.begin()) == {0: (2, 5)}
 
 
-def test_a_new_checkpoint_goes_on_at_the_groups_commit(bench: Bench) -> None:
+def test_a_query_with_a_new_checkpoint_continues_at_the_groups_commit(bench: Bench) -> None:
     stood_at(bench, 5)
     bench.produce(1)
     assert spans(bench.start().begin()) == {0: (5, 6)}
 
 
 @pytest.mark.parametrize(("starting", "reads"), [("earliest", {0: (0, 5)}), ("latest", {})])
-def test_without_commit_and_log_starting_offsets_decide(
+def test_starting_offsets_apply_without_a_commit_and_a_logged_end(
     bench: Bench, starting: str, reads: dict[int, tuple[int, int]]
 ) -> None:
     bench.produce(5)
@@ -310,16 +310,14 @@ def test_without_commit_and_log_starting_offsets_decide(
     assert spans(query.poll()) == reads
 
 
-def test_a_logged_end_goes_before_starting_offsets_where_the_group_has_no_commit(
-    bench: Bench, unique_group: str
-) -> None:
-    logged = replace(stood_at(bench, 5), group="")  # as releases wrote it that did not name the group
+def test_a_logged_end_takes_precedence_over_starting_offsets_without_a_commit(bench: Bench, unique_group: str) -> None:
+    logged = replace(stood_at(bench, 5), group="")  # as earlier releases wrote it, without the group
     bench.produce(2)
     elsewhere = bench.start(logged, kafka_group_id=unique_group, startingOffsets="earliest")
     assert spans(elsewhere.begin()) == {0: (5, 7)}
 
 
-def test_partitions_without_a_commit_fail_the_query_where_only_committed_offsets_are_wanted(bench: Bench) -> None:
+def test_partitions_without_a_commit_fail_a_query_that_starts_at_committed_offsets_only(bench: Bench) -> None:
     only = {"startingOffsets": "committed", "startingOffsetsFallback": "fail"}
     bench.rewind({0: 0, 2: 0})
     with pytest.raises(
@@ -343,7 +341,7 @@ def test_a_closed_query_has_left_when_close_returns(bench: Bench) -> None:
     first.close()
     eventually(lambda: second.owns() == {0, 1, 2, 3}, "everything to move at once, long before a session ends")
     bench.close()
-    # An operator's commit is taken only where the group has no members.
+    # The coordinator accepts an operator's commit only if the group has no members.
     bench.rewind({0: 0})
 
 
@@ -364,14 +362,14 @@ def test_two_queries_split_the_topic_and_together_read_everything_once(bench: Be
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky", "range,cooperative-sticky"])
-def test_eager_members_split_the_topic_and_hand_over_completed_batches_only(bench: Bench, assignor: str) -> None:
+def test_eager_members_split_the_topic_and_revoke_after_completed_batches_only(bench: Bench, assignor: str) -> None:
     bench.produce(5, 5, 5, 5)
     eager = {"kafka_partition_assignment_strategy": assignor}
     first = bench.start(None, **eager)
     first.begin()
     second = bench.query(None, **eager)
     second.driver.start(BatchOffset())
-    eventually(lambda: first.me.phase is Phase.REVOKING, "the hand-over to wait for the batch")
+    eventually(lambda: first.me.phase is Phase.REVOKING, "the revocation to wait for the batch")
     first.finish()
     first.poll()
     eventually(lambda: len(first.owns()) == len(second.owns()) == 2, "an even split")
@@ -379,7 +377,7 @@ def test_eager_members_split_the_topic_and_hand_over_completed_batches_only(benc
     assert not second.poll()
 
 
-def test_sticky_members_get_back_what_they_had(bench: Bench) -> None:
+def test_sticky_members_get_their_partitions_back(bench: Bench) -> None:
     sticky = {"kafka_partition_assignment_strategy": "sticky"}
     first, second = bench.start(None, **sticky), bench.start(None, **sticky)
     eventually(lambda: len(first.owns()) == len(second.owns()) == 2, "an even split")
@@ -390,7 +388,7 @@ def test_sticky_members_get_back_what_they_had(bench: Bench) -> None:
     assert second.owns() <= had[1]
 
 
-def test_a_member_that_offers_an_eager_assignor_too_shares_the_group_with_a_cooperative_one(bench: Bench) -> None:
+def test_a_member_with_an_eager_assignor_too_joins_a_cooperative_member(bench: Bench) -> None:
     bench.produce(5, 5, 5, 5)
     cooperative = bench.start()
     both = bench.start(None, kafka_partition_assignment_strategy="range,cooperative-sticky")
@@ -404,7 +402,7 @@ def test_a_member_that_offers_an_eager_assignor_too_shares_the_group_with_a_coop
     assert bench.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
 
 
-def test_a_member_without_partitions_is_idle_and_takes_over(bench: Bench) -> None:
+def test_an_idle_member_takes_over_partitions(bench: Bench) -> None:
     queries = [bench.start() for _ in range(5)]
     eventually(lambda: sorted(len(each.owns()) for each in queries) == [0, 1, 1, 1, 1], "one partition each")
     idle = next(each for each in queries if not each.owns())
@@ -418,7 +416,7 @@ def test_a_member_without_partitions_is_idle_and_takes_over(bench: Bench) -> Non
 # 10. AvailableNow is complete
 
 
-def test_available_now_reads_what_was_there_at_the_start_and_ends(bench: Bench) -> None:
+def test_available_now_reads_up_to_the_end_offsets_at_its_start_and_ends(bench: Bench) -> None:
     bench.produce(5, 5)
     run = bench.query().start(available_now=True)
     assert spans(run.begin()) == {0: (0, 5), 1: (0, 5)}

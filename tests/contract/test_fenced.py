@@ -1,4 +1,4 @@
-"""A member that the group has given up plans nothing before it has joined again. On the fake."""
+"""A fenced member plans nothing before it has rejoined. On the fake."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.contract.conftest import POLL, Bench, Query, eventually
 
 SESSION_S, SLACK_S = 1.0, 0.3
 NO_NEWS = {"kafka_session_timeout_ms": "60000", "kafka_heartbeat_interval_ms": "20000"}
-"""All heartbeats of the test go well: there is one at most."""
+"""All heartbeats of the test succeed: at most one is sent."""
 QUICK = {
     "kafka_session_timeout_ms": f"{SESSION_S * 1000:.0f}",
     "kafka_heartbeat_interval_ms": "100",
@@ -24,7 +24,7 @@ NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID = 16,
 
 
 def joins_again(query: Query, fake: FakeKafka, joins: int) -> None:
-    """Waits until the member asks to join; nothing may be planned until then."""
+    """Waits until the member sends JoinGroup; nothing may be planned until then."""
 
     def joining() -> bool:
         planned = query.poll()
@@ -52,7 +52,7 @@ def assert_read_once(query: Query, each: int) -> None:
         pytest.param(FENCED_INSTANCE_ID, True, id="FENCED_INSTANCE_ID"),
     ],
 )
-def test_after_a_commit_that_says_the_membership_is_over_nothing_is_planned_before_the_next_join(
+def test_a_member_fenced_by_its_commit_plans_nothing_before_the_next_join(
     on_fake: Bench, fake: FakeKafka, errno: int, static: bool
 ) -> None:
     on_fake.produce(5, 5, 5, 5)
@@ -66,11 +66,11 @@ def test_after_a_commit_that_says_the_membership_is_over_nothing_is_planned_befo
     try:
         joins_again(query, fake, joins)
         for _ in range(5):
-            assert not query.poll(), "planned while the join was not answered"
+            assert not query.poll(), "planned while the join was pending"
     except GroupError:
         if errno != FENCED_INSTANCE_ID:
             raise
-        return  # another query has the place of this one, which may fail, and must not read
+        return  # another query has this member's place: this one may fail, and must not read
     finally:
         may_join.set()
     if errno == UNKNOWN_MEMBER_ID:
@@ -84,7 +84,7 @@ def test_after_a_commit_that_says_the_membership_is_over_nothing_is_planned_befo
 @pytest.mark.parametrize(
     "fault", [Fault(error=NOT_COORDINATOR), Fault(drop="before"), Fault(silent=True)], ids=["moved", "cut", "silent"]
 )
-def test_a_member_whose_session_has_ended_unheard_plans_nothing_before_the_next_join(
+def test_a_member_whose_session_timed_out_plans_nothing_before_the_next_join(
     on_fake: Bench, fake: FakeKafka, fault: Fault
 ) -> None:
     on_fake.produce(5, 5, 5, 5)

@@ -1,4 +1,4 @@
-"""What a member's thread does and waits for, on a fake Kafka: nothing that the end of the query cannot interrupt."""
+"""A member's thread on a fake Kafka: the end of the query interrupts each of its waits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ends(query: Query) -> None:
 
 
 @pytest.mark.parametrize("api", ["Heartbeat", "ListOffsets", "OffsetFetch", "OffsetCommit", "Metadata"])
-def test_a_query_that_ends_while_its_member_waits_for_an_answer_leaves_its_group_at_once(
+def test_a_query_that_ends_while_a_request_is_pending_leaves_the_group_at_once(
     on_fake: Bench, fake: FakeKafka, api: str
 ) -> None:
     on_fake.produce(5)
@@ -52,7 +52,7 @@ def test_a_query_that_ends_while_its_member_waits_for_an_answer_leaves_its_group
         fake.next(api, Fault(silent=True), times=LONG)
         query.driver.start(query.end)
     before = fake.request_count(api)
-    eventually(lambda: fake.request_count(api) > before, "the question that is not answered")
+    eventually(lambda: fake.request_count(api) > before, "the request without a response")
     thread = query.member._thread
     fake.next("LeaveGroup", Fault())
     ends(query)
@@ -64,18 +64,18 @@ def test_a_query_that_ends_while_its_member_waits_for_an_answer_leaves_its_group
     assert fake.request_count("JoinGroup") == joins
 
 
-def test_a_query_that_ends_before_it_has_a_coordinator_ends_at_once(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_query_that_ends_before_it_finds_its_coordinator_ends_at_once(on_fake: Bench, fake: FakeKafka) -> None:
     fake.next("FindCoordinator", Fault(silent=True), times=LONG)
     query = on_fake.query()
     query.driver.start(query.end)
-    eventually(lambda: fake.request_count("FindCoordinator"), "the question that is not answered")
+    eventually(lambda: fake.request_count("FindCoordinator"), "the request without a response")
     thread = query.member._thread
     ends(query)
     thread.join(10.0)
     assert not thread.is_alive()
 
 
-def test_a_member_whose_thread_a_callback_blocks_leaves_without_it_and_never_joins_again(
+def test_a_member_leaves_without_its_thread_if_a_callback_blocks_it_and_never_rejoins(
     on_fake: Bench, fake: FakeKafka
 ) -> None:
     blocked.clear()
@@ -96,21 +96,21 @@ def test_a_member_whose_thread_a_callback_blocks_leaves_without_it_and_never_joi
     assert fake.request_count("LeaveGroup") == 1
 
 
-def test_topics_are_not_looked_at_while_a_hand_over_waits(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_member_does_not_check_topics_during_a_pending_revocation(on_fake: Bench, fake: FakeKafka) -> None:
     on_fake.produce(5, 5, 5, 5)
     first = on_fake.start(kafka_metadata_max_age_ms="1")
     first.begin()
     second = on_fake.query()
     second.driver.start(second.end)
-    eventually(lambda: first.me.phase is Phase.REVOKING, "the hand-over that waits")
+    eventually(lambda: first.me.phase is Phase.REVOKING, "the pending revocation")
     eventually(lambda: second.me.phase in (Phase.STABLE, Phase.JOINING), "the other member")
     heartbeats, looks = fake.request_count("Heartbeat"), fake.request_count("Metadata")
-    eventually(lambda: fake.request_count("Heartbeat") > heartbeats + 10, "heartbeats while it waits")
+    eventually(lambda: fake.request_count("Heartbeat") > heartbeats + 10, "heartbeats during the revocation")
     assert first.me.phase is Phase.REVOKING
-    assert fake.request_count("Metadata") - looks <= 2, "a look at each heartbeat would hold up the hand-over"
+    assert fake.request_count("Metadata") - looks <= 2, "a check at each heartbeat would delay the revocation"
 
 
-def test_one_broker_that_does_not_know_a_topic_takes_it_from_nobody(on_fake: Bench, fake: FakeKafka) -> None:
+def test_one_broker_that_does_not_know_a_topic_revokes_nothing(on_fake: Bench, fake: FakeKafka) -> None:
     def unknown(answer: Any) -> None:
         for topic in answer.topics:
             topic.error_code, topic.partitions = 3, []
@@ -124,12 +124,12 @@ def test_one_broker_that_does_not_know_a_topic_takes_it_from_nobody(on_fake: Ben
         fake.next("Metadata", Fault(edit=unknown))
         eventually(lambda: not fake._faults._queued["Metadata"], "the odd answer")
         asked = fake.request_count("Metadata")
-        eventually(partial(looked, asked), "further looks")
+        eventually(partial(looked, asked), "further lookups")
     assert query.owns() == {0, 1, 2, 3}
     assert query.driver._share.counters.rebalances == rebalances
 
 
-def test_a_topic_that_matches_is_found_in_a_group_that_rebalances_often(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_member_finds_a_matching_topic_in_a_group_that_rebalances_often(on_fake: Bench, fake: FakeKafka) -> None:
     on_fake.produce(5)
     given = {
         "kafka.bootstrap.servers": fake.bootstrap_servers,
@@ -140,7 +140,7 @@ def test_a_topic_that_matches_is_found_in_a_group_that_rebalances_often(on_fake:
     fake.create_topic("topic-new", partitions=1)
 
     def rebalanced_and_found() -> bool:
-        on_fake.start().close()  # each join and each leave is a rebalance: more often than the topics are looked at
+        on_fake.start().close()  # each join and each leave is a rebalance: more often than the topics are checked
         return any(tp.topic == "topic-new" for tp in query.me.owned)
 
     try:
@@ -150,7 +150,7 @@ def test_a_topic_that_matches_is_found_in_a_group_that_rebalances_often(on_fake:
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_a_static_leader_that_is_back_finds_partitions_that_were_added_while_it_was_away(
+def test_a_returning_static_leader_assigns_partitions_added_in_its_absence(
     on_fake: Bench, fake: FakeKafka, strategy: str
 ) -> None:
     static: dict[str, Any] = {"kafka_group_instance_id": "one", "kafka_partition_assignment_strategy": strategy}
@@ -160,7 +160,7 @@ def test_a_static_leader_that_is_back_finds_partitions_that_were_added_while_it_
     eventually(lambda: {tp.partition for tp in again.me.owned} == set(range(6)), "all six partitions")
 
 
-def test_a_rebalance_and_a_coordinator_that_is_away_are_one_line_each(
+def test_a_rebalance_and_an_unavailable_coordinator_are_one_log_line_each(
     on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     query = on_fake.start()
@@ -175,7 +175,7 @@ def test_a_rebalance_and_a_coordinator_that_is_away_are_one_line_each(
 
 @pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup"])
 @pytest.mark.parametrize("errno", [22, 25])
-def test_a_coordinator_that_refuses_each_join_is_not_asked_without_a_pause(
+def test_a_member_backs_off_if_the_coordinator_rejects_each_join(
     on_fake: Bench, fake: FakeKafka, api: str, errno: int
 ) -> None:
     query = on_fake.start()
@@ -184,6 +184,6 @@ def test_a_coordinator_that_refuses_each_join_is_not_asked_without_a_pause(
     eventually(lambda: fake.request_count(api) > 3, "the refusals")
     before, began = fake.request_count(api), time.monotonic()
     eventually(lambda: time.monotonic() > began + 2.0)
-    assert fake.request_count(api) - before <= 20, "hundreds without a pause"
+    assert fake.request_count(api) - before <= 20, "hundreds without a backoff"
     fake.clear_faults()
     eventually(lambda: query.owns() == {0, 1, 2, 3}, "the membership")

@@ -1,4 +1,4 @@
-"""One answer, one connection or one broker fails, and the others do not. On the fake."""
+"""One response, one connection or one broker fails, and the others do not. On the fake."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOR_EVER = 100_000
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is tried again is tried at once."""
+    """Retries come at once."""
     monkeypatch.setitem(BASE, "groupCommit.retryIntervalMs", "50")
 
 
@@ -31,7 +31,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     [Fault(error=NOT_COORDINATOR), Fault(error=LOADING), Fault(drop="before")],
     ids=["moved", "loading", "cut"],
 )
-def test_a_leave_that_one_answer_refuses_is_sent_again(on_fake: Bench, fake: FakeKafka, fault: Fault) -> None:
+def test_a_failed_leave_is_retried(on_fake: Bench, fake: FakeKafka, fault: Fault) -> None:
     query = on_fake.start()
     fake.next("LeaveGroup", fault)
     query.close()
@@ -60,7 +60,7 @@ def test_a_static_member_closes_without_a_warning(
 # Joining
 
 
-def test_an_eager_member_whose_join_is_not_answered_does_not_wait_for_the_rebalance_timeout(
+def test_an_eager_member_with_a_lost_join_does_not_wait_for_the_rebalance_timeout(
     on_fake: Bench, fake: FakeKafka
 ) -> None:
     query = on_fake.start(None, kafka_partition_assignment_strategy="range", kafka_max_poll_interval_ms="600000")
@@ -68,13 +68,13 @@ def test_an_eager_member_whose_join_is_not_answered_does_not_wait_for_the_rebala
     joins = fake.request_count("JoinGroup")
     fake.next("Heartbeat", Fault(error=REBALANCING))
     eventually(lambda: fake.request_count("JoinGroup") > joins + 1, "another join")
-    eventually(lambda: len(query.owns()) == 4, "the share")
+    eventually(lambda: len(query.owns()) == 4, "the assignment")
 
 
 # Starting
 
 
-def test_a_run_that_resets_does_not_end_before_it_has_reset_what_it_owns(
+def test_a_run_that_resets_offsets_ends_after_all_its_partitions_are_reset(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_target, "POLL", (0.01, 0.05))
@@ -89,9 +89,7 @@ def test_a_run_that_resets_does_not_end_before_it_has_reset_what_it_owns(
     assert sum(each.size for each in run.read) == 20
 
 
-def test_a_run_reads_all_that_it_owns_also_where_one_broker_does_not_know_some_of_it(
-    on_fake: Bench, fake: FakeKafka
-) -> None:
+def test_a_run_reads_all_its_partitions_even_if_one_broker_does_not_know_some(on_fake: Bench, fake: FakeKafka) -> None:
     def lag(answer: Any) -> None:
         answer.topics[0].partitions = answer.topics[0].partitions[:2]
 

@@ -1,4 +1,4 @@
-"""Group trouble never kills or wedges a query; what cannot heal is fatal, and says what to change. On the fake."""
+"""Errors of the group neither fail nor block a query, except fatal errors, which say what to change. On the fake."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.contract.conftest import BASE, PATIENCE, Bench, Query, eventually
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is tried again is tried at once."""
+    """Retries come at once."""
     monkeypatch.setitem(BASE, "groupCommit.retryIntervalMs", "50")
 
 
@@ -36,7 +36,7 @@ def assert_goes_on(bench: Bench, query: Query) -> None:
 # Commits
 
 
-def test_metadata_that_is_too_large_is_left_out_and_the_offset_committed(group: str) -> None:
+def test_a_commit_without_metadata_follows_one_whose_metadata_is_too_large(group: str) -> None:
     with FakeKafka(max_metadata=3) as kafka:
         bench = Bench(kafka, kafka.create_topic("topic", partitions=2), group)
         bench.produce(5)
@@ -46,7 +46,7 @@ def test_metadata_that_is_too_large_is_left_out_and_the_offset_committed(group: 
         bench.close()
 
 
-def test_commit_metadata_that_is_too_large_is_left_out_with_one_warning_and_the_mark_kept(
+def test_commit_metadata_that_is_too_large_is_left_out_with_one_warning_and_the_tag_stays(
     group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with FakeKafka(max_metadata=len(COMMIT_TAG)) as kafka:
@@ -73,11 +73,11 @@ def test_commit_metadata_that_is_too_large_is_left_out_with_one_warning_and_the_
     ],
     ids=str,
 )
-def test_a_failed_commit_is_part_of_the_next_and_the_query_goes_on(
+def test_the_next_commit_includes_a_failed_one_and_the_query_continues(
     on_fake: Bench, fake: FakeKafka, fault: Fault, caplog: pytest.LogCaptureFixture
 ) -> None:
     on_fake.produce(5)
-    query = on_fake.start(groupCommit_retryIntervalMs="600000")  # not tried again before the next batch ends
+    query = on_fake.start(groupCommit_retryIntervalMs="600000")  # not retried before the next batch ends
     query.begin()
     fake.next("OffsetCommit", fault)
     query.finish()
@@ -85,7 +85,7 @@ def test_a_failed_commit_is_part_of_the_next_and_the_query_goes_on(
     with caplog.at_level(logging.WARNING):
         query.begin()
     assert "a commit failed and is tried again" in caplog.text
-    if not (fault.truncate or fault.silent):  # then the broker has it, and only the answer is missing
+    if not (fault.truncate or fault.silent):  # then the broker has the commit, and only the response is missing
         assert on_fake.committed() == {0: 0, 1: 0, 2: 0, 3: 0}
     query.finish()
     query.poll()
@@ -95,12 +95,12 @@ def test_a_failed_commit_is_part_of_the_next_and_the_query_goes_on(
 @pytest.mark.parametrize(
     "fault", [Fault(error=15), Fault(error=28), Fault(drop="before"), Fault(drop="after")], ids=str
 )
-def test_of_a_commit_in_several_requests_what_was_not_confirmed_is_tried_again(
+def test_a_commit_in_several_requests_retries_only_unconfirmed_offsets(
     on_fake: Bench, fake: FakeKafka, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_group_source.group.group_offsets.COMMIT_BYTES", 1)  # a request for each partition
     on_fake.produce(5, 5, 5, 5)
-    query = on_fake.start(groupCommit_retryIntervalMs="1000")  # not before it is looked at
+    query = on_fake.start(groupCommit_retryIntervalMs="1000")  # not before the test checks it
     query.begin()
     fake.next("OffsetCommit", Fault(), times=2)
     fake.next("OffsetCommit", fault)
@@ -113,9 +113,7 @@ def test_of_a_commit_in_several_requests_what_was_not_confirmed_is_tried_again(
 
 
 @pytest.mark.parametrize("errno", [14, 28])
-def test_a_failed_commit_of_an_idle_query_is_tried_again_with_its_mark_and_without_a_batch(
-    on_fake: Bench, fake: FakeKafka, errno: int
-) -> None:
+def test_an_idle_query_retries_a_failed_commit_with_its_tag(on_fake: Bench, fake: FakeKafka, errno: int) -> None:
     on_fake.produce(5)
     query = on_fake.start()
     query.begin()
@@ -127,7 +125,7 @@ def test_a_failed_commit_of_an_idle_query_is_tried_again_with_its_mark_and_witho
 
 
 @pytest.mark.parametrize("retries", [0, 2])
-def test_a_commit_that_keeps_failing_fails_the_query_after_the_retries_where_that_is_asked_for(
+def test_a_commit_that_keeps_failing_fails_the_query_after_the_retries_if_so_set(
     on_fake: Bench, fake: FakeKafka, retries: int
 ) -> None:
     on_fake.produce(5, 5)
@@ -162,9 +160,7 @@ def test_a_commit_that_succeeds_within_the_retries_does_not_fail_the_query(on_fa
     assert on_fake.committed()[0] == 3
 
 
-def test_start_positions_that_cannot_be_committed_fail_the_query_where_that_is_asked_for(
-    on_fake: Bench, fake: FakeKafka
-) -> None:
+def test_start_positions_that_cannot_be_committed_fail_the_query_if_so_set(on_fake: Bench, fake: FakeKafka) -> None:
     fake.next("OffsetCommit", Fault(error=14), times=10_000)
     with pytest.raises(CommitFailed, match=r"topic-0, topic-1, topic-2, topic-3 .* 1 tries: .*14 \(COORDINATOR_LOAD"):
         on_fake.start(onCommitFailure="fail", groupCommit_numRetries="0")
@@ -187,7 +183,7 @@ def test_a_partition_that_cannot_be_committed_leaves_the_others_committed(on_fak
     assert_goes_on(on_fake, query)
 
 
-def test_a_hand_over_waits_for_a_commit_that_failed(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_revocation_waits_for_a_failed_commit(on_fake: Bench, fake: FakeKafka) -> None:
     on_fake.produce(5, 5, 5, 5)
     first = on_fake.start()
     first.begin()
@@ -201,7 +197,7 @@ def test_a_hand_over_waits_for_a_commit_that_failed(on_fake: Bench, fake: FakeKa
     assert not second.poll()
 
 
-def test_a_commit_of_a_generation_that_is_over_is_not_taken(on_fake: Bench, fake: FakeKafka) -> None:
+def test_the_coordinator_rejects_a_commit_of_an_earlier_generation(on_fake: Bench, fake: FakeKafka) -> None:
     on_fake.produce(5)
     query = on_fake.start()
     query.begin()
@@ -211,12 +207,12 @@ def test_a_commit_of_a_generation_that_is_over_is_not_taken(on_fake: Bench, fake
     sent = len(fake.commits)
     query.finish()
     assert not query.poll()
-    assert len(fake.commits) == sent, "what is lost is not even tried to be committed"
+    assert len(fake.commits) == sent, "a lost partition is not even committed"
     fake.clear_faults()
-    eventually(lambda: not query.poll() and on_fake.committed()[0] == 5, "the commit, once it is owned again")
+    eventually(lambda: not query.poll() and on_fake.committed()[0] == 5, "the commit, once it is assigned again")
 
 
-def test_commits_carry_the_member_and_its_generation(on_fake: Bench, fake: FakeKafka) -> None:
+def test_commits_have_the_member_and_its_generation(on_fake: Bench, fake: FakeKafka) -> None:
     query, other = on_fake.start(), on_fake.start()
     eventually(lambda: len(query.owns()) == len(other.owns()) == 2, "an even split")
     on_fake.produce(1, 1, 1, 1)
@@ -224,7 +220,7 @@ def test_commits_carry_the_member_and_its_generation(on_fake: Bench, fake: FakeK
     query.finish()
     query.poll()
     me = query.me
-    # The other's start may be committed last.
+    # The other member's start position may be committed last.
     last = next(each for each in reversed(fake.commits) if each.member_id == me.member_id)
     assert last.generation == me.generation
     assert {number for _, number in last.offsets} == query.owns()
@@ -235,9 +231,7 @@ def test_commits_carry_the_member_and_its_generation(on_fake: Bench, fake: FakeK
 
 @pytest.mark.parametrize("api", ["OffsetFetch", "ListOffsets", "OffsetCommit"])
 @pytest.mark.parametrize("fault", [Fault(drop="before"), Fault(drop="after"), Fault(truncate=9), Fault(silent=True)])
-def test_start_positions_that_cannot_be_had_are_looked_for_again(
-    on_fake: Bench, fake: FakeKafka, api: str, fault: Fault
-) -> None:
+def test_a_failed_lookup_of_start_positions_is_retried(on_fake: Bench, fake: FakeKafka, api: str, fault: Fault) -> None:
     on_fake.produce(5)
     fake.next(api, fault)
     query = on_fake.start()
@@ -252,12 +246,12 @@ def test_start_positions_are_found_and_committed_while_the_query_is_busy(on_fake
     fake.next("OffsetFetch", Fault(error=15), times=3)
     on_fake.produce(5)
     query = on_fake.start()
-    # Spark says nothing more from here on: a long batch, for what the query knows.
+    # Spark makes no more calls from here on: for the query this is a long batch.
     eventually(lambda: on_fake.committed() == {0: 0, 1: 0, 2: 0, 3: 0}, "the member's thread to commit them")
     assert not query.read
 
 
-def test_a_hand_over_does_not_wait_for_a_start_that_was_committed_meanwhile(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_revocation_does_not_wait_for_a_start_position_committed_since(on_fake: Bench, fake: FakeKafka) -> None:
     on_fake.produce(5, 5, 5, 5)
     fake.next("OffsetCommit", Fault(error=14), times=10_000)
     first = on_fake.start()
@@ -279,7 +273,7 @@ def test_a_hand_over_does_not_wait_for_a_start_that_was_committed_meanwhile(on_f
     eventually(moved, "half to move")
 
 
-def test_the_offsets_of_a_transaction_in_progress_are_waited_for(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_query_waits_for_offsets_of_a_pending_transaction(on_fake: Bench, fake: FakeKafka) -> None:
     def unstable(answer: object) -> None:
         for each in answer.groups[0].topics[0].partitions:  # type: ignore[attr-defined]
             each.error_code = 88
@@ -293,7 +287,7 @@ def test_the_offsets_of_a_transaction_in_progress_are_waited_for(on_fake: Bench,
 # The membership
 
 
-def test_a_coordinator_that_moves_is_followed_and_the_membership_kept(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_member_follows_its_coordinator_and_keeps_its_membership(on_fake: Bench, fake: FakeKafka) -> None:
     query = on_fake.start()
     assert_goes_on(on_fake, query)
     generation = query.me.generation
@@ -303,7 +297,7 @@ def test_a_coordinator_that_moves_is_followed_and_the_membership_kept(on_fake: B
     assert (query.me.generation, query.driver._share.counters.lost) == (generation, 0)
 
 
-def test_connections_that_break_are_opened_again_and_the_membership_kept(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_member_replaces_broken_connections_and_keeps_its_membership(on_fake: Bench, fake: FakeKafka) -> None:
     query = on_fake.start()
     generation = query.me.generation
     for broker in fake.brokers.values():
@@ -312,7 +306,9 @@ def test_connections_that_break_are_opened_again_and_the_membership_kept(on_fake
     assert (query.me.generation, query.driver._share.counters.lost) == (generation, 0)
 
 
-def test_an_outage_of_all_brokers_is_outlived(on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_survives_an_outage_of_all_brokers(
+    on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
     query = on_fake.start()
     for broker in fake.brokers.values():
         broker.stop()
@@ -327,21 +323,21 @@ def test_an_outage_of_all_brokers_is_outlived(on_fake: Bench, fake: FakeKafka, m
     assert_goes_on(on_fake, query)
 
 
-def test_a_join_that_waits_at_the_broker_does_not_keep_the_query_from_ending(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_pending_join_does_not_keep_the_query_from_ending(on_fake: Bench, fake: FakeKafka) -> None:
     query = on_fake.query()
     fake.next("JoinGroup", Fault(), times=1)  # it gets its id
     fake.next("JoinGroup", Fault(silent=True))
     query.driver.start(query.end)
     eventually(lambda: fake.request_count("JoinGroup") == 2, "the join")
-    query.close()  # the answer never comes: without the interrupt the thread would still wait for it
+    query.close()  # no response arrives: without the wakeup the thread would still wait for it
     assert not query.member._thread.is_alive()
     assert not fake.group(on_fake.group).members
 
 
-def test_a_hung_broker_does_not_keep_commits_from_the_new_coordinator(
+def test_a_hung_broker_does_not_block_commits_to_the_new_coordinator(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A host that is gone without a word: it takes bytes and never answers.
+    # A host that disappeared: it accepts bytes and never responds.
     monkeypatch.setattr("spark_group_source.query.planning.end_offsets.LOOK_TIMEOUT", 1.0)
     on_fake.produce(5)
     query = on_fake.start()
@@ -355,7 +351,7 @@ def test_a_hung_broker_does_not_keep_commits_from_the_new_coordinator(
     fake.brokers[1].hung = False
 
 
-def test_a_hung_leader_does_not_keep_the_others_partitions_from_being_read(
+def test_a_hung_leader_does_not_block_the_partitions_of_other_leaders(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_group_source.query.planning.end_offsets.LOOK_TIMEOUT", 0.5)
@@ -370,7 +366,7 @@ def test_a_hung_leader_does_not_keep_the_others_partitions_from_being_read(
     fake.brokers[2].hung = False
 
 
-def test_a_partition_without_a_leader_does_not_kill_the_query(
+def test_a_partition_without_a_leader_does_not_fail_the_query(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = on_fake.start()
@@ -383,7 +379,7 @@ def test_a_partition_without_a_leader_does_not_kill_the_query(
     assert_goes_on(on_fake, query)
 
 
-def test_a_new_owner_reads_those_partitions_whose_leaders_answer(
+def test_a_new_owner_reads_the_partitions_whose_leaders_respond(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader, fake.logs["topic"][3].leader = fake.logs["topic"][3].leader, None
@@ -404,7 +400,7 @@ def test_a_new_owner_of_a_partition_without_a_leader_waits_for_it(on_fake: Bench
     query.begin()
 
 
-def test_a_partition_that_stays_without_a_leader_does_not_keep_the_others_from_being_read(
+def test_a_partition_that_stays_without_a_leader_does_not_block_other_partitions(
     on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     query = on_fake.start()
@@ -417,9 +413,7 @@ def test_a_partition_that_stays_without_a_leader_does_not_keep_the_others_from_b
     assert "no leader tells the end of topic-3" in caplog.text
 
 
-def test_pauses_between_tries_double_up_to_the_longest_and_begin_anew_after_a_success(
-    on_fake: Bench, fake: FakeKafka
-) -> None:
+def test_the_backoff_doubles_up_to_its_maximum_and_resets_after_a_success(on_fake: Bench, fake: FakeKafka) -> None:
     query = on_fake.start(kafka_retry_backoff_ms="5", kafka_retry_backoff_max_ms="15")
     fake.next("Heartbeat", Fault(error=14), times=10_000)
     eventually(lambda: query.member._heartbeat_state._backoff.failures > 5, "the longest pause")
@@ -427,14 +421,14 @@ def test_pauses_between_tries_double_up_to_the_longest_and_begin_anew_after_a_su
     eventually(lambda: query.member._heartbeat_state._backoff.failures == 0, "the first pause")
 
 
-def test_the_group_is_joined_again_after_the_session_was_ended(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_member_rejoins_after_its_session_ended(on_fake: Bench, fake: FakeKafka) -> None:
     query = on_fake.start()
     on_fake.expire(query)
-    eventually(lambda: query.driver._share.counters.lost == 4 and len(query.owns()) == 4, "a new share")
+    eventually(lambda: query.driver._share.counters.lost == 4 and len(query.owns()) == 4, "a new assignment")
     assert_goes_on(on_fake, query)
 
 
-def test_a_leader_that_cannot_see_the_topics_makes_no_empty_assignment(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_leader_without_metadata_makes_no_empty_assignment(on_fake: Bench, fake: FakeKafka) -> None:
     query = on_fake.query()
     query.driver.start(query.end)
     for broker in fake.brokers.values():
@@ -443,31 +437,33 @@ def test_a_leader_that_cannot_see_the_topics_makes_no_empty_assignment(on_fake: 
     eventually(lambda: len(query.owns()) == 4, "all partitions")
 
 
-def test_await_share_is_bounded(on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_wait_for_the_first_assignment_has_a_timeout(
+    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
     fake.next("JoinGroup", Fault(error=15), times=10_000)
     query = on_fake.query(kafka_session_timeout_ms="3000")
     with caplog.at_level(logging.WARNING):
         query.start()
     assert "no share after 3 s" in caplog.text
     fake.clear_faults()
-    eventually(lambda: len(query.owns()) == 4, "the share, later")
+    eventually(lambda: len(query.owns()) == 4, "the assignment, later")
 
 
-def test_a_look_at_the_topics_that_is_not_answered_does_not_end_the_session(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_topic_lookup_without_a_response_does_not_end_the_session(on_fake: Bench, fake: FakeKafka) -> None:
     patient = {"kafka_request_timeout_ms": "600000", "kafka_metadata_max_age_ms": "1"}
     on_fake.start(None, kafka_session_timeout_ms="6000", **patient)
     fake.next("Metadata", Fault(silent=True), times=1000)
     asked = fake.request_count("Metadata")
-    eventually(lambda: fake.request_count("Metadata") > asked, "a look")
+    eventually(lambda: fake.request_count("Metadata") > asked, "a lookup")
     beats = fake.request_count("Heartbeat")
     eventually(lambda: fake.request_count("Heartbeat") > beats + 1, "heartbeats")
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["leader", "static leader that is back"])
-def test_the_leader_finds_another_members_topic_that_is_made_anew(on_fake: Bench, fake: FakeKafka, back: bool) -> None:
+def test_the_leader_finds_a_recreated_topic_of_another_member(on_fake: Bench, fake: FakeKafka, back: bool) -> None:
     def settled() -> bool:
         generation, looks = fake.group(on_fake.group).generation, fake.request_count("Metadata")
-        eventually(lambda: fake.request_count("Metadata") > looks + 10, "looks at the topics")
+        eventually(lambda: fake.request_count("Metadata") > looks + 10, "topic lookups")
         return fake.group(on_fake.group).generation == generation
 
     often: dict[str, Any] = {"kafka_metadata_max_age_ms": "50", "failOnDataLoss": "false"}
@@ -477,11 +473,11 @@ def test_the_leader_finds_another_members_topic_that_is_made_anew(on_fake: Bench
         leader.close()
         leader = on_fake.start(kafka_group_instance_id="one", **often)
     assert fake.group(on_fake.group).leader == leader.me.member_id
-    eventually(lambda: other.owns() == {0}, "the share")
+    eventually(lambda: other.owns() == {0}, "the assignment")
     fake.delete_topic("other")
-    eventually(lambda: not other.me.owned and settled(), "the share without the deleted topic")
+    eventually(lambda: not other.me.owned and settled(), "the assignment without the deleted topic")
     fake.create_topic("other")
-    eventually(lambda: other.owns() == {0}, "the share of the new one")
+    eventually(lambda: other.owns() == {0}, "the assignment of the new topic")
 
 
 # Static members
@@ -495,40 +491,40 @@ def test_a_static_member_does_not_leave_and_its_next_run_takes_its_place(on_fake
     again = on_fake.start(kafka_group_instance_id="one")
     assert again.owns() == {0, 1, 2, 3}
     assert len(fake.group(on_fake.group).members) == 1
-    # Each asks whether it is back, and whether its application is in the group already. One that is back looks for what
-    # it left to nobody, and here asks for no other round.
-    eventually(lambda: fake.request_count("DescribeGroups") == 5, "the look")
+    # Each checks whether it is known, and whether its application is in the group already. A returning member checks
+    # for partitions without an owner, and does not rejoin here.
+    eventually(lambda: fake.request_count("DescribeGroups") == 5, "the check")
     beats = fake.request_count("Heartbeat")
     eventually(lambda: fake.request_count("Heartbeat") > beats + 1, "heartbeats")
     assert fake.group(on_fake.group).generation == generation
 
 
-def test_a_static_member_leaves_when_it_stops_where_that_is_asked_for(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_static_member_leaves_when_it_stops_if_so_set(on_fake: Bench, fake: FakeKafka) -> None:
     on_fake.start(kafka_group_instance_id="one", leaveGroupOnStop="true").close()
     assert fake.request_count("LeaveGroup") == 1
     assert not fake.group(on_fake.group).members
 
 
-def test_a_new_static_member_waits_for_a_hand_over_and_asks_for_no_other_round(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_new_static_member_waits_for_a_revocation_and_does_not_rejoin(on_fake: Bench, fake: FakeKafka) -> None:
     on_fake.produce(5, 5, 5, 5)
     first = on_fake.start()
     first.begin()
     second = on_fake.query(kafka_group_instance_id="two")
     second.driver.start(second.end)
-    eventually(lambda: first.me.phase is Phase.REVOKING, "the hand-over to wait for the batch")
+    eventually(lambda: first.me.phase is Phase.REVOKING, "the revocation to wait for the batch")
     beats = fake.request_count("Heartbeat")
     eventually(lambda: fake.request_count("Heartbeat") > beats + 5, "heartbeats of both")
     assert (fake.group(on_fake.group).state, fake.group(on_fake.group).generation) == ("Stable", 2)
 
 
-def test_a_second_member_with_the_same_instance_id_fences_the_first_which_says_so(on_fake: Bench) -> None:
+def test_a_member_fenced_by_the_same_instance_id_fails_with_that_reason(on_fake: Bench) -> None:
     first = on_fake.start(kafka_group_instance_id="one")
     on_fake.start(kafka_group_instance_id="one")
     with pytest.raises(GroupError, match="FENCED_INSTANCE_ID.*kafka.group.instance.id"):
         eventually(first.poll, "the error")
 
 
-def test_an_instance_id_that_is_not_released_is_warned_of_now_and_then_and_waited_for(
+def test_a_member_waits_for_an_unreleased_instance_id_and_warns_each_minute(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("spark_group_source.group.classic.heartbeats.WARN_EVERY", 0.05)
@@ -538,10 +534,10 @@ def test_an_instance_id_that_is_not_released_is_warned_of_now_and_then_and_waite
         query.driver.start(query.end)
         eventually(lambda: caplog.text.count("111 (UNRELEASED_INSTANCE_ID)") >= 3, "warnings")
     fake.clear_faults()
-    eventually(lambda: len(query.owns()) == 4, "the share")
+    eventually(lambda: len(query.owns()) == 4, "the assignment")
 
 
-def test_while_a_hand_over_waits_for_its_batch_each_heartbeat_is_a_success_and_only_the_first_is_logged(
+def test_heartbeats_succeed_during_a_pending_revocation_and_only_the_rebalance_is_logged(
     on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     def heartbeats() -> int:
@@ -553,15 +549,15 @@ def test_while_a_hand_over_waits_for_its_batch_each_heartbeat_is_a_success_and_o
     with caplog.at_level(logging.INFO, "spark_group_source.group"):
         second = on_fake.query(kafka_partition_assignment_strategy="range")
         second.driver.start(second.end)
-        eventually(lambda: first.me.phase is Phase.REVOKING, "the hand-over that waits")
+        eventually(lambda: first.me.phase is Phase.REVOKING, "the pending revocation")
         before, heard_at = heartbeats(), first.member._heartbeat_state._succeeded_at
-        eventually(lambda: heartbeats() > before + 5, "heartbeats while it waits")
+        eventually(lambda: heartbeats() > before + 5, "heartbeats during the revocation")
         assert first.me.phase is Phase.REVOKING
-    assert first.member._heartbeat_state._succeeded_at > heard_at, "or it warns of a minute without success"
-    assert caplog.text.count("Heartbeat was answered with 27") == 0, "a join follows, and says why"
+    assert first.member._heartbeat_state._succeeded_at > heard_at, "or it would warn after a minute without success"
+    assert caplog.text.count("Heartbeat was answered with 27") == 0, "the line on the join has the reason"
 
 
-def test_a_member_that_shares_no_assignor_is_refused_with_the_option_to_change(on_fake: Bench) -> None:
+def test_a_member_without_a_common_assignor_fails_with_the_option_to_change(on_fake: Bench) -> None:
     on_fake.start(kafka_partition_assignment_strategy="range")
     with pytest.raises(GroupError, match="INCONSISTENT_GROUP_PROTOCOL.*kafka.partition.assignment.strategy"):
         on_fake.start()
@@ -570,19 +566,19 @@ def test_a_member_that_shares_no_assignor_is_refused_with_the_option_to_change(o
 # The start
 
 
-def test_a_topic_that_does_not_exist_is_said_at_once(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_does_not_exist_fails_the_query_at_once(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_check, "TOPIC_PATIENCE", 0.3)
     with pytest.raises(TopicError, match="'nowhere' cannot be read.*Create it, or correct 'subscribe'"):
         on_fake.start(subscribe="nowhere")
 
 
-def test_brokers_that_cannot_be_reached_are_named(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_names_unreachable_brokers(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_check, "START_TIMEOUT", 2.0)
     with pytest.raises(BrokerUnavailable, match="127.0.0.1:1 .*kafka.bootstrap.servers"):
         on_fake.start(kafka_bootstrap_servers="127.0.0.1:1")
 
 
-def test_brokers_that_cannot_be_reached_are_told_before_the_query_fails(
+def test_unreachable_brokers_are_logged_before_the_query_fails(
     on_fake: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(start_check, "START_TIMEOUT", 3.0)
@@ -593,7 +589,7 @@ def test_brokers_that_cannot_be_reached_are_told_before_the_query_fails(
     assert "127.0.0.1:1 cannot be reached" in caplog.text
 
 
-# Every row of the error table, at every request whose answer may carry it
+# Every row of the error table, at every request whose response may have it
 
 MEMBERSHIP = {"JoinGroup", "SyncGroup", "Heartbeat"}
 OFFSETS = {"OffsetCommit", "OffsetFetch"}
@@ -638,7 +634,9 @@ def test_every_row_of_the_error_table_is_tested() -> None:
 
 
 @pytest.mark.parametrize(("errno", "api"), EVERY, ids=str)
-def test_an_error_is_healed_or_fatal_as_the_table_says(on_fake: Bench, fake: FakeKafka, errno: int, api: str) -> None:
+def test_an_error_code_is_retried_or_fatal_as_in_the_table(
+    on_fake: Bench, fake: FakeKafka, errno: int, api: str
+) -> None:
     on_fake.produce(3)
     query = on_fake.query()
     if api in ("Heartbeat", "OffsetCommit"):
@@ -648,7 +646,7 @@ def test_an_error_is_healed_or_fatal_as_the_table_says(on_fake: Bench, fake: Fak
         Fault(error=errno),
         times=1 if ERROR_ACTIONS[errno] in (ErrorAction.TRIM_METADATA, ErrorAction.SKIP) else 2,
     )
-    # A commit that fails is tried again whatever it is answered, but for a right that is missing.
+    # A failed commit is retried after any error but a missing permission.
     if ERROR_ACTIONS[errno] is ErrorAction.FATAL and (api != "OffsetCommit" or denied(GroupError("", "", errno=errno))):
         with pytest.raises(GroupSourceError) as refused:  # noqa: PT012 - the start may fail, or what comes after it
             if api not in ("Heartbeat", "OffsetCommit"):
@@ -669,7 +667,7 @@ def test_an_error_is_healed_or_fatal_as_the_table_says(on_fake: Bench, fake: Fak
     query.finish()
     query.poll()
     if ERROR_ACTIONS[errno] is ErrorAction.SKIP:
-        # What the coordinator does not know is committed with the next batch that reads it.
+        # An unknown topic is committed with the next batch that reads it.
         assert on_fake.committed()[0] == 0
         on_fake.produce(1)
         query.begin()
@@ -678,7 +676,7 @@ def test_an_error_is_healed_or_fatal_as_the_table_says(on_fake: Bench, fake: Fak
     eventually(lambda: not query.poll() and on_fake.committed() == end, "all to be committed")
 
 
-def test_a_code_that_is_not_in_the_table_is_fatal(on_fake: Bench, fake: FakeKafka) -> None:
+def test_an_error_code_outside_the_table_is_fatal(on_fake: Bench, fake: FakeKafka) -> None:
     query = on_fake.start()
     fake.next("Heartbeat", Fault(error=42))
     with pytest.raises(GroupError, match="42"):
@@ -686,14 +684,14 @@ def test_a_code_that_is_not_in_the_table_is_fatal(on_fake: Bench, fake: FakeKafk
     assert describe(42) in str(query.member._shared.now.error)
 
 
-def test_nothing_is_joined_any_more_after_a_fatal_error(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_member_does_not_join_after_a_fatal_error(on_fake: Bench, fake: FakeKafka) -> None:
     on_fake.produce(1, 1, 1, 1)
     first = on_fake.start()
     first.begin()
     answered = threading.Event()
     second = on_fake.query()
     second.driver.start(second.end)
-    eventually(lambda: first.me.phase.name == "REVOKING", "the hand-over to wait")
+    eventually(lambda: first.me.phase.name == "REVOKING", "the revocation to wait")
     fake.next("Heartbeat", Fault(error=82, hold=answered), times=2)
     eventually(lambda: not fake._faults._queued["Heartbeat"], "the heartbeats of both")
     first.finish()
@@ -706,9 +704,7 @@ def test_nothing_is_joined_any_more_after_a_fatal_error(on_fake: Bench, fake: Fa
     assert fake.request_count("JoinGroup") == joins
 
 
-def test_a_completed_batch_whose_commit_failed_is_committed_when_the_query_ends(
-    on_fake: Bench, fake: FakeKafka
-) -> None:
+def test_the_end_of_a_query_commits_a_completed_batch_whose_commit_failed(on_fake: Bench, fake: FakeKafka) -> None:
     query = on_fake.start(groupCommit_retryIntervalMs="600000")
     on_fake.produce(5)
     query.begin()
@@ -720,7 +716,7 @@ def test_a_completed_batch_whose_commit_failed_is_committed_when_the_query_ends(
     assert on_fake.committed()[0] == 5
 
 
-def test_what_nobody_expected_on_the_members_thread_fails_the_query_with_it_as_the_reason(
+def test_an_unexpected_error_on_the_members_thread_fails_the_query_with_that_error(
     on_fake: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = on_fake.start()

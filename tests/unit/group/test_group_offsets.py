@@ -1,4 +1,4 @@
-"""How long the group's coordinator is waited for, and how much it is given at a time."""
+"""The timeout of offset requests, and their maximum size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fake() -> Iterator[FakeKafka]:
         yield running
 
 
-def test_the_groups_offsets_are_waited_for_no_longer_than_their_timeout(fake: FakeKafka) -> None:
+def test_a_lookup_of_committed_offsets_has_a_timeout(fake: FakeKafka) -> None:
     cluster = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test"))
     settings = GroupSettings("g", Subscription(("t",)), offset_fetch_timeout=0.3)
     try:
@@ -59,7 +59,7 @@ def many(fake: FakeKafka) -> Iterator[GroupOffsets]:
 
 
 @pytest.mark.parametrize("metadata", ["", "m" * 4096])
-def test_no_commit_is_larger_than_a_coordinator_can_write_at_once(
+def test_no_commit_request_exceeds_the_coordinators_record_batch(
     fake: FakeKafka, many: GroupOffsets, metadata: str
 ) -> None:
     wanted = {TopicPartition("many", number): number for number in range(MANY)}
@@ -72,7 +72,7 @@ def test_no_commit_is_larger_than_a_coordinator_can_write_at_once(
     assert most <= 2_000
 
 
-def test_after_a_request_that_is_refused_no_other_is_sent_and_what_was_confirmed_until_then_counts(
+def test_a_failed_commit_request_is_the_last_and_keeps_earlier_confirmations(
     fake: FakeKafka, many: GroupOffsets
 ) -> None:
     wanted = {TopicPartition("many", number): 7 for number in range(MANY)}

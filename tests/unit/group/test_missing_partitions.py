@@ -1,4 +1,4 @@
-"""One broker alone takes no partition away."""
+"""One broker alone removes no partition."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNKNOWN_TOPIC = 3
 
 
 class Brokers:
-    """A cluster whose brokers tell different things. ``asked`` answers for all; ``down`` ones do not answer."""
+    """A cluster whose brokers have different metadata. ``asked`` responds for all; ``down`` brokers do not."""
 
     def __init__(self) -> None:
         self.asked = 1
@@ -51,10 +51,10 @@ def cluster() -> Brokers:
 
 @pytest.fixture
 def view(cluster: Brokers) -> TopicView:
-    """One that has seen four partitions on three brokers."""
-    made = TopicView(cluster, "g")  # type: ignore[arg-type]
-    assert seen(made) == {0, 1, 2, 3}
-    return made
+    """A view that has seen four partitions on three brokers."""
+    view = TopicView(cluster, "g")  # type: ignore[arg-type]
+    assert seen(view) == {0, 1, 2, 3}
+    return view
 
 
 def seen(view: TopicView) -> set[int]:
@@ -64,7 +64,7 @@ def seen(view: TopicView) -> set[int]:
 @pytest.mark.parametrize("lagging", [0, 2], ids=["not the topic", "fewer partitions"])
 @pytest.mark.parametrize("down", [set(), {2}, {2, 3}], ids=["others up", "one down", "others down"])
 @pytest.mark.parametrize("names", [ALL, {1}], ids=["knows all brokers", "knows itself only"])
-def test_what_one_broker_does_not_know_stays(
+def test_a_partition_that_one_broker_does_not_know_stays(
     cluster: Brokers, view: TopicView, lagging: int, down: set[int], names: set[int]
 ) -> None:
     cluster.topics[1], cluster.brokers[1], cluster.down = lagging, names, down
@@ -74,12 +74,14 @@ def test_what_one_broker_does_not_know_stays(
 
 
 @pytest.mark.parametrize("down", [set(), {2}], ids=["all up", "one down"])
-def test_what_two_brokers_do_not_know_and_none_does_is_gone(cluster: Brokers, view: TopicView, down: set[int]) -> None:
+def test_a_partition_that_two_brokers_do_not_know_counts_as_deleted(
+    cluster: Brokers, view: TopicView, down: set[int]
+) -> None:
     cluster.topics, cluster.down = dict.fromkeys(ALL, 2), down
     assert seen(view) == {0, 1}
 
 
-def test_the_only_broker_of_a_cluster_is_believed(cluster: Brokers) -> None:
+def test_the_response_of_the_only_broker_counts(cluster: Brokers) -> None:
     cluster.brokers[1] = {1}
     view = TopicView(cluster, "g")  # type: ignore[arg-type]
     assert seen(view) == {0, 1, 2, 3}
@@ -87,16 +89,14 @@ def test_the_only_broker_of_a_cluster_is_believed(cluster: Brokers) -> None:
     assert seen(view) == {0, 1}
 
 
-def test_a_cluster_that_has_shrunk_to_one_broker_is_believed_after_a_look_that_missed_nothing(
-    cluster: Brokers, view: TopicView
-) -> None:
+def test_the_only_remaining_broker_counts_after_a_complete_response(cluster: Brokers, view: TopicView) -> None:
     cluster.brokers[1] = {1}
     assert seen(view) == {0, 1, 2, 3}
     cluster.topics[1] = 2
     assert seen(view) == {0, 1}
 
 
-def test_what_members_own_exists(cluster: Brokers) -> None:
+def test_a_partition_that_members_own_exists(cluster: Brokers) -> None:
     view = TopicView(cluster, "g")  # type: ignore[arg-type]
     view.expect({TopicPartition("t", 3)})
     cluster.topics[1] = 2

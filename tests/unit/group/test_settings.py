@@ -1,4 +1,4 @@
-"""Times of a member that follow from others."""
+"""Timeouts of a member that depend on other settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def settings(rebalance: float, session: float, heartbeat: float, request: float 
 
 
 @pytest.mark.parametrize(
-    ("given", "drain"),
+    ("member", "timeout"),
     [
         (settings(300.0, 45.0, 3.0), 240.0),
         (settings(300.0, 45.0, 3.0, request=5.0), 250.0),
@@ -30,16 +30,16 @@ def settings(rebalance: float, session: float, heartbeat: float, request: float 
         (settings(0.3, 0.2, 0.05), 0.15),
     ],
 )
-def test_a_drain_ends_before_the_broker_gives_the_member_up_and_always_has_some_time(
-    given: GroupSettings, drain: float
+def test_the_revocation_timeout_ends_before_the_brokers_rebalance_timeout(
+    member: GroupSettings, timeout: float
 ) -> None:
-    assert given.revocation_timeout == pytest.approx(drain)
+    assert member.revocation_timeout == pytest.approx(timeout)
 
 
 @pytest.mark.parametrize("heartbeat", [1.0, 3.0, 15.0])
-def test_a_rebalance_seen_as_late_as_can_be_is_joined_before_the_brokers_time_is_over(heartbeat: float) -> None:
-    given = settings(300.0, 45.0, heartbeat)
-    # The heartbeat that tells it is sent an interval, or half a session of other work, after the rebalance began.
-    seen = max(given.heartbeat_interval, given.session_timeout / 2) + given.heartbeat_timeout
-    drained = seen + given.revocation_timeout
-    assert drained + given.heartbeat_timeout < given.rebalance_timeout
+def test_a_member_rejoins_in_time_even_if_it_learns_of_the_rebalance_late(heartbeat: float) -> None:
+    member = settings(300.0, 45.0, heartbeat)
+    # The heartbeat that reports the rebalance is sent an interval, or half a session of other work, after its start.
+    seen = max(member.heartbeat_interval, member.session_timeout / 2) + member.heartbeat_timeout
+    revoked = seen + member.revocation_timeout
+    assert revoked + member.heartbeat_timeout < member.rebalance_timeout

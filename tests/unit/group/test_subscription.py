@@ -1,4 +1,4 @@
-"""Which topics a pattern finds."""
+"""The topics that a pattern matches."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ CLUSTER: Any = SimpleNamespace(metadata=lambda topics, deadline: Metadata(topics
 @pytest.mark.parametrize(
     ("internal", "found"), [(False, {"orders", "zz-orders-x"}), (True, {"orders", "zz-orders-x", "__orders"})]
 )
-def test_a_pattern_finds_kafkas_own_topics_only_where_they_are_included(internal: bool, found: set[str]) -> None:
+def test_a_pattern_matches_internal_topics_only_if_they_are_included(internal: bool, found: set[str]) -> None:
     assert Subscription(pattern="orders", internal=internal).find(CLUSTER, Deadline.after(1.0)).keys() == found

@@ -1,4 +1,4 @@
-"""What a leader believes of topics where brokers contradict each other."""
+"""A leader's view of topics if brokers contradict each other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def topic(name: str, count: int, error: int = 0) -> Topic:
 
 
 class Brokers:
-    """Brokers that each answer for themselves; ``None`` is one that does not answer. The first is asked first."""
+    """Brokers that each have their own metadata; ``None`` does not respond. The first is asked first."""
 
     def __init__(self, *answers: dict[str, Topic] | None) -> None:
         self.answers = list(answers)
@@ -57,7 +57,7 @@ def view_of(brokers: Brokers) -> TopicView:
     "odd", [{}, {"t": topic("t", 0, UNKNOWN)}, {"t": topic("t", 2)}], ids=["left out", "unknown", "fewer partitions"]
 )
 @pytest.mark.parametrize("wanted", [("t",), None], ids=["by name", "by pattern"])
-def test_one_broker_that_lags_behind_takes_no_partition_away(
+def test_one_broker_with_old_metadata_removes_no_partition(
     odd: dict[str, Topic], wanted: Collection[str] | None
 ) -> None:
     brokers = Brokers({"t": topic("t", 4)}, {"t": topic("t", 4)})
@@ -68,7 +68,7 @@ def test_one_broker_that_lags_behind_takes_no_partition_away(
     assert not view.disputed
 
 
-def test_a_topic_is_gone_once_no_broker_knows_it() -> None:
+def test_a_topic_counts_as_deleted_if_no_broker_knows_it() -> None:
     brokers = Brokers({"t": topic("t", 4)}, {})
     view = view_of(brokers)
     assert seen(view) == {"t": 4}
@@ -76,10 +76,10 @@ def test_a_topic_is_gone_once_no_broker_knows_it() -> None:
     assert seen(view) == {}
     brokers.asked = 0
     assert seen(view) == {}
-    assert brokers.asked == 1, "that is settled, and no other broker is asked again"
+    assert brokers.asked == 1, "the partition counts as deleted, and no other broker is asked again"
 
 
-def test_what_only_one_broker_can_be_asked_of_stays_and_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_partition_that_no_second_broker_can_confirm_stays_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     brokers = Brokers({"t": topic("t", 2)}, None)
     view = view_of(brokers)
     seen(view)
@@ -89,14 +89,14 @@ def test_what_only_one_broker_can_be_asked_of_stays_and_is_warned_of_once(caplog
     assert caplog.text.count("one broker does not know t-1, and no second broker responded") == 1
 
 
-def test_partitions_that_members_own_are_known_before_any_broker_was_asked() -> None:
+def test_partitions_that_members_own_are_known_before_any_metadata() -> None:
     brokers = Brokers({}, {"t": topic("t", 3)})
     view = view_of(brokers)
     view.expect([TopicPartition("t", 2)])
     assert seen(view) == {"t": 3}
 
 
-def test_nothing_more_is_asked_while_nothing_is_missing() -> None:
+def test_a_complete_response_needs_no_other_broker() -> None:
     brokers = Brokers({"t": topic("t", 2)}, {"t": topic("t", 2)})
     view = view_of(brokers)
     seen(view)
@@ -105,7 +105,7 @@ def test_nothing_more_is_asked_while_nothing_is_missing() -> None:
     assert brokers.asked == 2
 
 
-def test_a_topic_that_the_leader_may_not_describe_stays_as_its_owners_know_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_topic_that_the_leader_may_not_describe_keeps_its_owned_partitions(caplog: pytest.LogCaptureFixture) -> None:
     brokers = Brokers({"t": topic("t", 0, DENIED), "u": topic("u", 1)})
     view = view_of(brokers)
     view.expect([TopicPartition("t", 1)])

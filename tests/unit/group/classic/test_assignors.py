@@ -1,4 +1,4 @@
-"""kafka.partition.assignment.strategy: what may be written there, and what is said of what may not."""
+"""kafka.partition.assignment.strategy: accepted values, and errors for others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HERE = "tests.unit.group.classic.test_assignors"
 
 
 class Fails(RoundRobinPartitionAssignor):  # type: ignore[misc]
-    """Raises in whatever it is asked."""
+    """Raises in each method."""
 
     name = "fails"
 
@@ -65,9 +65,7 @@ def parsed(text: str) -> tuple[str, ...]:
         (f"{HERE}:Fails", (f"{HERE}:Fails",)),
     ],
 )
-def test_assignors_are_known_by_name_by_java_class_and_as_a_class_of_the_users_own(
-    text: str, names: tuple[str, ...]
-) -> None:
+def test_an_assignor_is_a_name_a_java_class_or_a_users_own_class(text: str, names: tuple[str, ...]) -> None:
     assert parsed(text) == names
 
 
@@ -86,7 +84,7 @@ def test_assignors_are_known_by_name_by_java_class_and_as_a_class_of_the_users_o
         (f"range,{HERE}:OnlyCooperative", "only-cooperative cannot be eager"),
     ],
 )
-def test_what_cannot_assign_is_refused_at_load_and_it_says_why(text: str, says: str) -> None:
+def test_an_unusable_assignor_fails_at_load_with_the_reason(text: str, says: str) -> None:
     with pytest.raises(OptionError) as refused:
         parsed(text)
     assert f"'{STRATEGY}' is {text!r}" in str(refused.value)

@@ -14,11 +14,11 @@ from spark_group_source.group.subscription import Subscription
 from tests.unit.hand_clock import Hand
 
 
-def test_warnings_of_a_group_that_refuses_are_a_minute_apart(hand: Hand, caplog: pytest.LogCaptureFixture) -> None:
+def test_warnings_about_failing_requests_are_a_minute_apart(hand: Hand, caplog: pytest.LogCaptureFixture) -> None:
     state = HeartbeatState(GroupSettings("g", Subscription(("t",))), hand)
     began = hand.now
     with caplog.at_level(logging.WARNING):
-        for at, told in ((59.0, 0), (61.0, 1), (62.0, 1), (120.0, 1), (121.0, 2)):
+        for at, warnings in ((59.0, 0), (61.0, 1), (62.0, 1), (120.0, 1), (121.0, 2)):
             hand.now = began + at
             state.log_failure(RequestFailed(ErrorAction.RETRY, "why"))
-            assert caplog.text.count("still retrying: why") == told
+            assert caplog.text.count("still retrying: why") == warnings

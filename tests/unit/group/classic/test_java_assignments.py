@@ -1,4 +1,4 @@
-"""The assignors against recorded answers of Kafka's own Java client; what it cannot answer; how long they take."""
+"""The assignors against recorded assignments of Kafka's Java client; cases where they differ; how long they take."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STICKY = ["cooperative-sticky", "sticky"]
 
 
 @pytest.mark.parametrize("recorded", JAVAS, ids=itemgetter("name"))
-def test_the_assignment_is_javas(recorded: Case) -> None:
+def test_the_assignment_is_the_same_as_javas(recorded: Case) -> None:
     answer = ours(recorded)
     check_complete(recorded, answer)
     if recorded["answer"] != ENDLESS:
@@ -27,7 +27,7 @@ def test_the_assignment_is_javas(recorded: Case) -> None:
 def member(
     assignor: str, name: str, topics: str, owned: Partitions = frozenset(), generation: int = -1
 ) -> JoinedMember:
-    """A member that was assigned ``owned`` in this generation, and has given it up if the assignor is eager."""
+    """A member with the assignment ``owned`` of this generation, revoked if the assignor is eager."""
     assignors = Assignors([assignor])
     if generation >= 0:
         assignors.assigned(assignor, owned, generation)
@@ -35,39 +35,39 @@ def member(
     return JoinedMember(name, assignors.subscriptions(topics.split(), kept, generation)[assignor])
 
 
-def shares(assignor: str, partition_counts: PartitionCounts, *members: JoinedMember) -> dict[str, Partitions]:
+def assign(assignor: str, partition_counts: PartitionCounts, *members: JoinedMember) -> dict[str, Partitions]:
     encoded = Assignors([assignor]).assign(assignor, members, partition_counts)
-    return {who: decode_assignment(share) for who, share in encoded.items()}
+    return {member_id: decode_assignment(assignment) for member_id, assignment in encoded.items()}
 
 
 @pytest.mark.parametrize("assignor", STICKY)
-def test_a_partition_that_does_not_exist_any_more_is_nobodys(assignor: str) -> None:
+def test_a_deleted_partition_is_not_assigned(assignor: str) -> None:
     partition_counts = PartitionCounts({"t": frozenset({0, 1})})
     had = frozenset({TopicPartition("t", 2), TopicPartition("t", 3)})
-    found = shares(assignor, partition_counts, member(assignor, "a", "t", had, 3), member(assignor, "b", "t"))
-    assert found == {"a": {TopicPartition("t", 0)}, "b": {TopicPartition("t", 1)}}
+    assigned = assign(assignor, partition_counts, member(assignor, "a", "t", had, 3), member(assignor, "b", "t"))
+    assert assigned == {"a": {TopicPartition("t", 0)}, "b": {TopicPartition("t", 1)}}
 
 
 @pytest.mark.parametrize("assignor", STICKY)
-def test_a_topic_is_not_given_back_to_a_member_that_has_unsubscribed_it(assignor: str) -> None:
+def test_a_member_does_not_get_a_topic_back_that_it_unsubscribed(assignor: str) -> None:
     partition_counts = PartitionCounts({"t": frozenset(range(4))})
     had = frozenset(TopicPartition("t", number) for number in range(4))
     left, took_over = member(assignor, "left", "u", had, 3), member(assignor, "took-over", "t", had, 4)
-    found = shares(assignor, partition_counts, left, took_over, member(assignor, "new", "t"))
-    assert found["left"] == frozenset()
-    assert len(found["took-over"]) == 2
+    assigned = assign(assignor, partition_counts, left, took_over, member(assignor, "new", "t"))
+    assert assigned["left"] == frozenset()
+    assert len(assigned["took-over"]) == 2
 
 
 @pytest.mark.parametrize("assignor", STICKY)
-def test_a_member_without_topics_gets_nothing_whatever_its_id(assignor: str) -> None:
+def test_a_member_without_topics_gets_no_partitions(assignor: str) -> None:
     partition_counts = PartitionCounts({"t": frozenset(range(4))})
     for name in "abcdefgh":
-        found = shares(assignor, partition_counts, member(assignor, name, ""), member(assignor, "other", "t"))
-        assert found == {name: frozenset(), "other": {TopicPartition("t", number) for number in range(4)}}
+        assigned = assign(assignor, partition_counts, member(assignor, name, ""), member(assignor, "other", "t"))
+        assert assigned == {name: frozenset(), "other": {TopicPartition("t", number) for number in range(4)}}
 
 
 def calls(work: Callable[[], Any]) -> int:
-    """How many functions are called, Python's own included."""
+    """The number of function calls, also of Python's functions."""
     count = 0
 
     def called(_frame: object, event: str, _argument: object) -> None:
@@ -88,9 +88,9 @@ def test_equal_subscriptions_are_assigned_in_linear_time(assignor: str) -> None:
         counts = PartitionCounts({"t": frozenset(range(size))})
         names = [f"m{number}" for number in range(20)]
         new = [member(assignor, name, "t") for name in names]
-        first = shares(assignor, counts, *new)
+        first = assign(assignor, counts, *new)
         stay = [member(assignor, name, "t", first[name], 1) for name in names[1:]]
-        return calls(lambda: shares(assignor, counts, *new)), calls(lambda: shares(assignor, counts, *stay))
+        return calls(lambda: assign(assignor, counts, *new)), calls(lambda: assign(assignor, counts, *stay))
 
     for small, large in zip(rebalanced(1000), rebalanced(4000), strict=True):
         assert large < 4.5 * small
