@@ -1,4 +1,4 @@
-"""Links in README, design and documentation lead somewhere, and examples use options that exist."""
+"""Links in README, design and documentation have a target, and examples use existing options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def links(page: Path) -> list[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """As GitHub and the site's builder make them of headings."""
+    """The anchors that GitHub and the site derive from headings."""
     titles = re.findall(r"^#+ (.+)$", CODE.sub("", page.read_text()), re.M)
     return {re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
@@ -35,16 +35,16 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("page", "link"), [(page, link) for page in PAGES for link in links(page) if "://" not in link]
 )
-def test_a_link_leads_to_a_file_and_a_heading_that_are_there(page: Path, link: str) -> None:
+def test_a_link_has_an_existing_file_and_heading(page: Path, link: str) -> None:
     path, _, anchor = link.partition("#")
-    there = (page.parent / path).resolve() if path else page
-    assert there.is_relative_to(REPOSITORY)
-    assert there.exists()
-    assert not anchor or anchor in anchors(there)
+    target = (page.parent / path).resolve() if path else page
+    assert target.is_relative_to(REPOSITORY)
+    assert target.exists()
+    assert not anchor or anchor in anchors(target)
 
 
 def options_of_the_source(code: str) -> set[str]:
-    """Names in ``.option(...)`` behind ``format("kafka-group")``; those of sinks are Spark's."""
+    """Names in ``.option(...)`` after ``format("kafka-group")``, without the options of sinks."""
     calls = [each for each in ast.walk(ast.parse(code)) if isinstance(each, ast.Call)]
     before = {each: ast.unparse(each.func) for each in calls}
     return {
@@ -55,13 +55,13 @@ def options_of_the_source(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_examples_are_python_and_name_options_that_exist(page: Path) -> None:
+def test_examples_are_python_and_use_existing_options(page: Path) -> None:
     for language, code in CODE.findall(page.read_text()):
         if language == "python":
             assert options_of_the_source(code) <= KNOWN
 
 
-def test_the_state_diagram_shown_is_that_of_the_code() -> None:
+def test_the_state_diagram_equals_that_of_the_code() -> None:
     page = (REPOSITORY / "docs" / "contributing.md").read_text()
     shown = [code for _, code in CODE.findall(page) if "JOINING" in code]
     assert shown

@@ -1,4 +1,4 @@
-"""jobs/group_report.py: what it sees, says and draws; without brokers, or on a fake Kafka."""
+"""jobs/group_report.py: samples, messages and charts, without brokers or with a fake Kafka."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ class Looks(GroupOffsetsProbe):
         return found.sample
 
 
-def test_a_watch_looks_at_once_and_then_at_each_interval_until_its_time_is_over(hand: Hand) -> None:
+def test_a_report_samples_now_and_at_each_interval_until_its_time_ends(hand: Hand) -> None:
     looks = Looks(*(snapshot(at, {"a": {0}}) for at in range(9)))
     history = watch(looks, 3.0, 1.0, lambda text: None, hand)
     assert [each.sample.at - 1_700_000_000 for each in history.snapshots] == [0, 1, 2, 3]
     assert hand.now == 3.0
 
 
-def test_looks_that_fail_meanwhile_are_told_and_the_watch_goes_on(hand: Hand) -> None:
+def test_failed_samples_are_reported_and_the_report_continues(hand: Hand) -> None:
     said: list[str] = []
     looks = Looks(snapshot(0, {"a": {0}}), BrokerUnavailable("nobody answers"), snapshot(2, {"a": {0}}))
     history = watch(looks, 2.0, 1.0, said.append, hand)
@@ -83,13 +83,13 @@ def test_looks_that_fail_meanwhile_are_told_and_the_watch_goes_on(hand: Hand) ->
     assert "1 sample(s) failed, the last one with: [BROKER_UNAVAILABLE] nobody answers" in page(GROUP, history)
 
 
-def test_a_group_without_members_and_commits_is_no_group(hand: Hand) -> None:
+def test_a_group_without_members_and_commits_does_not_exist(hand: Hand) -> None:
     nothing = Snapshot(GroupDescription("Dead", "", ()), Sample(0.0, {}, {}))
     with pytest.raises(GroupSourceError, match=r"does not exist.*--list"):
         watch(Looks(nothing), 1.0, 1.0, lambda text: None, hand)
 
 
-def test_rebalances_are_seen_by_the_groups_state_and_by_what_has_changed() -> None:
+def test_rebalances_are_seen_by_the_groups_state_and_the_changed_assignment() -> None:
     history = History(
         [
             snapshot(0, {"a": {0, 1}}),
@@ -135,7 +135,7 @@ class Page(html.parser.HTMLParser):
         self.text.append(data)
 
 
-def test_the_page_needs_nothing_else_and_names_members_partitions_and_lag() -> None:
+def test_the_page_needs_no_other_file_and_has_members_partitions_and_lag() -> None:
     found = Page(page(GROUP, many(3)))
     assert "script" not in found.tags
     assert len(found.loads) == 3
@@ -144,7 +144,7 @@ def test_the_page_needs_nothing_else_and_names_members_partitions_and_lag() -> N
     assert "Stable, 2 member(s) by cooperative-sticky; 5 sample(s) in 4 s" in " ".join(found.text)
 
 
-def test_a_partition_whose_lag_is_unknown_is_named_and_the_sum_is_not_said_to_be_all() -> None:
+def test_a_partition_with_unknown_lag_is_named_and_the_total_is_a_minimum() -> None:
     looks = many(3).snapshots
     silent = TopicPartition("orders", 1)
     ends = {tp: end for tp, end in looks[-1].sample.ends.items() if tp != silent}
@@ -155,7 +155,7 @@ def test_a_partition_whose_lag_is_unknown_is_named_and_the_sum_is_not_said_to_be
     assert math.isnan(looks[-1].lag())
 
 
-def test_names_of_clients_and_groups_cannot_write_into_the_page() -> None:
+def test_client_and_group_names_are_escaped() -> None:
     bad = "<script>alert('x')</script>"
     shares = {bad: {0}}
     text = page(bad, History([snapshot(0, shares, 1), snapshot(1, shares, 1)]))
@@ -163,7 +163,7 @@ def test_names_of_clients_and_groups_cannot_write_into_the_page() -> None:
     assert f"client-{bad}" in Page(text).text
 
 
-def test_a_single_look_and_a_group_without_lag_or_members_have_a_page_too() -> None:
+def test_one_sample_or_a_group_without_lag_or_members_also_has_a_page() -> None:
     alone = Snapshot(
         GroupDescription("Empty", "", ()), Sample(0.0, {TopicPartition("t", 0): 5}, {TopicPartition("t", 0): 9})
     )
@@ -178,7 +178,7 @@ def test_a_single_look_and_a_group_without_lag_or_members_have_a_page_too() -> N
     [many(1), many(2), many(100), many(30, "a-topic-with-a-name-of-quite-some-length-indeed"), many(3, looks=1)],
     ids=["1", "2", "100", "long names", "one look"],
 )
-def test_names_and_numbers_on_the_axes_do_not_overlap(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_on_the_axes_do_not_overlap(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
     monkeypatch.setattr(charts, "_png", drawn.append)
     charts.by_partition(history)
@@ -199,7 +199,7 @@ def test_names_and_numbers_on_the_axes_do_not_overlap(history: History, monkeypa
                 assert all(figure.bbox.x0 <= each.x0 and each.x1 <= figure.bbox.x1 for each in boxes)
 
 
-def test_offsets_on_an_axis_are_whole_numbers_also_where_there_is_no_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offsets_on_an_axis_are_whole_numbers_also_without_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
     monkeypatch.setattr(charts, "_png", drawn.append)
     charts.by_partition(History([snapshot(0, {"a": {0, 1}})]))
@@ -222,7 +222,7 @@ def run(fake: FakeKafka, output: Path, *more: str) -> int:
     return group_report.main([*where, "--group", GROUP, "--seconds", "0.1", "--interval", "0.1", *more])
 
 
-def test_the_job_writes_the_page_and_says_so(
+def test_the_job_writes_the_page_and_prints_its_path(
     fake: FakeKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(fake, tmp_path / "report.html") == 0
@@ -238,7 +238,7 @@ def test_the_job_writes_the_page_and_says_so(
         (["--bootstrap-servers", "nonsense"], 2, "host:port"),
     ],
 )
-def test_errors_say_what_to_do_and_write_no_page(
+def test_an_error_names_the_next_action_and_writes_no_page(
     fake: FakeKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], code: int, said: str
 ) -> None:
     assert run(fake, tmp_path / "report.html", *more) == code
@@ -246,7 +246,7 @@ def test_errors_say_what_to_do_and_write_no_page(
     assert not (tmp_path / "report.html").exists()
 
 
-def test_brokers_that_are_away_are_an_error(
+def test_unreachable_brokers_are_an_error(
     fake: FakeKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_report, "GroupOffsetsProbe", partial(GroupOffsetsProbe, timeout=0.2))

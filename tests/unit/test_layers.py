@@ -1,4 +1,4 @@
-"""What knows Spark, what knows the group and what knows bytes never mix: the import rules of the design."""
+"""The import rules of the design: code for Spark, for the group and for bytes stays separate."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ FORBIDDEN = {
     "testing": set[str](),
 }
 ELSEWHERE = {"lag", "testing"}
-"""What modules of no layer do not import: the source runs without."""
+"""Modules outside the layers do not import these, because the source runs without them."""
 
 
 def modules() -> list[Path]:
@@ -70,13 +70,13 @@ def name_of(path: Path) -> str:
 
 
 def imports(path: Path) -> set[str]:
-    found = set()
+    names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found.add(node.module or "")
-    return found
+            names.add(node.module or "")
+    return names
 
 
 def ours(path: Path) -> set[str]:
@@ -85,7 +85,7 @@ def ours(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_layers_are_kept(path: Path) -> None:
+def test_packages_import_only_lower_layers(path: Path) -> None:
     name = name_of(path)
     layer = name.split(".")[0]
     used = {each.split(".")[0] for each in ours(path)}
@@ -100,13 +100,13 @@ def test_pure_modules_have_no_sockets_threads_or_files(name: str) -> None:
     assert not imports(path) & {"socket", "threading", "select", "subprocess", "os"}
 
 
-def test_a_task_imports_nothing_of_the_drivers() -> None:
+def test_a_task_imports_no_driver_modules() -> None:
     modules = ", ".join(f"spark_group_source.{name}" for name in ("spark.stream", "spark.batch", "fetch.task_reader"))
     code = f"import sys, {modules}; print(*(name for name in sys.modules if name.startswith('spark_group_source.')))"
-    told = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=90, cwd=PACKAGE.parent
     ).stdout
-    found = {name.removeprefix("spark_group_source.") for name in told.split()}
+    found = {name.removeprefix("spark_group_source.") for name in printed.split()}
     assert "fetch.task_reader" in found
     parts = {".".join(name.split(".")[:2]) for name in found if name.split(".")[0] in {"query", "group"}}
     assert parts == {"group", "group.classic"}

@@ -1,4 +1,4 @@
-"""Every key of Kafka's Java consumer is an option, or refused with a reason: none is forgotten, and none ignored."""
+"""Every key of Kafka's Java consumer is an option, or unsupported with a reason; none is ignored."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CONSUMER = _CONSUMER.split()
 """``ConsumerConfig.configNames()`` of Kafka 4.1, without those below."""
 
 OLDER = ["auto.include.jmx.reporter"]
-"""What Kafka 3.9 has besides."""
+"""Additional keys of Kafka 3.9."""
 
 _SECURITY = """
 sasl.client.callback.handler.class sasl.jaas.config sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin
@@ -63,7 +63,7 @@ ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.truststore.certi
 ssl.truststore.password ssl.truststore.type
 """
 SECURITY = _SECURITY.split()
-"""The keys of ``ConsumerConfig`` that are about security."""
+"""The security keys of ``ConsumerConfig``."""
 
 WITHOUT_JAVA = {
     "kafka.source.host",
@@ -72,11 +72,11 @@ WITHOUT_JAVA = {
     "kafka.sasl.password",
     "kafka.sasl.oauthbearer.token.provider",
 }
-"""Options with the prefix that Kafka's own client does not have."""
+"""Options with the prefix ``kafka.`` that Kafka's Java client does not have."""
 
 
 @pytest.mark.parametrize("key", CONSUMER + OLDER + SECURITY)
-def test_every_key_of_the_java_consumer_is_an_option_or_refused_with_a_reason(key: str) -> None:
+def test_every_key_of_the_java_consumer_is_an_option_or_unsupported(key: str) -> None:
     assert (key in OPTION_KEYS) != (key in UNSUPPORTED)
 
 
@@ -85,7 +85,7 @@ def test_every_kafka_option_is_a_key_of_the_java_consumer() -> None:
     assert {option.name for option in OPTIONS if option.name.startswith("kafka.")} - keys == WITHOUT_JAVA
 
 
-def test_what_is_set_reaches_connections_member_and_tasks() -> None:
+def test_connection_options_reach_the_wire_settings() -> None:
     given = {
         "kafka.reconnect.backoff.ms": "20",
         "kafka.reconnect.backoff.max.ms": "300",
@@ -111,7 +111,7 @@ def test_what_is_set_reaches_connections_member_and_tasks() -> None:
     assert (group.rack, group.offset_fetch_timeout) == ("eu-1a", 7.0)
 
 
-def test_what_is_set_of_the_member_reaches_it() -> None:
+def test_member_options_reach_the_group_settings() -> None:
     given = {
         "kafka.group.instance.id": "host-1",
         "kafka.partition.assignment.strategy": "range,sticky",
@@ -121,18 +121,18 @@ def test_what_is_set_of_the_member_reaches_it() -> None:
         "kafka.request.timeout.ms": "7000",
         "kafka.metadata.max.age.ms": "40000",
     }
-    found = group_settings(parse_options(GOOD | given))
-    assert (found.group_id, found.instance_id, found.assignors) == ("g", "host-1", ("range", "sticky"))
-    assert (found.session_timeout, found.heartbeat_interval, found.rebalance_timeout) == (20.0, 1.0, 60.0)
-    assert (found.request_timeout, found.metadata_max_age) == (7.0, 40.0)
-    assert found.subscription == Subscription(("t",))
+    settings = group_settings(parse_options(GOOD | given))
+    assert (settings.group_id, settings.instance_id, settings.assignors) == ("g", "host-1", ("range", "sticky"))
+    assert (settings.session_timeout, settings.heartbeat_interval, settings.rebalance_timeout) == (20.0, 1.0, 60.0)
+    assert (settings.request_timeout, settings.metadata_max_age) == (7.0, 40.0)
+    assert settings.subscription == Subscription(("t",))
     pattern = {key: text for key, text in GOOD.items() if key != "subscribe"} | {"subscribePattern": "x.*"}
     internal = group_settings(parse_options(pattern | {"includeInternalTopics": "true"})).subscription
     assert internal == Subscription((), "x.*", True)
 
 
 def partitions_of(given: dict[str, str], *ranges: OffsetRange) -> list[TaskPartition]:
-    """What Spark is given for a batch with these ranges."""
+    """The input partitions of a batch with these ranges."""
     reader = GroupStreamReader(parse_options(GOOD | given), source_schema(False), Application("app"))
     found = reader.partitions(BatchOffset().as_json(), BatchOffset.of(ranges).as_json())
     assert all(isinstance(each, TaskPartition) for each in found)
@@ -142,7 +142,7 @@ def partitions_of(given: dict[str, str], *ranges: OffsetRange) -> list[TaskParti
 RANGE = OffsetRange("t", 0, 0, 10, "id")
 
 
-def test_what_else_is_set_reaches_the_tasks() -> None:
+def test_read_options_reach_the_tasks() -> None:
     given = {
         "kafka.request.timeout.ms": "7000",
         "kafka.client.id": "me",
@@ -158,7 +158,7 @@ def test_what_else_is_set_reaches_the_tasks() -> None:
     assert (default.check_crcs, default.read_committed, default.fail_on_data_loss) == (True, False, True)
 
 
-def test_how_ranges_become_tasks_is_as_set() -> None:
+def test_task_size_options_reach_the_task_splitting() -> None:
     ranges = [OffsetRange("t", number, 0, 10, "id") for number in range(4)]
     assert len(partitions_of({}, *ranges)) == 1
     assert len(partitions_of({"minRecordsPerTask": "20"}, *ranges)) == 2
@@ -166,7 +166,7 @@ def test_how_ranges_become_tasks_is_as_set() -> None:
     assert len(partitions_of({"minPartitions": "6"}, *ranges)) == 8  # the same number of each
 
 
-def test_a_client_id_that_is_not_given_names_application_topics_or_pattern_and_process() -> None:
+def test_the_default_client_id_has_application_topics_or_pattern_and_process() -> None:
     (named,) = partitions_of({}, RANGE)
     assert named.task.wire.client_id == f"app-t-{os.getpid()}"
     parsed = parse_options(
@@ -178,14 +178,14 @@ def test_a_client_id_that_is_not_given_names_application_topics_or_pattern_and_p
     )
 
 
-def test_a_long_client_id_keeps_the_applications_id_and_the_process() -> None:
+def test_a_long_default_client_id_keeps_application_id_and_process() -> None:
     long = TaskPlanner(
         parse_options(GOOD | {"subscribe": "t" * 249}), source_schema(False), Application("app", "local-1")
     )
     assert long.wire_options().client_id == f"app-{'t' * 146}-local-1-{os.getpid()}"
 
 
-def test_how_records_are_fetched_reaches_the_tasks() -> None:
+def test_fetch_options_reach_the_tasks() -> None:
     given = {
         "kafka.fetch.max.bytes": "8000000",
         "kafka.max.partition.fetch.bytes": "1000000",
@@ -204,7 +204,7 @@ def test_how_records_are_fetched_reaches_the_tasks() -> None:
     assert (task.min_bytes, task.max_wait, task.rack, task.replica_max_age) == (100_000, 0.25, "eu-1a", 60.0)
 
 
-def test_a_first_pause_or_wait_beyond_the_longest_is_the_longest() -> None:
+def test_a_first_backoff_or_timeout_above_the_maximum_is_the_maximum() -> None:
     given = {
         "kafka.reconnect.backoff.ms": "5000",
         "kafka.reconnect.backoff.max.ms": "1000",
@@ -215,6 +215,6 @@ def test_a_first_pause_or_wait_beyond_the_longest_is_the_longest() -> None:
     assert (parsed.reconnect_backoff, parsed.connect_timeout) == (1.0, 30.0)
 
 
-def test_one_source_port_is_refused_as_a_query_has_several_connections() -> None:
+def test_a_single_source_port_is_an_error() -> None:
     with pytest.raises(OptionError, match="'kafka.source.port' is '40000'.*a range.*several connections"):
         parse_options(GOOD | {"kafka.source.port": "40000"})

@@ -1,4 +1,4 @@
-"""Defaults follow the options that are given."""
+"""Defaults derive from the options that the user sets."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ NUMBERS: dict[Callable[[str], Any], tuple[int, int]] = {
     value_parsers.positive_count: (1, 10**18 - 1),
     value_parsers.retry_count: (0, 10**9 - 1),
 }
-"""The smallest and largest value of each kind of option that is a number."""
+"""The minimum and maximum of each parser of numbers."""
 
-OF_NUMBERS = [each for each in OPTIONS if each.parse in NUMBERS]
-FIRST_AND_LONGEST = [
+NUMBER_OPTIONS = [each for each in OPTIONS if each.parse in NUMBERS]
+BACKOFFS = [
     ("kafka.retry.backoff", "retry_backoff"),
     ("kafka.reconnect.backoff", "reconnect_backoff"),
     ("kafka.socket.connection.setup.timeout", "connect_timeout"),
@@ -40,9 +40,9 @@ def seconds(parsed: SourceOptions, *fields: str) -> tuple[float, ...]:
     return tuple(getattr(parsed, each) for each in fields)
 
 
-@pytest.mark.parametrize("option", OF_NUMBERS, ids=lambda option: option.name)
+@pytest.mark.parametrize("option", NUMBER_OPTIONS, ids=lambda option: option.name)
 @given(data=st.data())
-def test_an_option_alone_is_accepted_at_each_value_and_keeps_it(option: Option, data: st.DataObject) -> None:
+def test_a_single_option_accepts_and_keeps_each_valid_value(option: Option, data: st.DataObject) -> None:
     text = str(data.draw(st.integers(*NUMBERS[option.parse])))
     parsed = parse_options(GOOD | {option.name: text})
     assert getattr(parsed, option.field) == option.parse(text)
@@ -61,7 +61,9 @@ def test_an_option_alone_is_accepted_at_each_value_and_keeps_it(option: Option, 
         ({"heartbeat.interval": "3000", "session.timeout": "6000"}, 3.0, 6.0),
     ],
 )
-def test_heartbeat_and_session_follow_each_other(given_ms: dict[str, str], heartbeat: float, session: float) -> None:
+def test_heartbeat_interval_and_session_timeout_derive_from_each_other(
+    given_ms: dict[str, str], heartbeat: float, session: float
+) -> None:
     parsed = parse_options(GOOD | {f"kafka.{name}.ms": text for name, text in given_ms.items()})
     assert seconds(parsed, "heartbeat_interval", "session_timeout") == (heartbeat, session)
 
@@ -76,7 +78,7 @@ def test_heartbeat_and_session_follow_each_other(given_ms: dict[str, str], heart
         ({"kafka.request.timeout.ms": "400", "kafkaConsumer.pollTimeoutMs": "200"}, 0.1, 0.4, 0.2),
     ],
 )
-def test_the_wait_of_a_fetch_and_the_time_for_its_answer_follow_each_other(
+def test_fetch_wait_and_request_timeout_derive_from_each_other(
     given_ms: dict[str, str], wait: float, answer: float, poll: float
 ) -> None:
     assert seconds(parse_options(GOOD | given_ms), "fetch_max_wait", "request_timeout", "poll_timeout") == (
@@ -86,8 +88,8 @@ def test_the_wait_of_a_fetch_and_the_time_for_its_answer_follow_each_other(
     )
 
 
-@pytest.mark.parametrize(("name", "field"), FIRST_AND_LONGEST)
-def test_the_longest_pause_follows_the_first_and_the_first_the_longest(name: str, field: str) -> None:
+@pytest.mark.parametrize(("name", "field"), BACKOFFS)
+def test_first_and_maximum_backoff_derive_from_each_other(name: str, field: str) -> None:
     fields = (field, f"{field}_max")
     assert seconds(parse_options(GOOD | {f"{name}.ms": "60000"}), *fields) == (60.0, 60.0)
     assert seconds(parse_options(GOOD | {f"{name}.max.ms": "10"}), *fields) == (0.01, 0.01)

@@ -1,4 +1,4 @@
-"""Java's login line: what Kafka's Java client reads is read alike, and what is refused shows no value."""
+"""Java's login line has the same meaning as in Kafka's Java client, and no error shows a value."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_user_name_and_password_are_read_as_java_reads_them(line: str, username:
         ("a.b.S3cretLoginModule required x='s3cret';", "a PlainLoginModule or ScramLoginModule"),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_what_to_write_and_without_a_value(line: str, says: str) -> None:
+def test_an_invalid_line_is_an_error_with_the_fix_and_without_a_value(line: str, says: str) -> None:
     with pytest.raises(ValueError, match=says) as refused:
         credentials(line)
     assert "s3cret" not in str(refused.value)

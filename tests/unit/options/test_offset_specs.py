@@ -1,4 +1,4 @@
-"""Texts of the options that say where to start and end, and what contradicts them."""
+"""The parsers of the start and end options."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 10
         ),
     ],
 )
-def test_starting_offsets_are_words_in_any_case_or_json_where_negative_numbers_are_ends(
-    text: str, meant: object
-) -> None:
+def test_starting_offsets_are_words_in_any_case_or_json(text: str, meant: object) -> None:
     assert parse_start(text) == meant
 
 
@@ -65,7 +63,7 @@ def test_starting_offsets_are_words_in_any_case_or_json_where_negative_numbers_a
         ('{"t":{"0":1},"t":{"0":2}}', "the JSON names t-0 twice"),
     ],
 )
-def test_bad_json_is_answered_with_a_good_example_and_the_reason(text: str, says: str) -> None:
+def test_the_error_for_bad_json_has_an_example_and_the_reason(text: str, says: str) -> None:
     for parse, good in (
         (parse_start, 'earliest, latest, committed or JSON.*{"orders":{"0":23,"1":-2}}'),
         (parse_end, 'latest or JSON.*{"orders":{"0":23,"1":-1}}'),
@@ -76,20 +74,20 @@ def test_bad_json_is_answered_with_a_good_example_and_the_reason(text: str, says
 
 
 @pytest.mark.parametrize("text", ["newest", "", "12"])
-def test_what_was_not_meant_as_json_is_answered_with_the_good_values_alone(text: str) -> None:
+def test_the_error_for_a_bad_word_has_the_valid_values_only(text: str) -> None:
     for parse in (parse_start, parse_end):
         with pytest.raises(ValueError, match=r"latest.*for example {[^ ]*}$"):
             parse(text)
 
 
 @pytest.mark.parametrize("text", ["1735689600000", '{"t":{"0":-1}}', '{"t":{"0":-2}}', "{}", "latest"])
-def test_bad_times_are_answered_with_a_good_example(text: str) -> None:
+def test_the_error_for_bad_timestamps_has_an_example(text: str) -> None:
     with pytest.raises(ValueError, match='{"orders":{"0":1735689600000,"1":1735689600000}}'):
         timestamps_parser("endingOffsetsByTimestamp")(text)
 
 
 @pytest.mark.parametrize("text", ["-1", "-2", "", "1.5", "now", "9223372036854775808", '{"t":{"0":1}}'])
-def test_a_bad_time_is_answered_with_a_good_example(text: str) -> None:
+def test_the_error_for_a_bad_timestamp_has_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="for example 1735689600000"):
         timestamp_parser("startingTimestamp")(text)
 
@@ -97,7 +95,7 @@ def test_a_bad_time_is_answered_with_a_good_example(text: str) -> None:
 @pytest.mark.parametrize(
     "parse", [timestamp_parser("x"), lambda text: timestamps_parser("x")(f'{{"t":{{"0":0,"1":{text}}}}}')]
 )
-def test_seconds_are_not_taken_for_milliseconds(parse: Callable[[str], AtTimestamp]) -> None:
+def test_a_time_in_seconds_is_an_error(parse: Callable[[str], AtTimestamp]) -> None:
     for text in ("1000000000", "1735689600", "9999999999"):
         with pytest.raises(ValueError, match=f"for example.*{text} is in seconds: write {text}000"):
             parse(text)
@@ -105,27 +103,27 @@ def test_seconds_are_not_taken_for_milliseconds(parse: Callable[[str], AtTimesta
         assert parse(good)
 
 
-def test_a_topic_that_is_there_twice_in_json_has_the_partitions_of_both() -> None:
+def test_a_topic_named_twice_in_json_has_the_partitions_of_both() -> None:
     assert parse_start('{"t":{"0":1},"t":{"1":2}}') == SpecificOffsets({A: 1, B: 2}, "startingOffsets")
 
 
-def test_times_are_read_with_their_options_name_for_errors_to_come() -> None:
+def test_a_timestamp_keeps_the_name_of_its_option() -> None:
     assert timestamps_parser("x")('{"t":{"0":0,"1":7}}') == AtTimestamp({A: 0, B: 7}, "x", or_latest=False)
     assert timestamp_parser("x", or_latest=True)(" 7 ") == AtTimestamp(7, "x", or_latest=True)
     assert [parse_timestamp_strategy(text) for text in ("error", "Latest")] == [False, True]
 
 
-def test_ends_are_latest_or_json() -> None:
+def test_ending_offsets_are_latest_or_json() -> None:
     assert parse_end("Latest") == Latest()
     assert parse_end('{"t":{"0":5,"1":-1}}') == SpecificOffsets({A: 5, B: Latest()}, "endingOffsets")
 
 
-def test_fallbacks_are_the_three_answers_to_a_missing_commit() -> None:
+def test_the_fallback_is_earliest_latest_or_fail() -> None:
     found = [parse_fallback(text).fallback for text in ("earliest", "Latest", "fail")]
     assert found == [Earliest(), Latest(), None]
 
 
-def test_what_is_written_as_json_is_read_as_it_was() -> None:
+def test_written_json_parses_to_the_same_offsets() -> None:
     places: dict[TopicPartition, int | Earliest | Latest] = {C: 0, B: Latest(), A: Earliest()}
     assert as_json(places) == '{"t":{"0":-2,"1":-1},"u":{"10":0}}'
     assert parse_start(as_json(places)) == SpecificOffsets(places, "startingOffsets")

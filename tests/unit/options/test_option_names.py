@@ -1,4 +1,4 @@
-"""Names and values as people write them: any case, blanks around them, typing errors. For every option of the table."""
+"""Names and values as people write them: any case, blanks, typing errors; for every option of the table."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ KINDS: dict[Callable[[str], Any], tuple[str, tuple[str, ...], str]] = {
     parse_fallback: ("fail", ("", "committed", "error"), "earliest, latest or fail"),
     parse_assignors: ("range,roundrobin", ("", "rang", ","), "range, roundrobin"),
 }
-"""How options are read: a good text, bad ones, and what the error says to write instead."""
+"""Parser -> a good text, bad texts, and a part of the fix in the error."""
 
 BY_NAME = {
     "startingTimestamp": ("0", ("", "-1", "2025-01-01"), "a whole number of milliseconds"),
@@ -70,10 +70,10 @@ BY_NAME = {
     "startingOffsetsByTimestamp": ('{"t":{"0":0}}', ("", "0", '{"t":{"0":-1}}'), "JSON with milliseconds"),
     "endingOffsetsByTimestamp": ('{"t":{"0":0}}', ("", "0", '{"t":{"0":-1}}'), "JSON with milliseconds"),
 }
-"""The same of options that are read in a way of their own."""
+"""The same for options with their own parser."""
 
 VALUES = [option for option in OPTIONS if option not in SECURITY_OPTIONS]
-"""Those of security are tested with the files and the other options they need, in test_security_options.py."""
+"""test_security_options.py tests the security options, which need files and other options."""
 
 NAMES = {
     value_parsers.non_blank,
@@ -85,7 +85,7 @@ NAMES = {
     value_parsers.partitions_json,
     parse_assignors,
 }
-"""Of these the case means something."""
+"""Parsers of texts whose case matters."""
 
 ONLY_WITH = {
     "startingOffsetsFallback": {"startingOffsets": "committed"},
@@ -98,7 +98,7 @@ def by_name(option: Option) -> str:
 
 
 def others(option: Option) -> dict[str, str]:
-    """The options that this one needs beside it."""
+    """The other options that this option needs."""
     left_out = {option.name, WITHOUT.get(option.name)}
     return {key: text for key, text in GOOD.items() if key not in left_out} | ONLY_WITH.get(option.name, {})
 
@@ -118,13 +118,13 @@ def test_names_are_read_in_any_case(option: Option, written: Callable[[str], str
 @pytest.mark.parametrize(
     "option", [each for each in VALUES if each.parse is not value_parsers.topic_pattern], ids=by_name
 )
-def test_blanks_around_a_value_mean_nothing(option: Option) -> None:
+def test_blanks_around_a_value_are_ignored(option: Option) -> None:
     good, _, _ = examples(option)
     expected = parse_options(others(option) | {option.name: good})
     assert parse_options(others(option) | {option.name: f" \t{good}\n"}) == expected
 
 
-def test_blanks_in_a_pattern_belong_to_it() -> None:
+def test_blanks_in_a_pattern_are_kept() -> None:
     without_topics = {key: text for key, text in GOOD.items() if key != "subscribe"}
     assert parse_options(without_topics | {"subscribePattern": " orders$"}).topic_pattern == " orders$"
 
@@ -142,7 +142,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("option", "text"), BAD)
-def test_a_bad_value_is_told_with_the_name_the_value_and_what_to_write(option: Option, text: str) -> None:
+def test_the_error_for_a_bad_value_has_the_name_the_value_and_the_fix(option: Option, text: str) -> None:
     with pytest.raises(OptionError) as refused:
         parse_options(others(option) | {option.name.upper(): text})
     assert refused.value.happened == f"Option '{option.name}' is {text!r}."
@@ -183,7 +183,7 @@ MISTYPED = [
 
 
 @pytest.mark.parametrize(("option", "wrong"), MISTYPED)
-def test_an_unknown_name_is_answered_with_the_option_that_was_meant(option: Option, wrong: str) -> None:
+def test_the_error_for_a_mistyped_name_suggests_the_option(option: Option, wrong: str) -> None:
     with pytest.raises(OptionError) as refused:
         parse_options(GOOD | {wrong: "s3cret"})
     assert refused.value.happened == f"Option '{wrong}' is unknown."
@@ -191,7 +191,7 @@ def test_an_unknown_name_is_answered_with_the_option_that_was_meant(option: Opti
     assert "s3cret" not in str(refused.value)
 
 
-def test_a_name_that_is_near_to_none_is_answered_with_all() -> None:
+def test_the_error_for_an_unlike_name_lists_all_options() -> None:
     with pytest.raises(OptionError, match="'qqqqqqqqqqqq' is unknown") as refused:
         parse_options(GOOD | {"qqqqqqqqqqqq": "1"})
     assert all(option.name in refused.value.action for option in OPTIONS)
@@ -199,7 +199,7 @@ def test_a_name_that_is_near_to_none_is_answered_with_all() -> None:
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
 @pytest.mark.parametrize("written", [str.lower, str.upper, "kafka.{}".format, lambda name: name.replace(".", "_")])
-def test_a_refused_name_is_refused_however_it_is_written(name: str, written: Callable[[str], str]) -> None:
+def test_an_unsupported_option_is_an_error_in_any_spelling(name: str, written: Callable[[str], str]) -> None:
     with pytest.raises(OptionError, match="is not supported: ") as refused:
         parse_options(GOOD | {written(name): "s3cret"})
     assert refused.value.action == UNSUPPORTED[name][1]

@@ -1,4 +1,4 @@
-"""Options: each bad input says what was wrong, with the value, and what to write instead."""
+"""Options: each error shows the bad value and says what to write instead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_group_source.query.group_settings import group_settings
 GOOD = {"kafka.bootstrap.servers": "b1:9092", "kafka.group.id": "g", "subscribe": "t"}
 
 
-def test_the_three_required_options_are_enough_and_the_rest_has_the_defaults_of_spark_and_kafka() -> None:
+def test_three_options_are_enough_and_the_others_have_defaults() -> None:
     assert parse_options(GOOD) == SourceOptions((("b1", 9092),), "g", ("t",))
 
 
@@ -23,7 +23,7 @@ def test_names_are_case_insensitive() -> None:
     assert parse_options(given).starting_offsets == Earliest()
 
 
-def test_lists_are_trimmed_and_blanks_and_repeats_are_dropped() -> None:
+def test_lists_drop_blanks_and_duplicates() -> None:
     parsed = parse_options(GOOD | {"subscribe": " a, b ,,a", "kafka.bootstrap.servers": "b1:1, [::1]:2,SSL://b3:3,"})
     assert parsed.topics == ("a", "b")
     assert parsed.bootstrap_servers == (("b1", 1), ("::1", 2), ("b3", 3))
@@ -34,7 +34,7 @@ def test_a_missing_required_option_is_named() -> None:
         parse_options({key: value for key, value in GOOD.items() if key != "kafka.bootstrap.servers"})
 
 
-def test_exactly_one_way_to_name_topics_is_asked_for() -> None:
+def test_exactly_one_topic_option_is_required() -> None:
     neither = {key: value for key, value in GOOD.items() if key != "subscribe"}
     with pytest.raises(OptionError, match="No option names a topic.*subscribePattern"):
         parse_options(neither)
@@ -50,7 +50,7 @@ def test_exactly_one_way_to_name_topics_is_asked_for() -> None:
 ASSIGNED = {key: value for key, value in GOOD.items() if key != "subscribe"} | {"assign": '{"b": [1], "a": [2, 0]}'}
 
 
-def test_assigned_partitions_are_read_from_json_also_of_a_topic_that_is_there_twice() -> None:
+def test_assigned_partitions_are_json_and_a_repeated_topic_adds_partitions() -> None:
     parsed = parse_options(ASSIGNED | {"assign": '{"b": [1], "a": [2, 0], "b": [3]}'})
     assert parsed.partitions == {("a", 0), ("a", 2), ("b", 1), ("b", 3)}
     assert parsed.topics == ("a", "b")
@@ -66,7 +66,7 @@ def test_assigned_partitions_are_read_from_json_also_of_a_topic_that_is_there_tw
         ("kafka.max.poll.interval.ms", "300000"),
     ],
 )
-def test_options_of_a_member_are_refused_where_there_is_none(name: str, value: str) -> None:
+def test_member_options_with_assign_are_an_error(name: str, value: str) -> None:
     with pytest.raises(OptionError, match=f"'assign' and '{name}' are set.*remove the other options"):
         parse_options(ASSIGNED | {name: value})
 
@@ -80,12 +80,12 @@ def test_options_of_a_member_are_refused_where_there_is_none(name: str, value: s
         ("subscribes", "subscribe"),
     ],
 )
-def test_an_unknown_option_is_refused_with_the_nearest_known_name(written: str, meant: str) -> None:
+def test_the_error_for_an_unknown_option_suggests_the_nearest_name(written: str, meant: str) -> None:
     with pytest.raises(OptionError, match=f"'{written}' is unknown.*Did you mean '{meant}'"):
         parse_options(GOOD | {written: "x"})
 
 
-def test_the_value_of_an_unknown_option_is_not_shown_as_it_may_be_a_secret() -> None:
+def test_the_value_of_an_unknown_option_is_never_shown() -> None:
     with pytest.raises(OptionError) as refused:
         parse_options(GOOD | {"kafka.sasl.pasword": "hunter2"})
     assert "hunter2" not in str(refused.value)
@@ -155,7 +155,7 @@ def test_the_value_of_an_unknown_option_is_not_shown_as_it_may_be_a_secret() -> 
         ("kafka.session.timeout.ms", "45s", "milliseconds"),
     ],
 )
-def test_a_bad_value_is_shown_with_what_to_write_instead(name: str, value: str, says: str) -> None:
+def test_the_error_for_a_bad_value_shows_it_with_the_fix(name: str, value: str, says: str) -> None:
     with pytest.raises(OptionError) as refused:
         parse_options(GOOD | {name: value})
     assert f"'{name}' is {value!r}" in str(refused.value)
@@ -169,12 +169,12 @@ def test_durations_are_read_as_spark_reads_them(text: str, seconds: float) -> No
     assert parse_options(GOOD | {"maxTriggerDelay": text}).max_trigger_delay == seconds
 
 
-def test_limits_that_no_batch_can_meet_are_refused() -> None:
+def test_a_minimum_above_the_maximum_of_a_batch_is_an_error() -> None:
     with pytest.raises(OptionError, match="'minOffsetsPerTrigger' is 11, more than 'maxOffsetsPerTrigger'"):
         parse_options(GOOD | {"minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"})
 
 
-def test_a_heartbeat_interval_that_would_end_sessions_is_refused() -> None:
+def test_a_heartbeat_interval_of_a_whole_session_is_an_error() -> None:
     with pytest.raises(
         OptionError, match=r"'kafka.heartbeat.interval.ms' is 6000, and 'kafka.session.timeout.ms' is 6000"
     ):
@@ -182,7 +182,7 @@ def test_a_heartbeat_interval_that_would_end_sessions_is_refused() -> None:
     assert parse_options(GOOD | {"kafka.session.timeout.ms": "6000", "kafka.heartbeat.interval.ms": "5999"})
 
 
-def test_a_fetch_that_would_be_given_up_before_its_answer_is_refused() -> None:
+def test_a_fetch_wait_of_a_whole_request_timeout_is_an_error() -> None:
     with pytest.raises(
         OptionError, match=r"'kafka.fetch.max.wait.ms' is 30000.*'kafka.request.timeout.ms' is 30000.*raise"
     ):
@@ -190,12 +190,12 @@ def test_a_fetch_that_would_be_given_up_before_its_answer_is_refused() -> None:
     assert parse_options(GOOD | {"kafka.fetch.max.wait.ms": "30000", "kafka.request.timeout.ms": "60000"})
 
 
-def test_a_first_pause_beyond_the_longest_is_the_longest() -> None:
+def test_a_first_backoff_above_the_maximum_is_the_maximum() -> None:
     parsed = parse_options(GOOD | {"kafka.retry.backoff.ms": "5000", "kafka.retry.backoff.max.ms": "2000"})
     assert (parsed.retry_backoff, parsed.retry_backoff_max) == (2.0, 2.0)
 
 
-def test_pauses_reach_the_member_and_all_connections() -> None:
+def test_backoff_options_reach_the_member_and_all_connections() -> None:
     parsed = parse_options(GOOD | {"kafka.retry.backoff.ms": "20", "kafka.retry.backoff.max.ms": "300"})
     for settings in (group_settings(parsed), wire_options(parsed, "me")):
         assert (settings.retry_backoff, settings.retry_backoff_max) == (0.02, 0.3)
@@ -217,7 +217,7 @@ def test_pauses_reach_the_member_and_all_connections() -> None:
         ),
     ],
 )
-def test_options_that_contradict_committed_offsets_are_refused(given: dict[str, str], says: str) -> None:
+def test_options_that_contradict_starting_at_committed_are_an_error(given: dict[str, str], says: str) -> None:
     with pytest.raises(OptionError, match=says):
         parse_options(GOOD | given)
 

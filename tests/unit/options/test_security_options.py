@@ -1,4 +1,4 @@
-"""Security options: what contradicts itself is refused at load(), by name, and no secret is ever shown."""
+"""Security options: load() rejects contradictions, and no error shows a secret."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ def wire(given: dict[str, str]) -> tuple[Tls | None, Sasl | None]:
     return made.tls, made.sasl
 
 
-def test_without_security_options_nothing_is_encrypted_and_nobody_is_asked_for() -> None:
+def test_without_security_options_there_is_no_tls_and_no_sasl() -> None:
     assert wire(GOOD) == (None, None)
     assert wire(GOOD | {"kafka.security.protocol": "plaintext"}) == (None, None)
 
 
-def test_credentials_are_taken_in_javas_form_and_as_two_options() -> None:
+def test_credentials_are_a_java_login_line_or_two_options() -> None:
     sasl = Sasl("SCRAM-SHA-512", "alice", Secret("s3cret"))
     assert wire(ALICE) == (None, sasl)
     in_java = SASL | {"kafka.sasl.mechanism": "scram-sha-512", "KAFKA.sasl.JAAS.config": JAAS}
     assert wire(in_java) == (None, sasl)
 
 
-def test_tls_is_taken_from_files_and_from_texts(authority: Authority, client: Path, encrypted: Path) -> None:
+def test_tls_keys_and_certificates_are_files_or_texts(authority: Authority, client: Path, encrypted: Path) -> None:
     ca = str(authority.file)
     files = {"kafka.ssl.truststore.location": ca, "kafka.ssl.keystore.location": str(client)}
     files |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.keystore.type": "pem"}
@@ -90,7 +90,7 @@ def test_tls_is_taken_from_files_and_from_texts(authority: Authority, client: Pa
 
 
 @pytest.mark.parametrize("kind", ["keystore.key", "keystore.location"])
-def test_a_key_that_is_encrypted_needs_its_password(encrypted: Path, kind: str) -> None:
+def test_an_encrypted_key_needs_its_password(encrypted: Path, kind: str) -> None:
     key, chain = parts(encrypted)
     given = SSL | {"kafka.ssl.keystore.location": str(encrypted)}
     if kind == "keystore.key":
@@ -142,13 +142,13 @@ def test_a_key_that_is_encrypted_needs_its_password(encrypted: Path, kind: str) 
         (GOOD | {"startingOffsets": '{"t": {"password=s3cret": 1}}'}, "'startingOffsets' has an invalid value.*JSON"),
     ],
 )
-def test_what_is_wrong_is_named_with_what_to_write_instead(given: dict[str, str], says: str) -> None:
+def test_the_error_names_the_bad_option_and_the_fix(given: dict[str, str], says: str) -> None:
     with pytest.raises(OptionError, match=says) as refused:
         parse_options(given)
     assert "s3cret" not in str(refused.value)
 
 
-def test_a_store_that_is_no_file_or_no_pem_is_said_to_be_that(authority: Authority, tmp_path: Path) -> None:
+def test_the_error_for_a_store_says_that_it_is_not_a_pem_file(authority: Authority, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=rf"'{tmp_path}' of 'kafka\.ssl\.truststore\.location'.*Is a directory"):
         parse_options(SSL | {"kafka.ssl.truststore.location": str(tmp_path)})
     empty, der = tmp_path / "empty.pem", tmp_path / "ca.der"
@@ -166,7 +166,7 @@ def test_a_store_that_is_no_file_or_no_pem_is_said_to_be_that(authority: Authori
 
 
 @pytest.mark.parametrize("password", ["s3cret" * 200, "s3cret\udc80"], ids=["too long", "no text"])
-def test_a_password_of_a_key_that_openssl_cannot_take_is_refused_and_not_shown(encrypted: Path, password: str) -> None:
+def test_a_key_password_that_openssl_rejects_is_an_error_without_the_password(encrypted: Path, password: str) -> None:
     given = {"kafka.ssl.keystore.location": str(encrypted), "kafka.ssl.key.password": password}
     with pytest.raises(OptionError, match=r"'kafka\.ssl\.key\.password' is not UTF-8 text") as refused:
         parse_options(SSL | given)
@@ -174,7 +174,7 @@ def test_a_password_of_a_key_that_openssl_cannot_take_is_refused_and_not_shown(e
     assert refused.value.__cause__ is None
 
 
-def test_gssapi_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_gssapi_without_its_library_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     given = SASL | {"kafka.sasl.mechanism": "GSSAPI", "kafka.sasl.kerberos.service.name": "kafka"}
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(OptionError, match="pip install gssapi"):
@@ -196,7 +196,7 @@ def test_a_key_needs_its_chain_and_must_belong_to_it(authority: Authority, encry
         parse_options(given)
 
 
-def test_a_key_that_spark_would_show_in_plans_is_refused(client: Path) -> None:
+def test_an_unencrypted_key_as_text_is_an_error(client: Path) -> None:
     key, chain = parts(client)
     with pytest.raises(OptionError, match="an encrypted key.*openssl pkcs8 -topk8"):
         parse_options(SSL | {"kafka.ssl.keystore.key": key, "kafka.ssl.keystore.certificate.chain": chain})
@@ -211,7 +211,7 @@ def test_a_private_key_in_the_wrong_option_is_not_shown(client: Path) -> None:
         assert inside not in str(refused.value), option.name
 
 
-def test_java_stores_are_recognised_and_the_conversion_that_is_named_works(tmp_path: Path) -> None:
+def test_the_conversion_in_the_error_for_a_java_store_works(tmp_path: Path) -> None:
     store, pem = tmp_path / "trust.jks", tmp_path / "trust.pem"
     keytool = shutil.which("keytool")
     if keytool is None:
@@ -241,13 +241,13 @@ def test_java_stores_are_recognised_and_the_conversion_that_is_named_works(tmp_p
         ("ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384"),
     ],
 )
-def test_cipher_suites_go_by_javas_names(java: str, openssl: str) -> None:
+def test_cipher_suites_have_javas_or_openssls_names(java: str, openssl: str) -> None:
     tls, _ = wire(SSL | {"kafka.ssl.cipher.suites": java})
     assert tls is not None
     assert tls.ciphers == (openssl,)
 
 
-def test_no_form_of_the_options_or_of_a_task_shows_a_secret_and_both_survive_pickling(encrypted: Path) -> None:
+def test_options_and_tasks_survive_pickling_and_never_show_a_secret(encrypted: Path) -> None:
     key, chain = parts(encrypted)
     given = {"kafka.ssl.keystore.key": key, "kafka.ssl.keystore.certificate.chain": chain}
     given["kafka.ssl.key.password"] = "s3cret"

@@ -1,4 +1,4 @@
-"""What the same options mean in a stream and in a bounded read."""
+"""The same options in a stream and in a batch read."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def parsed(group: str = "g", **given: str) -> SourceOptions:
 
 
 @pytest.mark.parametrize(
-    ("given", "stream", "bounded"),
+    ("given", "stream", "batch"),
     [
         ({}, Latest(), Earliest()),
         ({"startingOffsets": "earliest"}, Earliest(), Earliest()),
         ({"startingOffsets": JSON}, EXACT, EXACT),
-        # In a stream commits go first whatever is given, so that committed is its fallback alone.
+        # A stream always prefers commits, so committed only sets its fallback.
         ({"startingOffsets": "committed"}, FromCommitted(Latest()), FromCommitted(Earliest())),
         (
             {"startingOffsets": "committed", "startingOffsetsFallback": "earliest"},
@@ -42,14 +42,14 @@ def parsed(group: str = "g", **given: str) -> SourceOptions:
         ({"startingOffsets": "committed", "startingOffsetsFallback": "fail"}, FromCommitted(None), FromCommitted(None)),
     ],
 )
-def test_a_stream_starts_at_the_end_and_a_bounded_read_at_the_beginning_unless_told(
-    given: dict[str, str], stream: object, bounded: object
+def test_the_default_start_is_latest_in_a_stream_and_earliest_in_a_batch_read(
+    given: dict[str, str], stream: object, batch: object
 ) -> None:
     assert stream_and_batch.stream_start(parsed(**given)) == stream
-    assert stream_and_batch.batch_start(parsed(**given)) == bounded
+    assert stream_and_batch.batch_start(parsed(**given)) == batch
 
 
-def test_one_time_goes_before_times_by_partition_and_these_before_offsets() -> None:
+def test_one_time_precedes_times_by_partition_which_precede_offsets() -> None:
     offsets = {"startingOffsets": JSON, "endingOffsets": JSON}
     times = {"startingOffsetsByTimestamp": '{"t":{"0":5}}', "endingOffsetsByTimestamp": '{"t":{"0":6}}'}
     time = {"startingTimestamp": "3", "endingTimestamp": "4"}
@@ -68,7 +68,7 @@ def test_one_time_goes_before_times_by_partition_and_these_before_offsets() -> N
 
 
 @pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
-def test_the_strategy_applies_to_starting_times(option: str) -> None:
+def test_the_timestamp_strategy_applies_to_starting_times(option: str) -> None:
     value = "3" if option == "startingTimestamp" else '{"t":{"0":3}}'
     start = stream_and_batch.stream_start(parsed(**{option: value, "startingOffsetsByTimestampStrategy": "latest"}))
     assert isinstance(start, AtTimestamp)
@@ -84,12 +84,12 @@ def test_the_strategy_applies_to_starting_times(option: str) -> None:
         ("endingTimestamp", "7"),
     ],
 )
-def test_a_stream_has_no_end(option: str, value: str) -> None:
+def test_an_end_in_a_stream_is_an_error(option: str, value: str) -> None:
     with pytest.raises(OptionError, match=f"'{option}' is set, and a stream has no end.*availableNow.*spark.read"):
         stream_and_batch.check_stream(parsed(**{option: value}))
 
 
-def test_a_stream_needs_a_group_and_a_bounded_read_only_where_it_starts_at_its_commits() -> None:
+def test_a_group_id_is_required_in_a_stream_and_to_start_at_committed() -> None:
     with pytest.raises(OptionError, match="'kafka.group.id' is missing: a stream"):
         stream_and_batch.check_stream(parsed(group=""))
     stream_and_batch.check_stream(parsed())
@@ -107,13 +107,13 @@ def test_a_stream_needs_a_group_and_a_bounded_read_only_where_it_starts_at_its_c
         ({"endingOffsets": '{"t":{"0":7,"1":-2}}'}, "'endingOffsets' contains -2"),
     ],
 )
-def test_a_bounded_read_that_could_have_no_records_is_refused(given: dict[str, str], says: str) -> None:
+def test_a_batch_read_from_latest_or_to_earliest_is_an_error(given: dict[str, str], says: str) -> None:
     with pytest.raises(OptionError, match=says):
         stream_and_batch.check_batch(parsed(**given))
     stream_and_batch.check_batch(parsed(**given, startingTimestamp="3", endingTimestamp="4"))
 
 
-def test_what_a_bounded_read_ignores_is_named_as_it_is_written_in_the_table() -> None:
+def test_ignored_options_have_their_names_from_the_table() -> None:
     assert stream_and_batch.ignored_in_batch_reads(
         ["subscribe", "maxoffsetspertrigger", "KAFKA.SESSION.TIMEOUT.MS"]
     ) == [

@@ -1,4 +1,4 @@
-"""Options that are refused on purpose say why, and what to write instead."""
+"""The error for an unsupported option has the reason and the alternative."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ KNOWN = {option.name.lower() for option in OPTIONS}
         ("path", "subscribe"),
     ],
 )
-def test_what_other_clients_need_and_this_source_does_not_is_refused_with_an_alternative(
-    key: str, instead: str
-) -> None:
+def test_the_error_for_an_option_of_other_clients_names_the_alternative(key: str, instead: str) -> None:
     with pytest.raises(OptionError) as refused:
         parse_options(GOOD | {key: "s3cret"})
     assert f"'{key}' is not supported" in str(refused.value)
@@ -44,7 +42,7 @@ def test_what_other_clients_need_and_this_source_does_not_is_refused_with_an_alt
     assert "s3cret" not in str(refused.value)
 
 
-def test_no_refused_name_is_an_option_and_every_option_named_instead_is_one() -> None:
+def test_no_unsupported_name_is_an_option_and_every_alternative_is_one() -> None:
     assert not KNOWN & {prefix + name for name in UNSUPPORTED for prefix in ("", "kafka.")}
     named = {name for _, instead in UNSUPPORTED.values() for name in re.findall(r"'([A-Za-z.]{6,})'", instead)}
     assert {name.lower() for name in named - {"string"}} <= KNOWN
