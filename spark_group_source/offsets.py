@@ -81,21 +81,21 @@ class BatchOffset:
     another member owns it, then ``start == end``: the end that this query logged last.
     ``group`` is the id of the group that read the ranges, empty if unknown.
 
-    ``starts`` are partitions that existed at the query's first start and that the query has not owned since. Without a
-    committed offset they start at the given offset; ``None`` means that ``startingOffsets`` is still to be looked up.
+    ``pinned_starts`` are partitions that existed at the query's first start and that the query has not owned since.
+    Without a committed offset they start at the pinned one; ``None``: ``startingOffsets`` is still to be looked up.
     ``resets`` are the partitions that ``resetOffsetsOnStart`` still has to move, whatever the group has committed.
     Equal offsets have equal JSON text, because Spark compares the text.
     """
 
     ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict)
     group: str = ""
-    starts: Mapping[TopicPartition, int | None] = field(default_factory=dict)
+    pinned_starts: Mapping[TopicPartition, int | None] = field(default_factory=dict)
     resets: Partitions = frozenset()
 
     @property
     def is_empty(self) -> bool:
         """Whether the checkpoint is new: the query has not logged any offset."""
-        return not (self.ranges or self.group or self.starts)
+        return not (self.ranges or self.group or self.pinned_starts)
 
     @classmethod
     def of(cls, ranges: Iterable[OffsetRange], group: str = "") -> BatchOffset:
@@ -138,10 +138,10 @@ class BatchOffset:
         logged = {"group": self.group, "topics": topics, "version": VERSION}
         if self.resets:
             logged["resets"] = numbers_by_topic(self.resets)
-        if self.starts:
+        if self.pinned_starts:
             logged["starts"] = {
-                name: {str(number): self.starts[TopicPartition(name, number)] for number in numbers}
-                for name, numbers in numbers_by_topic(self.starts).items()
+                name: {str(number): self.pinned_starts[TopicPartition(name, number)] for number in numbers}
+                for name, numbers in numbers_by_topic(self.pinned_starts).items()
             }
         return logged
 
@@ -177,7 +177,7 @@ class BatchOffset:
             raise GroupSourceError(
                 f"The checkpoint has offsets of another source: {_shown(logged)}.", _NEW_CHECKPOINT
             ) from error
-        return replace(cls.of(ranges, str(logged.get("group", ""))), starts=starts, resets=frozenset(resets))
+        return replace(cls.of(ranges, str(logged.get("group", ""))), pinned_starts=starts, resets=frozenset(resets))
 
 
 _NEW_CHECKPOINT = "Use a new checkpointLocation. The query then starts at the group's committed offsets."

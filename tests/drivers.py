@@ -22,8 +22,8 @@ def drivers(base: Mapping[str, str]) -> Iterator[Callable[..., Driver]]:
         running.append(Driver(parsed, wire_options(parsed, "test")))
         running[-1].start(logged or BatchOffset())
         if available_now:
-            running[-1].freeze_target()
-        running[-1].await_share()
+            running[-1].prepare_for_available_now()
+        running[-1].await_assignment()
         return running[-1]
 
     yield start

@@ -1,7 +1,7 @@
-"""What a bounded read covers: each partition's start and end, pinned when it is planned.
+"""Plans a batch read: the start and end offset of each partition, fixed when the read is planned.
 
-It is no member of a group. With ``startingOffsets=committed`` it looks at what the group has committed, and leaves the
-group as it is.
+A batch read is no member of a group. With ``startingOffsets=committed`` it reads the group's committed offsets, and
+commits nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_group_source.options.offset_specs import EndSpec, FromCommitted, Offs
 from spark_group_source.options.stream_and_batch import batch_end, batch_start
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.group_settings import group_settings
-from spark_group_source.query.starting_offsets.resolution import check_names, resolve, within_logs
+from spark_group_source.query.starting_offsets.resolution import check_names, raise_or_clamp, resolve_spec
 from spark_group_source.query.starting_offsets.topic_validator import TopicValidator
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import partitions_of
@@ -32,26 +32,26 @@ from spark_group_source.wire.settings import WireOptions
 log = logging.getLogger(__name__)
 
 PLAN_TIMEOUT = 30.0
-"""Seconds in which every partition must have told where the read starts and ends in it."""
+"""Maximum seconds until the leaders have returned the start and end of every partition."""
 
 
 def plan(options: SourceOptions, wire: WireOptions, clock: Clock = monotonic) -> list[OffsetRange]:
-    """The range to read of each partition of the subscription, also where that is empty.
+    """The range to read of each subscribed partition, empty ranges included.
 
     Raises:
-        BrokerUnavailable, DeadlineExceeded: not every partition told its offsets in time.
+        BrokerUnavailable, DeadlineExceeded: not every partition returned its offsets in time.
         TopicError: a topic does not exist or may not be read.
         GroupError: the group's offsets may not be read.
-        OptionError: an option names other partitions than there are, a time that no record is as late as, or a start
-            behind the end; or the group has no offset, and ``startingOffsetsFallback`` is ``fail``.
-        DataLoss: an offset to start or end at is not in its log, and ``failOnDataLoss`` is true.
+        OptionError: an option names other partitions than those that exist, a time after the last record, or a start
+            behind the end; or the group has no committed offset, and ``startingOffsetsFallback`` is ``fail``.
+        DataLoss: a start or end offset is not in its log, and ``failOnDataLoss`` is true.
     """
     with closing(Cluster(wire)) as cluster:
-        return _Plan(options, cluster, clock).ranges()
+        return _BatchRead(options, cluster, clock).ranges()
 
 
-class _Plan:
-    """One planning."""
+class _BatchRead:
+    """One batch read while it is planned."""
 
     def __init__(self, options: SourceOptions, cluster: Cluster, clock: Clock) -> None:
         self._options = options
@@ -60,97 +60,98 @@ class _Plan:
         self._deadline = Deadline.after(PLAN_TIMEOUT, clock)
 
     def ranges(self) -> list[OffsetRange]:
-        given = self._options
-        subscription = group_settings(given).subscription
-        topics = TopicValidator(self._cluster, subscription, given.fail_on_data_loss, self._clock).topics(logged=())
+        options = self._options
+        subscription = group_settings(options).subscription
+        topics = TopicValidator(self._cluster, subscription, options.fail_on_data_loss, self._clock).find(logged=())
         partitions = partitions_of(topics.values())
         if not partitions:
-            log.warning("no topic is found by %s: there is nothing to read", subscription)
-        start, end = batch_start(given), batch_end(given)
-        for each in (start, end):
-            check_names(each, partitions)
-        # The starts first: what is written between the two lookups then lies within the range, never before it.
+            log.warning("no topic matches %s: there is nothing to read", subscription)
+        start, end = batch_start(options), batch_end(options)
+        for spec in (start, end):
+            check_names(spec, partitions)
+        # The starts first: records that are written between the two lookups then lie within the range.
         starts = self._starts(start, partitions)
         ends = self._resolve(end, partitions)
         if isinstance(start, FromCommitted):
-            # A group that is further than the end has processed all of it.
-            starts = {tp: min(at, ends[tp]) for tp, at in starts.items()}
+            # A group beyond the end has processed all of the range.
+            starts = {tp: min(offset, ends[tp]) for tp, offset in starts.items()}
         _check_order(starts, ends, start, end)
         return [OffsetRange(*tp, starts[tp], ends[tp], topics[tp.topic].id) for tp in sorted(partitions)]
 
-    def _starts(self, at: StartSpec, partitions: Partitions) -> Offsets:
-        if not isinstance(at, FromCommitted):
-            return self._resolve(at, partitions)
+    def _starts(self, spec: StartSpec, partitions: Partitions) -> Offsets:
+        if not isinstance(spec, FromCommitted):
+            return self._resolve(spec, partitions)
         committed = self._committed(partitions)
         group = f"The group '{self._options.group_id}'"
-        without = partitions - committed.keys()
-        if without and at.fallback is None:
+        uncommitted = partitions - committed.keys()
+        if uncommitted and spec.fallback is None:
             raise OptionError(
-                f"{group} has no committed offset of {names(without)}, and 'startingOffsetsFallback' is fail.",
+                f"{group} has no committed offset of {names(uncommitted)}, and 'startingOffsetsFallback' is fail.",
                 "Set it to earliest to read these from the beginning, or to latest to leave them out.",
             )
-        starts = within_logs(committed, self._ask, self._options.fail_on_data_loss, f"{group} has committed")
-        return starts | (self._resolve(at.fallback, without) if at.fallback else {})
+        starts = raise_or_clamp(committed, self._look_up, self._options.fail_on_data_loss, f"{group} has committed")
+        return starts | (self._resolve(spec.fallback, uncommitted) if spec.fallback else {})
 
-    def _resolve(self, at: OffsetSpec, partitions: Partitions) -> dict[TopicPartition, int]:
-        return resolve(at, partitions, self._ask, self._options.fail_on_data_loss)
+    def _resolve(self, spec: OffsetSpec, partitions: Partitions) -> dict[TopicPartition, int]:
+        return resolve_spec(spec, partitions, self._look_up, self._options.fail_on_data_loss)
 
-    def _ask(self, wanted: Offsets) -> Offsets:
-        return list_offsets(self._cluster, wanted, read_committed=self._options.read_committed, deadline=self._deadline)
+    def _look_up(self, specs: Offsets) -> Offsets:
+        return list_offsets(self._cluster, specs, read_committed=self._options.read_committed, deadline=self._deadline)
 
-    def _before_replaced(self, committed: Offsets, epochs: Offsets) -> dict[TopicPartition, int]:
-        """The committed offsets; where a new leader has other records before one, the offset of the first of them."""
+    def _committed(self, partitions: Partitions) -> dict[TopicPartition, int]:
+        """The group's committed offsets; retriable errors are retried."""
+        group_offsets = GroupOffsets(self._cluster, group_settings(self._options))
+        backoff = self._cluster.options.retry_backoff_max
+        commits = retry_until_response(
+            lambda: group_offsets.committed(partitions, self._deadline), self._deadline, backoff
+        )
+        if isinstance(commits, RequestFailed):
+            raise DeadlineExceeded(
+                f"The committed offsets of group '{self._options.group_id}' cannot be read: {commits.reason}."
+            )
+        epochs = {tp: commit.epoch for tp, commit in commits.items() if commit.epoch != UNKNOWN_EPOCH}
+        return self._before_divergence({tp: commit.offset for tp, commit in commits.items()}, epochs)
+
+    def _before_divergence(self, committed: Offsets, epochs: Offsets) -> dict[TopicPartition, int]:
+        """The committed offsets; if a new leader has replaced records before one, the first replaced offset."""
         offsets = dict(committed)
         while epochs:
             topics = self._cluster.topics({tp.topic for tp in epochs}, self._deadline, fresh=True)
-            told = epoch_end_offsets(self._cluster, topics, epochs, self._deadline)
-            for tp, now in sorted(told.items()):
-                if UNDEFINED_EPOCH_OFFSET < now.end_offset < offsets[tp]:
-                    self._replaced(
+            answers = epoch_end_offsets(self._cluster, topics, epochs, self._deadline)
+            for tp, epoch_end in sorted(answers.items()):
+                if UNDEFINED_EPOCH_OFFSET < epoch_end.end_offset < offsets[tp]:
+                    self._raise_or_warn_diverged(
                         f"The group '{self._options.group_id}' has committed offset {offsets[tp]} for {tp}, whose log"
-                        f" was truncated at offset {now.end_offset} (leader epoch {epochs[tp]} then,"
-                        f" {now.leader_epoch} now)"
+                        f" was truncated at offset {epoch_end.end_offset} (leader epoch {epochs[tp]} then,"
+                        f" {epoch_end.leader_epoch} now)"
                     )
-                    offsets[tp] = now.end_offset
+                    offsets[tp] = epoch_end.end_offset
             epochs = {
                 tp: epoch
                 for tp, epoch in epochs.items()
-                if tp not in told or told[tp].end_offset == UNDEFINED_EPOCH_OFFSET
+                if tp not in answers or answers[tp].end_offset == UNDEFINED_EPOCH_OFFSET
             }
-            pause = self._cluster.options.retry_backoff_max if epochs else 0.0
-            if self._deadline.remaining() < pause:
-                raise DeadlineExceeded(
-                    f"The leaders of {names(epochs)} do not tell what their logs hold of old epochs."
-                )
-            time.sleep(pause)
+            backoff = self._cluster.options.retry_backoff_max if epochs else 0.0
+            if self._deadline.remaining() < backoff:
+                raise DeadlineExceeded(f"The leaders of {names(epochs)} do not return where earlier leader epochs end.")
+            time.sleep(backoff)
         return offsets
 
-    def _replaced(self, happened: str) -> None:
+    def _raise_or_warn_diverged(self, happened: str) -> None:
         if self._options.fail_on_data_loss:
             raise DataLoss(
                 f"{happened}.",
-                "An unclean leader was elected. Set failOnDataLoss to false to read from the first record that was"
-                " replaced, or give other startingOffsets.",
+                "An unclean leader was elected. Set failOnDataLoss to false to read from the first replaced record, or"
+                " give other startingOffsets.",
             )
-        log.warning("%s. The first record that was replaced is taken, as failOnDataLoss is false.", happened)
-
-    def _committed(self, partitions: Partitions) -> dict[TopicPartition, int]:
-        """What the group has committed; trouble that may heal is waited for."""
-        offsets = GroupOffsets(self._cluster, group_settings(self._options))
-        pause = self._cluster.options.retry_backoff_max
-        found = retry_until_response(lambda: offsets.committed(partitions, self._deadline), self._deadline, pause)
-        if isinstance(found, RequestFailed):
-            raise DeadlineExceeded(
-                f"The committed offsets of group '{self._options.group_id}' cannot be read: {found.reason}."
-            )
-        epochs = {tp: each.epoch for tp, each in found.items() if each.epoch != UNKNOWN_EPOCH}
-        return self._before_replaced({tp: each.offset for tp, each in found.items()}, epochs)
+        log.warning("%s. The read starts at the first replaced record, because failOnDataLoss is false.", happened)
 
 
 def _check_order(starts: Offsets, ends: Offsets, start: StartSpec, end: EndSpec) -> None:
     wrong = [f"{tp} starts at {starts[tp]} and ends at {ends[tp]}" for tp in sorted(starts) if starts[tp] > ends[tp]]
     if wrong:
-        options = " and ".join(f"'{each.option}'" for each in (start, end) if hasattr(each, "option"))
+        options = " and ".join(f"'{spec.option}'" for spec in (start, end) if hasattr(spec, "option"))
         raise OptionError(
-            f"The read ends before it starts: {some(wrong, '; ')}.", f"Look at {options}: they do not fit."
+            f"The read ends before it starts: {some(wrong, '; ')}.",
+            f"Give {options} so that each start is at most its end.",
         )

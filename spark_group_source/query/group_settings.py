@@ -1,4 +1,4 @@
-"""A group's settings as a user's options say them."""
+"""Turns a user's options into the settings of the group."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spark_group_source.options.table import SourceOptions
 
 
 def group_settings(options: SourceOptions) -> GroupSettings:
-    """The member's settings as the options say."""
+    """The settings of the query's member, or of a batch read's group."""
     return GroupSettings(
         group_id=options.group_id,
         subscription=Subscription(
@@ -18,7 +18,7 @@ def group_settings(options: SourceOptions) -> GroupSettings:
         instance_id=options.group_instance_id,
         static_leaves=options.leave_on_stop,
         session_timeout=options.session_timeout,
-        # One that comes just before the session ends would come too late on a slow network.
+        # On a slow network a heartbeat just before the session ends would arrive too late.
         heartbeat_interval=min(options.heartbeat_interval, options.session_timeout / 2),
         rebalance_timeout=options.max_poll_interval,
         request_timeout=options.request_timeout,

@@ -1,16 +1,25 @@
-"""One thread's way to Kafka: nothing of it is shared with another thread."""
+"""The Kafka clients of one thread: threads share no socket."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spark_group_source.group.counters import Timings
 from spark_group_source.group.group_offsets import GroupOffsets
+from spark_group_source.group.settings import GroupSettings
 from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.settings import WireOptions
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaClients:
-    """One thread's way to the group and the logs."""
+    """One thread's clients for the logs and for the group's offsets."""
 
     cluster: Cluster
     offsets: GroupOffsets
+
+    @classmethod
+    def connect(cls, wire: WireOptions, settings: GroupSettings, timings: Timings) -> KafkaClients:
+        """Clients with connections of their own, which open on first use."""
+        cluster = Cluster(wire)
+        return cls(cluster, GroupOffsets(cluster, settings, timings))

@@ -1,4 +1,4 @@
-"""One application may read a group by several queries: to share the work, or by mistake, and then each reads a part."""
+"""Finds other queries of the same application in the group: they share the topics, by intention or by mistake."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from spark_group_source.listing import some
 log = logging.getLogger(__name__)
 
 TIMEOUT = 2.0
-"""Seconds that the lookup may take at most: the start of the query waits for it."""
+"""Maximum seconds for the lookup: the start of the query waits for it."""
 
 
-def others(members: Iterable[MemberDescription], client_id: str, application_id: str) -> list[str]:
-    """The client ids of other members that name the same Spark application; ``client_id`` is this query's."""
-    named = f"-{application_id}-"
-    return [each.client_id for each in members if named in each.client_id and each.client_id != client_id]
+def other_client_ids(members: Iterable[MemberDescription], client_id: str, application_id: str) -> list[str]:
+    """The client ids of other members of this Spark application; ``client_id`` is this query's."""
+    part = f"-{application_id}-"
+    return [member.client_id for member in members if part in member.client_id and member.client_id != client_id]
 
 
-def warn_if_shared(offsets: GroupOffsets, group_id: str, client_id: str, application_id: str, clock: Clock) -> None:
+def warn_of_other_queries(
+    offsets: GroupOffsets, group_id: str, client_id: str, application_id: str, clock: Clock
+) -> None:
     """Warns if another query of this application is a member of the group.
 
     One lookup at the start of each query is enough: of two queries the later one sees the other.
@@ -32,17 +34,17 @@ def warn_if_shared(offsets: GroupOffsets, group_id: str, client_id: str, applica
     if not application_id:
         return
     try:
-        found = offsets.describe(Deadline.after(TIMEOUT, clock))
+        group = offsets.describe(Deadline.after(TIMEOUT, clock))
     except GroupSourceError as error:
-        log.debug("group %s: its members are not known: %s", group_id, error)
+        log.debug("group %s: its members are unknown: %s", group_id, error)
         return
-    if isinstance(found, RequestFailed):
-        log.debug("group %s: its members are not known: %s", group_id, found.reason)
-    elif same := others(found.members, client_id, application_id):
+    if isinstance(group, RequestFailed):
+        log.debug("group %s: its members are unknown: %s", group_id, group.reason)
+    elif others := other_client_ids(group.members, client_id, application_id):
         log.warning(
-            "group %s: this application is in it %d times, also as %s. Each of these reads only a part of the topics."
-            " If each is to read all of them, give each a kafka.group.id of its own.",
+            "group %s: %d queries of this application are members, also %s. Each reads only a part of the topics."
+            " If each is to read all of them, give each its own kafka.group.id.",
             group_id,
-            len(same) + 1,
-            some(same),
+            len(others) + 1,
+            some(others),
         )

@@ -80,7 +80,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             GroupSourceError: the topics are not available.
         """
         if self._driver is None:
-            self._get_driver().decide_start()
+            self._get_driver().pin_starts()
         return BatchOffset().as_json()
 
     @plain_errors()
@@ -91,7 +91,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             GroupSourceError: the group rejects this member permanently, or records are lost.
         """
         begin = self._position if start is None else self._parse(start)
-        end = self._joined_driver(begin).latest(begin, self._max_offsets(limit))
+        end = self._joined_driver(begin).plan_batch(begin, self._max_offsets(limit))
         if end is begin:
             return begin.as_json() if start is None else start
         return self._remember(end)
@@ -100,7 +100,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end offsets last seen and the counters, for the query's progress: see ``reported_offset.py``."""
         if self._driver is None:
             return None
-        return reported_offset.to_json(self._driver.ends(), asdict(self._driver.counters))
+        return reported_offset.to_json(self._driver.end_offsets(), asdict(self._driver.counters))
 
     @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -139,8 +139,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             driver.start(logged, replayed=self._replayed)
             self._running = True
             if self._available_now:
-                driver.freeze_target()
-            driver.await_share()
+                driver.prepare_for_available_now()
+            driver.await_assignment()
         return driver
 
     def _get_driver(self) -> Driver:

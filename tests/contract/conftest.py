@@ -72,14 +72,14 @@ class Query:
     def start(self, *, available_now: bool = False) -> Query:
         self.driver.start(self.end)
         if available_now:
-            self.driver.freeze_target()
-        self.driver.await_share()
+            self.driver.prepare_for_available_now()
+        self.driver.await_assignment()
         return self
 
     def poll(self, limit: int | None = None) -> list[OffsetRange]:
         """Spark's latestOffset: what the batch that begins now reads, nothing if there is none."""
         assert self.running is None, "a batch is running"
-        found = self.driver.latest(self.end, limit)
+        found = self.driver.plan_batch(self.end, limit)
         if found == self.end:
             return []
         if not found.reads():
@@ -116,7 +116,9 @@ class Query:
 
     def owns(self) -> set[int]:
         """Numbers of the partitions that the next batch may read."""
-        return {tp.partition for tp in self.me.readable if tp in self.driver._ledger.positions(self.me)}
+        return {
+            tp.partition for tp in self.me.readable if tp in self.driver._assigned_partitions.ledger.positions(self.me)
+        }
 
     def close(self) -> None:
         self.driver.close()

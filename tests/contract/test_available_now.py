@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from spark_group_source.errors import DeadlineExceeded
-from spark_group_source.query.planning import available_now_target as run_target
+from spark_group_source.query.planning import available_now_target
 from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.contract.conftest import BASE, PATIENCE, Bench, Query, eventually
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_target, "POLL", (0.01, 0.05))
+    monkeypatch.setattr(available_now_target, "POLL_INTERVALS", (0.01, 0.05))
 
 
 class Background:
@@ -57,7 +57,7 @@ def beside_another(on_fake: Bench) -> tuple[Query, Query]:
     eventually(lambda: len(other.owns()) == len(run.owns()) == 2, "an even split")
     on_fake.produce(5, 5, 5, 5)
     other.begin()
-    run.driver.freeze_target()
+    run.driver.prepare_for_available_now()
     run.begin()
     run.finish()
     return other, run
@@ -105,8 +105,8 @@ def test_a_run_does_not_wait_for_an_empty_partition_without_a_commit(on_fake: Be
     on_fake.produce(5)
     run = on_fake.query()
     run.driver.start(run.end)
-    run.driver.freeze_target()
-    run.driver.await_share()
+    run.driver.prepare_for_available_now()
+    run.driver.await_assignment()
     run.begin()
     run.finish()
     # As another client leaves it, which commits only what it has read.
@@ -122,7 +122,7 @@ def test_a_run_without_progress_fails_with_the_partition_and_its_offsets(on_fake
     run.driver.start(run.end)
     eventually(lambda: len(other.owns()) == len(run.owns()) == 2, "an even split")
     on_fake.produce(5, 5, 5, 5)
-    run.driver.freeze_target()
+    run.driver.prepare_for_available_now()
     run.begin()
     run.finish()
     held = min(other.owns())
@@ -156,7 +156,7 @@ def test_a_failed_lookup_of_the_group_is_retried(on_fake: Bench, fake: FakeKafka
 
 
 def test_a_run_survives_an_outage_of_a_leader(on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_target, "LOOK_TIMEOUT", 0.3)
+    monkeypatch.setattr(available_now_target, "LOOKUP_TIMEOUT", 0.3)
     other, run = beside_another(on_fake)
     held = min(other.owns())
     del fake.group(on_fake.group).offsets["topic", held]

@@ -60,9 +60,9 @@ def test_a_batch_replayed_after_a_restart_is_completed_and_not_read_again(bench:
 def test_spark_gets_the_same_batch_until_it_has_completed_it(bench: Bench) -> None:
     bench.produce(5)
     query = bench.start()
-    planned = query.driver.latest(query.end, None)
+    planned = query.driver.plan_batch(query.end, None)
     bench.produce(5)
-    assert query.driver.latest(query.end, None) == planned
+    assert query.driver.plan_batch(query.end, None) == planned
     assert bench.committed()[0] == 0
 
 
@@ -204,7 +204,7 @@ def test_a_batch_past_the_revocation_timeout_is_not_committed_and_logged(
         moved = eventually(lambda: len(second.owns()) == 2 and second.owns(), "half to move although the batch runs")
     assert "did not end within the revocation timeout" in caplog.text
     assert "maxOffsetsPerTrigger" in caplog.text
-    assert first.driver._share.counters.revoked_late == 2
+    assert first.driver._assigned_partitions.counters.revoked_late == 2
     first.finish()
     assert not first.poll()
     assert bench.committed() == {number: 0 if number in moved else 5 for number in range(4)}
@@ -220,7 +220,7 @@ def test_a_member_does_not_commit_partitions_that_it_lost_during_a_batch(bench: 
     assert lost
     committed = bench.committed()
     assert {number: committed[number] for number in lost} == dict.fromkeys(lost, 0)
-    assert first.driver._share.counters.lost > 0
+    assert first.driver._assigned_partitions.counters.lost > 0
 
 
 # 5. Every owned partition has a committed position at once

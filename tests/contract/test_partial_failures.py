@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_group_source.group.commits import COMMIT_TAG
-from spark_group_source.query.planning import available_now_target as run_target
+from spark_group_source.query.planning import available_now_target
 from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.contract.conftest import BASE, PATIENCE, Bench, eventually
 
@@ -43,7 +43,7 @@ def test_a_static_member_closes_without_a_warning(
 ) -> None:
     query = on_fake.start(kafka_group_instance_id="one")
     closing = threading.Event()
-    monkeypatch.setattr(query.driver._share, "partitions_revoked", lambda *_: closing.wait(PATIENCE))
+    monkeypatch.setattr(query.driver._assigned_partitions, "partitions_revoked", lambda *_: closing.wait(PATIENCE))
     wait = query.member._leaving.wait
 
     def go_on(seconds: float) -> bool:
@@ -77,13 +77,13 @@ def test_an_eager_member_with_a_lost_join_does_not_wait_for_the_rebalance_timeou
 def test_a_run_that_resets_offsets_ends_after_all_its_partitions_are_reset(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_target, "POLL", (0.01, 0.05))
+    monkeypatch.setattr(available_now_target, "POLL_INTERVALS", (0.01, 0.05))
     on_fake.produce(5, 5, 5, 5)
     fake.commit(on_fake.group, {(on_fake.topic, number): 5 for number in range(4)}, COMMIT_TAG)
     run = on_fake.query(resetOffsetsOnStart="true", groupCommit_retryIntervalMs="1000")
     fake.next("OffsetFetch", Fault(error=LOADING))
     run.start(available_now=True)
-    while (end := run.driver.latest(run.end, None)) != run.end:
+    while (end := run.driver.plan_batch(run.end, None)) != run.end:
         run.read += end.reads()
         run.end = end
     assert sum(each.size for each in run.read) == 20

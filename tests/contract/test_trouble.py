@@ -13,7 +13,7 @@ from spark_group_source.errors import BrokerUnavailable, CommitFailed, GroupErro
 from spark_group_source.group.commits import COMMIT_TAG, CommittedOffset
 from spark_group_source.group.error_actions import ERROR_ACTIONS, ErrorAction, denied
 from spark_group_source.group.state import Phase
-from spark_group_source.query.starting_offsets import topic_validator as start_check
+from spark_group_source.query.starting_offsets import topic_validator
 from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.contract.conftest import BASE, PATIENCE, Bench, Query, eventually
 
@@ -84,7 +84,7 @@ def test_the_next_commit_includes_a_failed_one_and_the_query_continues(
     on_fake.produce(0, 3)
     with caplog.at_level(logging.WARNING):
         query.begin()
-    assert "a commit failed and is tried again" in caplog.text
+    assert "a commit failed and will be retried" in caplog.text
     if not (fault.truncate or fault.silent):  # then the broker has the commit, and only the response is missing
         assert on_fake.committed() == {0: 0, 1: 0, 2: 0, 3: 0}
     query.finish()
@@ -106,10 +106,10 @@ def test_a_commit_in_several_requests_retries_only_unconfirmed_offsets(
     fake.next("OffsetCommit", fault)
     query.finish()
     assert not query.poll()
-    assert query.driver._ledger.uncommitted() == {on_fake.tp(2), on_fake.tp(3)}
+    assert query.driver._assigned_partitions.ledger.uncommitted() == {on_fake.tp(2), on_fake.tp(3)}
     eventually(lambda: not query.poll() and on_fake.committed() == dict.fromkeys(range(4), 5), "the rest")
     assert [each.offsets for each in fake.commits[-2:]] == [{("topic", 2): 5}, {("topic", 3): 5}]
-    assert query.driver._share.counters.failed_commits == 1
+    assert query.driver._assigned_partitions.counters.failed_commits == 1
 
 
 @pytest.mark.parametrize("errno", [14, 28])
@@ -121,7 +121,7 @@ def test_an_idle_query_retries_a_failed_commit_with_its_tag(on_fake: Bench, fake
     query.finish()
     eventually(lambda: not query.poll() and on_fake.committed()[0] == 5, "the commit")
     assert {each.metadata for each in fake.commits} == {COMMIT_TAG}
-    assert query.driver._share.counters.failed_commits == 3
+    assert query.driver._assigned_partitions.counters.failed_commits == 3
 
 
 @pytest.mark.parametrize("retries", [0, 2])
@@ -145,7 +145,7 @@ def test_a_commit_that_keeps_failing_fails_the_query_after_the_retries_if_so_set
     assert "topic-0, topic-1" in said
     assert f"{retries + 1} tries: OffsetCommit was answered with 14 (COORDINATOR_LOAD_IN_PROGRESS)" in said
     assert "onCommitFailure" in said
-    assert query.driver._share.counters.failed_commits == retries + 1
+    assert query.driver._assigned_partitions.counters.failed_commits == retries + 1
     fake.clear_faults()
 
 
@@ -156,7 +156,9 @@ def test_a_commit_that_succeeds_within_the_retries_does_not_fail_the_query(on_fa
         query.begin()
         fake.next("OffsetCommit", Fault(error=14), times=2)
         query.finish()
-        eventually(lambda: not query.poll() and not query.driver._ledger.uncommitted(), "the commit")
+        eventually(
+            lambda: not query.poll() and not query.driver._assigned_partitions.ledger.uncommitted(), "the commit"
+        )
     assert on_fake.committed()[0] == 3
 
 
@@ -179,7 +181,7 @@ def test_a_partition_that_cannot_be_committed_leaves_the_others_committed(on_fak
     fake.next("OffsetCommit", Fault(edit=one_is_gone))
     query.finish()
     assert not query.poll()
-    assert not query.driver._share.counters.failed_commits
+    assert not query.driver._assigned_partitions.counters.failed_commits
     assert_goes_on(on_fake, query)
 
 
@@ -203,7 +205,7 @@ def test_the_coordinator_rejects_a_commit_of_an_earlier_generation(on_fake: Benc
     query.begin()
     fake.next("JoinGroup", Fault(error=14), times=10_000)
     on_fake.expire(query)
-    eventually(lambda: query.driver._share.counters.lost == 4, "the loss")
+    eventually(lambda: query.driver._assigned_partitions.counters.lost == 4, "the loss")
     sent = len(fake.commits)
     query.finish()
     assert not query.poll()
@@ -256,9 +258,9 @@ def test_a_revocation_does_not_wait_for_a_start_position_committed_since(on_fake
     fake.next("OffsetCommit", Fault(error=14), times=10_000)
     first = on_fake.start()
     first.begin()
-    ledger = first.driver._ledger
+    ledger = first.driver._assigned_partitions.ledger
     ledger.completed({on_fake.tp(0): 0})  # the batch failed: nothing is in flight but starts that are not committed
-    first.driver._planned = first.driver._planned_from = None
+    first.driver._planner._planned = first.driver._planner._planned_from = None
     first.driver._member.batch_completed(ledger.uncommitted())
     assert len(first.me.in_flight) == 4
     fake.clear_faults()
@@ -267,7 +269,7 @@ def test_a_revocation_does_not_wait_for_a_start_position_committed_since(on_fake
     second.driver.start(second.end)
 
     def moved() -> bool:
-        first.driver._mend(first.me)
+        first.driver._commits.retry_pending(first.me, batch_in_flight=False)
         return len(second.owns()) == 2
 
     eventually(moved, "half to move")
@@ -294,7 +296,7 @@ def test_a_member_follows_its_coordinator_and_keeps_its_membership(on_fake: Benc
     fake.coordinator = 2
     eventually(lambda: any(api == "Heartbeat" and node == 2 for api, node, _ in fake.requests), "a heartbeat")
     assert_goes_on(on_fake, query)
-    assert (query.me.generation, query.driver._share.counters.lost) == (generation, 0)
+    assert (query.me.generation, query.driver._assigned_partitions.counters.lost) == (generation, 0)
 
 
 def test_a_member_replaces_broken_connections_and_keeps_its_membership(on_fake: Bench, fake: FakeKafka) -> None:
@@ -303,7 +305,7 @@ def test_a_member_replaces_broken_connections_and_keeps_its_membership(on_fake: 
     for broker in fake.brokers.values():
         broker.disconnect()
     assert_goes_on(on_fake, query)
-    assert (query.me.generation, query.driver._share.counters.lost) == (generation, 0)
+    assert (query.me.generation, query.driver._assigned_partitions.counters.lost) == (generation, 0)
 
 
 def test_a_query_survives_an_outage_of_all_brokers(
@@ -314,8 +316,8 @@ def test_a_query_survives_an_outage_of_all_brokers(
         broker.stop()
     with monkeypatch.context() as outage:
         # One poll looks at the ends, and at the topics whose leaders do not answer.
-        outage.setattr("spark_group_source.query.planning.end_offsets.LOOK_TIMEOUT", 0.2)
-        outage.setattr("spark_group_source.query.planning.topic_ids.LOOK_TIMEOUT", 0.2)
+        outage.setattr("spark_group_source.query.planning.end_offsets.LOOKUP_TIMEOUT", 0.2)
+        outage.setattr("spark_group_source.query.planning.topic_ids.LOOKUP_TIMEOUT", 0.2)
         for _ in range(3):
             assert not query.poll()
     for broker in fake.brokers.values():
@@ -338,7 +340,7 @@ def test_a_hung_broker_does_not_block_commits_to_the_new_coordinator(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A host that disappeared: it accepts bytes and never responds.
-    monkeypatch.setattr("spark_group_source.query.planning.end_offsets.LOOK_TIMEOUT", 1.0)
+    monkeypatch.setattr("spark_group_source.query.planning.end_offsets.LOOKUP_TIMEOUT", 1.0)
     on_fake.produce(5)
     query = on_fake.start()
     query.begin()
@@ -354,8 +356,8 @@ def test_a_hung_broker_does_not_block_commits_to_the_new_coordinator(
 def test_a_hung_leader_does_not_block_the_partitions_of_other_leaders(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_group_source.query.planning.end_offsets.LOOK_TIMEOUT", 0.5)
-    monkeypatch.setattr("spark_group_source.query.planning.topic_ids.LOOK_TIMEOUT", 0.5)
+    monkeypatch.setattr("spark_group_source.query.planning.end_offsets.LOOKUP_TIMEOUT", 0.5)
+    monkeypatch.setattr("spark_group_source.query.planning.topic_ids.LOOKUP_TIMEOUT", 0.5)
     query = on_fake.start()
     assert not query.poll()
     fake.brokers[2].hung = True
@@ -372,7 +374,7 @@ def test_a_partition_without_a_leader_does_not_fail_the_query(
     query = on_fake.start()
     fake.next("ListOffsets", Fault(error=6), times=10_000)
     with monkeypatch.context() as outage:
-        outage.setattr("spark_group_source.query.planning.end_offsets.LOOK_TIMEOUT", 0.2)
+        outage.setattr("spark_group_source.query.planning.end_offsets.LOOKUP_TIMEOUT", 0.2)
         for _ in range(3):
             assert not query.poll()
     fake.clear_faults()
@@ -408,9 +410,9 @@ def test_a_partition_that_stays_without_a_leader_does_not_block_other_partitions
     fake.logs["topic"][3].leader = None
     on_fake.produce(0, 2)  # and broker 2 is asked for nothing that it does not have
     with caplog.at_level(logging.WARNING):
-        query.driver._own.cluster.invalidate_topics(["topic"])
+        query.driver._clients.cluster.invalidate_topics(["topic"])
         assert {each.partition for each in query.begin()} == {1}
-    assert "no leader tells the end of topic-3" in caplog.text
+    assert "no leader returns the end of topic-3" in caplog.text
 
 
 def test_the_backoff_doubles_up_to_its_maximum_and_resets_after_a_success(on_fake: Bench, fake: FakeKafka) -> None:
@@ -424,7 +426,9 @@ def test_the_backoff_doubles_up_to_its_maximum_and_resets_after_a_success(on_fak
 def test_a_member_rejoins_after_its_session_ended(on_fake: Bench, fake: FakeKafka) -> None:
     query = on_fake.start()
     on_fake.expire(query)
-    eventually(lambda: query.driver._share.counters.lost == 4 and len(query.owns()) == 4, "a new assignment")
+    eventually(
+        lambda: query.driver._assigned_partitions.counters.lost == 4 and len(query.owns()) == 4, "a new assignment"
+    )
     assert_goes_on(on_fake, query)
 
 
@@ -433,7 +437,7 @@ def test_a_leader_without_metadata_makes_no_empty_assignment(on_fake: Bench, fak
     query.driver.start(query.end)
     for broker in fake.brokers.values():
         fake.next("Metadata", Fault(drop="before", broker=broker.node), times=2)
-    query.driver.await_share()
+    query.driver.await_assignment()
     eventually(lambda: len(query.owns()) == 4, "all partitions")
 
 
@@ -444,7 +448,7 @@ def test_the_wait_for_the_first_assignment_has_a_timeout(
     query = on_fake.query(kafka_session_timeout_ms="3000")
     with caplog.at_level(logging.WARNING):
         query.start()
-    assert "no share after 3 s" in caplog.text
+    assert "no assignment after 3 s" in caplog.text
     fake.clear_faults()
     eventually(lambda: len(query.owns()) == 4, "the assignment, later")
 
@@ -567,13 +571,13 @@ def test_a_member_without_a_common_assignor_fails_with_the_option_to_change(on_f
 
 
 def test_a_topic_that_does_not_exist_fails_the_query_at_once(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_check, "TOPIC_PATIENCE", 0.3)
+    monkeypatch.setattr(topic_validator, "UNKNOWN_TOPIC_TIMEOUT", 0.3)
     with pytest.raises(TopicError, match="'nowhere' cannot be read.*Create it, or correct 'subscribe'"):
         on_fake.start(subscribe="nowhere")
 
 
 def test_an_error_names_unreachable_brokers(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_check, "START_TIMEOUT", 2.0)
+    monkeypatch.setattr(topic_validator, "START_TIMEOUT", 2.0)
     with pytest.raises(BrokerUnavailable, match="127.0.0.1:1 .*kafka.bootstrap.servers"):
         on_fake.start(kafka_bootstrap_servers="127.0.0.1:1")
 
@@ -581,8 +585,8 @@ def test_an_error_names_unreachable_brokers(on_fake: Bench, monkeypatch: pytest.
 def test_unreachable_brokers_are_logged_before_the_query_fails(
     on_fake: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(start_check, "START_TIMEOUT", 3.0)
-    monkeypatch.setattr(start_check, "SILENT", 1.0)
+    monkeypatch.setattr(topic_validator, "START_TIMEOUT", 3.0)
+    monkeypatch.setattr(topic_validator, "WARN_AFTER", 1.0)
     with pytest.raises(BrokerUnavailable):
         on_fake.start(kafka_bootstrap_servers="127.0.0.1:1")
     assert "no broker has answered yet; the query fails in 2 s if none does: " in caplog.text

@@ -134,18 +134,18 @@ def main(place: str) -> None:
     """Ends when it is told to stop; its error is this process' error."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     batches = MicroBatches(Path(place))
-    join, plan = Member.start, Driver.latest
+    join, plan = Member.start, Driver.plan_batch
 
     def join_later(member: Member, topics: Collection[str]) -> None:
         batches.happened("joining")
         join(member, topics)
 
-    def plan_later(driver: Driver, start: BatchOffset, limit: int | None) -> BatchOffset:
+    def plan_later(driver: Driver, start: BatchOffset, max_offsets: int | None) -> BatchOffset:
         """A query plans nothing before it has found and committed its positions."""
         batches.happened_once("started")
-        return plan(driver, start, limit)
+        return plan(driver, start, max_offsets)
 
-    with mock.patch.object(Member, "start", join_later), mock.patch.object(Driver, "latest", plan_later):
+    with mock.patch.object(Member, "start", join_later), mock.patch.object(Driver, "plan_batch", plan_later):
         batches.run()
 
 

@@ -41,9 +41,9 @@ def test_offsets_of_assigned_partitions_are_committed_to_a_group_without_members
 ) -> None:
     query = start(assign=f'{{"{topic}": [1]}}')
     assert kafka.committed(group, topic) == {(topic, 1): 0}
-    end = query.latest(BatchOffset(), None)
+    end = query.plan_batch(BatchOffset(), None)
     assert [(each.partition, each.start, each.end) for each in end.reads()] == [(1, 0, 5)]
-    assert query.latest(end, None) is end
+    assert query.plan_batch(end, None) is end
     assert kafka.committed(group, topic) == {(topic, 1): 5}
     assert kafka.group_state(group) == "Empty"
 
@@ -53,8 +53,8 @@ def test_a_group_that_has_members_is_refused_at_the_start_and_takes_no_commit_la
 ) -> None:
     query = start(assign=f'{{"{topic}": [1]}}')
     start(subscribe=topic)
-    end = query.latest(BatchOffset(), None)
-    assert query.latest(end, None) is end
+    end = query.plan_batch(BatchOffset(), None)
+    assert query.plan_batch(end, None) is end
     assert "25 (UNKNOWN_MEMBER_ID): the group has members" in caplog.text
     with pytest.raises(GroupError, match=r"has 1 member\(s\): test at 127.0.0.1"):
         start(assign=f'{{"{topic}": [1]}}')

@@ -48,7 +48,7 @@ def start(kafka: EmbeddedKafka, topic: str, group: str) -> Iterator[Start]:
 def next_batch(query: Driver, end: BatchOffset) -> BatchOffset:
     """The next batch of a query that has completed the one that ends at ``end``."""
     deadline = time.monotonic() + DEADLINE
-    while (batch := query.latest(end, None)) == end:
+    while (batch := query.plan_batch(end, None)) == end:
         assert time.monotonic() < deadline, f"no batch within {DEADLINE} s"
     return batch
 
@@ -60,9 +60,9 @@ def ranges(batch: BatchOffset) -> dict[int, tuple[int, int]]:
 def finished_run(start: Start) -> BatchOffset:
     """A query that read everything there is and ended; where it stood."""
     query = start()
-    end = query.latest(BatchOffset(), None)
+    end = query.plan_batch(BatchOffset(), None)
     assert ranges(end) == {0: (0, 5), 1: (0, 5)}
-    assert query.latest(end, None) is end
+    assert query.plan_batch(end, None) is end
     query.close()
     return end
 
@@ -73,13 +73,13 @@ def test_reset_offsets_on_start_reads_from_starting_offsets_with_a_new_checkpoin
     finished_run(start)
     query = start(resetOffsetsOnStart="true")
     assert kafka.committed(group, topic) == {(topic, 0): 0, (topic, 1): 0}
-    assert ranges(query.latest(BatchOffset(), None)) == {0: (0, 5), 1: (0, 5)}
+    assert ranges(query.plan_batch(BatchOffset(), None)) == {0: (0, 5), 1: (0, 5)}
 
 
 def test_reset_offsets_on_start_leaves_a_query_with_a_checkpoint_alone(start: Start) -> None:
     end = finished_run(start)
     query = start(logged=end, resetOffsetsOnStart="true")
-    assert query.latest(end, None) is end
+    assert query.plan_batch(end, None) is end
 
 
 def test_offsets_and_times_given_are_the_start_where_the_group_has_no_commit(
@@ -87,7 +87,7 @@ def test_offsets_and_times_given_are_the_start_where_the_group_has_no_commit(
 ) -> None:
     query = start(startingOffsets=f'{{"{topic}":{{"0":3,"1":-1}}}}')
     assert kafka.committed(group, topic) == {(topic, 0): 3, (topic, 1): 5}
-    assert ranges(query.latest(BatchOffset(), None)) == {0: (3, 5), 1: (5, 5)}
+    assert ranges(query.plan_batch(BatchOffset(), None)) == {0: (3, 5), 1: (5, 5)}
 
 
 @pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
@@ -100,7 +100,7 @@ def test_a_time_given_is_the_start_where_the_group_has_no_commit(
         producer.flush()
     value = str(later) if option == "startingTimestamp" else f'{{"{topic}":{{"0":{later},"1":{later}}}}}'
     query = start(startingOffsetsByTimestampStrategy="latest", **{option: value})
-    assert ranges(query.latest(BatchOffset(), None)) == {0: (5, 6), 1: (5, 5)}
+    assert ranges(query.plan_batch(BatchOffset(), None)) == {0: (5, 6), 1: (5, 5)}
 
 
 def go_back_two(old: dict[str, dict[int, int]], new: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
@@ -113,7 +113,7 @@ def test_a_rebalance_callback_moves_the_start_and_the_group_is_told(
     finished_run(start)
     query = start(rebalanceCallback=f"{__name__}:go_back_two")
     assert kafka.committed(group, topic) == {(topic, 0): 3, (topic, 1): 5}
-    (read,) = query.latest(BatchOffset(), None).reads()
+    (read,) = query.plan_batch(BatchOffset(), None).reads()
     assert (read.tp, read.start, read.end) == (TopicPartition(topic, 0), 3, 5)
 
 
@@ -121,17 +121,17 @@ def test_min_offsets_holds_records_back_until_there_are_enough_but_not_in_the_fi
     kafka: EmbeddedKafka, topic: str, start: Start
 ) -> None:
     query = start(minOffsetsPerTrigger="100", maxTriggerDelay="1h")
-    end = query.latest(BatchOffset(), None)
+    end = query.plan_batch(BatchOffset(), None)
     assert ranges(end) == {0: (0, 5), 1: (0, 5)}
     kafka.produce(topic, [f"v{record}" for record in range(99)], partition=0)
-    assert query.latest(end, None) is end
+    assert query.plan_batch(end, None) is end
     kafka.produce(topic, ["one more"], partition=1)
     assert ranges(next_batch(query, end)) == {0: (5, 104), 1: (5, 6)}
 
 
 def test_max_trigger_delay_ends_the_waiting(kafka: EmbeddedKafka, topic: str, start: Start) -> None:
     query = start(minOffsetsPerTrigger="100", maxTriggerDelay="300ms")
-    end = query.latest(BatchOffset(), None)
+    end = query.plan_batch(BatchOffset(), None)
     kafka.produce(topic, ["one"], partition=0)
     assert next_batch(query, end).ends() == {TopicPartition(topic, 0): 6, TopicPartition(topic, 1): 5}
 
@@ -140,7 +140,7 @@ def test_partitions_added_to_a_topic_are_read_from_their_beginning_also_when_sta
     kafka: EmbeddedKafka, topic: str, group: str, start: Start
 ) -> None:
     query = start(startingOffsets="latest")
-    first = query.latest(BatchOffset(), None)
+    first = query.plan_batch(BatchOffset(), None)
     assert ranges(first) == {0: (5, 5), 1: (5, 5)}
     assert kafka.committed(group, topic) == {(topic, 0): 5, (topic, 1): 5}
     with kafka.admin() as admin:
@@ -157,7 +157,7 @@ def test_a_topic_created_later_that_matches_the_pattern_is_read(
     first = kafka.create_topic(f"zz-{prefix}-a")
     kafka.produce(first, ["1"])
     query = start(subscribePattern=f"{prefix}-[ab]")
-    end = query.latest(BatchOffset(), None)
+    end = query.plan_batch(BatchOffset(), None)
     assert end.ends() == {TopicPartition(first, 0): 1}
     kafka.create_topic(f"zz-{prefix}-c")
     second = kafka.create_topic(f"zz-{prefix}-b")
@@ -174,7 +174,7 @@ def test_a_deleted_topic_of_several_fails_the_query_with_an_error_that_names_it(
 ) -> None:
     other = kafka.create_topic(unique("doomed"))
     query = start(**both(topic, other))
-    end = query.latest(BatchOffset(), None)
+    end = query.plan_batch(BatchOffset(), None)
     kafka.delete_topic(other)
     with pytest.raises(DataLoss, match=f"{other}(-0)? does not exist.*failOnDataLoss"):
         next_batch(query, end)
@@ -185,7 +185,7 @@ def test_a_deleted_topic_of_several_leaves_the_others_read_where_data_loss_is_ac
 ) -> None:
     other = kafka.create_topic(unique("doomed"))
     query = start(**both(topic, other), failOnDataLoss="false")
-    end = query.latest(BatchOffset(), None)
+    end = query.plan_batch(BatchOffset(), None)
     kafka.delete_topic(other)
     kafka.produce(topic, ["6th"], partition=0)
     assert next_batch(query, end).ends()[TopicPartition(topic, 0)] == 6
@@ -207,7 +207,7 @@ def test_a_topic_made_anew_with_more_records_while_the_query_was_down_is_noticed
 ) -> None:
     end = finished_run(start)
     made_anew(kafka, topic)
-    with pytest.raises(DataLoss, match=f"{topic} was deleted and made anew"):
+    with pytest.raises(DataLoss, match=f"{topic} was deleted and recreated"):
         next_batch(start(logged=end), end)
 
 

@@ -268,12 +268,12 @@ def test_a_member_stays_in_its_group_over_the_end_of_sessions(
     login = {"sasl_mechanism": "PLAIN", "sasl_username": ALICE, "sasl_password": PASSWORD}
     query = start(secured.options("SASL_PLAINTEXT", **login))
     generation = query._member.snapshot().generation
-    batch = query.latest(BatchOffset(), None)
+    batch = query.plan_batch(BatchOffset(), None)
     time.sleep(SESSION_MS / 1000 * 2)
     query.complete(batch)
     eventually(lambda: secured.kafka.committed(group, topic) == {(topic, 0): 1, (topic, 1): 1}, LONG)
     assert query._member.snapshot().generation == generation
-    assert (query._share.counters.rebalances, query._share.counters.lost) == (1, 0)
+    assert (query._assigned_partitions.counters.rebalances, query._assigned_partitions.counters.lost) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_a_right_that_is_missing_is_named_at_once(
     with pytest.raises(BrokerError, match=says.format(topic=topic, group=group)) as refused:  # noqa: PT012
         query = start(secured.scram(BOB))
         while time.monotonic() - began < LONG:
-            query.latest(BatchOffset(), None)
+            query.plan_batch(BatchOffset(), None)
             time.sleep(0.01)
     assert isinstance(refused.value, GroupError | TopicError)
     assert "tried again" not in caplog.text
@@ -314,7 +314,7 @@ def test_who_may_read_topic_and_group_reads_commits_and_leaves(
     secured.grant("READ", "TOPIC", topic)
     secured.grant("READ", "GROUP", group)
     query = start(secured.scram(BOB))
-    query.complete(query.latest(BatchOffset(), None))
+    query.complete(query.plan_batch(BatchOffset(), None))
     assert secured.kafka.committed(group, topic) == {(topic, 0): 1, (topic, 1): 1}
     query.close()
     assert secured.kafka.group_state(group) == "Empty"

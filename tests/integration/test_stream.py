@@ -190,7 +190,7 @@ def test_a_topic_that_does_not_exist_is_an_error_and_nothing_is_created(
     ("options", "says"),
     [
         ({"endingTimestamp": "1"}, "'endingTimestamp' is given, and a stream has no end"),
-        ({"startingOffsets": '{"no-such-topic":{"0":1}}'}, "too much, as they do not exist"),
+        ({"startingOffsets": '{"no-such-topic":{"0":1}}'}, "not in the subscription"),
     ],
 )
 def test_an_end_and_offsets_of_other_partitions_are_refused_when_a_stream_starts(

@@ -1,127 +1,103 @@
-"""A query's ledger of offsets, and which partitions it owns: what the member's thread and the query's thread share."""
+"""A query's ledger of offsets and the partitions it owns, shared by the member's thread and the query's thread."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from spark_group_source.group.commits import CommittedOffset, Ledger
 from spark_group_source.group.state import Membership
 from spark_group_source.offsets import Offsets, Partitions, TopicPartition
 from spark_group_source.query.planning.leader_epochs import PositionEpochs
+from spark_group_source.query.starting_offsets.pinned_starts import PinnedStarts
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """Partitions whose start one thread looks for; ``takings`` is how often some had been taken away until then."""
+class StartLookup:
+    """Partitions whose start position one thread is looking up, and the revocation epoch when it began."""
 
     partitions: Partitions
-    takings: int
-
-
-@dataclass(frozen=True, slots=True)
-class FirstStart:
-    """What is still to be done of a query's first start, by this process or a later one with the same checkpoint.
-
-    ``offsets`` are partitions that existed then and stand in no batch since: where they have no commit,
-    ``startingOffsets`` apply, which were the given offset then, or are still to be looked up (``None``). ``resets`` are
-    those that are moved whatever the group has committed. ``resets_first_share``: all that come first. What has started
-    stays here until a batch or a commit says so: it may be taken away before.
-    """
-
-    offsets: Mapping[TopicPartition, int | None] = field(default_factory=dict)
-    resets: Partitions = frozenset()
-    resets_first_share: bool = False
-
-    def decided(self, starts: Offsets) -> FirstStart:
-        """The same once it is known that ``startingOffsets`` mean these."""
-        return replace(self, offsets={tp: starts.get(tp, at) for tp, at in self.offsets.items()})
-
-    def without(self, partitions: Iterable[TopicPartition]) -> FirstStart:
-        """The same once a batch says where these stand."""
-        done = set(partitions)
-        return replace(
-            self, offsets={tp: at for tp, at in self.offsets.items() if tp not in done}, resets=self.resets - done
-        )
+    revocation_epoch: int
 
 
 class SharedLedger:
-    """Where each partition stands. Each method is one step, under a lock that is held for no longer than that takes.
+    """The position of each owned partition. Each method is one step under the lock, which no wait ever holds.
 
-    ``epochs`` are the leader epochs of the positions, with a lock of their own.
-    ``_lock`` guards everything else: the ledger; ``_owned``, the partitions that the group has given to this query;
-    ``_claimed``, those of them whose start a thread is looking for; ``_anew``, those in a topic made anew whose
-    beginning is not known yet; ``_takings``, how often partitions were taken away; ``_first``, what is still to be done
-    of the query's first start; and ``_unlogged``, partitions that were reset, where no batch is logged that says so.
+    ``epochs`` are the leader epochs of the positions, with their own lock. ``_lock`` guards everything else:
+    - the ledger, and ``_owned``, the partitions that this query owns
+    - ``_in_lookup``, owned partitions whose start position a thread is looking up
+    - ``_recreated``, partitions of a recreated topic whose earliest offset is still unknown
+    - ``_revocation_epoch``, how many times partitions were revoked or lost, or topics recreated
+    - ``_pinned``, the pinned starts of the query
+    - ``_unlogged_resets``, partitions that were reset while no logged batch says so
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ledger = Ledger()
         self._owned: set[TopicPartition] = set()
-        self._claimed: set[TopicPartition] = set()
-        self._anew: set[TopicPartition] = set()
-        self._takings = 0
-        self._first = FirstStart()
-        self._unlogged: set[TopicPartition] = set()
+        self._in_lookup: set[TopicPartition] = set()
+        self._recreated: set[TopicPartition] = set()
+        self._revocation_epoch = 0
+        self._pinned = PinnedStarts()
+        self._unlogged_resets: set[TopicPartition] = set()
         self.epochs = PositionEpochs()
 
-    def restore(self, logged: Offsets, first: FirstStart | None = None) -> None:
-        """Begins with the ends that the checkpoint has. Caller: the query, before the member starts."""
+    def restore(self, logged_ends: Offsets, pinned: PinnedStarts) -> None:
+        """Begins with the checkpoint's ends and pinned starts. Caller: the query, before the member starts."""
         with self._lock:
-            self._ledger.logged_ends.update(logged)
-            self._first = first or FirstStart()
+            self._ledger.logged_ends.update(logged_ends)
+            self._pinned = pinned
 
     def partitions_assigned(self, partitions: Partitions) -> None:
-        """These are owned from now on; where they start is to be found. Caller: the member's thread."""
+        """The query owns these from now on, without a position so far. Caller: the member's thread."""
         with self._lock:
             self._owned |= partitions
-            if self._first.resets_first_share:
-                self._first = replace(self._first, resets=partitions, resets_first_share=False)
+            self._pinned = self._pinned.assign(partitions)
 
-    def first_start(self) -> FirstStart:
-        """What is still to be done of the query's first start."""
+    def pinned_starts(self) -> PinnedStarts:
+        """How partitions start that no logged batch holds yet."""
         with self._lock:
-            return self._first
+            return self._pinned
 
-    def unlogged(self) -> Partitions:
-        """Partitions that were reset, where no batch is logged that says so."""
+    def unlogged_resets(self) -> Partitions:
+        """Partitions that were reset while no logged batch says so."""
         with self._lock:
-            return frozenset(self._unlogged)
+            return frozenset(self._unlogged_resets)
 
     def batch_logged(self, partitions: Iterable[TopicPartition]) -> None:
-        """Spark has logged a batch with these partitions: their commits need not say any more that they start.
+        """Spark has logged a batch with these partitions: commits them again without the tag of a reset.
 
         Caller: the query.
         """
         with self._lock:
-            known = self._unlogged.intersection(partitions)
-            self._unlogged -= known
-            self._ledger.commit_again(known)
+            logged = self._unlogged_resets.intersection(partitions)
+            self._unlogged_resets -= logged
+            self._ledger.commit_again(logged)
 
-    def dropped(self, partitions: Partitions) -> None:
-        """These are owned no more. Caller: the member's thread."""
+    def remove(self, partitions: Partitions) -> None:
+        """These partitions were revoked or lost. Caller: the member's thread."""
         with self._lock:
-            self._takings += 1
+            self._revocation_epoch += 1
             self._owned -= partitions
-            self._anew -= partitions
-            self._unlogged -= partitions
+            self._recreated -= partitions
+            self._unlogged_resets -= partitions
             self._ledger.remove(partitions)
 
     def positions(self, me: Membership) -> dict[TopicPartition, int]:
-        """Next offset to plan of each partition that may be read. Caller: the query."""
+        """The next offset to plan of each readable partition. Caller: the query."""
         readable = me.readable
         with self._lock:
-            return {tp: at for tp, at in self._ledger.positions.items() if tp in readable}
+            return {tp: position for tp, position in self._ledger.positions.items() if tp in readable}
 
-    def planned(self, ends: Offsets, standing: Offsets) -> None:
-        """Spark is given a batch up to these ends, which says of the others where they stand. Caller: the query."""
+    def planned(self, ends: Offsets, positions: Offsets) -> None:
+        """Spark gets a batch that reads up to ``ends`` and logs ``positions`` of the others. Caller: the query."""
         with self._lock:
-            self._ledger.logged_ends.update(standing)
+            self._ledger.logged_ends.update(positions)
             self._ledger.planned(ends)
-            self._first = self._first.without(standing.keys() | ends.keys())
+            self._pinned = self._pinned.without(positions.keys() | ends.keys())
 
     def completed(self, ends: Offsets) -> None:
         """Spark has completed the batch with these ends. Caller: the query."""
@@ -129,103 +105,112 @@ class SharedLedger:
             self._ledger.completed(ends)
 
     def unresolved(self, me: Membership) -> Partitions:
-        """Partitions owned whose start could not be found yet, and that no thread is looking for."""
+        """Readable partitions without a position that no thread is looking up."""
         with self._lock:
-            return frozenset((me.readable.keys() & self._owned) - self._ledger.positions.keys() - self._claimed)
+            return frozenset((me.readable.keys() & self._owned) - self._ledger.positions.keys() - self._in_lookup)
 
     @contextmanager
-    def claimed(self, partitions: Partitions) -> Iterator[Claim]:
-        """Those of ``partitions`` whose start is still to be found; nobody else looks for it meanwhile."""
+    def start_lookup(self, partitions: Partitions) -> Iterator[StartLookup]:
+        """Begins a lookup of those of ``partitions`` that need one. The other thread leaves these alone."""
         with self._lock:
-            # What was taken away since the caller's snapshot would keep a position that is old when it comes back.
-            mine = (partitions & self._owned) - self._ledger.positions.keys() - self._claimed
-            takings = self._takings
-            self._claimed |= mine
+            # Not those lost since the caller's snapshot: they would keep an old position when they are assigned again.
+            mine = (partitions & self._owned) - self._ledger.positions.keys() - self._in_lookup
+            revocation_epoch = self._revocation_epoch
+            self._in_lookup |= mine
         try:
-            yield Claim(mine, takings)
+            yield StartLookup(mine, revocation_epoch)
         finally:
             with self._lock:
-                self._claimed -= mine
+                self._in_lookup -= mine
 
-    def logged(self, partitions: Partitions) -> tuple[dict[TopicPartition, int | None], Partitions]:
-        """The end that this query logged for each partition last, and those of them in a topic made anew."""
+    def logged_ends(self, partitions: Partitions) -> tuple[dict[TopicPartition, int | None], Partitions]:
+        """The end that this query logged last for each partition, and which of them are in a recreated topic."""
         with self._lock:
-            return {tp: self._ledger.logged_ends.get(tp) for tp in partitions}, partitions & self._anew
+            return {tp: self._ledger.logged_ends.get(tp) for tp in partitions}, partitions & self._recreated
 
-    def started(
-        self, claim: Claim, starts: Offsets, committed: Mapping[TopicPartition, CommittedOffset], decided: Offsets
+    def record_starts(
+        self,
+        lookup: StartLookup,
+        positions: Offsets,
+        committed: Mapping[TopicPartition, CommittedOffset],
+        starting_offsets: Offsets,
     ) -> bool:
-        """These partitions start there, where the group has ``committed`` so far; whether they do.
+        """Records the start positions of these partitions; returns False if partitions were revoked since the lookup.
 
-        Not so where some were taken away since the claim, and perhaps moved by their next owner: all are looked for
-        again. ``decided`` is what ``startingOffsets`` mean where they apply.
+        Then a next owner may have moved them: all are looked up again.
+
+        Args:
+            lookup: the lookup that found ``positions``.
+            positions: where each partition starts.
+            committed: what the group has committed of them.
+            starting_offsets: what ``startingOffsets`` means for those to which it applies; pinned from now on.
         """
         with self._lock:
-            if claim.takings != self._takings:
+            if lookup.revocation_epoch != self._revocation_epoch:
                 return False
-            self.epochs.started(starts, committed)
-            # A query that died has left this mark, perhaps with this checkpoint: then a batch may be logged by now.
-            marked = {tp for tp, each in committed.items() if each.tagged_reset}
-            good = marked & self._ledger.logged_ends.keys()
-            for tp, start in starts.items():
-                self._ledger.set_position(tp, None if tp in good else committed.get(tp), start)
-            self._anew -= starts.keys()
-            self._unlogged |= (self._first.resets | (marked - good)) & starts.keys()
-            self._first = self._first.decided(decided)
+            self.epochs.started(positions, committed)
+            # A query that died has left this tag, perhaps with this checkpoint: by now a batch may be logged.
+            tagged = {tp for tp, commit in committed.items() if commit.tagged_reset}
+            outdated_tags = tagged & self._ledger.logged_ends.keys()
+            for tp, position in positions.items():
+                self._ledger.set_position(tp, None if tp in outdated_tags else committed.get(tp), position)
+            self._recreated -= positions.keys()
+            self._unlogged_resets |= (self._pinned.resets | (tagged - outdated_tags)) & positions.keys()
+            self._pinned = self._pinned.pin(starting_offsets)
             return True
 
-    def start_over(self, topics: Collection[str], partitions: Partitions, starts: Offsets) -> None:
-        """These topics are others now: ``partitions`` of them start at ``starts``, or where that is told later.
+    def restart_topics(self, topics: Collection[str], partitions: Partitions, earliest: Offsets) -> None:
+        """Restarts ``partitions`` of these recreated topics at their earliest offset, or later if that is unknown.
 
         Caller: the query.
         """
         with self._lock:
-            self._takings += 1  # what the other thread is about to find is a position in the old topic
+            self._revocation_epoch += 1  # the other thread may be finding a position in the old topic
             self._ledger.forget(topics)
-            self._first = self._first.without([tp for tp in self._first.offsets if tp.topic in topics])
+            self._pinned = self._pinned.without([tp for tp in self._pinned.offsets if tp.topic in topics])
             self.epochs.forget(topics=topics)
             mine = partitions & self._owned
-            self._anew |= mine - starts.keys()
-            for tp in mine & starts.keys():
-                self._ledger.set_position(tp, None, starts[tp])
+            self._recreated |= mine - earliest.keys()
+            for tp in mine & earliest.keys():
+                self._ledger.set_position(tp, None, earliest[tp])
 
-    def go_back(self, ends: Offsets) -> None:
-        """Partitions go on at these offsets, which lie before what was read and committed. Caller: the query."""
+    def rewind(self, offsets: Offsets) -> None:
+        """Moves positions back to ``offsets``, which lie before what was read and committed. Caller: the query."""
         with self._lock:
-            mine = ends.keys() & self._owned
+            mine = offsets.keys() & self._owned
             self._ledger.remove(mine)
             self.epochs.forget(mine)
             for tp in mine:
-                self._ledger.logged_ends[tp] = ends[tp]
-                self._ledger.set_position(tp, None, ends[tp])
+                self._ledger.logged_ends[tp] = offsets[tp]
+                self._ledger.set_position(tp, None, offsets[tp])
 
-    def unstarted(self, me: Membership) -> Partitions:
-        """Partitions owned that have a position, and of which the group has no commit at all."""
+    def never_committed(self, me: Membership) -> Partitions:
+        """Owned partitions with a position for which the group has no committed offset at all."""
         with self._lock:
             return frozenset(self._ledger.never_committed() & me.owned.keys())
 
     def uncommitted(self) -> Partitions:
-        """Partitions with completed work that the group has not been told of."""
+        """Partitions with a pending commit."""
         with self._lock:
             return frozenset(self._ledger.pending())
 
     def pending(self, me: Membership) -> dict[TopicPartition, int]:
-        """What is completed and not committed of what ``me`` owns."""
+        """The pending commits of partitions that ``me`` owns."""
         with self._lock:
             return {tp: offset for tp, offset in self._ledger.pending().items() if tp in me.owned}
 
     def confirmed(self, offsets: Offsets) -> None:
-        """The group has these now."""
+        """The group has committed these."""
         with self._lock:
             self._ledger.confirmed(offsets)
-            self._first = replace(self._first, resets=self._first.resets - offsets.keys())
+            self._pinned = replace(self._pinned, resets=self._pinned.resets - offsets.keys())
 
     def renew(self) -> None:
-        """What the group has is to be committed once more. Caller: the query."""
+        """Makes committed offsets pending again, unchanged. Caller: the query."""
         with self._lock:
             self._ledger.renew()
 
     def uncommittable(self, partitions: Iterable[TopicPartition]) -> None:
-        """The group refuses these for what they are."""
+        """The group refuses to commit these partitions."""
         with self._lock:
             self._ledger.uncommittable(partitions)

@@ -1,4 +1,22 @@
-"""Records that are gone from topics that a query reads: it fails, or goes on, as ``failOnDataLoss`` says."""
+"""Data loss: records that a query was to read, or has read, and that are no longer in their logs.
+
+``failOnDataLoss`` decides. If it is true each kind raises :class:`DataLoss`; if it is false the query continues, and
+logs a warning. The kinds, in the order in which they are checked:
+
+1. When the query starts: a topic or partition was **deleted** (``TopicValidator``).
+2. When a partition starts: its ``startingOffsets`` are **outside the log** (``resolution``), or it was added and does
+   not begin at offset 0, so its first records were **deleted unread** (``StartOffsetResolver``).
+3. Before each batch, in :meth:`DataLossCheck.check`:
+   a. a topic was **recreated**: it has another topic id;
+   b. a topic that the query has read was **deleted**;
+   c. a partition is **unknown to all brokers** (``EndOffsets``);
+   d. the log **diverged**: it was truncated by a new leader before the position, as leader epochs show;
+   e. the log was **truncated**: it ends before the position.
+4. In an AvailableNow run: the log was **truncated before the target** of the run.
+5. In a task: retention has deleted records of its range, or the log was truncated in it (``fetch/recovery.py``).
+
+A leader that does not answer (leader unavailable) is no data loss: the query waits for it.
+"""
 
 from __future__ import annotations
 
@@ -12,109 +30,151 @@ from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition
 from spark_group_source.query.assigned_partitions import AssignedPartitions
 from spark_group_source.query.kafka_clients import KafkaClients
-from spark_group_source.query.planning.end_offsets import continue_without
-from spark_group_source.query.planning.leader_epochs import LogTruncation
+from spark_group_source.query.planning.deletion import raise_or_skip_deleted
+from spark_group_source.query.planning.end_offsets import EndOffsets
+from spark_group_source.query.planning.leader_epochs import EpochCheck, LogTruncation
 from spark_group_source.query.planning.topic_ids import TopicIds
 
 log = logging.getLogger(__name__)
 
 
-class DataLossPolicy:
-    """What was lost while a query runs; ``gone`` are topics that were read and do not exist any more.
+class DataLossCheck:
+    """Checks for data loss before each batch. All methods are for the query's thread.
 
-    All methods are the query's, and raise :class:`DataLoss` where ``failOnDataLoss`` is true.
+    ``deleted`` are topics that the query has read and that were deleted. Each ``raise_or_...`` method raises
+    :class:`DataLoss` if ``failOnDataLoss`` is true.
     """
 
     def __init__(
         self,
         subscription: Subscription,
-        ids: TopicIds,
-        share: AssignedPartitions,
-        access: KafkaClients,
+        end_offsets: EndOffsets,
+        epochs: EpochCheck,
+        topic_ids: TopicIds,
+        assigned_partitions: AssignedPartitions,
+        clients: KafkaClients,
         fail_on_data_loss: bool,
     ) -> None:
-        self.gone: set[str] = set()
+        self.deleted: set[str] = set()
         self._subscription = subscription
-        self._ids = ids
-        self._share = share
-        self._access = access
+        self._end_offsets = end_offsets
+        self._epochs = epochs
+        self._topic_ids = topic_ids
+        self._assigned_partitions = assigned_partitions
+        self._clients = clients
         self._fail_on_data_loss = fail_on_data_loss
 
-    def start_over(self, topics: set[str], me: Membership) -> bool:
-        """Offsets in a topic that is no more mean nothing in the one that has its name now. Whether there is one."""
-        anew = self._ids.made_anew(topics)
-        if not anew:
+    def check(self, start: BatchOffset, positions: Offsets, me: Membership) -> Offsets | None:
+        """The end offsets of the logs; ``None`` if data loss has moved a position.
+
+        Args:
+            start: the end of the last completed batch.
+            positions: the next offset to read of each readable partition.
+            me: the membership at which ``positions`` were taken.
+
+        Raises:
+            DataLoss: records are lost, and ``failOnDataLoss`` is true.
+        """
+        topics = {tp.topic for tp in positions}
+        if self._raise_or_restart_recreated(topics, me):
+            return None
+        self._raise_or_skip_deleted(start, topics, me)
+        end_offsets = self._end_offsets.of(positions)
+        diverged = self._epochs.diverged(positions, self._end_offsets.epochs)
+        truncated = {} if diverged else self._end_offsets.truncated(positions, end_offsets)
+        # These lookups may have refreshed the metadata of the topics.
+        if self._raise_or_restart_recreated(topics, me):
+            return None
+        if self._raise_or_rewind_diverged(diverged, positions, me):
+            return None
+        if self._raise_or_rewind_truncated(truncated, positions, me):
+            return None
+        return end_offsets
+
+    def _raise_or_restart_recreated(self, topics: set[str], me: Membership) -> bool:
+        """Reads recreated topics from earliest, because old offsets mean nothing in them; returns whether any was."""
+        recreated = self._topic_ids.recreated(topics)
+        if not recreated:
             return False
-        names = ", ".join(sorted(anew))
+        names = ", ".join(sorted(recreated))
         if self._fail_on_data_loss:
             raise DataLoss(
-                f"Topic {names} was deleted and made anew since this query read it.",
+                f"Topic {names} was deleted and recreated since this query read it.",
                 "Start with a new checkpoint and reset the group's offsets, or set failOnDataLoss to false to read the"
-                " new one from its beginning.",
+                " new topic from its earliest offset.",
             )
-        log.warning("topic %s was made anew; it is read from its beginning, as failOnDataLoss is false", names)
-        self._accept(anew, me)
+        log.warning("topic %s was recreated; it is read from earliest, because failOnDataLoss is false", names)
+        self._restart_recreated(recreated, me)
         return True
 
-    def _accept(self, anew: set[str], me: Membership) -> None:
-        self._share.start_over(anew, me, self._access)
-        self._ids.accept(anew)
-        self.gone -= anew
+    def _restart_recreated(self, topics: set[str], me: Membership) -> None:
+        self._assigned_partitions.restart_topics(topics, me, self._clients)
+        self._topic_ids.accept_recreated(topics)
+        self.deleted -= topics
 
-    def continue_without(self, start: BatchOffset, topics: set[str], me: Membership) -> None:
-        """Looks for topics that this query has read and that others own, or nobody any more: they may be deleted.
+    def _raise_or_skip_deleted(self, start: BatchOffset, topics: set[str], me: Membership) -> None:
+        """Looks for deleted topics among those that the query has read and does not own now.
 
-        In one that was made anew meanwhile this query has no place: it goes on at their commits, should it own it.
+        One of these may have been recreated. Then the query has no position in it, and resumes at the group's commits
+        if it owns the topic again.
         """
-        if not self._fail_on_data_loss and (others := self._ids.read.keys() - topics):
-            anew = self._ids.made_anew(others - {tp.topic for tp in me.readable})
-            if anew:
-                self._accept(anew, me)
+        if not self._fail_on_data_loss and (others := self._topic_ids.read.keys() - topics):
+            recreated = self._topic_ids.recreated(others - {tp.topic for tp in me.readable})
+            if recreated:
+                self._restart_recreated(recreated, me)
         read = {tp.topic for tp in start.ranges}
-        self.gone -= topics
-        elsewhere = {name for name in read - topics - self.gone if self._subscription.matches(name)}
-        gone = self._ids.gone(elsewhere) if elsewhere else set()
-        continue_without(gone, self._fail_on_data_loss)
-        self.gone |= gone
+        self.deleted -= topics
+        not_owned = {name for name in read - topics - self.deleted if self._subscription.matches(name)}
+        deleted = self._topic_ids.deleted(not_owned) if not_owned else set()
+        raise_or_skip_deleted(deleted, self._fail_on_data_loss)
+        self.deleted |= deleted
 
-    def go_back(self, cut: Offsets, positions: Offsets, me: Membership) -> bool:
-        """Where a log ends before the position, reading goes on at its end. Whether there is one."""
-        for tp, end in sorted(cut.items()):
-            self._judge_cut(f"{tp} ends at offset {end}, before offset {positions[tp]} where this query goes on")
-        return self._go_back(cut, me)
+    def _raise_or_rewind_diverged(
+        self, diverged: Mapping[TopicPartition, LogTruncation], positions: Offsets, me: Membership
+    ) -> bool:
+        """Rewinds to the first record that a new leader lost or replaced; returns whether there is any.
 
-    def go_back_to(self, replaced: Mapping[TopicPartition, LogTruncation], positions: Offsets, me: Membership) -> bool:
-        """Where records before the position were replaced, the query goes back to the first. Whether there are some.
-
-        A leader that is older than the position does not know the first: the query goes on at the position.
+        A leader that is older than the position does not know that record: the query continues at the position.
         """
-        ends = {tp: positions[tp] if each.end == UNDEFINED_EPOCH_OFFSET else each.end for tp, each in replaced.items()}
-        for tp, each in sorted(replaced.items()):
-            self._judge(
-                each.happened(tp, positions[tp]),
+        offsets = {
+            tp: positions[tp] if loss.end == UNDEFINED_EPOCH_OFFSET else loss.end for tp, loss in diverged.items()
+        }
+        for tp, loss in sorted(diverged.items()):
+            self._raise_or_warn(
+                loss.happened(tp, positions[tp]),
                 "An unclean leader was elected, or the brokers were restored from an older copy.",
-                f"offset {ends[tp]}",
+                f"offset {offsets[tp]}",
             )
-        return self._go_back(ends, me)
+        return self._rewind(offsets, me)
 
-    def _go_back(self, ends: Offsets, me: Membership) -> bool:
-        if ends:
-            self._share.go_back(ends, me, self._access)
-        return bool(ends)
+    def _raise_or_rewind_truncated(self, truncated: Offsets, positions: Offsets, me: Membership) -> bool:
+        """Rewinds to the end of each log that ends before the position; returns whether there is any."""
+        for tp, end in sorted(truncated.items()):
+            self._raise_or_warn_truncated(tp, end, f"offset {positions[tp]} where this query continues")
+        return self._rewind(truncated, me)
 
-    def accept_cut(self, cut: Offsets, target: Offsets) -> None:
-        """What was cut off a log since a run to ``target`` began is never written again as it was."""
-        for tp, end in sorted(cut.items()):
-            self._judge_cut(f"{tp} ends at offset {end}, before offset {target[tp]} where this run was to end")
+    def raise_or_accept_truncated_target(self, truncated: Offsets, target: Offsets) -> None:
+        """Accepts that logs end before the ``target`` of an AvailableNow run: those records never come back."""
+        for tp, end in sorted(truncated.items()):
+            self._raise_or_warn_truncated(tp, end, f"offset {target[tp]} where this run was to end")
 
-    def _judge_cut(self, happened: str) -> None:
-        self._judge(happened, "The log was cut, or the position set behind it.", "the end of the log")
+    def _rewind(self, offsets: Offsets, me: Membership) -> bool:
+        if offsets:
+            self._assigned_partitions.rewind(offsets, me, self._clients)
+        return bool(offsets)
 
-    def _judge(self, happened: str, reason: str, where: str) -> None:
+    def _raise_or_warn_truncated(self, tp: TopicPartition, end: int, before: str) -> None:
+        self._raise_or_warn(
+            f"{tp} ends at offset {end}, before {before}",
+            "The log was truncated, or the position was set behind its end.",
+            "the end of the log",
+        )
+
+    def _raise_or_warn(self, happened: str, reason: str, resumes_at: str) -> None:
         if self._fail_on_data_loss:
             raise DataLoss(
                 f"{happened}.",
                 f"{reason} Start with a new checkpoint and reset the group's offsets, or set failOnDataLoss to false to"
-                f" go on at {where}.",
+                f" continue at {resumes_at}.",
             )
-        log.warning("%s: it goes on at %s, as failOnDataLoss is false", happened, where)
+        log.warning("%s: the query continues at %s, because failOnDataLoss is false", happened, resumes_at)

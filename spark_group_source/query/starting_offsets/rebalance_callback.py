@@ -1,4 +1,4 @@
-"""The user's function that is called when partitions are gained, and may move where they start."""
+"""The user's function that may move the start positions of newly assigned partitions."""
 
 from __future__ import annotations
 
@@ -8,48 +8,47 @@ from spark_group_source.errors import OptionError
 from spark_group_source.offsets import Offsets, TopicPartition
 from spark_group_source.user_code import load
 
-ByTopic = dict[str, dict[int, int]]
+OffsetsByTopic = dict[str, dict[int, int]]
 
 
 def rebalance_callback(path: str | None) -> Callable[[Mapping[TopicPartition, int | None], Offsets], Offsets]:
-    """The function that ``rebalanceCallback=module:function`` names, for offsets by partition.
+    """The function that ``rebalanceCallback=module:function`` names, called with offsets by partition.
 
-    The user's function gets two dicts, ``{topic: {partition: offset}}`` of the partitions gained: where this query
-    stood last, for those it ever read, and where they are to start. It returns None, or such a dict of other starts.
-    It runs on the member's thread, which does not heartbeat meanwhile: one that takes as long as a session loses the
-    partitions again.
+    The user's function gets two dicts, ``{topic: {partition: offset}}`` of the newly assigned partitions: the ends that
+    this query logged last, if it ever read them, and their start positions. It returns None, or such a dict of other
+    start positions. It blocks the member's thread, and so the heartbeats: after a session the partitions are lost.
 
     Raises:
         OptionError: when called, if the function raises or returns something else.
     """
     if path is None:
-        return lambda old, new: {}
+        return lambda logged_ends, positions: {}
     function = load(path, "function")
 
-    def call(old: Mapping[TopicPartition, int | None], new: Offsets) -> Offsets:
-        stood = {tp: offset for tp, offset in old.items() if offset is not None}
+    def call(logged_ends: Mapping[TopicPartition, int | None], positions: Offsets) -> Offsets:
+        ends = {tp: end for tp, end in logged_ends.items() if end is not None}
         try:
-            answer = function(_by_topic(stood), _by_topic(new)) or {}
+            returned = function(_by_topic(ends), _by_topic(positions)) or {}
             moved = {
                 TopicPartition(topic, int(number)): int(offset)
-                for topic, partitions in answer.items()
-                for number, offset in partitions.items()
+                for topic, offsets in returned.items()
+                for number, offset in offsets.items()
             }
         except Exception as error:
             raise OptionError(f"The function '{path}' of 'rebalanceCallback' failed: {error!r}.") from error
-        wrong = [tp for tp, offset in moved.items() if tp not in new or offset < 0]
+        wrong = [tp for tp, offset in moved.items() if tp not in positions or offset < 0]
         if wrong:
             raise OptionError(
                 f"The function '{path}' of 'rebalanceCallback' returned offset {moved[wrong[0]]} for {wrong[0]}.",
-                "It may return offsets of at least 0 for the partitions in its second argument.",
+                "Return offsets of at least 0, and only for the partitions in its second argument.",
             )
         return moved
 
     return call
 
 
-def _by_topic(offsets: Offsets) -> ByTopic:
-    found: ByTopic = {}
+def _by_topic(offsets: Offsets) -> OffsetsByTopic:
+    by_topic: OffsetsByTopic = {}
     for tp, offset in sorted(offsets.items()):
-        found.setdefault(tp.topic, {})[tp.partition] = offset
-    return found
+        by_topic.setdefault(tp.topic, {})[tp.partition] = offset
+    return by_topic

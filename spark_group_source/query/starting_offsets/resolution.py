@@ -1,4 +1,4 @@
-"""Choices of where to start and end, turned into offsets. Pure: the leaders are asked through a function."""
+"""Turns the specs of where a read starts and ends into offsets. Pure: a function looks offsets up at the leaders."""
 
 from __future__ import annotations
 
@@ -20,101 +20,102 @@ from spark_group_source.options.offset_specs import (
 
 log = logging.getLogger(__name__)
 
+LookUp = Callable[[Offsets], Offsets]
+"""Returns the offset of each partition at :data:`EARLIEST`, :data:`LATEST` or a time in milliseconds; -1 if no record
+has that time or a later one. Partitions whose leader does not answer are left out."""
 
-Ask = Callable[[Offsets], Offsets]
-"""The offset of each partition at :data:`EARLIEST`, :data:`LATEST` or a time in milliseconds; -1 where no record is as
-late. What no leader tells is left out."""
 
-
-def check_names(at: StartSpec, existing: Collection[TopicPartition]) -> None:
-    """Refuses a choice that names other partitions than those that exist, fewer or more.
+def check_names(spec: StartSpec, existing: Collection[TopicPartition]) -> None:
+    """Refuses a spec that does not name exactly the partitions that exist.
 
     Raises:
-        OptionError: it does; with what is missing and what is too much, and the JSON to write.
+        OptionError: with the missing and the unknown partitions, and the JSON to write.
     """
     named: Mapping[TopicPartition, int | Earliest | Latest]
-    guess: int | Earliest | Latest
-    if isinstance(at, SpecificOffsets):
-        named, guess = at.offsets, Latest() if at.option == "endingOffsets" else Earliest()
-    elif isinstance(at, AtTimestamp) and isinstance(at.timestamps, Mapping):
-        named, guess = at.timestamps, min(at.timestamps.values())
+    default: int | Earliest | Latest
+    if isinstance(spec, SpecificOffsets):
+        named, default = spec.offsets, Latest() if spec.option == "endingOffsets" else Earliest()
+    elif isinstance(spec, AtTimestamp) and isinstance(spec.timestamps, Mapping):
+        named, default = spec.timestamps, min(spec.timestamps.values())
     else:
         return
     missing, unknown = set(existing) - named.keys(), named.keys() - set(existing)
     if not missing and not unknown:
         return
     wrong = [f"missing: {names(missing)}"] if missing else []
-    wrong += [f"too much, as they do not exist or are not subscribed to: {names(unknown)}"] if unknown else []
+    wrong += [f"not in the subscription: {names(unknown)}"] if unknown else []
     raise OptionError(
-        f"Option '{at.option}' must name exactly the partitions of the subscription; {'; '.join(wrong)}.",
-        f"Write, with the values you mean: {as_json({tp: named.get(tp, guess) for tp in existing})}",
+        f"Option '{spec.option}' must name exactly the partitions of the subscription; {'; '.join(wrong)}.",
+        f"Write, with your own values: {as_json({tp: named.get(tp, default) for tp in existing})}",
     )
 
 
-def resolve(
-    at: OffsetSpec, partitions: Iterable[TopicPartition], ask: Ask, fail_on_data_loss: bool
+def resolve_spec(
+    spec: OffsetSpec, partitions: Iterable[TopicPartition], look_up: LookUp, fail_on_data_loss: bool
 ) -> dict[TopicPartition, int]:
-    """The offset of each partition; one that no leader tells enough of is left out.
+    """The offset of each partition; without those whose leader does not answer.
 
     Args:
-        partitions: all named by ``at`` where it names any: see :func:`check_names`.
+        spec: if it names partitions, it names all of ``partitions``: see :func:`check_names`.
 
     Raises:
-        DataLoss: an offset given is not in the log, and ``fail_on_data_loss`` is set.
-        OptionError: no record is as late as a time given, and that is to be an error.
+        DataLoss: a specific offset is not in the log, and ``fail_on_data_loss`` is set.
+        OptionError: no record has the time or a later one, and the options make that an error.
     """
-    if isinstance(at, SpecificOffsets):
-        given = {tp: at.offsets[tp] for tp in partitions}
-        return within_logs(given, ask, fail_on_data_loss, f"Option '{at.option}' says")
-    if isinstance(at, AtTimestamp):
-        return _at_time(at, partitions, ask)
-    return dict(ask(dict.fromkeys(partitions, EARLIEST if isinstance(at, Earliest) else LATEST)))
+    if isinstance(spec, SpecificOffsets):
+        offsets = {tp: spec.offsets[tp] for tp in partitions}
+        return raise_or_clamp(offsets, look_up, fail_on_data_loss, f"Option '{spec.option}' has")
+    if isinstance(spec, AtTimestamp):
+        return _at_timestamp(spec, partitions, look_up)
+    return dict(look_up(dict.fromkeys(partitions, EARLIEST if isinstance(spec, Earliest) else LATEST)))
 
 
-def within_logs(
-    given: Mapping[TopicPartition, int | Earliest | Latest], ask: Ask, fail_on_data_loss: bool, says: str
+def raise_or_clamp(
+    offsets: Mapping[TopicPartition, int | Earliest | Latest], look_up: LookUp, fail_on_data_loss: bool, prefix: str
 ) -> dict[TopicPartition, int]:
-    """Offsets that somebody gave, each of them in its log now.
+    """Specific offsets, each of them in its log now.
 
     Args:
-        fail_on_data_loss: where it is false, an offset that is not in the log becomes the nearest that is.
-        says: who gave them: begins the sentence about those that are not in the log.
+        fail_on_data_loss: if it is false, the nearest offset in the log replaces one outside.
+        prefix: the start of the sentence about offsets outside the log: who gave them.
 
     Raises:
         DataLoss: one is not in the log, and ``fail_on_data_loss`` is set.
     """
-    begins, ends = ask(dict.fromkeys(given, EARLIEST)), ask(dict.fromkeys(given, LATEST))
-    found, outside = {}, []
-    for tp, place in sorted(given.items(), key=lambda each: each[0]):
-        if tp not in begins or tp not in ends:
+    earliest, latest = look_up(dict.fromkeys(offsets, EARLIEST)), look_up(dict.fromkeys(offsets, LATEST))
+    clamped, outside = {}, []
+    for tp, spec in sorted(offsets.items(), key=lambda item: item[0]):
+        if tp not in earliest or tp not in latest:
             continue
-        begin, end = begins[tp], ends[tp]
-        wanted = begin if isinstance(place, Earliest) else end if isinstance(place, Latest) else place
-        found[tp] = min(max(wanted, begin), end)
-        if wanted != found[tp]:
-            outside.append(f"{wanted} for {tp}, whose log holds [{begin}, {end})")
+        start, end = earliest[tp], latest[tp]
+        offset = start if isinstance(spec, Earliest) else end if isinstance(spec, Latest) else spec
+        clamped[tp] = min(max(offset, start), end)
+        if offset != clamped[tp]:
+            outside.append(f"{offset} for {tp}, whose log holds [{start}, {end})")
     if outside:
-        what = f"{says} offset {some(outside, '; ')}."
+        happened = f"{prefix} offset {some(outside, '; ')}."
         if fail_on_data_loss:
             raise DataLoss(
-                what,
-                "Its records were deleted by retention, or are still to come. Give offsets in the log, or set"
-                " failOnDataLoss to false to take the nearest.",
+                happened,
+                "Retention has deleted its records, or nothing is written there yet. Give offsets in the log, or set"
+                " failOnDataLoss to false to use the nearest.",
             )
-        log.warning("%s The nearest is taken, as failOnDataLoss is false.", what)
-    return found
+        log.warning("%s The nearest offset is used, because failOnDataLoss is false.", happened)
+    return clamped
 
 
-def _at_time(at: AtTimestamp, partitions: Iterable[TopicPartition], ask: Ask) -> dict[TopicPartition, int]:
-    times = {tp: at.timestamps if isinstance(at.timestamps, int) else at.timestamps[tp] for tp in partitions}
-    # The ends first: a record that comes between the two lookups lies behind the end, and is not passed over.
-    ends = ask(dict.fromkeys(times, LATEST)) if at.or_latest else {}
-    found = ask(times)
-    late = sorted(tp for tp, offset in found.items() if offset < 0)
-    if late and not at.or_latest:
+def _at_timestamp(
+    spec: AtTimestamp, partitions: Iterable[TopicPartition], look_up: LookUp
+) -> dict[TopicPartition, int]:
+    times = {tp: spec.timestamps if isinstance(spec.timestamps, int) else spec.timestamps[tp] for tp in partitions}
+    # The ends first: a record that is written between the two lookups lies behind the end, and is read later.
+    ends = look_up(dict.fromkeys(times, LATEST)) if spec.or_latest else {}
+    offsets = look_up(times)
+    too_late = sorted(tp for tp, offset in offsets.items() if offset < 0)
+    if too_late and not spec.or_latest:
         raise OptionError(
-            f"No record of {names(late)} is as late as option '{at.option}' says ({times[late[0]]}).",
-            "Give an earlier time, or set 'startingOffsetsByTimestampStrategy' to latest to start there at the end.",
+            f"{names(too_late)} has no record at or after the time in option '{spec.option}' ({times[too_late[0]]}).",
+            "Give an earlier time, or set 'startingOffsetsByTimestampStrategy' to latest to start at the end.",
         )
-    told = {tp: offset if offset >= 0 else ends.get(tp, -1) for tp, offset in found.items()}
-    return {tp: offset for tp, offset in told.items() if offset >= 0}
+    offsets = {tp: offset if offset >= 0 else ends.get(tp, -1) for tp, offset in offsets.items()}
+    return {tp: offset for tp, offset in offsets.items() if offset >= 0}

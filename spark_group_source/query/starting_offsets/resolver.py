@@ -1,4 +1,19 @@
-"""Where partitions start that the group has just given to a query."""
+"""Where newly assigned partitions start. For each partition :meth:`StartOffsetResolver.resolve` applies, in this order:
+
+1. **A reset**: ``resetOffsetsOnStart`` drops the group's commit. It applies to the first assignment of a new checkpoint
+   only. A commit that another process wrote for this reset stays.
+2. **A recreated topic**: the group's commit is one in the old topic, and is dropped.
+3. **The further of the group's commit and the end that this query logged last.** A lower commit without the tag of this
+   source is an operator's rewind, and applies.
+4. Without either, a **starting offset**:
+   a. pinned: what ``startingOffsets`` meant when the query first started, for partitions that existed then;
+   b. ``startingOffsets`` looked up now, if no leader answered then;
+   c. earliest, for partitions that were added since, or whose topic was recreated.
+5. **``rebalanceCallback``** may move any of these.
+
+A position before the start of the log is found by the task that reads it, and ``failOnDataLoss`` applies there.
+``startingOffsets`` is not used for it.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +23,7 @@ from collections.abc import Collection, Mapping
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DataLoss, DeadlineExceeded, GroupSourceError, OptionError
 from spark_group_source.fetch.list_offsets import list_offsets
-from spark_group_source.group.commits import CommittedOffset as Commit
-from spark_group_source.group.commits import resume_at
+from spark_group_source.group.commits import CommittedOffset, resume_at
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.listing import names, some
 from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, TopicPartition
@@ -23,20 +37,23 @@ from spark_group_source.options.offset_specs import (
 )
 from spark_group_source.options.stream_and_batch import stream_start
 from spark_group_source.options.table import SourceOptions
-from spark_group_source.query.commits.shared_ledger import Claim, FirstStart, SharedLedger
+from spark_group_source.query.commits.shared_ledger import SharedLedger, StartLookup
 from spark_group_source.query.kafka_clients import KafkaClients
+from spark_group_source.query.starting_offsets.pinned_starts import PinnedStarts
 from spark_group_source.query.starting_offsets.rebalance_callback import rebalance_callback
-from spark_group_source.query.starting_offsets.resolution import resolve
+from spark_group_source.query.starting_offsets.resolution import resolve_spec
 
 log = logging.getLogger(__name__)
 
 RESOLVE_TIMEOUT = 10.0
-"""Most seconds that leaders have to tell start positions, after the group has told its offsets; what is not found is
-looked for again."""
+"""Maximum seconds for the leaders to return start positions, after the group has returned its commits. What is still
+unresolved then is looked up again."""
+
+Commits = Mapping[TopicPartition, CommittedOffset]
 
 
 class StartOffsetResolver:
-    """Finds starts and notes them in the ledger, for whichever thread has claimed the partitions there."""
+    """Resolves start positions and records them in the ledger, for the thread that began the lookup."""
 
     def __init__(self, options: SourceOptions, ledger: SharedLedger) -> None:
         self._options = options
@@ -45,183 +62,203 @@ class StartOffsetResolver:
         self._callback = rebalance_callback(options.rebalance_callback)
         self._latest: Offsets | None = None
         self._replayed: Mapping[TopicPartition, OffsetRange] = {}
-        self._group_unnamed = False
+        self._checkpoint_without_group = False
 
     def restore(
-        self, logged: BatchOffset, existing: Partitions, access: KafkaClients, *, replayed: bool = False
+        self, logged: BatchOffset, existing: Partitions, clients: KafkaClients, *, replayed: bool = False
     ) -> None:
         """Begins where the checkpoint stands. Caller: the query, before the member starts.
 
-        With nothing ``logged`` the checkpoint is new: ``resetOffsetsOnStart`` applies to the first share, and
-        ``startingOffsets`` to the partitions ``existing`` now. That is decided once: the checkpoint keeps what is still
-        to be done of it. What comes into being later is read from its beginning, as by Spark's own source: a query that
-        starts at the latest offsets must not miss the first records of a partition that was added while it runs.
+        If ``logged`` is empty the checkpoint is new: ``resetOffsetsOnStart`` applies to the first assignment, and
+        ``startingOffsets`` to the partitions ``existing`` now. Both are pinned, and the checkpoint keeps the rest of
+        them. Partitions that are added later start at earliest, as in Spark's own source: at latest the query would
+        miss their first records.
 
         Args:
-            replayed: Spark has read the batch ``logged`` once more, since an earlier process did not complete it.
+            replayed: Spark has replayed the batch ``logged``, because an earlier process did not complete it.
 
         Raises:
-            GroupSourceError: a leader refuses for good to tell the end of its log.
+            GroupSourceError: a leader refuses for good to return an end offset.
         """
         reset = self._options.reset_offsets_on_start
-        offsets = logged.starts
+        offsets = logged.pinned_starts
         if logged.is_empty:
-            latest = self.decide(existing, access)
+            latest = self.pin_latest(existing, clients)
             offsets = {tp: latest.get(tp) for tp in existing}
-        no_share_yet = not (logged.ranges or logged.resets)
-        first = FirstStart(offsets, logged.resets if reset else frozenset(), reset and no_share_yet)
-        self._ledger.restore(logged.ends(), first)
-        self._replayed = {each.tp: each for each in logged.reads()} if replayed else {}
-        self._group_unnamed = bool(logged.ranges) and not logged.group
+        nothing_assigned_yet = not (logged.ranges or logged.resets)
+        pinned = PinnedStarts(offsets, logged.resets if reset else frozenset(), reset and nothing_assigned_yet)
+        self._ledger.restore(logged.ends(), pinned)
+        self._replayed = {read.tp: read for read in logged.reads()} if replayed else {}
+        self._checkpoint_without_group = bool(logged.ranges) and not logged.group
 
-    def decide(self, existing: Partitions, access: KafkaClients) -> Offsets:
-        """The latest offsets of these partitions as the query starts, if ``startingOffsets`` means them.
+    def pin_latest(self, existing: Partitions, clients: KafkaClients) -> Offsets:
+        """The latest offsets of those partitions for which ``startingOffsets`` means latest, looked up once.
 
-        Nothing else that it may say changes with time. The offsets are looked up once, also of partitions that this
-        query comes to own later, so that nothing that arrives meanwhile is skipped. Caller: the query.
+        Other values of the option do not change with time. The lookup covers partitions that this query owns only
+        later, so that it misses no record in between. Caller: the query.
         """
         if self._latest is None:
-            self._latest = self._look_up_latest(existing, access)
+            spec = _without_commit(stream_start(self._options))
+            latest = [tp for tp in existing if _is_latest(spec, tp)]
+            try:
+                deadline = Deadline.after(RESOLVE_TIMEOUT)
+                self._latest = self._look_up(Latest(), latest, clients, deadline) if latest else {}
+            except GroupSourceError as error:
+                if not error.retriable:
+                    raise
+                log.warning("group %s: the latest offsets are looked up later: %s", self._group_id, error)
+                self._latest = {}
         return self._latest
-
-    def _look_up_latest(self, existing: Partitions, access: KafkaClients) -> Offsets:
-        at = _without_commits(stream_start(self._options))
-        latest = [
-            tp for tp in existing if isinstance(at.offsets.get(tp) if isinstance(at, SpecificOffsets) else at, Latest)
-        ]
-        try:
-            return self._at(Latest(), latest, access, Deadline.after(RESOLVE_TIMEOUT)) if latest else {}
-        except GroupSourceError as error:
-            if not error.retriable:
-                raise
-            log.warning("group %s: the latest offsets are looked up later: %s", self._group_id, error)
-            return {}
 
     @property
     def timeout(self) -> float:
-        """Most seconds that :meth:`find` needs."""
+        """Maximum seconds that :meth:`resolve` takes."""
         return RESOLVE_TIMEOUT + self._options.offset_fetch_timeout
 
-    def find(self, claim: Claim, access: KafkaClients, deadline: Deadline) -> None:
-        """Notes where the claimed partitions start; those of which no leader tells it are left out.
+    def resolve(self, lookup: StartLookup, clients: KafkaClients, deadline: Deadline) -> None:
+        """Records where the partitions start, by the rules above; those without a leader stay unresolved.
 
         Raises:
-            DataLoss, OptionError: there is no such start as the options say.
+            DataLoss, OptionError: the options name a starting offset that does not exist.
             GroupSourceError: the group or the leaders do not answer, or refuse.
         """
-        partitions = claim.partitions
-        committed = access.offsets.committed(partitions, deadline)
-        if isinstance(committed, RequestFailed):
-            raise committed.error or DeadlineExceeded(f"The committed offsets cannot be read: {committed.reason}.")
-        first = self._ledger.first_start()
-        starting = {tp for tp, each in committed.items() if each.tagged_reset}
-        if reset := (partitions & first.resets) - starting:
+        partitions = lookup.partitions
+        commits = self._committed(partitions, clients, deadline)
+        pinned = self._ledger.pinned_starts()
+        commits = self._without_reset(commits, partitions & pinned.resets)
+        logged_ends, recreated = self._ledger.logged_ends(partitions)
+        self._warn(commits, logged_ends)
+        commits = {tp: commit for tp, commit in commits.items() if tp not in recreated}
+        without_both = frozenset(tp for tp in partitions if tp not in commits and logged_ends[tp] is None)
+        starting_offsets = self._starting_offsets(without_both, recreated, pinned, clients, deadline)
+        unresolved = without_both - starting_offsets.keys()
+        if unresolved:
+            log.warning("group %s: no start position for %s: no leader answers", self._group_id, names(unresolved))
+        positions = {
+            tp: resume_at(commits.get(tp), logged_ends[tp], starting_offsets.get(tp)) for tp in partitions - unresolved
+        }
+        moved = self._callback(logged_ends, positions)
+        # A position that the callback has moved is committed even if it lies before the group's commit.
+        commits = {tp: commit for tp, commit in commits.items() if tp not in moved}
+        self._ledger.record_starts(lookup, {**positions, **moved}, commits, starting_offsets)
+
+    def _committed(self, partitions: Partitions, clients: KafkaClients, deadline: Deadline) -> Commits:
+        commits = clients.offsets.committed(partitions, deadline)
+        if isinstance(commits, RequestFailed):
+            raise commits.error or DeadlineExceeded(f"The committed offsets cannot be read: {commits.reason}.")
+        return commits
+
+    def _without_reset(self, commits: Commits, to_reset: Partitions) -> Commits:
+        reset = to_reset - {tp for tp, commit in commits.items() if commit.tagged_reset}
+        if reset:
             log.info("group %s: resetOffsetsOnStart moves %s", self._group_id, names(reset))
-            committed = {tp: each for tp, each in committed.items() if tp not in reset}
-        logged, anew = self._ledger.logged(partitions)
-        self._warn(committed, logged)
-        # The group's commit of a topic made anew is one in the old topic.
-        committed = {tp: each for tp, each in committed.items() if tp not in anew}
-        unknown = frozenset(tp for tp in partitions if tp not in committed and logged[tp] is None)
-        existing = first.offsets.keys() - anew
-        decided = {tp: at for tp, at in first.offsets.items() if at is not None and tp in unknown & existing}
-        starts = decided | self._without_commit((unknown & existing) - decided.keys(), access, deadline)
-        starts |= self._of_new(unknown - existing - anew, access, deadline)
-        starts |= self._at(Earliest(), unknown & anew, access, deadline)
-        silent = unknown - starts.keys()
-        if silent:
-            log.warning("group %s: no start position for %s: no leader tells it", self._group_id, names(silent))
-        positions = {tp: resume_at(committed.get(tp), logged[tp], starts.get(tp)) for tp in partitions - silent}
-        moved = self._callback(logged, positions)
-        # A position that was set anew is committed even where the group has a further one.
-        kept = {tp: each for tp, each in committed.items() if tp not in moved}
-        self._ledger.started(claim, {tp: moved.get(tp, at) for tp, at in positions.items()}, kept, starts)
+        return {tp: commit for tp, commit in commits.items() if tp not in reset}
 
-    def _warn(self, committed: Mapping[TopicPartition, Commit], logged: Mapping[TopicPartition, int | None]) -> None:
-        """Says what the checkpoint and the group's commits together make probable, once."""
-        known = {tp for tp, end in logged.items() if end is not None}
-        if self._group_unnamed and known and not known & committed.keys():
-            self._group_unnamed = False
-            log.warning(
-                "group %s: the checkpoint does not name its group, and this one has committed nothing of %s. If the"
-                " checkpoint belongs to another group, stop the query and use a new checkpoint location.",
-                self._group_id,
-                names(known),
-            )
-        past = [
-            f"{tp} [{self._replayed[tp].start}, {min(each.offset, self._replayed[tp].end)})"
-            for tp, each in sorted(committed.items())
-            if tp in self._replayed and each.offset > self._replayed[tp].start
-        ]
-        if past:
-            log.warning(
-                "group %s: the batch that this query has just replayed was read by others since it was logged: %s. Rows"
-                " that are added up or appended outside of this query's sink are there twice. Queries that keep state"
-                " should not share a group.",
-                self._group_id,
-                some(past),
-            )
-        # From here on their commits are this query's own.
-        self._replayed = {tp: each for tp, each in self._replayed.items() if tp not in logged}
+    def _starting_offsets(
+        self,
+        partitions: Partitions,
+        recreated: Partitions,
+        pinned: PinnedStarts,
+        clients: KafkaClients,
+        deadline: Deadline,
+    ) -> dict[TopicPartition, int]:
+        """The starting offsets of partitions without a commit or a logged end, as far as leaders answer."""
+        existed = pinned.offsets.keys() - recreated
+        offsets = {tp: at for tp, at in pinned.offsets.items() if at is not None and tp in partitions & existed}
+        offsets |= self._by_options((partitions & existed) - offsets.keys(), clients, deadline)
+        offsets |= self._of_added(partitions - existed - recreated, clients, deadline)
+        offsets |= self._look_up(Earliest(), partitions & recreated, clients, deadline)
+        return offsets
 
-    def beginnings(self, partitions: Partitions, access: KafkaClients) -> dict[TopicPartition, int]:
-        """Where the logs of these partitions begin, as far as leaders tell."""
-        return self._at(Earliest(), partitions, access, Deadline.after(RESOLVE_TIMEOUT))
-
-    def _without_commit(
-        self, partitions: Partitions, access: KafkaClients, deadline: Deadline
+    def _by_options(
+        self, partitions: Partitions, clients: KafkaClients, deadline: Deadline
     ) -> dict[TopicPartition, int]:
         if not partitions:
             return {}
-        at = _without_commits(stream_start(self._options))
-        if at is None:
+        spec = _without_commit(stream_start(self._options))
+        if spec is None:
             raise OptionError(
                 f"The group '{self._group_id}' has no committed offset of {names(partitions)}, and"
                 " 'startingOffsetsFallback' is fail.",
-                "Commit some (kafka-consumer-groups --reset-offsets), or set the option to earliest or latest.",
+                "Commit offsets (kafka-consumer-groups --reset-offsets), or set the option to earliest or latest.",
             )
-        return self._at(at, partitions, access, deadline)
+        return self._look_up(spec, partitions, clients, deadline)
 
-    def _of_new(self, partitions: Partitions, access: KafkaClients, deadline: Deadline) -> dict[TopicPartition, int]:
-        """Where partitions begin that came into being while nobody read them.
+    def _of_added(self, partitions: Partitions, clients: KafkaClients, deadline: Deadline) -> dict[TopicPartition, int]:
+        """The earliest offsets of partitions that were added since the query first started.
 
         Raises:
-            DataLoss: that is not offset 0: what came before was deleted unread, and ``failOnDataLoss`` is true.
+            DataLoss: one is not 0, so earlier records were deleted unread, and ``failOnDataLoss`` is true.
         """
-        starts = self._at(Earliest(), partitions, access, deadline)
-        late = {tp: at for tp, at in starts.items() if at > 0}
+        earliest = self._look_up(Earliest(), partitions, clients, deadline)
+        late = {tp: offset for tp, offset in earliest.items() if offset > 0}
         if not late:
-            return starts
-        gaps = some([f"{tp} at offset {at}" for tp, at in sorted(late.items())])
+            return earliest
+        gaps = some([f"{tp} at offset {offset}" for tp, offset in sorted(late.items())])
         if self._options.fail_on_data_loss:
             raise DataLoss(
                 f"Partitions that are new to the group '{self._group_id}' do not begin at offset 0: {gaps}.",
-                "What came before was deleted unread. To go on without it set failOnDataLoss to false, or commit where"
-                " to start (kafka-consumer-groups --reset-offsets).",
+                "Earlier records were deleted unread. To continue without them set failOnDataLoss to false, or commit"
+                " where to start (kafka-consumer-groups --reset-offsets).",
             )
         log.warning(
-            "group %s: new partitions do not begin at offset 0: %s; they are read from there, as failOnDataLoss is"
-            " false",
+            "group %s: new partitions do not begin at offset 0: %s; the query reads them from there, because"
+            " failOnDataLoss is false",
             self._group_id,
             gaps,
         )
-        return starts
+        return earliest
 
-    def _at(
-        self, place: OffsetSpec, partitions: Collection[TopicPartition], access: KafkaClients, deadline: Deadline
+    def earliest(self, partitions: Partitions, clients: KafkaClients) -> dict[TopicPartition, int]:
+        """The earliest offsets of these partitions, as far as leaders answer."""
+        return self._look_up(Earliest(), partitions, clients, Deadline.after(RESOLVE_TIMEOUT))
+
+    def _look_up(
+        self, spec: OffsetSpec, partitions: Collection[TopicPartition], clients: KafkaClients, deadline: Deadline
     ) -> dict[TopicPartition, int]:
-        def ask(wanted: Offsets) -> Offsets:
+        def look_up(specs: Offsets) -> Offsets:
             return list_offsets(
-                access.cluster,
-                wanted,
+                clients.cluster,
+                specs,
                 read_committed=self._options.read_committed,
                 deadline=deadline,
-                missing=set(),  # those are left out, and stay unresolved
+                missing=set(),  # these are left out, and stay unresolved
             )
 
-        return resolve(place, partitions, ask, self._options.fail_on_data_loss)
+        return resolve_spec(spec, partitions, look_up, self._options.fail_on_data_loss)
+
+    def _warn(self, commits: Commits, logged_ends: Mapping[TopicPartition, int | None]) -> None:
+        """Warns once if the checkpoint may belong to another group, or other members have read the replayed batch."""
+        logged = {tp for tp, end in logged_ends.items() if end is not None}
+        if self._checkpoint_without_group and logged and not logged & commits.keys():
+            self._checkpoint_without_group = False
+            log.warning(
+                "group %s: the checkpoint does not name its group, and this group has committed nothing of %s. If the"
+                " checkpoint belongs to another group, stop the query and use a new checkpoint location.",
+                self._group_id,
+                names(logged),
+            )
+        read_twice = [
+            f"{tp} [{self._replayed[tp].start}, {min(commit.offset, self._replayed[tp].end)})"
+            for tp, commit in sorted(commits.items())
+            if tp in self._replayed and commit.offset > self._replayed[tp].start
+        ]
+        if read_twice:
+            log.warning(
+                "group %s: other members have read a part of the batch that this query has just replayed: %s. Rows that"
+                " are added up or appended outside of this query's sink are there twice. Queries that keep state should"
+                " not share a group.",
+                self._group_id,
+                some(read_twice),
+            )
+        # From here on the commits of these are this query's own.
+        self._replayed = {tp: read for tp, read in self._replayed.items() if tp not in logged_ends}
 
 
-def _without_commits(at: StartSpec) -> OffsetSpec | None:
-    """What is said of partitions without a committed offset; ``None`` where that is an error."""
-    return at.fallback if isinstance(at, FromCommitted) else at
+def _without_commit(spec: StartSpec) -> OffsetSpec | None:
+    """Where partitions without a committed offset start; ``None`` if that is an error."""
+    return spec.fallback if isinstance(spec, FromCommitted) else spec
+
+
+def _is_latest(spec: OffsetSpec | None, tp: TopicPartition) -> bool:
+    return isinstance(spec.offsets.get(tp) if isinstance(spec, SpecificOffsets) else spec, Latest)

@@ -1,4 +1,4 @@
-"""What a query is to read must be there when it starts."""
+"""Checks that the topics and partitions of a subscription exist when a query starts."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from spark_group_source.errors import BrokerUnavailable, TopicError
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.listing import names
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.query.planning.end_offsets import continue_without
+from spark_group_source.query.planning.deletion import raise_or_skip_deleted
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Topic
 
 log = logging.getLogger(__name__)
 
 START_TIMEOUT = 20.0
-"""Seconds in which brokers and topics must have been seen before the query fails."""
+"""Maximum seconds until brokers and topics are found; then the query fails."""
 
-SILENT = 5.0
-"""Seconds after which somebody who waits for the query to start is told why it does not."""
+WARN_AFTER = 5.0
+"""Seconds without an answer from any broker until the log says so."""
 
-TOPIC_PATIENCE = 3.0
-"""Seconds in which a topic that is not known may still become known: brokers learn of new ones one by one."""
+UNKNOWN_TOPIC_TIMEOUT = 3.0
+"""How many seconds an unknown topic may take to become known: brokers learn of a new topic one by one."""
 
-PAUSE = 0.2
-"""Seconds between two looks at the topics."""
+RETRY_INTERVAL = 0.2
+"""Seconds between two lookups of the topics."""
 
 
 class TopicValidator:
-    """Looks for the topics and partitions of a subscription until all are there, or time is up."""
+    """Looks up the topics of a subscription until all exist, or the timeout has passed."""
 
     def __init__(self, cluster: Cluster, subscription: Subscription, fail_on_data_loss: bool, clock: Clock) -> None:
         self._cluster = cluster
@@ -41,43 +41,44 @@ class TopicValidator:
         self._fail_on_data_loss = fail_on_data_loss
         self._clock = clock
 
-    def topics(self, logged: Iterable[TopicPartition]) -> dict[str, Topic]:
-        """The topics to read. ``logged`` are the partitions that the query read before it was restarted.
+    def find(self, logged: Iterable[TopicPartition]) -> dict[str, Topic]:
+        """The topics to read. ``logged`` are the partitions that the query read before its restart.
 
         Raises:
             BrokerUnavailable: no broker answered in time.
             TopicError: a topic or an assigned partition does not exist, or may not be described.
-            DataLoss: one that was read before does not exist any more, and ``failOnDataLoss`` is true.
+            DataLoss: one that was read before was deleted, and ``failOnDataLoss`` is true.
         """
-        before = frozenset(logged)
+        read_before = frozenset(logged)
         deadline = Deadline.after(START_TIMEOUT, self._clock)
-        patience = deadline.at_most(TOPIC_PATIENCE)
+        unknown_until = deadline.at_most(UNKNOWN_TOPIC_TIMEOUT)
         while True:
-            topics = self._find(deadline)
-            errors = {name: topics[name].error if name in topics else UNKNOWN for name in self._named(before)}
+            topics = self._look_up(deadline)
+            required = self._required(read_before)
+            errors = {name: topics[name].error if name in topics else UNKNOWN for name in required}
             errors = {name: errno for name, errno in errors.items() if errno}
-            absent = {
+            missing = {
                 tp
                 for tp in self._subscription.partitions
                 if tp.topic not in errors and tp.partition not in topics[tp.topic].partitions
             }
-            if not errors and not absent:
+            if not errors and not missing:
                 return topics
-            if patience.expired() or TOPIC_AUTHORIZATION_FAILED in errors.values():
+            if unknown_until.expired() or TOPIC_AUTHORIZATION_FAILED in errors.values():
                 break
-            time.sleep(PAUSE)
-        self._judge(errors, absent, before)
+            time.sleep(RETRY_INTERVAL)
+        self._raise_or_skip(errors, missing, read_before)
         return topics
 
-    def gone(self, topics: Mapping[str, Topic], logged: Iterable[TopicPartition]) -> set[str]:
-        """Topics that the query has read and is still to read, and that are not among ``topics`` any more."""
-        wanted = filter(self._subscription.matches, {tp.topic for tp in logged})
-        return {name for name in wanted if name not in topics or topics[name].error}
+    def deleted(self, topics: Mapping[str, Topic], logged: Iterable[TopicPartition]) -> set[str]:
+        """Subscribed topics that the query has read, and that are no longer among ``topics``."""
+        subscribed = filter(self._subscription.matches, {tp.topic for tp in logged})
+        return {name for name in subscribed if name not in topics or topics[name].error}
 
-    def _find(self, deadline: Deadline) -> dict[str, Topic]:
-        """The topics there are; a wrong address is logged long before the time is up."""
+    def _look_up(self, deadline: Deadline) -> dict[str, Topic]:
+        """The topics that exist. Logs a wrong address long before the timeout."""
         try:
-            return self._subscription.find(self._cluster, deadline.at_most(SILENT))
+            return self._subscription.find(self._cluster, deadline.at_most(WARN_AFTER))
         except BrokerUnavailable as error:
             if deadline.expired():
                 raise
@@ -88,18 +89,21 @@ class TopicValidator:
             )
         return self._subscription.find(self._cluster, deadline)
 
-    def _named(self, before: frozenset[TopicPartition]) -> list[str]:
-        """Topics that must be there: those named, and those read before that the pattern still asks for."""
-        return sorted({*self._subscription.topics, *filter(self._subscription.matches, {tp.topic for tp in before})})
+    def _required(self, read_before: frozenset[TopicPartition]) -> list[str]:
+        """Topics that must exist: those named, and those read before that the subscription still matches."""
+        topics_read = {tp.topic for tp in read_before}
+        return sorted({*self._subscription.topics, *filter(self._subscription.matches, topics_read)})
 
-    def _judge(self, errors: dict[str, int], absent: set[TopicPartition], before: frozenset[TopicPartition]) -> None:
-        """Raises what is wrong, or says what has been lost."""
-        read = {tp.topic for tp in before}
-        if before and not self._fail_on_data_loss:
-            read |= errors.keys()  # perhaps by another member
-        lost = {name for name, errno in errors.items() if errno == UNKNOWN and name in read}
+    def _raise_or_skip(
+        self, errors: dict[str, int], missing: set[TopicPartition], read_before: frozenset[TopicPartition]
+    ) -> None:
+        """Raises the first error, or warns of deleted topics and partitions if ``failOnDataLoss`` is false."""
+        topics_read = {tp.topic for tp in read_before}
+        if read_before and not self._fail_on_data_loss:
+            topics_read |= errors.keys()  # perhaps by another member
+        deleted = {name for name, errno in errors.items() if errno == UNKNOWN and name in topics_read}
         for name, errno in errors.items():
-            if name not in lost:
+            if name not in deleted:
                 raise TopicError(
                     f"Topic '{name}' cannot be read: the brokers answer {describe(errno)}.",
                     "Grant the principal DESCRIBE and READ on it."
@@ -107,11 +111,11 @@ class TopicValidator:
                     else f"Create it, or correct '{'assign' if self._subscription.partitions else 'subscribe'}'.",
                     errno=errno,
                 )
-        if absent - before:
+        if never_read := missing - read_before:
             raise TopicError(
-                f"{len(absent - before)} assigned partition(s) do not exist: {names(absent - before)}.",
+                f"{len(never_read)} assigned partition(s) do not exist: {names(never_read)}.",
                 "Correct 'assign', or add partitions to the topic.",
                 errno=UNKNOWN,
             )
-        continue_without(lost, self._fail_on_data_loss)
-        continue_without(absent, self._fail_on_data_loss)
+        raise_or_skip_deleted(deleted, self._fail_on_data_loss)
+        raise_or_skip_deleted(missing, self._fail_on_data_loss)

@@ -20,7 +20,7 @@ from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.assigned_partitions import AssignedPartitions
 from spark_group_source.query.kafka_clients import KafkaClients
-from spark_group_source.query.starting_offsets.rebalance_callback import ByTopic
+from spark_group_source.query.starting_offsets.rebalance_callback import OffsetsByTopic
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 BOTH = frozenset({A, B})
@@ -91,33 +91,33 @@ def group() -> Group:
 
 
 @pytest.fixture
-def access(group: Group) -> KafkaClients:
+def clients(group: Group) -> KafkaClients:
     return KafkaClients(None, group)  # type: ignore[arg-type]
 
 
 def make(
-    access: KafkaClients, logged: Mapping[TopicPartition, int] | None = None, /, **options: str
+    clients: KafkaClients, logged: Mapping[TopicPartition, int] | None = None, /, **options: str
 ) -> AssignedPartitions:
     given = {"kafka.bootstrap.servers": "h:1", "kafka.group.id": "g", "subscribe": "t", "startingOffsets": "earliest"}
-    share = AssignedPartitions(parse_options(given | options), access)
+    assigned = AssignedPartitions(parse_options(given | options), clients)
     ranges = [OffsetRange(*tp, end, end) for tp, end in (logged or {}).items()]
-    share.restore(BatchOffset.of(ranges), BOTH, access)
-    return share
+    assigned.restore(BatchOffset.of(ranges), BOTH, clients)
+    return assigned
 
 
-def read(share: AssignedPartitions, ends: Mapping[TopicPartition, int]) -> None:
+def read(assigned: AssignedPartitions, ends: Mapping[TopicPartition, int]) -> None:
     """A batch up to these ends, planned and completed."""
-    share.ledger.planned(ends, {})
-    share.ledger.completed(ends)
+    assigned.ledger.planned(ends, {})
+    assigned.ledger.completed(ends)
 
 
 def test_what_is_gained_is_committed_at_once_where_it_starts(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     group.offsets[B] = CommittedOffset(4, COMMIT_TAG)
-    share = make(access)
-    share.partitions_assigned(BOTH, OWNER)
-    assert share.ledger.positions(OWNER) == {A: 2, B: 4}
+    assigned = make(clients)
+    assigned.partitions_assigned(BOTH, OWNER)
+    assert assigned.ledger.positions(OWNER) == {A: 2, B: 4}
     assert group.commits == [{A: 2}]
 
 
@@ -132,19 +132,19 @@ def test_what_is_gained_is_committed_at_once_where_it_starts(
     ],
 )
 def test_offsets_and_times_are_for_partitions_without_a_committed_offset(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], given: dict[str, str], starts: Any
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], given: dict[str, str], starts: Any
 ) -> None:
-    share = make(access, **given)
-    share.partitions_assigned(BOTH, OWNER)
-    assert share.ledger.positions(OWNER) == starts
+    assigned = make(clients, **given)
+    assigned.partitions_assigned(BOTH, OWNER)
+    assert assigned.ledger.positions(OWNER) == starts
     assert group.commits == [starts]
     group.offsets = {A: CommittedOffset(9, COMMIT_TAG)}
-    share = make(access, **given)
-    share.partitions_assigned(BOTH, OWNER)
-    assert share.ledger.positions(OWNER) == {A: 9, B: starts[B]}
-    share = make(access, **given, resetOffsetsOnStart="true")
-    share.partitions_assigned(BOTH, OWNER)
-    assert share.ledger.positions(OWNER) == starts
+    assigned = make(clients, **given)
+    assigned.partitions_assigned(BOTH, OWNER)
+    assert assigned.ledger.positions(OWNER) == {A: 9, B: starts[B]}
+    assigned = make(clients, **given, resetOffsetsOnStart="true")
+    assigned.partitions_assigned(BOTH, OWNER)
+    assert assigned.ledger.positions(OWNER) == starts
 
 
 @pytest.mark.parametrize(
@@ -156,20 +156,20 @@ def test_offsets_and_times_are_for_partitions_without_a_committed_offset(
     ],
 )
 def test_committed_starts_at_its_fallback_where_there_is_no_commit(
-    access: KafkaClients, logs: dict[TopicPartition, tuple[int, int]], fallback: dict[str, str], starts: Any
+    clients: KafkaClients, logs: dict[TopicPartition, tuple[int, int]], fallback: dict[str, str], starts: Any
 ) -> None:
-    share = make(access, startingOffsets="committed", **fallback)
-    share.partitions_assigned(BOTH, OWNER)
-    assert share.ledger.positions(OWNER) == starts
+    assigned = make(clients, startingOffsets="committed", **fallback)
+    assigned.partitions_assigned(BOTH, OWNER)
+    assert assigned.ledger.positions(OWNER) == starts
 
 
 def test_a_partition_added_while_the_query_runs_starts_at_its_beginning_whatever_offsets_are_given(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    share = make(access, startingOffsets='{"t":{"0":5}}')
-    share.restore(BatchOffset(), frozenset({A}), access)
-    share.partitions_assigned(BOTH, OWNER)
-    assert share.ledger.positions(OWNER) == {A: 5, B: 0}
+    assigned = make(clients, startingOffsets='{"t":{"0":5}}')
+    assigned.restore(BatchOffset(), frozenset({A}), clients)
+    assigned.partitions_assigned(BOTH, OWNER)
+    assert assigned.ledger.positions(OWNER) == {A: 5, B: 0}
 
 
 @pytest.mark.parametrize(
@@ -177,393 +177,393 @@ def test_a_partition_added_while_the_query_runs_starts_at_its_beginning_whatever
     [
         ({"startingOffsets": '{"t":{"0":1,"1":0}}'}, r"offset 1 for t-0, whose log holds \[2, 10\)"),
         ({"startingOffsets": '{"t":{"0":11,"1":0}}'}, r"offset 11 for t-0, whose log holds \[2, 10\)"),
-        ({"startingTimestamp": "700"}, "No record of t-1 is as late as option 'startingTimestamp' says"),
+        ({"startingTimestamp": "700"}, "t-1 has no record at or after the time in option 'startingTimestamp'"),
     ],
 )
 def test_a_start_that_the_log_does_not_have_ends_the_query_and_commits_nothing(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], given: dict[str, str], says: str
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], given: dict[str, str], says: str
 ) -> None:
     with pytest.raises(GroupSourceError, match=says):
-        make(access, **given).partitions_assigned(BOTH, OWNER)
+        make(clients, **given).partitions_assigned(BOTH, OWNER)
     assert not group.commits
 
 
 def test_an_offset_that_the_log_does_not_have_is_not_looked_at_where_the_group_has_a_commit(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     group.offsets = {A: CommittedOffset(9, COMMIT_TAG)}
-    share = make(access, startingOffsets='{"t":{"0":1,"1":0}}')
-    share.partitions_assigned(BOTH, OWNER)
-    assert share.ledger.positions(OWNER) == {A: 9, B: 0}
+    assigned = make(clients, startingOffsets='{"t":{"0":1,"1":0}}')
+    assigned.partitions_assigned(BOTH, OWNER)
+    assert assigned.ledger.positions(OWNER) == {A: 9, B: 0}
 
 
 def test_the_nearest_offset_is_the_start_where_data_loss_is_accepted(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    share = make(access, startingOffsets='{"t":{"0":1,"1":9}}', failOnDataLoss="false")
-    share.partitions_assigned(BOTH, OWNER)
-    assert share.ledger.positions(OWNER) == {A: 2, B: 5}
+    assigned = make(clients, startingOffsets='{"t":{"0":1,"1":9}}', failOnDataLoss="false")
+    assigned.partitions_assigned(BOTH, OWNER)
+    assert assigned.ledger.positions(OWNER) == {A: 2, B: 5}
 
 
 def test_a_position_found_while_its_partition_was_taken_away_is_not_kept(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    share = make(access)
+    assigned = make(clients)
     group.refused = RequestFailed(ErrorAction.RETRY, "why")
-    share.partitions_assigned(BOTH, OWNER)
+    assigned.partitions_assigned(BOTH, OWNER)
     group.refused = None
     group.offsets = {A: CommittedOffset(3, COMMIT_TAG), B: CommittedOffset(3, COMMIT_TAG)}
-    group.meanwhile = lambda: share.partitions_lost(frozenset({A}), "the session ended")
+    group.meanwhile = lambda: assigned.partitions_lost(frozenset({A}), "the session ended")
     # The query's thread looks for what the member's could not find, and the member is told of a loss meanwhile.
-    share.resolve(BOTH, OWNER, access)
-    assert A not in share.ledger.positions(OWNER)
+    assigned.resolve(BOTH, OWNER, clients)
+    assert A not in assigned.ledger.positions(OWNER)
     group.offsets[A] = CommittedOffset(9, COMMIT_TAG)
-    share.partitions_assigned(BOTH, OWNER)
-    assert share.ledger.positions(OWNER) == {A: 9, B: 3}
+    assigned.partitions_assigned(BOTH, OWNER)
+    assert assigned.ledger.positions(OWNER) == {A: 9, B: 3}
     assert not group.commits
 
 
 def test_what_was_taken_away_before_its_start_is_looked_for_keeps_no_position(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    share = make(access)
+    assigned = make(clients)
     group.refused = RequestFailed(ErrorAction.RETRY, "why")
-    share.partitions_assigned(BOTH, OWNER)
+    assigned.partitions_assigned(BOTH, OWNER)
     group.refused = None
     group.offsets = {A: CommittedOffset(3, COMMIT_TAG), B: CommittedOffset(3, COMMIT_TAG)}
-    unresolved = share.ledger.unresolved(OWNER)
-    share.partitions_lost(frozenset({A}), "the session ended")
-    share.resolve(unresolved, OWNER, access)
+    unresolved = assigned.ledger.unresolved(OWNER)
+    assigned.partitions_lost(frozenset({A}), "the session ended")
+    assigned.resolve(unresolved, OWNER, clients)
     group.offsets[A] = CommittedOffset(9, COMMIT_TAG)  # its next owner has read on
-    share.partitions_assigned(frozenset({A}), OWNER)
-    assert share.ledger.positions(OWNER) == {A: 9, B: 3}
+    assigned.partitions_assigned(frozenset({A}), OWNER)
+    assert assigned.ledger.positions(OWNER) == {A: 9, B: 3}
     assert not group.commits
 
 
 def test_what_was_logged_of_a_topic_made_anew_is_forgotten_also_of_partitions_that_others_own(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    share = make(access, {A: 100, B: 100})
+    assigned = make(clients, {A: 100, B: 100})
     mine = replace(OWNER, owned={A: 3})
-    share.partitions_assigned(frozenset({A}), mine)
-    share.start_over({"t"}, mine, access)
+    assigned.partitions_assigned(frozenset({A}), mine)
+    assigned.restart_topics({"t"}, mine, clients)
     group.offsets[B] = CommittedOffset(4, COMMIT_TAG)  # the other one has read so far of the new topic
-    share.partitions_assigned(frozenset({B}), OWNER)
-    assert share.ledger.positions(OWNER) == {A: 2, B: 4}
+    assigned.partitions_assigned(frozenset({B}), OWNER)
+    assert assigned.ledger.positions(OWNER) == {A: 2, B: 4}
 
 
 @pytest.mark.parametrize(
     ("silent", "took", "pause"), [((B,), 5.0, 20.0), ((B,), 14.0, 30.0), ((B,), 0.0, 1.0), ((A, B), 5.0, 1.0)]
 )
 def test_starts_that_no_leader_tells_are_looked_for_less_often_the_longer_it_keeps_others_from_being_read(
-    access: KafkaClients,
+    clients: KafkaClients,
     group: Group,
     logs: dict[TopicPartition, tuple[int, int]],
     silent: tuple[TopicPartition, ...],
     took: float,
     pause: float,
 ) -> None:
-    share, hand = make(access), Hand()
-    share._retry._clock = share._clock = hand
+    assigned, hand = make(clients), Hand()
+    assigned._retry_timer._clock = assigned._clock = hand
     told = {tp: logs.pop(tp) for tp in silent}
     group.meanwhile = lambda: setattr(hand, "now", took)
-    share.partitions_assigned(BOTH, OWNER)
+    assigned.partitions_assigned(BOTH, OWNER)
     logs |= told
     hand.now += pause - 0.5
-    share.mend(OWNER, access)
-    assert share.ledger.unresolved(OWNER) == set(silent)
+    assigned.retry_pending(OWNER, clients)
+    assert assigned.ledger.unresolved(OWNER) == set(silent)
     hand.now += 0.5
-    share.mend(OWNER, access)
-    assert not share.ledger.unresolved(OWNER)
+    assigned.retry_pending(OWNER, clients)
+    assert not assigned.ledger.unresolved(OWNER)
 
 
 def test_a_commit_that_failed_does_not_wait_for_starts_that_no_leader_tells(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    share, hand = make(access), Hand()
-    share._retry._clock = share._clock = hand
+    assigned, hand = make(clients), Hand()
+    assigned._retry_timer._clock = assigned._clock = hand
     logs.pop(B)
-    share.partitions_assigned(BOTH, OWNER)
-    read(share, {A: 6})
+    assigned.partitions_assigned(BOTH, OWNER)
+    read(assigned, {A: 6})
     group.refused = RequestFailed(ErrorAction.RETRY, "why")
     group.meanwhile = lambda: setattr(hand, "now", 5.0)
-    share.resolve(frozenset({B}), OWNER, access)
+    assigned.resolve(frozenset({B}), OWNER, clients)
     group.refused = None
     hand.now += 1.0
-    share.mend(OWNER, access)
+    assigned.retry_pending(OWNER, clients)
     assert group.offsets[A].offset == 6
 
 
 @pytest.mark.parametrize("told", ["one", "none"])
 def test_a_partition_of_a_topic_made_anew_whose_beginning_is_told_later_starts_there_and_not_at_the_old_commit(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], told: str
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], told: str
 ) -> None:
-    share = make(access, {A: 100, B: 100})
+    assigned = make(clients, {A: 100, B: 100})
     group.offsets = {A: CommittedOffset(100, COMMIT_TAG), B: CommittedOffset(100, COMMIT_TAG)}
-    share.partitions_assigned(BOTH, OWNER)
+    assigned.partitions_assigned(BOTH, OWNER)
     silent = {tp: logs.pop(tp) for tp in ((A,) if told == "one" else (A, B))}
-    share.start_over({"t"}, OWNER, access)
-    assert share.ledger.unresolved(OWNER) == silent.keys()
+    assigned.restart_topics({"t"}, OWNER, clients)
+    assert assigned.ledger.unresolved(OWNER) == silent.keys()
     logs |= silent
-    share.resolve(share.ledger.unresolved(OWNER), OWNER, access)
-    assert share.ledger.positions(OWNER) == {A: 2, B: 0}
+    assigned.resolve(assigned.ledger.unresolved(OWNER), OWNER, clients)
+    assert assigned.ledger.positions(OWNER) == {A: 2, B: 0}
     assert {tp: each.offset for tp, each in group.offsets.items()} == {A: 2, B: 0}
     # Lost, read further by another one and regained: that one's commit is of the new topic.
-    share.partitions_lost(frozenset({A}), "why")
+    assigned.partitions_lost(frozenset({A}), "why")
     group.offsets[A] = CommittedOffset(7, COMMIT_TAG)
-    share.partitions_assigned(frozenset({A}), OWNER)
-    assert share.ledger.positions(OWNER)[A] == 7
+    assigned.partitions_assigned(frozenset({A}), OWNER)
+    assert assigned.ledger.positions(OWNER)[A] == 7
 
 
 def test_a_partition_lost_before_the_beginning_of_its_new_topic_was_told_goes_on_at_the_next_owners_commit(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    share = make(access)
-    share.partitions_assigned(BOTH, OWNER)
+    assigned = make(clients)
+    assigned.partitions_assigned(BOTH, OWNER)
     logs.pop(A)
-    share.start_over({"t"}, OWNER, access)
-    share.partitions_lost(frozenset({A}), "why")
+    assigned.restart_topics({"t"}, OWNER, clients)
+    assigned.partitions_lost(frozenset({A}), "why")
     group.offsets[A] = CommittedOffset(7, COMMIT_TAG)
-    share.partitions_assigned(frozenset({A}), OWNER)
-    assert share.ledger.positions(OWNER)[A] == 7
+    assigned.partitions_assigned(frozenset({A}), OWNER)
+    assert assigned.ledger.positions(OWNER)[A] == 7
 
 
 def test_a_topic_made_anew_whose_leaders_do_not_answer_does_not_kill_the_query(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    share = make(access)
-    share.partitions_assigned(BOTH, OWNER)
+    assigned = make(clients)
+    assigned.partitions_assigned(BOTH, OWNER)
 
     def nobody(*_: Any, **__: Any) -> Any:
         raise BrokerUnavailable("No broker.")
 
     monkeypatch.setattr("spark_group_source.query.starting_offsets.resolver.list_offsets", nobody)
-    share.start_over({"t"}, OWNER, access)
-    assert share.ledger.unresolved(OWNER) == BOTH
+    assigned.restart_topics({"t"}, OWNER, clients)
+    assert assigned.ledger.unresolved(OWNER) == BOTH
 
 
 def test_what_is_looked_for_by_one_thread_is_not_looked_for_by_the_other(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    share = make(access)
+    assigned = make(clients)
     seen: list[Any] = []
-    group.meanwhile = lambda: seen.append(share.ledger.unresolved(OWNER))
-    share.partitions_assigned(BOTH, OWNER)
+    group.meanwhile = lambda: seen.append(assigned.ledger.unresolved(OWNER))
+    assigned.partitions_assigned(BOTH, OWNER)
     assert seen == [frozenset()]
-    assert share.ledger.unresolved(OWNER) == frozenset()
+    assert assigned.ledger.unresolved(OWNER) == frozenset()
 
 
 def test_partitions_whose_start_is_not_told_stay_unresolved_and_the_others_are_read(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     gone = logs.pop(A)
-    share = make(access)
-    share.partitions_assigned(BOTH, OWNER)
-    assert share.ledger.positions(OWNER) == {B: 0}
-    assert share.ledger.unresolved(OWNER) == {A}
+    assigned = make(clients)
+    assigned.partitions_assigned(BOTH, OWNER)
+    assert assigned.ledger.positions(OWNER) == {B: 0}
+    assert assigned.ledger.unresolved(OWNER) == {A}
     logs[A] = gone
-    share.resolve(share.ledger.unresolved(OWNER), OWNER, access)
-    assert share.ledger.positions(OWNER) == {A: 2, B: 0}
+    assigned.resolve(assigned.ledger.unresolved(OWNER), OWNER, clients)
+    assert assigned.ledger.positions(OWNER) == {A: 2, B: 0}
 
 
 @pytest.mark.parametrize("action", [ErrorAction.RETRY, ErrorAction.REDISCOVER])
 def test_offsets_that_cannot_be_had_now_leave_everything_unresolved(
-    access: KafkaClients, group: Group, action: ErrorAction
+    clients: KafkaClients, group: Group, action: ErrorAction
 ) -> None:
     group.refused = RequestFailed(action, "why")
-    share = make(access)
-    share.partitions_assigned(BOTH, OWNER)
-    assert share.ledger.unresolved(OWNER) == BOTH
+    assigned = make(clients)
+    assigned.partitions_assigned(BOTH, OWNER)
+    assert assigned.ledger.unresolved(OWNER) == BOTH
 
 
-def test_a_group_that_may_not_be_read_is_fatal(access: KafkaClients, group: Group) -> None:
+def test_a_group_that_may_not_be_read_is_fatal(clients: KafkaClients, group: Group) -> None:
     group.refused = RequestFailed(ErrorAction.FATAL, "why", error=GroupError("no", errno=30))
     with pytest.raises(GroupSourceError, match="no"):
-        make(access).partitions_assigned(BOTH, OWNER)
+        make(clients).partitions_assigned(BOTH, OWNER)
 
 
 @pytest.mark.parametrize("error", [GroupError("no", errno=29), GroupError("no", errno=30), AuthenticationFailed("no")])
 def test_a_commit_that_will_never_be_allowed_is_fatal(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], error: GroupSourceError
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], error: GroupSourceError
 ) -> None:
-    share = make(access)
-    share.partitions_assigned(BOTH, OWNER)
-    read(share, {A: 6})
+    assigned = make(clients)
+    assigned.partitions_assigned(BOTH, OWNER)
+    read(assigned, {A: 6})
     group.refused = RequestFailed(ErrorAction.FATAL, "why", error=error)
     with pytest.raises(type(error), match="no"):
-        share.committer.commit(OWNER, access)
+        assigned.committer.commit(OWNER, clients)
 
 
 def test_only_what_is_owned_in_the_snapshot_is_committed(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    share = make(access)
-    share.partitions_assigned(BOTH, OWNER)
-    read(share, {A: 6, B: 5})
-    assert share.committer.commit(replace(OWNER, owned={B: 3}), access)
+    assigned = make(clients)
+    assigned.partitions_assigned(BOTH, OWNER)
+    read(assigned, {A: 6, B: 5})
+    assert assigned.committer.commit(replace(OWNER, owned={B: 3}), clients)
     assert group.commits[-1] == {B: 5}
 
 
 def test_what_is_revoked_while_its_commit_is_under_way_is_not_noted_as_committed(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    share = make(access)
-    share.partitions_assigned(BOTH, OWNER)
-    read(share, {A: 6})
-    group.meanwhile = lambda: share.partitions_revoked(frozenset({A}), frozenset())
-    share.committer.commit(OWNER, access)
+    assigned = make(clients)
+    assigned.partitions_assigned(BOTH, OWNER)
+    read(assigned, {A: 6})
+    group.meanwhile = lambda: assigned.partitions_revoked(frozenset({A}), frozenset())
+    assigned.committer.commit(OWNER, clients)
     # Another owner has read on, and an operator has gone back after that.
     group.offsets[A] = CommittedOffset(3)
-    share.partitions_assigned(frozenset({A}), OWNER)
-    assert share.ledger.positions(OWNER)[A] == 3
+    assigned.partitions_assigned(frozenset({A}), OWNER)
+    assert assigned.ledger.positions(OWNER)[A] == 3
     assert group.commits[-1] == {A: 6}
 
 
 def test_a_refused_commit_is_counted_and_stays_uncommitted(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    share = make(access)
-    share.partitions_assigned(BOTH, OWNER)
-    read(share, {A: 6})
+    assigned = make(clients)
+    assigned.partitions_assigned(BOTH, OWNER)
+    read(assigned, {A: 6})
     group.refused = RequestFailed(ErrorAction.RESET_GENERATION, "22")
-    assert not share.committer.commit(OWNER, access)
-    assert (share.ledger.uncommitted(), share.counters.failed_commits) == (frozenset({A}), 1)
+    assert not assigned.committer.commit(OWNER, clients)
+    assert (assigned.ledger.uncommitted(), assigned.counters.failed_commits) == (frozenset({A}), 1)
     group.refused = None
-    assert share.committer.commit(OWNER, access)
-    assert not share.ledger.uncommitted()
+    assert assigned.committer.commit(OWNER, clients)
+    assert not assigned.ledger.uncommitted()
 
 
 def test_a_partition_that_cannot_be_committed_does_not_hold_up_its_hand_over(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    share = make(access)
-    share.partitions_assigned(BOTH, OWNER)
-    read(share, {A: 6, B: 5})
+    assigned = make(clients)
+    assigned.partitions_assigned(BOTH, OWNER)
+    read(assigned, {A: 6, B: 5})
     group.errors = {A: 3}
-    assert share.committer.commit(OWNER, access)
+    assert assigned.committer.commit(OWNER, clients)
     assert group.offsets[B].offset == 5
-    assert not share.ledger.uncommitted()
+    assert not assigned.ledger.uncommitted()
 
 
 def test_reset_applies_to_the_first_share_of_a_new_checkpoint_only(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     group.offsets = {A: CommittedOffset(8), B: CommittedOffset(4)}
-    share = make(access, resetOffsetsOnStart="true")
-    share.partitions_assigned(frozenset({A}), OWNER)
-    share.partitions_assigned(frozenset({B}), OWNER)
-    assert share.ledger.positions(OWNER) == {A: 2, B: 4}
+    assigned = make(clients, resetOffsetsOnStart="true")
+    assigned.partitions_assigned(frozenset({A}), OWNER)
+    assigned.partitions_assigned(frozenset({B}), OWNER)
+    assert assigned.ledger.positions(OWNER) == {A: 2, B: 4}
     assert group.commits == [{A: 2}]
 
 
 def test_a_reset_partition_whose_leader_was_silent_is_reset_later(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     group.offsets = {A: CommittedOffset(8), B: CommittedOffset(4)}
-    share = make(access, resetOffsetsOnStart="true")
+    assigned = make(clients, resetOffsetsOnStart="true")
     silent = logs.pop(B)
-    share.partitions_assigned(BOTH, OWNER)
-    assert share.ledger.positions(OWNER) == {A: 2}
+    assigned.partitions_assigned(BOTH, OWNER)
+    assert assigned.ledger.positions(OWNER) == {A: 2}
     logs[B] = silent
-    share.resolve(frozenset({B}), OWNER, access)
-    assert share.ledger.positions(OWNER) == {A: 2, B: 0}
+    assigned.resolve(frozenset({B}), OWNER, clients)
+    assert assigned.ledger.positions(OWNER) == {A: 2, B: 0}
 
 
 def test_a_query_that_died_before_its_reset_was_logged_is_not_reset_again(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     given = {"resetOffsetsOnStart": "true", "startingOffsets": "latest"}
-    make(access, **given).partitions_assigned(BOTH, OWNER)
+    make(clients, **given).partitions_assigned(BOTH, OWNER)
     assert {tp: each.offset for tp, each in group.offsets.items()} == {A: 10, B: 5}
     logs[A], logs[B] = (2, 30), (0, 25)
-    again = make(access, **given)
+    again = make(clients, **given)
     again.partitions_assigned(BOTH, OWNER)
     assert again.ledger.positions(OWNER) == {A: 10, B: 5}
 
 
 def test_a_reset_that_was_neither_committed_nor_logged_is_made_again(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     group.offsets = {A: CommittedOffset(8), B: CommittedOffset(4)}
-    share = make(access, resetOffsetsOnStart="true")
-    commits_fail(share, group, lambda: share.partitions_assigned(BOTH, OWNER))
-    share.partitions_lost(BOTH, "test")
-    share.partitions_assigned(BOTH, OWNER)
-    assert share.ledger.positions(OWNER) == {A: 2, B: 0}
+    assigned = make(clients, resetOffsetsOnStart="true")
+    commits_fail(assigned, group, lambda: assigned.partitions_assigned(BOTH, OWNER))
+    assigned.partitions_lost(BOTH, "test")
+    assigned.partitions_assigned(BOTH, OWNER)
+    assert assigned.ledger.positions(OWNER) == {A: 2, B: 0}
 
 
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "logged"])
 def test_a_partition_that_was_reset_once_goes_on_where_its_next_owner_stopped(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], committed: bool
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], committed: bool
 ) -> None:
     group.offsets = {A: CommittedOffset(8), B: CommittedOffset(4)}
-    share = make(access, resetOffsetsOnStart="true")
+    assigned = make(clients, resetOffsetsOnStart="true")
     if committed:
-        share.partitions_assigned(BOTH, OWNER)
+        assigned.partitions_assigned(BOTH, OWNER)
     else:
-        commits_fail(share, group, lambda: share.partitions_assigned(BOTH, OWNER))
-        share.ledger.planned({A: 5}, {A: 2, B: 0})
-    share.partitions_revoked(BOTH, frozenset())
+        commits_fail(assigned, group, lambda: assigned.partitions_assigned(BOTH, OWNER))
+        assigned.ledger.planned({A: 5}, {A: 2, B: 0})
+    assigned.partitions_revoked(BOTH, frozenset())
     group.offsets = {A: CommittedOffset(9, COMMIT_TAG), B: CommittedOffset(5, COMMIT_TAG)}
-    share.partitions_assigned(BOTH, OWNER)
-    assert share.ledger.positions(OWNER) == {A: 9, B: 5}
+    assigned.partitions_assigned(BOTH, OWNER)
+    assert assigned.ledger.positions(OWNER) == {A: 9, B: 5}
 
 
 def test_the_mark_of_a_reset_goes_when_a_batch_is_logged_also_after_a_crash(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     group.offsets = {A: CommittedOffset(10, RESET_TAG), B: CommittedOffset(4, RESET_TAG)}
-    share = make(access, {A: 10}, resetOffsetsOnStart="true")
-    share.partitions_assigned(BOTH, OWNER)
+    assigned = make(clients, {A: 10}, resetOffsetsOnStart="true")
+    assigned.partitions_assigned(BOTH, OWNER)
     assert group.offsets == {A: CommittedOffset(10, COMMIT_TAG), B: CommittedOffset(4, RESET_TAG)}
-    share.ledger.batch_logged(BOTH)
-    share.committer.commit(OWNER, access)
+    assigned.ledger.batch_logged(BOTH)
+    assigned.committer.commit(OWNER, clients)
     assert group.offsets == {A: CommittedOffset(10, COMMIT_TAG), B: CommittedOffset(4, COMMIT_TAG)}
 
 
 def test_what_is_reset_is_the_first_share_also_after_a_crash_before_any_of_it_has_started(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     group.offsets = {A: CommittedOffset(8), B: CommittedOffset(4)}
-    share = make(access, resetOffsetsOnStart="true")
-    share.restore(BatchOffset({}, "g", {A: None, B: None}, frozenset({A})), BOTH, access)
-    share.partitions_assigned(frozenset({B}), OWNER)
-    share.partitions_assigned(frozenset({A}), OWNER)
-    assert share.ledger.positions(OWNER) == {A: 2, B: 4}
+    assigned = make(clients, resetOffsetsOnStart="true")
+    assigned.restore(BatchOffset({}, "g", {A: None, B: None}, frozenset({A})), BOTH, clients)
+    assigned.partitions_assigned(frozenset({B}), OWNER)
+    assigned.partitions_assigned(frozenset({A}), OWNER)
+    assert assigned.ledger.positions(OWNER) == {A: 2, B: 4}
 
 
 def test_a_new_checkpoint_is_reset_once_the_last_one_has_logged_its_reset(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     given = {"resetOffsetsOnStart": "true", "startingOffsets": "latest"}
-    first = make(access, **given)
+    first = make(clients, **given)
     first.partitions_assigned(BOTH, OWNER)
     first.ledger.batch_logged(BOTH)
-    first.committer.commit(OWNER, access)
+    first.committer.commit(OWNER, clients)
     assert {each.metadata for each in group.offsets.values()} == {COMMIT_TAG}
     logs[A], logs[B] = (2, 30), (0, 25)
-    again = make(access, **given)
+    again = make(clients, **given)
     again.partitions_assigned(BOTH, OWNER)
     assert again.ledger.positions(OWNER) == {A: 30, B: 25}
 
 
 def test_what_latest_means_is_decided_when_the_query_starts_and_kept_by_its_checkpoint(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    share = make(access, startingOffsets="latest")
+    assigned = make(clients, startingOffsets="latest")
     logs[A], logs[B] = (2, 30), (0, 25)
-    share.partitions_assigned(frozenset({A}), OWNER)
-    assert share.ledger.positions(OWNER) == {A: 10}
-    first = share.ledger.first_start().without({A})
+    assigned.partitions_assigned(frozenset({A}), OWNER)
+    assert assigned.ledger.positions(OWNER) == {A: 10}
+    first = assigned.ledger.pinned_starts().without({A})
     assert first.offsets == {B: 5}
-    restarted = make(access, startingOffsets="latest")
+    restarted = make(clients, startingOffsets="latest")
     logged = BatchOffset({A: OffsetRange(*A, 10, 10)}, "g", first.offsets)
-    restarted.restore(BatchOffset.from_json(logged.as_json()), BOTH, access)
+    restarted.restore(BatchOffset.from_json(logged.as_json()), BOTH, clients)
     restarted.partitions_assigned(BOTH, OWNER)
     assert restarted.ledger.positions(OWNER) == {A: 10, B: 5}
 
 
-def commits_fail(share: AssignedPartitions, group: Group, call: Callable[[], None]) -> None:
+def commits_fail(assigned: AssignedPartitions, group: Group, call: Callable[[], None]) -> None:
     """What ``call`` commits is refused."""
     group.meanwhile = lambda: setattr(group, "meanwhile", refuse)
 
@@ -571,202 +571,202 @@ def commits_fail(share: AssignedPartitions, group: Group, call: Callable[[], Non
         group.refused = RequestFailed(ErrorAction.RETRY, "test")
 
     call()
-    assert share.ledger.uncommitted()
+    assert assigned.ledger.uncommitted()
     group.refused = None
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["when the query started", "later"])
 def test_a_start_that_was_decided_is_kept_where_its_partition_is_taken_away_before_it_is_committed(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], told: bool
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], told: bool
 ) -> None:
     silent = {} if told else dict(logs)
     for tp in silent:
         del logs[tp]
-    share = make(access, startingOffsets="latest")
+    assigned = make(clients, startingOffsets="latest")
     logs |= silent
-    commits_fail(share, group, lambda: share.partitions_assigned(BOTH, OWNER))
-    share.partitions_lost(BOTH, "test")
+    commits_fail(assigned, group, lambda: assigned.partitions_assigned(BOTH, OWNER))
+    assigned.partitions_lost(BOTH, "test")
     logs[A], logs[B] = (2, 30), (0, 25)
-    share.partitions_assigned(BOTH, OWNER)
-    assert share.ledger.positions(OWNER) == {A: 10, B: 5}
+    assigned.partitions_assigned(BOTH, OWNER)
+    assert assigned.ledger.positions(OWNER) == {A: 10, B: 5}
 
 
 def test_what_a_batch_without_rows_has_logged_is_where_a_partition_without_a_commit_goes_on(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    share = make(access, startingOffsets="latest")
-    commits_fail(share, group, lambda: share.partitions_assigned(BOTH, OWNER))
-    share.ledger.planned({}, share.ledger.positions(OWNER))
-    share.partitions_lost(BOTH, "test")
+    assigned = make(clients, startingOffsets="latest")
+    commits_fail(assigned, group, lambda: assigned.partitions_assigned(BOTH, OWNER))
+    assigned.ledger.planned({}, assigned.ledger.positions(OWNER))
+    assigned.partitions_lost(BOTH, "test")
     logs[A], logs[B] = (2, 30), (0, 25)
-    share.partitions_assigned(BOTH, OWNER)
-    assert share.ledger.positions(OWNER) == {A: 10, B: 5}
+    assigned.partitions_assigned(BOTH, OWNER)
+    assert assigned.ledger.positions(OWNER) == {A: 10, B: 5}
 
 
 def test_a_batch_that_others_have_read_meanwhile_is_warned_of_with_its_ranges_when_it_is_replayed(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], caplog: pytest.LogCaptureFixture
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], caplog: pytest.LogCaptureFixture
 ) -> None:
     group.offsets = {A: CommittedOffset(7, COMMIT_TAG), B: CommittedOffset(0, COMMIT_TAG)}
-    share = make(access)
+    assigned = make(clients)
     logged = BatchOffset.of([OffsetRange(*A, 3, 9), OffsetRange(*B, 0, 4)], "g")
-    share.restore(logged, BOTH, access, replayed=True)
-    share.partitions_assigned(BOTH, OWNER)
-    assert "was read by others since it was logged: t-0 [3, 7). Rows" in caplog.text
-    share.partitions_lost(BOTH, "why")
-    share.partitions_assigned(BOTH, OWNER)
-    assert caplog.text.count("was read by others") == 1, "what this query has committed since is its own"
-    assert share.ledger.positions(OWNER) == {A: 9, B: 4}
+    assigned.restore(logged, BOTH, clients, replayed=True)
+    assigned.partitions_assigned(BOTH, OWNER)
+    assert "this query has just replayed: t-0 [3, 7). Rows" in caplog.text
+    assigned.partitions_lost(BOTH, "why")
+    assigned.partitions_assigned(BOTH, OWNER)
+    assert caplog.text.count("has just replayed") == 1, "what this query has committed since is its own"
+    assert assigned.ledger.positions(OWNER) == {A: 9, B: 4}
 
 
 def test_an_old_checkpoint_is_warned_of_where_the_group_has_committed_nothing_of_it(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], caplog: pytest.LogCaptureFixture
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    make(access, {A: 9}).partitions_assigned(BOTH, OWNER)
+    make(clients, {A: 9}).partitions_assigned(BOTH, OWNER)
     assert "the checkpoint does not name its group" in caplog.text
 
 
 def test_a_commit_waits_no_longer_than_its_timeout_for_one_that_is_under_way(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    share = make(access, None, **{"groupCommit.timeoutMs": "10"})
+    assigned = make(clients, None, **{"groupCommit.timeoutMs": "10"})
     seen: list[bool] = []
-    other = threading.Thread(target=lambda: seen.append(share.committer.commit(OWNER, access)))
+    other = threading.Thread(target=lambda: seen.append(assigned.committer.commit(OWNER, clients)))
 
     def meanwhile() -> None:
         other.start()
         other.join(90.0)
 
-    share.partitions_assigned(BOTH, OWNER)
-    read(share, {A: 6})
+    assigned.partitions_assigned(BOTH, OWNER)
+    read(assigned, {A: 6})
     group.meanwhile = meanwhile
-    assert share.committer.commit(OWNER, access)
+    assert assigned.committer.commit(OWNER, clients)
     assert seen == [False]
     assert group.offsets[A].offset == 6
 
 
 @pytest.mark.parametrize("session", [6.0, 45.0])
 def test_finding_and_committing_a_start_on_the_members_thread_leaves_half_a_session_to_heartbeat(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], session: float
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], session: float
 ) -> None:
-    share = make(
-        access, None, **{"kafka.session.timeout.ms": f"{session * 1000:.0f}", "kafka.heartbeat.interval.ms": "1000"}
+    assigned = make(
+        clients, None, **{"kafka.session.timeout.ms": f"{session * 1000:.0f}", "kafka.heartbeat.interval.ms": "1000"}
     )
-    share.partitions_assigned(BOTH, OWNER, Deadline.after(session / 2))
+    assigned.partitions_assigned(BOTH, OWNER, Deadline.after(session / 2))
     assert len(group.waits) == 2
     assert max(group.waits) <= session / 2, "both have the one deadline"
 
 
 def test_a_start_is_not_committed_behind_a_commit_that_takes_longer_than_the_session_allows(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    share = make(access, None, **{"kafka.session.timeout.ms": "30", "kafka.heartbeat.interval.ms": "10"})
-    share.partitions_assigned(frozenset({A}), OWNER)
+    assigned = make(clients, None, **{"kafka.session.timeout.ms": "30", "kafka.heartbeat.interval.ms": "10"})
+    assigned.partitions_assigned(frozenset({A}), OWNER)
     group.commits.clear()
-    read(share, {A: 6})
+    read(assigned, {A: 6})
     # This would wait for ever, as it is on the same thread.
-    group.meanwhile = lambda: share.partitions_assigned(frozenset({B}), OWNER, Deadline.after(0.015))
-    assert share.committer.commit(OWNER, access)
+    group.meanwhile = lambda: assigned.partitions_assigned(frozenset({B}), OWNER, Deadline.after(0.015))
+    assert assigned.committer.commit(OWNER, clients)
     assert group.commits == [{A: 6}]
-    share.committer.commit(OWNER, access)
+    assigned.committer.commit(OWNER, clients)
     assert group.commits == [{A: 6}, {B: 0}]
 
 
 def test_what_was_not_found_or_committed_when_it_was_gained_is_tried_again_at_heartbeats_until_it_is(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    share, hand = make(access), Hand()
-    share._retry._clock = hand
+    assigned, hand = make(clients), Hand()
+    assigned._retry_timer._clock = hand
     group.refused = RequestFailed(ErrorAction.RETRY, "why")
-    share.partitions_assigned(BOTH, OWNER)
-    share.heartbeat_succeeded(OWNER)
-    assert share.ledger.unresolved(OWNER) == BOTH
+    assigned.partitions_assigned(BOTH, OWNER)
+    assigned.heartbeat_succeeded(OWNER)
+    assert assigned.ledger.unresolved(OWNER) == BOTH
     group.refused = None
     group.errors = {}
     tries = len(group.waits)
-    share.heartbeat_succeeded(OWNER)
+    assigned.heartbeat_succeeded(OWNER)
     assert len(group.waits) == tries, "not before the retry interval"
     hand.now += 1.0
-    share.heartbeat_succeeded(OWNER)
+    assigned.heartbeat_succeeded(OWNER)
     assert group.commits == [{A: 2, B: 0}]
     assert max(group.waits) <= 45.0 / 2
     tries = len(group.waits)
     hand.now += 1.0
-    share.heartbeat_succeeded(OWNER)
+    assigned.heartbeat_succeeded(OWNER)
     assert len(group.waits) == tries, "nothing is left to be done"
 
 
 def test_a_start_that_was_found_and_not_committed_is_committed_at_a_heartbeat(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    share, hand = make(access), Hand()
-    share._retry._clock = hand
+    assigned, hand = make(clients), Hand()
+    assigned._retry_timer._clock = hand
 
     def refuse() -> None:
         group.meanwhile = lambda: setattr(group, "refused", RequestFailed(ErrorAction.RETRY, "why"))
 
     group.meanwhile = refuse
-    share.partitions_assigned(BOTH, OWNER)
-    assert (share.ledger.unresolved(OWNER), group.commits) == (frozenset(), [])
+    assigned.partitions_assigned(BOTH, OWNER)
+    assert (assigned.ledger.unresolved(OWNER), group.commits) == (frozenset(), [])
     group.refused = None
     hand.now += 1.0
-    share.heartbeat_succeeded(OWNER)
+    assigned.heartbeat_succeeded(OWNER)
     assert group.commits == [{A: 2, B: 0}]
 
 
-def to_three(stood: ByTopic, starts: ByTopic) -> ByTopic:
+def to_three(stood: OffsetsByTopic, starts: OffsetsByTopic) -> OffsetsByTopic:
     return {"t": {0: 3}}
 
 
 def test_a_start_that_the_users_function_has_moved_back_is_committed(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     group.offsets = {A: CommittedOffset(9, COMMIT_TAG), B: CommittedOffset(4, COMMIT_TAG)}
-    share = make(access, rebalanceCallback=f"{__name__}:to_three")
-    share.partitions_assigned(BOTH, OWNER)
-    assert share.ledger.positions(OWNER) == {A: 3, B: 4}
+    assigned = make(clients, rebalanceCallback=f"{__name__}:to_three")
+    assigned.partitions_assigned(BOTH, OWNER)
+    assert assigned.ledger.positions(OWNER) == {A: 3, B: 4}
     assert group.commits == [{A: 3}]
 
 
 def test_the_commit_of_a_batch_is_left_to_the_query(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    share = make(access)
-    share.partitions_assigned(BOTH, OWNER)
-    read(share, {A: 6})
+    assigned = make(clients)
+    assigned.partitions_assigned(BOTH, OWNER)
+    read(assigned, {A: 6})
     tries = len(group.waits)
-    share.heartbeat_succeeded(OWNER)
+    assigned.heartbeat_succeeded(OWNER)
     assert len(group.waits) == tries
 
 
 def test_a_commit_that_has_failed_is_tried_again_when_its_interval_is_over(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    share, hand = make(access), Hand()
-    share._retry._clock = hand
-    share.partitions_assigned(BOTH, OWNER)
-    read(share, {A: 6})
+    assigned, hand = make(clients), Hand()
+    assigned._retry_timer._clock = hand
+    assigned.partitions_assigned(BOTH, OWNER)
+    read(assigned, {A: 6})
     group.refused = RequestFailed(ErrorAction.RETRY, "why")
-    share.committer.commit(OWNER, access)
+    assigned.committer.commit(OWNER, clients)
     group.refused = None
-    share.mend(OWNER, access)
+    assigned.retry_pending(OWNER, clients)
     assert group.offsets[A].offset == 2
     hand.now += 1.0
-    share.mend(OWNER, access)
+    assigned.retry_pending(OWNER, clients)
     assert group.offsets[A].offset == 6
 
 
 def test_a_try_that_took_long_is_repeated_an_interval_after_it_ended(
-    access: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    share, hand = make(access), Hand()
-    share._retry._clock = hand
+    assigned, hand = make(clients), Hand()
+    assigned._retry_timer._clock = hand
     told = logs.pop(B)
-    share.partitions_assigned(BOTH, OWNER)
+    assigned.partitions_assigned(BOTH, OWNER)
     group.meanwhile = lambda: setattr(hand, "now", 5.0)
-    share.mend(OWNER, access)
+    assigned.retry_pending(OWNER, clients)
     logs[B] = told
-    share.mend(OWNER, access)
-    assert share.ledger.unresolved(OWNER) == {B}
+    assigned.retry_pending(OWNER, clients)
+    assert assigned.ledger.unresolved(OWNER) == {B}
     hand.now += 1.0
-    share.mend(OWNER, access)
-    assert not share.ledger.unresolved(OWNER)
+    assigned.retry_pending(OWNER, clients)
+    assert not assigned.ledger.unresolved(OWNER)

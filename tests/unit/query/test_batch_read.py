@@ -92,7 +92,7 @@ def test_read_committed_ends_at_the_last_stable_offset(fake: FakeKafka) -> None:
     fake.logs["t"][0].stable = 5
     assert planned(fake)["t-0"] == (2, 6)
     assert planned(fake, **{"kafka.isolation.level": "read_committed"})["t-0"] == (2, 5)
-    with pytest.raises(DataLoss, match=r"'endingOffsets' says offset 6 for t-0, whose log holds \[2, 5\)"):
+    with pytest.raises(DataLoss, match=r"'endingOffsets' has offset 6 for t-0, whose log holds \[2, 5\)"):
         planned(fake, **{"kafka.isolation.level": "read_committed", "endingOffsets": offsets(6, 3, 0)})
 
 
@@ -147,7 +147,7 @@ def test_a_commit_behind_a_log_that_was_truncated_and_grew_again_is_data_loss_or
         planned(fake, startingOffsets="committed")
     found = planned(fake, startingOffsets="committed", failOnDataLoss="false")
     assert found == {"t-0": (3, 9), "t-1": (2, 3), "t-2": (0, 0)}
-    assert "The first record that was replaced is taken, as failOnDataLoss is false." in caplog.text
+    assert "The read starts at the first replaced record, because failOnDataLoss is false." in caplog.text
 
 
 def test_the_committed_offsets_are_asked_for_again_while_the_coordinator_loads_or_moves(fake: FakeKafka) -> None:
@@ -175,20 +175,24 @@ def test_a_group_that_may_not_be_read_is_an_error_at_once(fake: FakeKafka) -> No
     [
         ({"startingOffsets": offsets(1, 0, 0)}, DataLoss, r"offset 1 for t-0, whose log holds \[2, 6\)"),
         ({"startingOffsets": offsets(7, 0, 0)}, DataLoss, r"offset 7 for t-0, whose log holds \[2, 6\)"),
-        ({"endingOffsets": offsets(7, 3, 0)}, DataLoss, r"'endingOffsets' says offset 7 for t-0"),
+        ({"endingOffsets": offsets(7, 3, 0)}, DataLoss, r"'endingOffsets' has offset 7 for t-0"),
         ({"startingOffsets": '{"t":{"0":4,"1":0}}'}, OptionError, r'missing: t-2.*Write.*{"t":{"0":4,"1":0,"2":-2}}'),
         ({"endingOffsets": '{"t":{"0":4,"1":0}}'}, OptionError, r'missing: t-2.*Write.*{"t":{"0":4,"1":0,"2":-1}}'),
         (
             {"startingOffsets": offsets(5, 0, 0), "endingOffsets": offsets(4, 3, 0)},
             OptionError,
-            "t-0 starts at 5 and ends at 4. Look at 'startingOffsets' and 'endingOffsets'",
+            "t-0 starts at 5 and ends at 4. Give 'startingOffsets' and 'endingOffsets'",
         ),
         (
             {"startingOffsets": offsets(5, 0, 0), "endingTimestamp": "250"},
             OptionError,
-            "t-0 starts at 5 and ends at 3. Look at 'startingOffsets' and 'endingTimestamp'",
+            "t-0 starts at 5 and ends at 3. Give 'startingOffsets' and 'endingTimestamp'",
         ),
-        ({"startingTimestamp": "300"}, OptionError, r"No record of t-1, t-2 is as late as option 'startingTimestamp'"),
+        (
+            {"startingTimestamp": "300"},
+            OptionError,
+            r"t-1, t-2 has no record at or after the time in option 'startingTimestamp'",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_said_with_offsets_and_options(
@@ -208,7 +212,7 @@ def test_offsets_that_are_not_in_the_log_become_the_nearest_where_data_loss_is_a
 
 
 def test_a_topic_that_does_not_exist_is_an_error(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_validator, "TOPIC_PATIENCE", 0.3)
+    monkeypatch.setattr(topic_validator, "UNKNOWN_TOPIC_TIMEOUT", 0.3)
     with pytest.raises(TopicError, match="'nowhere' cannot be read"):
         planned(fake, subscribe="t,nowhere")
 

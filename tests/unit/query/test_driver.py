@@ -57,20 +57,20 @@ def test_a_partition_that_was_lost_and_came_back_while_a_batch_was_planned_is_le
     fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = start()
-    ends = driver._ends.of
+    ends = driver._planner.end_offsets.of
 
     def meanwhile(positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        monkeypatch.setattr(driver._ends, "of", ends)
+        monkeypatch.setattr(driver._planner.end_offsets, "of", ends)
         fake.commit("g", {("t", 0): 8}, COMMIT_TAG)
         fake.expire("g", driver._member.snapshot().member_id)
-        eventually(lambda: driver._share.counters.lost == 2)
-        eventually(lambda: len(driver._ledger.positions(driver._member.snapshot())) == 2)
+        eventually(lambda: driver._assigned_partitions.counters.lost == 2)
+        eventually(lambda: len(driver._assigned_partitions.ledger.positions(driver._member.snapshot())) == 2)
         return ends(positions)
 
-    monkeypatch.setattr(driver._ends, "of", meanwhile)
-    nothing = driver.latest(BatchOffset(), None)
+    monkeypatch.setattr(driver._planner.end_offsets, "of", meanwhile)
+    nothing = driver.plan_batch(BatchOffset(), None)
     assert not nothing.reads()
-    reads = driver.latest(nothing, None).reads()
+    reads = driver.plan_batch(nothing, None).reads()
     assert [(each.start, each.end) for each in reads] == [(8, 10)]
 
 
@@ -81,7 +81,7 @@ def test_offsets_must_name_exactly_the_partitions_there_are_when_a_new_checkpoin
         start(startingOffsets='{"t":{"0":4}}')
     assert not fake.request_count("JoinGroup")
     logged = BatchOffset.of([OffsetRange("t", 0, 0, 6, str(fake.ids["t"]))])
-    reads = start(logged, startingOffsets='{"t":{"0":4}}').latest(logged, None).reads()
+    reads = start(logged, startingOffsets='{"t":{"0":4}}').plan_batch(logged, None).reads()
     assert [(each.start, each.end) for each in reads] == [(6, 10)]
 
 
@@ -93,25 +93,25 @@ def test_a_start_that_is_not_in_the_log_fails_the_query_before_any_batch(fake: F
 def test_a_time_is_the_start_of_partitions_without_a_commit(fake: FakeKafka, start: Start) -> None:
     fake.produce("t", ["late"], partition=0, timestamp=1_800_000_000_000)
     query = start(startingTimestamp="1750000000000", startingOffsetsByTimestampStrategy="latest")
-    assert query.latest(BatchOffset(), None).ends() == {TopicPartition("t", 0): 11, TopicPartition("t", 1): 0}
+    assert query.plan_batch(BatchOffset(), None).ends() == {TopicPartition("t", 0): 11, TopicPartition("t", 1): 0}
     assert fake.commits[0].offsets == {("t", 0): 10, ("t", 1): 0}
 
 
 def test_where_a_query_starts_is_logged_before_there_is_anything_to_read(fake: FakeKafka, start: Start) -> None:
     driver = start(startingOffsets="latest")
-    first = driver.latest(BatchOffset(), None)
+    first = driver.plan_batch(BatchOffset(), None)
     assert first.ends() == {TopicPartition("t", 0): 10, TopicPartition("t", 1): 0}
     assert not first.reads()
-    assert driver.latest(first, None) is first
+    assert driver.plan_batch(first, None) is first
     driver.close()
     fake.produce("t", ["more"], partition=0)
-    reads = start(first, startingOffsets="latest", resetOffsetsOnStart="true").latest(first, None).reads()
+    reads = start(first, startingOffsets="latest", resetOffsetsOnStart="true").plan_batch(first, None).reads()
     assert [(each.start, each.end) for each in reads] == [(10, 11)]
 
 
 def test_a_checkpoint_of_another_group_is_refused_with_both_names(fake: FakeKafka, start: Start) -> None:
     driver = start()
-    logged = driver.latest(BatchOffset(), None)
+    logged = driver.plan_batch(BatchOffset(), None)
     with pytest.raises(GroupSourceError, match=r"belongs to the group 'g', and 'kafka.group.id' is 'other'"):
         start(logged, **{"kafka.group.id": "other"})
     assert fake.request_count("JoinGroup") == 2, "nobody joined the other group"
@@ -119,19 +119,19 @@ def test_a_checkpoint_of_another_group_is_refused_with_both_names(fake: FakeKafk
 
 def test_an_end_that_is_not_of_the_batch_planned_completes_nothing(fake: FakeKafka, start: Start) -> None:
     driver = start()
-    driver.latest(BatchOffset(), None)
+    driver.plan_batch(BatchOffset(), None)
     driver.complete(BatchOffset.of([OffsetRange("t", 0, 0, 3, str(fake.ids["t"]))]))
     assert fake.group("g").offsets["t", 0][0] == 0
 
 
 def test_idle_polls_commit_nothing(fake: FakeKafka, start: Start) -> None:
     driver = start()
-    end = driver.latest(BatchOffset(), None)
-    assert driver.latest(end, None) is end
+    end = driver.plan_batch(BatchOffset(), None)
+    assert driver.plan_batch(end, None) is end
     commits = len(fake.commits)
     assert commits
     for _ in range(10):
-        assert driver.latest(end, None) is end
+        assert driver.plan_batch(end, None) is end
     assert len(fake.commits) == commits
 
 
@@ -140,26 +140,26 @@ def test_what_happened_to_the_membership_is_said_now_and_then_and_only_if_someth
 ) -> None:
     driver = start()
     now = time.monotonic()
-    monkeypatch.setattr(driver._report, "_clock", lambda: now)
+    monkeypatch.setattr(driver._query_log, "_clock", lambda: now)
 
     def lines() -> list[str]:
         return [each.getMessage() for each in caplog.records if "last heartbeat" in each.getMessage()]
 
     with caplog.at_level(logging.INFO):
-        end = driver.latest(BatchOffset(), None)
-        assert driver.latest(end, None) is end
+        end = driver.plan_batch(BatchOffset(), None)
+        assert driver.plan_batch(end, None) is end
         assert not lines(), "not at once"
         for expected in (1, 1):
             now += REPORT_INTERVAL + 1
-            driver.latest(end, None)
+            driver.plan_batch(end, None)
             assert len(lines()) == expected
         fake.produce("t", ["more"])
-        following = driver.latest(end, None)
+        following = driver.plan_batch(end, None)
         assert following != end
-        assert driver.latest(following, None) is following
+        assert driver.plan_batch(following, None) is following
         assert len(lines()) == 1
         now += REPORT_INTERVAL + 1
-        driver.latest(following, None)
+        driver.plan_batch(following, None)
     assert "group g: owns 2 partition(s), batches 1, offsets 10, joins 2, rebalances 1, revoked 0," in lines()[0]
     assert "lost 0, commits 2, failed commits 0, last heartbeat" in lines()[0]
     assert "batches 2, offsets 11, " in lines()[1]
@@ -171,24 +171,22 @@ def test_how_long_the_group_took_to_answer_is_told_since_the_last_such_line(
     fake.next("OffsetCommit", Fault(delay=0.2))
     driver = start()
     now = time.monotonic()
-    monkeypatch.setattr(driver._report, "_clock", lambda: now)
+    monkeypatch.setattr(driver._query_log, "_clock", lambda: now)
     with caplog.at_level(logging.INFO):
-        end = driver.latest(BatchOffset(), None)
+        end = driver.plan_batch(BatchOffset(), None)
         now += REPORT_INTERVAL + 1
-        driver.latest(end, None)
+        driver.plan_batch(end, None)
         driver.close()
     (told,) = [each.getMessage() for each in caplog.records if "last heartbeat" in each.getMessage()]
     (ended,) = [each.getMessage() for each in caplog.records if "has ended" in each.getMessage()]
-    assert re.search(
-        r", last rebalance 30\d s ago; since the last such line the group's coordinator has answered ", told
-    )
+    assert re.search(r", last rebalance 30\d s ago; since the last such line the coordinator answered ", told)
     assert re.search(r"2 JoinGroup in \d+ ms \(at most \d+\)", told)
     assert re.search(r"1 SyncGroup in \d+ ms \(at most \d+\)", told)
     # The first commit took its time, the second did not.
     commits = re.search(r"2 OffsetCommit in (\d+) ms \(at most (\d+)\)", told)
     assert commits
     assert 100 <= int(commits[1]) < int(commits[2]) >= 200
-    assert "has answered " in ended
+    assert "coordinator answered " in ended
     assert "JoinGroup" not in ended
     assert "1 LeaveGroup in " in ended
 
@@ -198,16 +196,16 @@ def test_a_batch_and_trigger_interval_too_long_for_a_hand_over_are_said_once(
 ) -> None:
     driver = start()
     now = time.monotonic()
-    monkeypatch.setattr(driver, "_clock", lambda: now)
-    end = driver.latest(BatchOffset(), None)
+    monkeypatch.setattr(driver._planner, "_clock", lambda: now)
+    end = driver.plan_batch(BatchOffset(), None)
     for took, told in ((240.0, 0), (241.0, 1), (900.0, 1)):
         now += took
         fake.produce("t", ["more"])
-        driver._ends.expire()
-        end = driver.latest(end, None)
+        driver._planner.end_offsets.expire()
+        end = driver.plan_batch(end, None)
         assert end.reads(), "each call completes a batch and plans the next"
         assert caplog.text.count("batch and trigger interval together took") == told
-    assert "together took 241 s; a hand-over waits for 240 s" in caplog.text
+    assert "together took 241 s; a revocation waits for 240 s" in caplog.text
     assert "kafka.max.poll.interval.ms (now 300000)" in caplog.text
     assert "maxOffsetsPerTrigger" in caplog.text
 
@@ -217,10 +215,10 @@ def test_a_query_that_is_idle_for_long_is_not_told_of_its_pace(
 ) -> None:
     driver = start()
     now = time.monotonic()
-    monkeypatch.setattr(driver, "_clock", lambda: now)
-    end = driver.latest(BatchOffset(), None)
+    monkeypatch.setattr(driver._planner, "_clock", lambda: now)
+    end = driver.plan_batch(BatchOffset(), None)
     for _ in range(3):
-        assert driver.latest(end, None) is end
+        assert driver.plan_batch(end, None) is end
         now += 10_000.0
     assert "together took" not in caplog.text
 
@@ -240,16 +238,16 @@ def test_a_topic_whose_id_is_not_told_is_read_later_and_not_taken_for_another_on
 ) -> None:
     driver = start()
     with monkeypatch.context() as outage:
-        outage.setattr(driver._ids, "_now", lambda topics: {})
-        nothing = driver.latest(BatchOffset(), None)
+        outage.setattr(driver._planner._topic_ids, "_current_ids", lambda topics: {})
+        nothing = driver.plan_batch(BatchOffset(), None)
         assert not nothing.reads()
-    assert [each.topic_id for each in driver.latest(nothing, None).reads()] == [str(fake.ids["t"])]
+    assert [each.topic_id for each in driver.plan_batch(nothing, None).reads()] == [str(fake.ids["t"])]
 
 
 def test_ends_logged_of_a_topic_that_was_made_anew_do_not_stay_in_the_offset(fake: FakeKafka, start: Start) -> None:
     old = BatchOffset.of([OffsetRange("t", number, 50, 50, "old") for number in (0, 7)])
     driver = start(old, failOnDataLoss="false")
-    planned = driver.latest(old, None)
+    planned = driver.plan_batch(old, None)
     assert [(each.partition, each.start, each.end) for each in planned.reads()] == [(0, 0, 10)]
     assert TopicPartition("t", 7) not in planned.ranges
 

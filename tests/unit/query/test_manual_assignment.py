@@ -12,7 +12,8 @@ import pytest
 from spark_group_source.errors import CommitFailed, DataLoss, GroupError, TopicError
 from spark_group_source.group.commits import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, OffsetRange
-from spark_group_source.query.driver import RENEW_EVERY, Driver
+from spark_group_source.query.commits.batch_commits import RENEW_EVERY
+from spark_group_source.query.driver import Driver
 from spark_group_source.query.planning import available_now_target
 from spark_group_source.query.starting_offsets import topic_validator
 from spark_group_source.testing.fake import FakeKafka, Fault
@@ -26,8 +27,8 @@ Start = Callable[..., Driver]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_validator, "TOPIC_PATIENCE", 0.3)
-    monkeypatch.setattr(available_now_target, "POLL", (0.01, 0.05))
+    monkeypatch.setattr(topic_validator, "UNKNOWN_TOPIC_TIMEOUT", 0.3)
+    monkeypatch.setattr(available_now_target, "POLL_INTERVALS", (0.01, 0.05))
 
 
 @pytest.fixture
@@ -78,10 +79,10 @@ def test_exactly_the_assigned_partitions_are_read_and_committed_and_nothing_is_j
 ) -> None:
     driver = start()
     assert committed(fake) == {0: 0, 2: 0}, "each has a committed position at once"
-    end = driver.latest(BatchOffset(), None)
+    end = driver.plan_batch(BatchOffset(), None)
     assert spans(end) == {0: (0, 5), 2: (0, 5)}
     assert committed(fake) == {0: 0, 2: 0}, "a batch that is not completed is not committed"
-    assert driver.latest(end, None) is end
+    assert driver.plan_batch(end, None) is end
     assert committed(fake) == {0: 5, 2: 5}
     assert {(each.generation, each.member_id) for each in fake.commits} == {(-1, "")}
     assert all(text == COMMIT_TAG for _, text in fake.group("g").offsets.values())
@@ -91,7 +92,7 @@ def test_exactly_the_assigned_partitions_are_read_and_committed_and_nothing_is_j
 
 def test_a_new_checkpoint_goes_on_at_the_groups_offsets(fake: FakeKafka, start: Start) -> None:
     fake.commit("g", {("t", 0): 3, ("t", 1): 1}, COMMIT_TAG)
-    assert spans(start().latest(BatchOffset(), None)) == {0: (3, 5), 2: (0, 5)}
+    assert spans(start().plan_batch(BatchOffset(), None)) == {0: (3, 5), 2: (0, 5)}
 
 
 def test_an_operators_rewind_is_honoured_and_a_commit_of_ours_that_is_behind_is_not(
@@ -100,14 +101,14 @@ def test_an_operators_rewind_is_honoured_and_a_commit_of_ours_that_is_behind_is_
     logged = BatchOffset.of([OffsetRange("t", number, 4, 4, str(fake.ids["t"])) for number in (0, 2)])
     fake.commit("g", {("t", 0): 1})
     fake.commit("g", {("t", 2): 1}, COMMIT_TAG)
-    assert spans(start(logged).latest(logged, None)) == {0: (1, 5), 2: (4, 5)}
+    assert spans(start(logged).plan_batch(logged, None)) == {0: (1, 5), 2: (4, 5)}
     assert committed(fake) == {0: 1, 2: 4}
 
 
 def test_a_logged_batch_is_replayed_and_committed_when_it_is_completed(fake: FakeKafka, start: Start) -> None:
     logged = BatchOffset.of([OffsetRange("t", 0, 0, 3, str(fake.ids["t"]))])
     driver = start(logged)
-    following = driver.latest(logged, None)
+    following = driver.plan_batch(logged, None)
     assert committed(fake)[0] == 3
     assert spans(following) == {0: (3, 5), 2: (0, 5)}
 
@@ -116,22 +117,22 @@ def test_offsets_that_do_not_move_are_committed_anew_each_hour_and_nothing_else_
     fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver, hand = start(), Hand()
-    monkeypatch.setattr(driver._renewal, "_clock", hand)
-    monkeypatch.setattr(driver._renewal, "_at", RENEW_EVERY)
-    end = driver.latest(BatchOffset(), None)
-    assert driver.latest(end, None) is end
+    monkeypatch.setattr(driver._commits._renewal, "_clock", hand)
+    monkeypatch.setattr(driver._commits._renewal, "_due_at", RENEW_EVERY)
+    end = driver.plan_batch(BatchOffset(), None)
+    assert driver.plan_batch(end, None) is end
     fake.group("g").offsets.clear()  # as the brokers do when offsets.retention.minutes have passed since the commit
     hand.now = RENEW_EVERY - 1
-    assert driver.latest(end, None) is end
+    assert driver.plan_batch(end, None) is end
     assert committed(fake) == {}
     hand.now = RENEW_EVERY
     fake.next("OffsetCommit", Fault(error=15))
-    eventually(lambda: driver.latest(end, None) is end and committed(fake) == {0: 5, 2: 5})
+    eventually(lambda: driver.plan_batch(end, None) is end and committed(fake) == {0: 5, 2: 5})
     assert all(text == COMMIT_TAG for _, text in fake.group("g").offsets.values())
     sent = len(fake.commits)
-    assert driver.latest(end, None) is end
+    assert driver.plan_batch(end, None) is end
     assert len(fake.commits) == sent
-    counters = driver._share.counters
+    counters = driver._assigned_partitions.counters
     assert (counters.batches, counters.offsets) == (1, 10)
 
 
@@ -139,30 +140,30 @@ def test_a_run_commits_anew_what_it_finds_also_where_there_is_nothing_to_read(fa
     fake.commit("g", {("t", 0): 5, ("t", 2): 5})
     run = start(available_now=True)
     assert [each.offsets for each in fake.commits] == [{("t", 0): 5, ("t", 2): 5}]
-    assert not run.latest(BatchOffset(), None).reads()
+    assert not run.plan_batch(BatchOffset(), None).reads()
     assert len(fake.commits) == 1
 
 
 def test_a_member_commits_nothing_by_a_clock(fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_group_source.query.driver.RENEW_EVERY", 0.0)
+    monkeypatch.setattr("spark_group_source.query.commits.batch_commits.RENEW_EVERY", 0.0)
     member = start(subscribe="t")
-    monkeypatch.setattr(member._share._retry, "_interval", 0.0)
-    end = member.latest(BatchOffset(), None)
-    assert member.latest(end, None) is end
+    monkeypatch.setattr(member._assigned_partitions._retry_timer, "_interval", 0.0)
+    end = member.plan_batch(BatchOffset(), None)
+    assert member.plan_batch(end, None) is end
     sent = len(fake.commits)
-    assert member.latest(end, None) is end
+    assert member.plan_batch(end, None) is end
     assert len(fake.commits) == sent
 
 
 def test_limits_hold(start: Start) -> None:
-    assert sum(each.size for each in start().latest(BatchOffset(), 4).reads()) == 4
+    assert sum(each.size for each in start().plan_batch(BatchOffset(), 4).reads()) == 4
 
 
 def test_an_available_now_run_ends_at_what_the_assigned_partitions_held(fake: FakeKafka, start: Start) -> None:
     run = start(available_now=True)
-    first = run.latest(BatchOffset(), None)
+    first = run.plan_batch(BatchOffset(), None)
     fake.produce("t", ["late"], partition=0)
-    assert run.latest(first, None) is first
+    assert run.plan_batch(first, None) is first
     assert committed(fake) == {0: 5, 2: 5}, "partition 1 is not waited for"
 
 
@@ -177,7 +178,7 @@ def test_that_the_group_cannot_be_looked_at_does_not_keep_the_query_from_startin
     fake: FakeKafka, start: Start, errno: int
 ) -> None:
     fake.next("DescribeGroups", Fault(error=errno))
-    assert spans(start().latest(BatchOffset(), None)) == {0: (0, 5), 2: (0, 5)}
+    assert spans(start().plan_batch(BatchOffset(), None)) == {0: (0, 5), 2: (0, 5)}
 
 
 def test_a_group_that_may_not_be_described_is_an_error_at_the_start(fake: FakeKafka, start: Start) -> None:
@@ -191,23 +192,23 @@ def test_a_member_that_joins_later_makes_commits_fail_and_the_query_goes_on_and_
 ) -> None:
     driver = start()
     member = start(subscribe="t")
-    assert member._share.counters.rebalances == 1
-    end = driver.latest(BatchOffset(), None)
+    assert member._assigned_partitions.counters.rebalances == 1
+    end = driver.plan_batch(BatchOffset(), None)
     with caplog.at_level(logging.WARNING):
-        assert driver.latest(end, None) is end
+        assert driver.plan_batch(end, None) is end
     assert "25 (UNKNOWN_MEMBER_ID): the group has members." in caplog.text
     assert "its own 'kafka.group.id', or stop the members" in caplog.text
     assert committed(fake)[0] == 0
     member.close()
-    eventually(lambda: driver.latest(end, None) is end and committed(fake)[0] == 5)
+    eventually(lambda: driver.plan_batch(end, None) is end and committed(fake)[0] == 5)
 
 
 def test_a_member_that_joins_later_fails_the_query_where_failed_commits_are_to(fake: FakeKafka, start: Start) -> None:
     driver = start(**{"onCommitFailure": "fail", "groupCommit.numRetries": "0"})
     start(subscribe="t")
-    end = driver.latest(BatchOffset(), None)
+    end = driver.plan_batch(BatchOffset(), None)
     with pytest.raises(CommitFailed, match="the group has members"):
-        driver.latest(end, None)
+        driver.plan_batch(end, None)
 
 
 def test_partitions_that_do_not_exist_are_named_at_the_start(start: Start) -> None:
@@ -223,12 +224,12 @@ def test_a_topic_that_does_not_exist_is_named_at_the_start(start: Start) -> None
 def test_a_partition_created_while_the_query_starts_is_waited_for(
     fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_validator, "TOPIC_PATIENCE", LONG)
+    monkeypatch.setattr(topic_validator, "UNKNOWN_TOPIC_TIMEOUT", LONG)
     monkeypatch.setattr(
         "spark_group_source.query.starting_offsets.topic_validator.time.sleep",
         lambda _: fake.create_topic("t", partitions=4),
     )
-    assert start(assign='{"t": [3]}').latest(BatchOffset(), None).reads() == []
+    assert start(assign='{"t": [3]}').plan_batch(BatchOffset(), None).reads() == []
     assert committed(fake) == {3: 0}
 
 
@@ -240,16 +241,16 @@ def test_a_partition_that_is_gone_is_data_loss_for_a_query_that_has_read_it(
         start(logged, assign='{"t": [0, 7]}')
     with caplog.at_level(logging.WARNING):
         driver = start(logged, assign='{"t": [0, 7]}', failOnDataLoss="false")
-    assert "t-7 does not exist any more; the query goes on without" in caplog.text
-    assert spans(driver.latest(logged, None)) == {0: (4, 5)}
+    assert "t-7 does not exist any more; the query continues without" in caplog.text
+    assert spans(driver.plan_batch(logged, None)) == {0: (4, 5)}
 
 
 def test_what_happened_is_said_without_a_heartbeat(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver = start()
-    monkeypatch.setattr(driver._report, "_report_at", 0.0)
+    monkeypatch.setattr(driver._query_log, "_report_at", 0.0)
     with caplog.at_level(logging.INFO):
-        driver.latest(BatchOffset(), None)
+        driver.plan_batch(BatchOffset(), None)
     assert "group g: owns 2 partition(s), batches 0" in caplog.text
     assert "heartbeat" not in caplog.text

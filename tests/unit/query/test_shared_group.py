@@ -14,11 +14,11 @@ from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
 from spark_group_source.query.driver import Driver
-from spark_group_source.query.shared_group import others
+from spark_group_source.query.shared_group import other_client_ids
 from spark_group_source.testing.fake import FakeKafka, Fault
 
 OWN = "app-t-local-1-77"
-WARNING = "this application is in it"
+WARNING = "queries of this application are members"
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def started(fake: FakeKafka, application_id: str = "local-1") -> None:
     options = parse_options(given)
     with closing(Driver(options, wire_options(options, OWN), application_id=application_id)) as driver:
         driver.start(BatchOffset())
-        driver.await_share()
+        driver.await_assignment()
 
 
 def of_members(*client_ids: str) -> Fault:
@@ -52,7 +52,7 @@ def of_members(*client_ids: str) -> Fault:
 
 def test_other_members_of_the_same_application_are_those_with_its_id_in_their_client_id() -> None:
     members = [MemberDescription("m", each, "h") for each in (OWN, "app-u-local-1-78", "app-t-local-12-79", "mine")]
-    assert others(members, OWN, "local-1") == ["app-u-local-1-78"]
+    assert other_client_ids(members, OWN, "local-1") == ["app-u-local-1-78"]
 
 
 def test_a_second_query_of_the_application_in_the_group_is_warned_of(
@@ -60,7 +60,7 @@ def test_a_second_query_of_the_application_in_the_group_is_warned_of(
 ) -> None:
     fake.next("DescribeGroups", of_members(OWN, "app-t-local-1-78", "app-t-local-2-79"))
     started(fake)
-    assert f"group g: {WARNING} 2 times, also as app-t-local-1-78. Each of these reads only a part" in caplog.text
+    assert f"group g: 2 {WARNING}, also app-t-local-1-78. Each reads only a part" in caplog.text
 
 
 @pytest.mark.parametrize("fault", [of_members(OWN, "app-t-local-2-79"), Fault(error=15), Fault(error=30)])

@@ -18,10 +18,10 @@ from spark_group_source.spark.stream import GroupStreamReader
 
 class LeavesSlowly:
     def __init__(self, *args, **named): pass
-    def decide_start(self): pass
+    def pin_starts(self): pass
     def start(self, logged, **named): START
-    def latest(self, begin, limit): return begin
-    def await_share(self): pass
+    def plan_batch(self, begin, limit): return begin
+    def await_assignment(self): pass
     def close(self):
         print("leaves", flush=True)
         os.kill(os.getpid(), signal.SIGTERM)

@@ -14,7 +14,7 @@ OWNER = Membership(member_id="m", generation=3, owned={A: 3, B: 3})
 def test_the_start_of_a_partition_is_looked_for_by_one_thread_at_a_time() -> None:
     ledger = SharedLedger()
     ledger.partitions_assigned(BOTH)
-    with ledger.claimed(frozenset({A})) as first, ledger.claimed(BOTH) as second:
+    with ledger.start_lookup(frozenset({A})) as first, ledger.start_lookup(BOTH) as second:
         assert first.partitions == {A}
         assert second.partitions == {B}
         assert not ledger.unresolved(OWNER)
@@ -24,8 +24,8 @@ def test_the_start_of_a_partition_is_looked_for_by_one_thread_at_a_time() -> Non
 def test_a_topic_made_anew_is_one_like_any_other_once_it_has_its_start() -> None:
     ledger = SharedLedger()
     ledger.partitions_assigned(BOTH)
-    ledger.start_over({"t"}, BOTH, {})
-    with ledger.claimed(BOTH) as claim:
-        assert ledger.logged(BOTH)[1] == BOTH
-        assert ledger.started(claim, {A: 2}, {}, {})
-    assert ledger.logged(BOTH)[1] == {B}
+    ledger.restart_topics({"t"}, BOTH, {})
+    with ledger.start_lookup(BOTH) as lookup:
+        assert ledger.logged_ends(BOTH)[1] == BOTH
+        assert ledger.record_starts(lookup, {A: 2}, {}, {})
+    assert ledger.logged_ends(BOTH)[1] == {B}

@@ -16,7 +16,8 @@ from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.query.planning import available_now_target as run_target
+from spark_group_source.query.kafka_clients import KafkaClients
+from spark_group_source.query.planning import available_now_target
 from spark_group_source.query.planning.available_now_target import AvailableNowTarget
 from spark_group_source.wire.metadata import Metadata, Topic
 
@@ -66,32 +67,33 @@ class World:
 
 def pause_with(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], None]) -> None:
     # For this module alone: a thread that an earlier test left behind may be pausing as well.
-    monkeypatch.setattr(run_target, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(available_now_target, "time", SimpleNamespace(sleep=sleep))
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
-    monkeypatch.setattr(run_target, "list_offsets", made.list_offsets)
+    monkeypatch.setattr(available_now_target, "list_offsets", made.list_offsets)
     pause_with(monkeypatch, made.sleep)
     return made
 
 
 def make(world: World, fail_on_data_loss: bool = True) -> AvailableNowTarget:
-    return AvailableNowTarget(world, world, SETTINGS, False, fail_on_data_loss, world.clock)  # type: ignore[arg-type]
+    clients = KafkaClients(world, world)  # type: ignore[arg-type]
+    return AvailableNowTarget(clients, SETTINGS, False, fail_on_data_loss, world.clock)
 
 
 @pytest.fixture
 def target(world: World) -> AvailableNowTarget:
     made = make(world)
-    made.freeze()
+    made.set_once()
     return made
 
 
 def test_the_target_is_what_the_log_held_when_it_was_frozen_first(world: World, target: AvailableNowTarget) -> None:
     world.logs = {A: (0, 50), B: (3, 60), NEW: (0, 70)}
-    target.freeze()
-    assert target.cap({A: 50, B: 60, NEW: 70}) == {A: 10, B: 3, NEW: 0}
+    target.set_once()
+    assert target.limit({A: 50, B: 60, NEW: 70}) == {A: 10, B: 3, NEW: 0}
 
 
 @pytest.mark.parametrize("trouble", ["no leader", "unknown partition", "topic error", "unknown topic", "no broker"])
@@ -109,22 +111,22 @@ def test_trouble_that_heals_while_the_target_is_frozen_is_outlived_and_nothing_l
 
     pause_with(monkeypatch, heal)
     target = make(world)
-    target.freeze()
-    assert target.cap({A: 50, B: 60}) == {A: 10, B: 3}
+    target.set_once()
+    assert target.limit({A: 50, B: 60}) == {A: 10, B: 3}
 
 
 def test_a_target_that_cannot_be_seen_is_tried_for_a_bounded_time(world: World) -> None:
     world.silent = {A}
-    with pytest.raises(BrokerUnavailable, match="tells the end of t-0"):
-        make(world).freeze()
+    with pytest.raises(BrokerUnavailable, match="returns the end of t-0"):
+        make(world).set_once()
     assert world.looks > 10
-    assert run_target.FREEZE_TIMEOUT - 2 < world.now <= run_target.FREEZE_TIMEOUT
+    assert available_now_target.START_TIMEOUT - 2 < world.now <= available_now_target.START_TIMEOUT
 
 
 def test_a_topic_that_may_not_be_read_is_said_at_once(world: World) -> None:
     world.topic_error = 29
     with pytest.raises(TopicError, match="'t'.*29"):
-        make(world).freeze()
+        make(world).set_once()
     assert world.now == 0.0
 
 
@@ -134,78 +136,78 @@ def test_what_was_deleted_before_the_target_was_frozen_is_data_loss_or_left_out(
 ) -> None:
     world.missing, world.topic_error = ({A}, 0) if what == "t-0" else (set(), 3)
     with pytest.raises(DataLoss, match=f"{what} does not exist any more"):
-        make(world).freeze()
+        make(world).set_once()
     target = make(world, fail_on_data_loss=False)
-    target.freeze()
+    target.set_once()
     assert f"{what} does not exist any more" in caplog.text
-    assert target.cap({A: 50, B: 60}) == ({A: 0, B: 3} if what == "t-0" else {A: 0, B: 0})
+    assert target.limit({A: 50, B: 60}) == ({A: 0, B: 3} if what == "t-0" else {A: 0, B: 0})
 
 
 def test_a_partition_deleted_during_the_run_is_an_error_that_names_it(world: World, target: AvailableNowTarget) -> None:
-    assert not target.reached()
+    assert not target.is_reached()
     world.missing = {A}
     with pytest.raises(DataLoss, match="t-0 does not exist any more.*failOnDataLoss"):
-        target.reached()
+        target.is_reached()
 
 
 def test_a_partition_deleted_during_the_run_is_dropped_with_a_warning_where_loss_is_accepted(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     target = make(world, fail_on_data_loss=False)
-    target.freeze()
-    assert not target.reached()
+    target.set_once()
+    assert not target.is_reached()
     world.missing = {A}
-    assert target.reached()
+    assert target.is_reached()
     assert "t-0 does not exist any more" in caplog.text
-    assert target.cap({A: 50}) == {A: 0}, "one made anew is not of this run"
+    assert target.limit({A: 50}) == {A: 0}, "a recreated partition is not part of this run"
 
 
 def test_a_partition_whose_leader_tells_nothing_is_waited_for(world: World, target: AvailableNowTarget) -> None:
     world.offsets = {B: 3}
     world.silent = {A}
-    assert not target.reached()
+    assert not target.is_reached()
     world.now = 100.1
     with pytest.raises(DeadlineExceeded, match="t-0 at no commit of 10"):
-        target.reached()
+        target.is_reached()
 
 
 def test_it_is_reached_when_every_partition_with_records_is_committed(world: World, target: AvailableNowTarget) -> None:
-    assert not target.reached()
+    assert not target.is_reached()
     world.offsets = {A: 9}
-    assert not target.reached()
+    assert not target.is_reached()
     world.offsets = {A: 10}
-    assert target.reached(), "B holds nothing and may have no commit"
+    assert target.is_reached(), "B holds nothing and may have no commit"
 
 
 def test_what_was_reached_once_stays_reached(world: World, target: AvailableNowTarget) -> None:
     world.offsets = {A: 10}
-    assert target.reached()
+    assert target.is_reached()
     world.offsets = {}
-    assert target.reached()
+    assert target.is_reached()
 
 
 def test_a_commit_beyond_the_target_reaches_it(world: World, target: AvailableNowTarget) -> None:
     world.offsets = {A: 99}
-    assert target.reached()
+    assert target.is_reached()
 
 
 def test_it_is_waited_for_as_long_as_there_is_progress(world: World, target: AvailableNowTarget) -> None:
     for offset in range(1, 10):
         world.now += 99.0
         world.offsets = {A: offset}
-        assert not target.reached()
+        assert not target.is_reached()
 
 
 def test_without_progress_a_session_and_a_hand_over_are_waited_for_and_no_longer(
     world: World, target: AvailableNowTarget
 ) -> None:
     world.offsets = {A: 4}
-    assert not target.reached()
+    assert not target.is_reached()
     world.now = 100.0
-    assert not target.reached()
+    assert not target.is_reached()
     world.now = 100.1
     with pytest.raises(DeadlineExceeded, match="'g'.*100 s: t-0 at 4 of 10.*does not commit"):
-        target.reached()
+        target.is_reached()
 
 
 @pytest.mark.parametrize("blind", ["group", "logs"])
@@ -214,16 +216,16 @@ def test_looks_that_fail_count_as_no_progress(world: World, target: AvailableNow
         world.refused = RequestFailed(ErrorAction.REDISCOVER, "moved")
     else:
         world.trouble = BrokerUnavailable("No broker.")
-    assert not target.reached()
+    assert not target.is_reached()
     world.now = 100.1
     with pytest.raises(DeadlineExceeded, match="of 10"):
-        target.reached()
+        target.is_reached()
 
 
 def test_trouble_that_cannot_heal_ends_the_run(world: World, target: AvailableNowTarget) -> None:
     world.trouble = DataLoss("Gone.")
     with pytest.raises(DataLoss):
-        target.reached()
+        target.is_reached()
 
 
 def test_a_run_that_waits_says_soon_for_what_and_once_how_it_may_wait_for_itself(
@@ -231,13 +233,13 @@ def test_a_run_that_waits_says_soon_for_what_and_once_how_it_may_wait_for_itself
 ) -> None:
     world.offsets = {A: 4}
     with caplog.at_level(logging.INFO):
-        while world.now < 2 * run_target.SAY_EVERY + 2:
-            target.reached()
+        while world.now < 2 * available_now_target.LOG_INTERVAL + 2:
+            target.is_reached()
             target.wait()
-            if world.now < run_target.SAY_EVERY:
+            if world.now < available_now_target.LOG_INTERVAL:
                 assert "waits for other members" not in caplog.text
     assert caplog.text.count("the run waits for other members: t-0 at 4 of 10") == 2
-    assert caplog.text.count("give each read one of its own") == 1
+    assert caplog.text.count("give each read its own") == 1
 
 
 def test_pauses_grow_while_nothing_moves_and_begin_anew_when_it_does(
@@ -245,11 +247,11 @@ def test_pauses_grow_while_nothing_moves_and_begin_anew_when_it_does(
 ) -> None:
     slept: list[float] = []
     pause_with(monkeypatch, slept.append)
-    target.reached()
+    target.is_reached()
     for _ in range(5):
         target.wait()
     assert slept == [0.1, 0.2, 0.4, 0.8, 1.0]
     world.offsets = {A: 4}
-    target.reached()
+    target.is_reached()
     target.wait()
     assert slept[-1] == 0.1

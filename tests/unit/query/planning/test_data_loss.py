@@ -33,11 +33,11 @@ Row = tuple[str, int, int]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_validator, "TOPIC_PATIENCE", 0.3)
-    monkeypatch.setattr(available_now_target, "UNKNOWN_PATIENCE", 0.3)
-    monkeypatch.setattr(available_now_target, "POLL", (0.01, 0.05))
-    monkeypatch.setattr(end_offsets, "CUT_PAUSE", 0.01)
-    monkeypatch.setattr(topic_ids, "GONE_PAUSE", 0.01)
+    monkeypatch.setattr(topic_validator, "UNKNOWN_TOPIC_TIMEOUT", 0.3)
+    monkeypatch.setattr(available_now_target, "UNKNOWN_TIMEOUT", 0.3)
+    monkeypatch.setattr(available_now_target, "POLL_INTERVALS", (0.01, 0.05))
+    monkeypatch.setattr(end_offsets, "TRUNCATION_LOOKUP_INTERVAL", 0.01)
+    monkeypatch.setattr(topic_ids, "DELETED_INTERVAL", 0.01)
 
 
 def fill(fake: FakeKafka, topic: str, partition: int, count: int) -> None:
@@ -99,12 +99,12 @@ class Query:
         self.made.append(self)
         self.driver.start(logged)
         if available_now:
-            self.driver.freeze_target()
-        self.driver.await_share()
+            self.driver.prepare_for_available_now()
+        self.driver.await_assignment()
 
     def step(self) -> bool:
         """Plans a batch and reads it; whether there was one."""
-        batch = self.driver.latest(self.end, None)
+        batch = self.driver.plan_batch(self.end, None)
         if batch == self.end:
             return False
         if self.end.is_empty and not batch.reads():
@@ -198,12 +198,12 @@ CASES: list[tuple[Harm, str, list[Row]]] = [
     (retention_in_part, r"\[5, 8\) of harmed-0.*log holds \[8, 10\).*failOnDataLoss", of("harmed", 0, 8, 10)),
     (retention_of_all, r"\[5, 10\) of harmed-0.*log holds \[10, 10\).*failOnDataLoss", []),
     (deleted, r"gone(-0)? does not exist any more.*failOnDataLoss", []),
-    (made_anew_with_fewer, r"Topic gone was deleted and made anew.*failOnDataLoss", of("gone", 0, 0, 3)),
-    (made_anew_with_as_many, r"Topic gone was deleted and made anew.*failOnDataLoss", of("gone", 0, 0, 5)),
-    (made_anew_with_more, r"gone was deleted and made anew|\[5, 9\) of gone-0.*was deleted", of("gone", 0, 0, 9)),
+    (made_anew_with_fewer, r"Topic gone was deleted and recreated.*failOnDataLoss", of("gone", 0, 0, 3)),
+    (made_anew_with_as_many, r"Topic gone was deleted and recreated.*failOnDataLoss", of("gone", 0, 0, 5)),
+    (made_anew_with_more, r"gone was deleted and recreated|\[5, 9\) of gone-0.*was deleted", of("gone", 0, 0, 9)),
     (
         made_anew_with_fewer_partitions,
-        r"harmed was deleted and made anew|of harmed-0.*was deleted|harmed-1 does not exist",
+        r"harmed was deleted and recreated|of harmed-0.*was deleted|harmed-1 does not exist",
         of("harmed", 0, 0, 9),
     ),
     (cut, r"harmed-0 ends at offset 2, before offset 5.*failOnDataLoss", []),
@@ -262,7 +262,7 @@ def test_a_batch_whose_end_was_cut_off_after_it_was_planned_is_read_to_there_and
     fake: FakeKafka, available_now: bool
 ) -> None:
     with Query(fake, BatchOffset(), available_now) as failing:
-        batch = failing.driver.latest(failing.end, None)
+        batch = failing.driver.plan_batch(failing.end, None)
         cut(fake)
         with pytest.raises(DataLoss, match=r"\[2, 5\) of harmed-0.*are lost: the log ends at 2"):
             failing.read(batch)
@@ -279,8 +279,8 @@ def test_a_batch_whose_end_was_cut_off_after_it_was_planned_is_read_to_there_and
 
 def test_a_log_that_is_cut_in_mid_run_fails_the_run_or_ends_it_where_it_ends(fake: FakeKafka) -> None:
     def cut_in_mid_run(query: Query) -> None:
-        assert query.driver._target is not None
-        query.driver._target.freeze()
+        assert query.driver._planner._target is not None
+        query.driver._planner._target.set_once()
         cut(fake)
 
     with Query(fake, BatchOffset(), available_now=True) as failing:
@@ -366,7 +366,7 @@ def test_a_topic_deleted_during_a_batch_and_taken_away_with_it_is_missed(fake: F
     while query.step():
         pass
     fill(fake, "other", 0, 1)
-    batch = query.driver.latest(query.end, None)
+    batch = query.driver.plan_batch(query.end, None)
     assert [each.topic for each in batch.reads()] == ["other"]
     deleted(fake)
     deadline = time.monotonic() + LONG
@@ -376,7 +376,7 @@ def test_a_topic_deleted_during_a_batch_and_taken_away_with_it_is_missed(fake: F
 
     def look() -> None:
         while time.monotonic() < deadline:  # in the midst of a rebalance nothing is missed yet
-            query.driver.latest(batch, None)
+            query.driver.plan_batch(batch, None)
             time.sleep(0.01)
 
     with pytest.raises(DataLoss, match="gone does not exist any more"):
@@ -393,13 +393,13 @@ def test_a_topic_made_anew_while_another_member_owned_it_goes_on_where_that_one_
         assert time.monotonic() < deadline
         one.step()
     (name,) = two.owned()
-    while name not in two.driver._ids.read:  # only a position of a known topic is one in the old topic
+    while name not in two.driver._planner._topic_ids.read:  # only a position of a known topic is one in the old topic
         assert not two.step()
         assert time.monotonic() < deadline
     fake.delete_topic(name)
     create(fake, name, 3)
     two.until({(name, 0, 2)})
-    while one.driver._ids.read[name] != str(fake.ids[name]):
+    while one.driver._planner._topic_ids.read[name] != str(fake.ids[name]):
         one.step()
         assert time.monotonic() < deadline
     two.close()
@@ -420,8 +420,8 @@ def test_a_topic_that_one_broker_does_not_know_is_not_missed(fake: FakeKafka, mo
 
     monkeypatch.setattr("spark_group_source.query.planning.topic_ids.time.sleep", learned)
     deleted(fake)
-    query.driver._own.cluster.invalidate_topics(["gone"])
-    assert query.driver._ids.gone({"gone", "other"}) == set()
+    query.driver._clients.cluster.invalidate_topics(["gone"])
+    assert query.driver._planner._topic_ids.deleted({"gone", "other"}) == set()
 
 
 def test_a_new_partition_that_does_not_begin_at_its_first_offset_is_data_loss(
@@ -438,7 +438,7 @@ def test_a_new_partition_that_does_not_begin_at_its_first_offset_is_data_loss(
     with caplog.at_level(logging.WARNING):
         accepted = Query(fake, query.end, failOnDataLoss="false").until({("gone", 1, 4)})
     assert accepted.rows == of("gone", 1, 3, 5)
-    assert "gone-1 at offset 3; they are read from there" in caplog.text
+    assert "gone-1 at offset 3; the query reads them from there" in caplog.text
     accepted.close()
 
 

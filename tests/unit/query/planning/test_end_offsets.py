@@ -12,7 +12,7 @@ from spark_group_source.errors import BrokerUnavailable, DataLoss
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
-from spark_group_source.query.planning import end_offsets as log_ends
+from spark_group_source.query.planning import end_offsets
 from spark_group_source.query.planning.end_offsets import EndOffsets
 from spark_group_source.testing.fake import FakeKafka
 from spark_group_source.wire.cluster import Cluster
@@ -130,7 +130,7 @@ def test_a_leader_that_hangs_takes_a_quarter_of_the_time_at_most_after_the_first
             raise BrokerUnavailable("It hangs.")
         return {B: 7}
 
-    monkeypatch.setattr(log_ends, "list_offsets", list_offsets)
+    monkeypatch.setattr(end_offsets, "list_offsets", list_offsets)
     assert ends.of({A: 0, B: 0}) == {B: 7}
     until(hand, lambda: ends.of({A: 0, B: 0}) != {B: 7} or hand.now > 300.0, 400.0)
     assert looks[:5] == [10.0, 1.0, 2.0, 4.0, 8.0]

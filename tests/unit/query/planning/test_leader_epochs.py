@@ -21,9 +21,9 @@ HARMED = TopicPartition("harmed", 0)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(end_offsets, "CUT_PAUSE", 0.01)
-    monkeypatch.setattr(topic_ids, "GONE_PAUSE", 0.01)
-    monkeypatch.setattr(leader_epochs, "RETRY_PAUSE", 0.01)
+    monkeypatch.setattr(end_offsets, "TRUNCATION_LOOKUP_INTERVAL", 0.01)
+    monkeypatch.setattr(topic_ids, "DELETED_INTERVAL", 0.01)
+    monkeypatch.setattr(leader_epochs, "MIN_BACKOFF", 0.01)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def after(harm: Callable[[FakeKafka], None], fake: FakeKafka, how: str, **more: 
 def test_a_log_that_was_truncated_and_grew_again_is_data_loss(fake: FakeKafka, how: str, until: int) -> None:
     says = (
         r"log of harmed-0 was truncated at offset 2, before offset 5 .*\(leader epoch 0 then, 1 now\)"
-        r".*failOnDataLoss to false to go on at offset 2"
+        r".*failOnDataLoss to false to continue at offset 2"
     )
     with pytest.raises(DataLoss, match=says):
         after(lambda fake: replace(fake, until=until), fake, how).until({("nothing", 0, 0)})
@@ -89,7 +89,7 @@ def test_where_data_loss_is_accepted_all_new_records_are_read_once(
     with caplog.at_level(logging.WARNING):
         found = after(replace, fake, how, failOnDataLoss="false").until(set(expected))
     assert sorted(found.rows) == sorted(expected)
-    assert "it goes on at offset 2, as failOnDataLoss is false" in caplog.text
+    assert "the query continues at offset 2, because failOnDataLoss is false" in caplog.text
     assert fake.group("g").offsets["harmed", 0] == (9, COMMIT_TAG)
     assert fake.group("g").epochs["harmed", 0] == 1
     found.close()
@@ -133,7 +133,7 @@ def test_records_replaced_twice_are_found_from_the_checkpoint_of_before(fake: Fa
 
 def test_a_batch_planned_before_and_replayed_after_the_election_is_data_loss_or_read_up_to_it(fake: FakeKafka) -> None:
     with query(fake) as planning:
-        batch = planning.driver.latest(planning.end, None)
+        batch = planning.driver.plan_batch(planning.end, None)
     replace(fake)
     with (
         query(fake, batch) as failing,
@@ -196,7 +196,7 @@ def test_a_leader_older_than_the_position_is_not_read_from_until_it_is_believed(
     assert waiting.rows == [MARKER]
     assert "harmed-0 is not read while its leader has epoch 1, older than epoch 3 before" in caplog.text
     waiting.close()
-    monkeypatch.setattr(leader_epochs, "OLDER_PATIENCE", 0.05)
+    monkeypatch.setattr(leader_epochs, "OLDER_EPOCH_TIMEOUT", 0.05)
     with (
         query(fake, reading.end) as failing,
         pytest.raises(DataLoss, match="The leader of harmed-0 has epoch 1, older than epoch 3 under which.* offset 5"),
@@ -207,7 +207,7 @@ def test_a_leader_older_than_the_position_is_not_read_from_until_it_is_believed(
 
 
 def test_a_topic_made_anew_has_epochs_of_its_own(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leader_epochs, "OLDER_PATIENCE", float("inf"))
+    monkeypatch.setattr(leader_epochs, "OLDER_EPOCH_TIMEOUT", float("inf"))
     for _ in range(3):
         fake.elect("harmed")
     reading = read_all(fake, failOnDataLoss="false")
@@ -229,8 +229,8 @@ def test_the_group_and_the_epoch_of_each_end_are_logged(fake: FakeKafka) -> None
 
 def test_an_epoch_that_the_other_thread_has_set_since_stays() -> None:
     epochs = PositionEpochs()
-    epochs.logged(BatchOffset.of([OffsetRange("harmed", 0, 0, 5, "id", 4)]))
+    epochs.batch_logged(BatchOffset.of([OffsetRange("harmed", 0, 0, 5, "id", 4)]))
     before = epochs.of([HARMED])
     epochs.started({HARMED: 5}, {})
-    epochs.confirmed(before, {HARMED: 2})
+    epochs.advance(before, {HARMED: 2})
     assert epochs.of([HARMED]) == {HARMED: 4}

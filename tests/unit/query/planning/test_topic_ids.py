@@ -21,7 +21,7 @@ def test_the_id_of_a_topic_that_was_not_read_before_is_asked_for_and_kept(hand: 
         cluster = Cluster(wire_options(parse_options(given), "test"))
         ids = TopicIds(cluster, 300.0, hand, "g")
         try:
-            assert not ids.made_anew({"t"})  # what is told here is old when the topic comes to be read
+            assert not ids.recreated({"t"})  # what is told here is old when the topic comes to be read
             fake.delete_topic("t")
             fake.create_topic("t", 1)
             read = ids.of({"t"})
@@ -35,7 +35,7 @@ def test_the_id_of_a_topic_that_was_not_read_before_is_asked_for_and_kept(hand: 
 
 
 def test_a_topic_that_one_broker_never_knows_is_not_gone(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_group_source.query.planning.topic_ids.GONE_PAUSE", 0.0)
+    monkeypatch.setattr("spark_group_source.query.planning.topic_ids.DELETED_INTERVAL", 0.0)
 
     def unknown(answer: Any) -> None:
         for topic in answer.topics:
@@ -51,10 +51,10 @@ def test_a_topic_that_one_broker_never_knows_is_not_gone(hand: Hand, monkeypatch
             for _ in range(20):  # whichever broker is asked first
                 cluster.close()
                 cluster.invalidate_topics({"t"})
-                assert ids.gone({"t"}) == set()
+                assert ids.deleted({"t"}) == set()
             fake.clear_faults()
             fake.delete_topic("t")
             cluster.invalidate_topics({"t"})
-            assert ids.gone({"t"}) == {"t"}
+            assert ids.deleted({"t"}) == {"t"}
         finally:
             cluster.close()

@@ -1,0 +1,31 @@
+"""When a failed operation is due for its next try."""
+
+from __future__ import annotations
+
+import threading
+
+from spark_group_source.clock import Clock
+
+
+class RetryTimer:
+    """Spaces tries ``interval`` seconds apart, for two threads. ``_lock`` guards when the next try is due."""
+
+    def __init__(self, interval: float, clock: Clock) -> None:
+        self._interval = interval
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._due_at = float("-inf")
+
+    def try_acquire(self) -> bool:
+        """Takes the try that is due, if one is. The caller that gets True must retry: no other caller does until the
+        interval has passed."""
+        with self._lock:
+            if self._clock() < self._due_at:
+                return False
+            self._due_at = self._clock() + self._interval
+            return True
+
+    def restart(self, minimum: float = 0.0) -> None:
+        """A try has ended: the next is due after the interval, or after ``minimum`` seconds if that is longer."""
+        with self._lock:
+            self._due_at = self._clock() + max(self._interval, minimum)

@@ -1,0 +1,189 @@
+"""Plans a query's batches: which partitions each reads, from where and up to where."""
+
+from __future__ import annotations
+
+from spark_group_source.clock import Clock
+from spark_group_source.group.manual_assignment import ManualAssignment
+from spark_group_source.group.member import Member
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.state import Membership
+from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets
+from spark_group_source.options.table import SourceOptions
+from spark_group_source.query.assigned_partitions import AssignedPartitions
+from spark_group_source.query.commits.batch_commits import BatchCommits
+from spark_group_source.query.kafka_clients import KafkaClients
+from spark_group_source.query.planning.admission import admit, total_backlog
+from spark_group_source.query.planning.available_now_target import AvailableNowTarget
+from spark_group_source.query.planning.data_loss import DataLossCheck
+from spark_group_source.query.planning.end_offsets import EndOffsets
+from spark_group_source.query.planning.leader_epochs import EpochCheck
+from spark_group_source.query.planning.topic_ids import TopicIds
+
+MAX_TRIES = 3
+"""How many times one call plans at most: data loss may move positions in each of them."""
+
+
+class BatchPlanner:
+    """Plans one batch at a time. All methods are for the query's thread."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        settings: GroupSettings,
+        clients: KafkaClients,
+        assigned_partitions: AssignedPartitions,
+        member: Member | ManualAssignment,
+        commits: BatchCommits,
+        clock: Clock,
+    ) -> None:
+        self._options = options
+        self._settings = settings
+        self._clients = clients
+        self._ledger = assigned_partitions.ledger
+        self._member = member
+        self._commits = commits
+        self._clock = clock
+        self.end_offsets = EndOffsets(clients.cluster, options, clock)
+        self._epochs = EpochCheck(clients.cluster, self._ledger.epochs, clock)
+        self._topic_ids = TopicIds(clients.cluster, options.metadata_max_age, clock, options.group_id)
+        self._data_loss = DataLossCheck(
+            settings.subscription,
+            self.end_offsets,
+            self._epochs,
+            self._topic_ids,
+            assigned_partitions,
+            clients,
+            options.fail_on_data_loss,
+        )
+        self._target: AvailableNowTarget | None = None
+        self._planned_from: BatchOffset | None = None
+        self._planned: BatchOffset | None = None
+        self._planned_at = float("-inf")
+
+    def restore(self, logged: BatchOffset, deleted_topics: set[str]) -> None:
+        """Begins where the checkpoint stands."""
+        self._data_loss.deleted = deleted_topics
+        self._topic_ids.restore(logged)
+
+    def prepare_for_available_now(self) -> None:
+        """From here on batches end at the present end offsets. The first plan looks them up."""
+        given = self._options
+        self._target = AvailableNowTarget(
+            self._clients, self._settings, given.read_committed, given.fail_on_data_loss, self._clock
+        )
+
+    @property
+    def batch_in_flight(self) -> bool:
+        """Whether Spark has a batch that is not completed."""
+        return self._planned is not None
+
+    def planned_from(self, start: BatchOffset) -> BatchOffset | None:
+        """The batch in flight if it begins at ``start``: Spark asks again for it, because it has not run it."""
+        return self._planned if start == self._planned_from else None
+
+    def batch_completed(self, end: BatchOffset) -> float | None:
+        """Spark has completed the batch that ends at ``end``; returns the seconds since it was planned.
+
+        Returns ``None`` if that is not the batch in flight.
+        """
+        if self._planned is None or end != self._planned:
+            return None
+        self._planned = self._planned_from = None
+        self.end_offsets.expire()
+        return self._clock() - self._planned_at
+
+    def plan(self, start: BatchOffset, max_offsets: int | None, me: Membership) -> BatchOffset:
+        """The end of the next batch; ``start`` itself if there is nothing to read.
+
+        Args:
+            start: the end of the last completed batch.
+            max_offsets: maximum number of offsets in the batch, or ``None``.
+            me: the membership as it is now.
+        """
+        if self._target is None:
+            return self._plan(start, max_offsets, me)
+        return self._plan_to_target(self._target, start, max_offsets)
+
+    def _plan_to_target(self, target: AvailableNowTarget, start: BatchOffset, max_offsets: int | None) -> BatchOffset:
+        """The run ends when the group has reached the target in all partitions, not only in those owned now."""
+        while True:
+            me = self._member.snapshot()
+            target.set_once(frozenset(me.owned))
+            self._commits.retry_pending(me, batch_in_flight=self.batch_in_flight)
+            planned = self._plan(start, max_offsets, me)
+            to_reset = self._ledger.pinned_starts().resets & me.readable.keys()
+            if planned is not start or target.is_reached(to_reset):
+                return planned
+            truncated = self.end_offsets.truncated_before(target.unreached)
+            self._data_loss.raise_or_accept_truncated_target(truncated, target.unreached)
+            target.lower(truncated)
+            target.wait()
+
+    def _plan(self, start: BatchOffset, max_offsets: int | None, me: Membership) -> BatchOffset:
+        """Plans again if data loss moves positions: PySpark 4.1 asks a run with ``availableNow`` or ``once`` only once,
+        and would end the run."""
+        for _ in range(MAX_TRIES):
+            planned = self._plan_unless_moved(start, max_offsets, me)
+            if planned is not None:
+                return planned
+            me = self._member.snapshot()
+        return start
+
+    def _plan_unless_moved(self, start: BatchOffset, max_offsets: int | None, me: Membership) -> BatchOffset | None:
+        """As :meth:`_plan`; ``None`` if data loss has moved positions."""
+        positions = self._ledger.positions(me)
+        topics = {tp.topic for tp in positions}
+        ends = self._data_loss.check(start, positions, me)
+        if ends is None:
+            return None
+        positions = {tp: position for tp, position in positions.items() if tp not in self._epochs.unconfirmed}
+        if self._target is not None:
+            ends = self._target.limit(ends)
+        if self._must_wait(positions, ends):
+            return start
+        topic_ids = self._topic_ids.of(topics)
+        positions = {tp: position for tp, position in positions.items() if tp.topic in topic_ids}
+        admitted = admit(positions, ends, max_offsets)
+        moving = frozenset(tp for tp, end in admitted.items() if end > positions[tp])
+        # A rewind is logged even without records to read: a restart resumes at the last logged end. So is where a new
+        # query starts, because a restart must not resolve that again.
+        must_log = start.is_empty or any(
+            _is_rewind(start.ranges.get(tp), position, topic_ids[tp.topic]) for tp, position in positions.items()
+        )
+        if moving or must_log:
+            # All lookups are done, so what the member allows here is planned at once.
+            moving = self._member.plan(moving, self._ledger.uncommitted(), me)
+        if not moving and not must_log:
+            return start
+        return self._record(start, positions, {tp: admitted[tp] for tp in moving}, topic_ids)
+
+    def _must_wait(self, positions: Offsets, end_offsets: Offsets) -> bool:
+        """Whether ``minOffsetsPerTrigger`` delays the batch. It never delays the first batch or an AvailableNow run."""
+        minimum = self._options.min_offsets_per_trigger
+        if minimum is None or self._target is not None:
+            return False
+        waited = self._clock() - self._planned_at
+        return waited < self._options.max_trigger_delay and total_backlog(positions, end_offsets) < minimum
+
+    def _record(self, start: BatchOffset, positions: Offsets, ends: Offsets, topic_ids: dict[str, str]) -> BatchOffset:
+        """Makes this the batch in flight: it reads up to ``ends``, and logs ``positions`` of all other partitions."""
+        ranges = {
+            tp: OffsetRange(*tp, read.end, read.end, read.topic_id, read.epoch)
+            for tp, read in start.ranges.items()
+            if read.topic_id == self._topic_ids.read.get(tp.topic, read.topic_id)
+            and tp.topic not in self._data_loss.deleted
+        }
+        for tp, position in positions.items():
+            end = ends.get(tp, position)
+            ranges[tp] = OffsetRange(*tp, position, end, topic_ids[tp.topic], self._epochs.known[tp])
+        pinned = self._ledger.pinned_starts().without(ranges)
+        planned = BatchOffset(ranges, self._options.group_id, pinned.offsets, pinned.resets)
+        self._planned_from, self._planned, self._planned_at = start, planned, self._clock()
+        self._ledger.epochs.batch_logged(planned)
+        self._ledger.planned(ends, positions)
+        return planned
+
+
+def _is_rewind(logged: OffsetRange | None, position: int, topic_id: str) -> bool:
+    """Whether a position lies before the end that was logged of the same topic."""
+    return logged is not None and logged.topic_id == topic_id and position < logged.end
