@@ -204,7 +204,7 @@ def test_a_batch_past_the_revocation_timeout_is_not_committed_and_logged(
         moved = eventually(lambda: len(second.owns()) == 2 and second.owns(), "half to move although the batch runs")
     assert "did not end within the revocation timeout" in caplog.text
     assert "maxOffsetsPerTrigger" in caplog.text
-    assert first.driver._assigned_partitions.counters.revoked_late == 2
+    assert first.driver.counters.revoked_late == 2
     first.finish()
     assert not first.poll()
     assert bench.committed() == {number: 0 if number in moved else 5 for number in range(4)}
@@ -220,7 +220,7 @@ def test_a_member_does_not_commit_partitions_that_it_lost_during_a_batch(bench: 
     assert lost
     committed = bench.committed()
     assert {number: committed[number] for number in lost} == dict.fromkeys(lost, 0)
-    assert first.driver._assigned_partitions.counters.lost > 0
+    assert first.driver.counters.lost > 0
 
 
 # 5. Every owned partition has a committed position at once

@@ -119,14 +119,14 @@ def test_one_broker_that_does_not_know_a_topic_revokes_nothing(on_fake: Bench, f
         return fake.request_count("Metadata") > before + 2
 
     query = on_fake.start(kafka_metadata_max_age_ms="200")
-    rebalances = query.driver._assigned_partitions.counters.rebalances
+    rebalances = query.driver.counters.rebalances
     for _ in range(3):
         fake.next("Metadata", Fault(edit=unknown))
         eventually(lambda: not fake._faults._queued["Metadata"], "the odd answer")
         asked = fake.request_count("Metadata")
         eventually(partial(looked, asked), "further lookups")
     assert query.owns() == {0, 1, 2, 3}
-    assert query.driver._assigned_partitions.counters.rebalances == rebalances
+    assert query.driver.counters.rebalances == rebalances
 
 
 def test_a_member_finds_a_matching_topic_in_a_group_that_rebalances_often(on_fake: Bench, fake: FakeKafka) -> None:
@@ -166,7 +166,7 @@ def test_a_rebalance_and_an_unavailable_coordinator_are_one_log_line_each(
     query = on_fake.start()
     with caplog.at_level(logging.INFO, "spark_group_source.group"):
         fake.next("Heartbeat", Fault(error=27))
-        eventually(lambda: query.driver._assigned_partitions.counters.rebalances == 2, "the rebalance")
+        eventually(lambda: query.driver.counters.rebalances == 2, "the rebalance")
         assert caplog.text.count("27 (REBALANCE_IN_PROGRESS)") == 1
         fake.next("Heartbeat", Fault(error=15), times=6)
         eventually(lambda: not fake._faults._queued["Heartbeat"], "the coordinator's absence")

@@ -109,7 +109,7 @@ def test_a_commit_in_several_requests_retries_only_unconfirmed_offsets(
     assert query.driver._assigned_partitions.ledger.uncommitted() == {on_fake.tp(2), on_fake.tp(3)}
     eventually(lambda: not query.poll() and on_fake.committed() == dict.fromkeys(range(4), 5), "the rest")
     assert [each.offsets for each in fake.commits[-2:]] == [{("topic", 2): 5}, {("topic", 3): 5}]
-    assert query.driver._assigned_partitions.counters.failed_commits == 1
+    assert query.driver.counters.failed_commits == 1
 
 
 @pytest.mark.parametrize("errno", [14, 28])
@@ -121,7 +121,7 @@ def test_an_idle_query_retries_a_failed_commit_with_its_tag(on_fake: Bench, fake
     query.finish()
     eventually(lambda: not query.poll() and on_fake.committed()[0] == 5, "the commit")
     assert {each.metadata for each in fake.commits} == {COMMIT_TAG}
-    assert query.driver._assigned_partitions.counters.failed_commits == 3
+    assert query.driver.counters.failed_commits == 3
 
 
 @pytest.mark.parametrize("retries", [0, 2])
@@ -145,7 +145,7 @@ def test_a_commit_that_keeps_failing_fails_the_query_after_the_retries_if_so_set
     assert "topic-0, topic-1" in said
     assert f"{retries + 1} tries: OffsetCommit was answered with 14 (COORDINATOR_LOAD_IN_PROGRESS)" in said
     assert "onCommitFailure" in said
-    assert query.driver._assigned_partitions.counters.failed_commits == retries + 1
+    assert query.driver.counters.failed_commits == retries + 1
     fake.clear_faults()
 
 
@@ -181,7 +181,7 @@ def test_a_partition_that_cannot_be_committed_leaves_the_others_committed(on_fak
     fake.next("OffsetCommit", Fault(edit=one_is_gone))
     query.finish()
     assert not query.poll()
-    assert not query.driver._assigned_partitions.counters.failed_commits
+    assert not query.driver.counters.failed_commits
     assert_goes_on(on_fake, query)
 
 
@@ -205,7 +205,7 @@ def test_the_coordinator_rejects_a_commit_of_an_earlier_generation(on_fake: Benc
     query.begin()
     fake.next("JoinGroup", Fault(error=14), times=10_000)
     on_fake.expire(query)
-    eventually(lambda: query.driver._assigned_partitions.counters.lost == 4, "the loss")
+    eventually(lambda: query.driver.counters.lost == 4, "the loss")
     sent = len(fake.commits)
     query.finish()
     assert not query.poll()
@@ -296,7 +296,7 @@ def test_a_member_follows_its_coordinator_and_keeps_its_membership(on_fake: Benc
     fake.coordinator = 2
     eventually(lambda: any(api == "Heartbeat" and node == 2 for api, node, _ in fake.requests), "a heartbeat")
     assert_goes_on(on_fake, query)
-    assert (query.me.generation, query.driver._assigned_partitions.counters.lost) == (generation, 0)
+    assert (query.me.generation, query.driver.counters.lost) == (generation, 0)
 
 
 def test_a_member_replaces_broken_connections_and_keeps_its_membership(on_fake: Bench, fake: FakeKafka) -> None:
@@ -305,7 +305,7 @@ def test_a_member_replaces_broken_connections_and_keeps_its_membership(on_fake: 
     for broker in fake.brokers.values():
         broker.disconnect()
     assert_goes_on(on_fake, query)
-    assert (query.me.generation, query.driver._assigned_partitions.counters.lost) == (generation, 0)
+    assert (query.me.generation, query.driver.counters.lost) == (generation, 0)
 
 
 def test_a_query_survives_an_outage_of_all_brokers(
@@ -426,9 +426,7 @@ def test_the_backoff_doubles_up_to_its_maximum_and_resets_after_a_success(on_fak
 def test_a_member_rejoins_after_its_session_ended(on_fake: Bench, fake: FakeKafka) -> None:
     query = on_fake.start()
     on_fake.expire(query)
-    eventually(
-        lambda: query.driver._assigned_partitions.counters.lost == 4 and len(query.owns()) == 4, "a new assignment"
-    )
+    eventually(lambda: query.driver.counters.lost == 4 and len(query.owns()) == 4, "a new assignment")
     assert_goes_on(on_fake, query)
 
 

@@ -63,7 +63,7 @@ def test_a_partition_that_was_lost_and_came_back_while_a_batch_was_planned_is_le
         monkeypatch.setattr(driver._planner.end_offsets, "of", ends)
         fake.commit("g", {("t", 0): 8}, COMMIT_TAG)
         fake.expire("g", driver._member.snapshot().member_id)
-        eventually(lambda: driver._assigned_partitions.counters.lost == 2)
+        eventually(lambda: driver.counters.lost == 2)
         eventually(lambda: len(driver._assigned_partitions.ledger.positions(driver._member.snapshot())) == 2)
         return ends(positions)
 

@@ -132,7 +132,7 @@ def test_offsets_that_do_not_move_are_committed_anew_each_hour_and_nothing_else_
     sent = len(fake.commits)
     assert driver.plan_batch(end, None) is end
     assert len(fake.commits) == sent
-    counters = driver._assigned_partitions.counters
+    counters = driver.counters
     assert (counters.batches, counters.offsets) == (1, 10)
 
 
