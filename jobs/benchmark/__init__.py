@@ -1,1 +1,1 @@
-"""Speed of ``format("kafka-group")`` beside Spark's own ``format("kafka")``; run it as ``python jobs/benchmark``."""
+"""Compares the speed of ``format("kafka-group")`` and Spark's ``format("kafka")``. Run ``python jobs/benchmark``."""

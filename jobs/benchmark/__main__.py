@@ -27,23 +27,23 @@ import time
 from pathlib import Path
 from typing import Any
 
-# In place of the directory of this file, which holds the package's parts.
+# Replaces the directory of this file, whose modules are parts of the package.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 from benchmark import machine, peers  # noqa: E402
-from benchmark.cases import CASES, GROUP, JVM, QUICK_SHARE, Case, chosen  # noqa: E402
+from benchmark.cases import CASES, GROUP, JVM, QUICK_SHARE, Case, select_cases  # noqa: E402
 from benchmark.connector import connector_jars  # noqa: E402
 from benchmark.errors import BenchError  # noqa: E402
-from benchmark.figures import Result, table  # noqa: E402
-from benchmark.measuring import Measuring  # noqa: E402
+from benchmark.measurement import Measurement  # noqa: E402
 from benchmark.plot import draw  # noqa: E402
+from benchmark.results import Result, table  # noqa: E402
 from benchmark.session import spark_session  # noqa: E402
 from spark_group_source.testing import EmbeddedKafka  # noqa: E402
 from spark_group_source.testing.errors import EmbeddedKafkaError  # noqa: E402
 
 FULL_MINUTES, QUICK_MINUTES = 45.0, 6.0
-LEAST_RUNS = 5
+MIN_RUNS = 5
 PEERS_CASE = "100B"
-# Segments of the size that brokers have by default; deleted topics make room at once.
+# The default segment size of brokers; disk space of deleted topics is free at once.
 BROKER = {
     "log.segment.bytes": str(2**30 - 1),
     "log.segment.delete.delay.ms": "100",
@@ -54,7 +54,7 @@ BROKER_HEAP = "1g"
 
 
 class Report:
-    """Results as they come, written after each so that an interrupted bench leaves what it has."""
+    """The results, written after each case, so that an interrupted benchmark keeps them."""
 
     def __init__(self, directory: Path, facts: dict[str, Any]) -> None:
         self._directory = directory
@@ -64,33 +64,39 @@ class Report:
         self.peers: list[tuple[str, float]] = []
 
     def add(self, result: Result) -> None:
-        """Takes in one case."""
+        """Adds the result of one case."""
         self.results.append(result)
         say("  " + "  ".join(result.row()))
         self._write()
 
     def add_peers(self, rates: list[tuple[str, float]]) -> None:
-        """Takes in rows per second of other ways to read."""
+        """Adds the rows per second of other clients."""
         self.peers = rates
         self._write()
 
     def _write(self) -> None:
         facts = self._facts | {"load_after": machine.load()}
-        whole = {"machine": facts, "results": [each.as_json() for each in self.results], "peers": dict(self.peers)}
-        (self._directory / "bench.json").write_text(json.dumps(whole, indent=1), encoding="utf-8")
+        content = {
+            "machine": facts,
+            "results": [result.as_json() for result in self.results],
+            "peers": dict(self.peers),
+        }
+        (self._directory / "bench.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
 
     def finish(self) -> None:
-        """The table, the picture, and what there was no time for."""
+        """Prints the table and the skipped cases, and draws the chart."""
         print(f"\n{table(self.results)}")
         for name, rate in self.peers:
             print(f"{name}: {rate / 1000:,.0f} k/s in one process, without Spark")
         if self.skipped:
             print(f"No time remained for: {', '.join(self.skipped)}")
         facts = self._facts
-        where = f"{facts['cores']} cores, {facts['processor']}; pyspark {facts['pyspark']}, Kafka {facts['kafka']}"
-        print(f"{where}; load {facts['load_before']} before, {machine.load()} after")
-        if any(each.ratio() for each in self.results):
-            draw(self.results, where, self._directory / "bench.png")
+        environment = (
+            f"{facts['cores']} cores, {facts['processor']}; pyspark {facts['pyspark']}, Kafka {facts['kafka']}"
+        )
+        print(f"{environment}; load {facts['load_before']} before, {machine.load()} after")
+        if any(result.ratio() for result in self.results):
+            draw(self.results, environment, self._directory / "bench.png")
         print(f"Written to {self._directory}")
 
 
@@ -108,7 +114,7 @@ def main() -> int:
 def _bench(args: argparse.Namespace) -> None:
     sources = (GROUP,) if args.only else (JVM, GROUP)
     jars = [] if args.only else connector_jars()
-    work = chosen(args.cases, args.quick, args.share or (QUICK_SHARE if args.quick else 1.0))
+    work = select_cases(args.cases, args.quick, args.share or (QUICK_SHARE if args.quick else 1.0))
     minutes = args.minutes or (QUICK_MINUTES if args.quick else FULL_MINUTES)
     count = sum(map(len, work))
     say(f"{count} cases, {args.runs} runs each of {' and '.join(sources)}; at most {minutes:.0f} minutes")
@@ -121,39 +127,41 @@ def _bench(args: argparse.Namespace) -> None:
         spark_session(jars, args.output / "spark.log") as spark,
     ):
         try:
-            _measure_all(Measuring(spark, kafka, sources, args.runs, Path(directory)), work, report, end, args.peers)
-        finally:  # also what was measured before a case failed, or somebody had enough
+            _measure_all(Measurement(spark, kafka, sources, args.runs, Path(directory)), work, report, end, args.peers)
+        finally:  # also after a failed case or Ctrl-C
             report.finish()
 
 
-def _measure_all(measuring: Measuring, work: list[list[Case]], report: Report, end: float, with_peers: bool) -> None:
+def _measure_all(
+    measurement: Measurement, work: list[list[Case]], report: Report, end: float, with_peers: bool
+) -> None:
     """Measures cases as long as the next one is likely to fit in the time."""
-    longest = 0.0
+    longest_s = 0.0
     for number, cases in enumerate(work):
         topic = f"bench-{number}"
         for case in cases:
             began = time.monotonic()
-            if began + longest > end:
+            if began + longest_s > end:
                 report.skipped.append(case.name)
                 continue
             if case is cases[0]:
-                measuring.prepare(topic, cases)
-            report.add(measuring.measure(topic, case))
+                measurement.prepare(topic, cases)
+            report.add(measurement.measure(topic, case))
             if with_peers and case.name == PEERS_CASE:
-                report.add_peers(peers.measure(measuring.kafka, topic))
-            longest = max(longest, time.monotonic() - began)
+                report.add_peers(peers.measure(measurement.kafka, topic))
+            longest_s = max(longest_s, time.monotonic() - began)
         if cases[0].name not in report.skipped:
-            measuring.kafka.delete_topic(topic)
+            measurement.kafka.delete_topic(topic)
 
 
-def say(what: str) -> None:
+def say(text: str) -> None:
     """Prints the progress with the time."""
-    print(f"{time.strftime('%H:%M:%S')} {what}", flush=True)
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
 def _runs(text: str) -> int:
-    if int(text) < LEAST_RUNS:
-        raise argparse.ArgumentTypeError(f"{text} is too few: the median needs at least {LEAST_RUNS} runs")
+    if int(text) < MIN_RUNS:
+        raise argparse.ArgumentTypeError(f"{text} is too few: the median needs at least {MIN_RUNS} runs")
     return int(text)
 
 
@@ -173,7 +181,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--runs",
         type=_runs,
-        default=LEAST_RUNS,
+        default=MIN_RUNS,
         metavar="N",
         help="number of measured runs of each source (default: %(default)s)",
     )

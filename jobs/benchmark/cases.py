@@ -1,4 +1,4 @@
-"""What is measured: topics, and what is done with them."""
+"""The cases: topics, and the queries that read them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 JVM, GROUP = "kafka", "kafka-group"
 QUICK_SHARE = 0.4
-"""Part of the records that a quick run reads."""
+"""Fraction of the records that a quick run reads."""
 MICRO_BATCH, MICRO_BATCHES = 1_000, 23
-"""Records of a micro-batch, and how many of them a run has."""
-BEHIND = 1_000
-"""Records that each partition has behind what is measured. The JVM source's consumer, given 500 records a poll, asks
-the broker for more as soon as it has handed out the last; at the end of the log the broker holds that request back for
-``fetch.max.wait.ms``, half a second, and what the source asks next waits behind it. A run over a whole topic has that
-in it, as it is what users wait for; one that ends inside the log shows what else there is."""
+"""Records in a micro-batch, and micro-batches in a run."""
+RECORDS_AFTER_END = 1_000
+"""Records after the measured part of each partition. When the consumer of the JVM source has returned its last records,
+it sends the next fetch. At the end offset the broker holds this fetch for ``fetch.max.wait.ms``, half a second, and the
+next request waits for it. A run over a whole topic includes this delay, because users wait for it. A run that ends
+before the end offset shows the other costs."""
 
 
 class Sink(Enum):
-    """Where the rows go."""
+    """The sink of a query."""
 
     NOOP = "noop"
     AGGREGATION = "aggregation"
@@ -28,11 +28,11 @@ class Sink(Enum):
 
 
 class Extent(Enum):
-    """What of the topic a run reads.
+    """The part of the topic that a run reads, and the figure that it measures.
 
-    ``WHOLE``: the topic to the end of its log, with Trigger.AvailableNow, for rows per second. ``INSIDE``: the same in
-    one batch of all but :data:`BEHIND` records of each partition. ``MICRO_BATCHES``: so many micro-batches, for the
-    time of each. ``LATENCY``: what is produced meanwhile, for the time from produce to row.
+    ``WHOLE``: the topic up to its end offsets, with Trigger.AvailableNow; rows per second. ``INSIDE``: one batch of all
+    but :data:`RECORDS_AFTER_END` records of each partition; rows per second. ``MICRO_BATCHES``: a number of
+    micro-batches; the time of each. ``LATENCY``: records produced during the run; the time from produce to row.
     """
 
     WHOLE = "whole topic"
@@ -43,10 +43,11 @@ class Extent(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Records of a topic.
+    """A topic and its records.
 
-    ``value_bytes`` is the size of each value; ``batched`` false: a record batch for each; ``transactional``: written in
-    transactions and read with read_committed; ``compacted``: about a third of the records are gone, here and there.
+    ``value_bytes`` is the size of each value. Without ``batched`` each record has its own record batch. A
+    ``transactional`` topic is written in transactions and read with read_committed. In a ``compacted`` topic compaction
+    has removed about a third of the records.
     """
 
     records: int
@@ -60,13 +61,13 @@ class Topic:
 
     @property
     def gaps(self) -> bool:
-        """Whether there are offsets without a row."""
+        """Whether some offsets have no row."""
         return self.transactional or self.compacted
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row of the table; ``columns`` are what the query selects, none for all of them."""
+    """One row of the table; ``columns`` are the selected columns, empty for all."""
 
     name: str
     topic: Topic
@@ -77,19 +78,19 @@ class Case:
 
     @property
     def limit(self) -> int | None:
-        """``maxOffsetsPerTrigger``."""
+        """``maxOffsetsPerTrigger`` of the query."""
         topic = self.topic
-        whole = topic.records - BEHIND * topic.partitions
+        whole = topic.records - RECORDS_AFTER_END * topic.partitions
         return {Extent.INSIDE: whole, Extent.MICRO_BATCHES: MICRO_BATCH}.get(self.extent)
 
 
-# As many records as the slower source reads in 2 to 4 s with two cores.
+# The slower source reads this number of records in 2 to 4 s with two cores.
 _PLAIN = Topic(4_000_000)
 _SPREAD = replace(_PLAIN, partitions=100)
 
 
 def _rates(name: str, topic: Topic, **more: Any) -> tuple[Case, Case]:
-    """The case over the whole topic and inside its log."""
+    """The case over the whole topic, and in one batch inside its log."""
     case = Case(name, topic, **more)
     return case, replace(case, name=f"{name}-inside", extent=Extent.INSIDE)
 
@@ -115,15 +116,15 @@ CASES = (
     Case("latency", Topic(16_000), extent=Extent.LATENCY, quick=True),
     *_rates("single-record-batches", Topic(600_000, batched=False)),
 )
-"""All cases; those that share a topic stand together."""
+"""All cases; cases with the same topic are consecutive."""
 
 
-def chosen(names: list[str], quick: bool, share: float) -> list[list[Case]]:
-    """The named cases, or the quick ones, or all, in lists of those that share a topic, with part of its records."""
-    picked = [case for case in CASES if (case.name in names if names else case.quick or not quick)]
-    scaled = [replace(case, topic=_part(case.topic, share)) for case in picked]
+def select_cases(names: list[str], quick: bool, share: float) -> list[list[Case]]:
+    """The named cases, the quick ones or all, grouped by topic, with a fraction of its records."""
+    selected = [case for case in CASES if (case.name in names if names else case.quick or not quick)]
+    scaled = [replace(case, topic=_part(case.topic, share)) for case in selected]
     return [list(cases) for _, cases in groupby(scaled, key=lambda case: case.topic)]
 
 
 def _part(topic: Topic, share: float) -> Topic:
-    return replace(topic, records=max(int(topic.records * share), 2 * BEHIND * topic.partitions))
+    return replace(topic, records=max(int(topic.records * share), 2 * RECORDS_AFTER_END * topic.partitions))

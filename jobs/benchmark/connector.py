@@ -1,4 +1,4 @@
-"""The jars of Spark's own Kafka source, for the comparison."""
+"""The jars of Spark's ``format("kafka")``, for the comparison."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_group_source.testing.ivy import RESOLVE_TIMEOUT_S, cache_directory, i
 
 ARTIFACT = "spark-sql-kafka-0-10_2.13"
 OUTPUT_TAIL = 1500
-# Scala and slf4j are Spark's.
+# Spark has its own Scala and slf4j.
 MODULE = """<ivy-module version="2.0">
   <info organisation="spark-group-source" module="jvm-connector"/>
   <configurations><conf name="default"/></configurations>
@@ -28,40 +28,44 @@ MODULE = """<ivy-module version="2.0">
 
 
 def connector_jars() -> list[Path]:
-    """Jars in the directory that SPARK_KAFKA_JARS names, or from Maven Central in the version of PySpark.
+    """The jars in the directory of SPARK_KAFKA_JARS, or from Maven Central in the version of PySpark.
 
     Raises:
-        BenchError: the directory lacks the connector, or it could not be fetched.
+        BenchError: the directory lacks the connector, or the download failed.
     """
-    given = os.environ.get("SPARK_KAFKA_JARS")
-    if given:
-        jars = sorted(Path(given).glob("*.jar"))
+    directory = os.environ.get("SPARK_KAFKA_JARS")
+    if directory:
+        jars = sorted(Path(directory).glob("*.jar"))
         if not any(jar.name.startswith(ARTIFACT) for jar in jars):
-            raise BenchError(f"SPARK_KAFKA_JARS names {given}, where no {ARTIFACT}-*.jar is.")
+            raise BenchError(
+                f"SPARK_KAFKA_JARS is {directory}, which has no {ARTIFACT}-*.jar. Set it to a directory with this jar."
+            )
         return jars
-    kept = cache_directory() / f"{ARTIFACT}-{pyspark.__version__}"
-    if not kept.is_dir():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        _fetch(kept)
-    return sorted(kept.glob("*.jar"))
+    cached = cache_directory() / f"{ARTIFACT}-{pyspark.__version__}"
+    if not cached.is_dir():
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        _fetch(cached)
+    return sorted(cached.glob("*.jar"))
 
 
-def _fetch(kept: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=kept.parent, prefix=f".{kept.name}-") as work:
+def _fetch(cached: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=cached.parent, prefix=f".{cached.name}-") as work:
         module, partial = Path(work, "ivy.xml"), Path(work, "jars")
         module.write_text(MODULE.format(artifact=ARTIFACT, version=pyspark.__version__), encoding="utf-8")
-        command = ivy_command(module, partial, kept.parent / "ivy")
+        command = ivy_command(module, partial, cached.parent / "ivy")
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=RESOLVE_TIMEOUT_S, check=False)
-            said = (done.stdout + done.stderr)[-OUTPUT_TAIL:]
-            # Ivy ends with 0 where a single artifact failed to download.
-            whole = done.returncode == 0 and not any(word in done.stdout for word in ("FAILED DOWNLOADS", "UNRESOLVED"))
-        except subprocess.TimeoutExpired:
-            said, whole = f"nothing within {RESOLVE_TIMEOUT_S:.0f} s", False
-        if not whole or not list(partial.glob(f"{ARTIFACT}-*.jar")):
-            raise BenchError(
-                f"Spark's own Kafka source ({ARTIFACT} {pyspark.__version__}) could not be fetched from Maven Central."
-                f" Ivy said: {said}\nLet SPARK_KAFKA_JARS name a directory with its jars and those it needs"
-                " (spark-token-provider-kafka-0-10, kafka-clients, commons-pool2), or measure without it: --only ours."
+            output = (done.stdout + done.stderr)[-OUTPUT_TAIL:]
+            # Ivy returns 0 if a single download fails.
+            complete = done.returncode == 0 and not any(
+                word in done.stdout for word in ("FAILED DOWNLOADS", "UNRESOLVED")
             )
-        partial.rename(kept)
+        except subprocess.TimeoutExpired:
+            output, complete = f"nothing within {RESOLVE_TIMEOUT_S:.0f} s", False
+        if not complete or not list(partial.glob(f"{ARTIFACT}-*.jar")):
+            raise BenchError(
+                f"Ivy could not download Spark's Kafka source ({ARTIFACT} {pyspark.__version__}) from Maven Central:"
+                f" {output}\nSet SPARK_KAFKA_JARS to a directory with its jar and the jars that it needs"
+                " (spark-token-provider-kafka-0-10, kafka-clients, commons-pool2), or run with --only ours."
+            )
+        partial.rename(cached)

@@ -1,7 +1,7 @@
-"""What ends the measuring."""
+"""The error that ends the benchmark."""
 
 from __future__ import annotations
 
 
 class BenchError(Exception):
-    """Something without which figures would mean nothing."""
+    """The benchmark cannot produce meaningful figures."""

@@ -1,4 +1,4 @@
-"""Where figures come from: the machine and the versions, for the reader of ``bench.json``."""
+"""The machine and the versions, for ``bench.json``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGES = ("pyspark", "kafka-python", "numpy", "pyarrow")
 
 
 def describe(jars: list[Path]) -> dict[str, Any]:
-    """Processor, memory, load, and versions; ``jars`` are those of the JVM source."""
+    """Processor, memory, load and versions; ``jars`` are the jars of the JVM source."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
@@ -32,11 +32,11 @@ def describe(jars: list[Path]) -> dict[str, Any]:
 
 
 def load() -> float:
-    """Processes that wanted a core, on average over the last minute."""
+    """The load average of the last minute."""
     return round(os.getloadavg()[0], 2)
 
 
 def _processor() -> str:
-    known = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*:\s*(.+)", known.read_text()) if known.exists() else None
+    cpuinfo = Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text()) if cpuinfo.exists() else None
     return found[1] if found else platform.processor()

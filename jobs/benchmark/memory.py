@@ -1,4 +1,4 @@
-"""Peak memory of Spark's Python workers, from ``/proc``; there is none to tell where that is missing."""
+"""Peak memory of Spark's Python workers, from ``/proc``; None on systems without it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pathlib import Path
 
 PROC = Path("/proc")
 DAEMON = b"pyspark.daemon"
-FORGET_PEAK = "5"
-"""What ``clear_refs`` takes for: the peak starts anew at the present size (man 5 proc)."""
+RESET_PEAK = "5"
+"""The value for ``clear_refs`` that resets the peak to the current size (man 5 proc)."""
 
 
-def forget_peaks() -> None:
-    """Lets :func:`peak_mib` tell the peak from now on."""
+def reset_peaks() -> None:
+    """Resets the peaks that :func:`peak_mib` returns."""
     for pid in _workers():
         # A worker may end at any time.
         with contextlib.suppress(OSError):
-            (PROC / str(pid) / "clear_refs").write_text(FORGET_PEAK)
+            (PROC / str(pid) / "clear_refs").write_text(RESET_PEAK)
 
 
 def peak_mib() -> float | None:
-    """Peak resident memory of the largest worker that lives, in MiB; what it shares with others included.
+    """Peak resident memory of the largest running worker in MiB, including shared memory.
 
-    Workers outlive a query by a minute, so asking right after it misses none.
+    Workers run for a minute after a query, so a call directly after the query misses none.
     """
     peaks = []
     for pid in _workers():
@@ -35,17 +35,17 @@ def peak_mib() -> float | None:
 
 
 def _workers() -> list[int]:
-    """Children of those daemons that descend from this process; workers are forks and have the daemon's command."""
+    """Children of the daemons that descend from this process; workers are forks with the command line of the daemon."""
     parents = _parents()
     return [pid for pid, parent in parents.items() if _is_daemon(parent) and _is_mine(pid, parents)]
 
 
 def _parents() -> dict[int, int]:
     parents = {}
-    for each in PROC.glob("[0-9]*"):
+    for process in PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            # The name of the program stands in parentheses, and may hold any of them.
-            parents[int(each.name)] = int((each / "stat").read_text().rpartition(")")[2].split()[1])
+            # The name of the program is in parentheses, and may contain some.
+            parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
     return parents
 
 

@@ -1,4 +1,4 @@
-"""Other ways to get a topic's records into Python or Arrow, without Spark, and what Kafka's own client alone can do."""
+"""Other clients that read a topic into Python or Arrow without Spark, and Kafka's own Java client."""
 
 from __future__ import annotations
 
@@ -22,39 +22,42 @@ from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.broker_process import java_command
 from spark_group_source.wire.settings import WireOptions
 
-ROUNDS = 3
-MOST_RECORDS = 400_000
-"""Records read by the slow ones, of one partition: they are not faster with more."""
-AT_ONCE = 10_000
+RUNS = 3
+MAX_RECORDS = 400_000
+"""Maximum number of records to read, from one partition."""
+RECORDS_PER_POLL = 10_000
 TIMEOUT_MS = 30_000
 COLUMNS = ALL_COLUMNS.names[:-1]
 
 Rows = Iterator[tuple[object, ...]]
-Way = Callable[[EmbeddedKafka, str, int], tuple[int, float]]
-"""Reads at least so many records of a topic's first partition; how many they were, and the seconds that took."""
+ReadFunction = Callable[[EmbeddedKafka, str, int], tuple[int, float]]
+"""Reads at least a number of records from a topic's first partition; returns the number and the seconds."""
 
 
 def measure(kafka: EmbeddedKafka, topic: str) -> list[tuple[str, float]]:
-    """Rows per second of one process over a part of the topic, by the name of the way; medians of some rounds.
+    """Rows per second of one process with each client, as the median of some runs.
 
     Raises:
-        BenchError: one of them read other records than it should.
+        BenchError: a client read too few records.
     """
-    ways: dict[str, Way] = {
+    clients: dict[str, ReadFunction] = {
         "this source's reader, to Arrow": _reader,
         "confluent-kafka, messages to Arrow": _confluent,
         "kafka-python, records to Arrow": _kafka_python,
         "kafka-consumer-perf-test (Java)": _java,
     }
-    count = min(MOST_RECORDS, kafka.end_offsets(topic)[0])
-    return [(name, median(_rate(way, kafka, topic, count) for _ in range(ROUNDS))) for name, way in ways.items()]
+    count = min(MAX_RECORDS, kafka.end_offsets(topic)[0])
+    return [
+        (name, median(_rate(read_records, kafka, topic, count) for _ in range(RUNS)))
+        for name, read_records in clients.items()
+    ]
 
 
-def _rate(way: Way, kafka: EmbeddedKafka, topic: str, count: int) -> float:
-    found, seconds = way(kafka, topic, count)
-    if found < count:
-        raise BenchError(f"{found:,} of {count:,} records were read.")
-    return found / seconds
+def _rate(read_records: ReadFunction, kafka: EmbeddedKafka, topic: str, count: int) -> float:
+    rows, seconds = read_records(kafka, topic, count)
+    if rows < count:
+        raise BenchError(f"A client read {rows:,} of {count:,} records.")
+    return rows / seconds
 
 
 def _reader(kafka: EmbeddedKafka, topic: str, count: int) -> tuple[int, float]:
@@ -75,12 +78,13 @@ def _confluent(kafka: EmbeddedKafka, topic: str, count: int) -> tuple[int, float
 
     def rows() -> Rows:
         left = count
-        # It waits for as many as it is asked for.
-        while found := consumer.consume(min(AT_ONCE, left), TIMEOUT_MS / 1000):
-            left -= len(found)
-            for each in found:
-                kind, stamp = each.timestamp()
-                yield each.key(), each.value(), each.topic(), each.partition(), each.offset(), stamp, kind
+        # consume() waits for all records that it is asked for.
+        while messages := consumer.consume(min(RECORDS_PER_POLL, left), TIMEOUT_MS / 1000):
+            left -= len(messages)
+            for message in messages:
+                kind, timestamp = message.timestamp()
+                key, value, offset = message.key(), message.value(), message.offset()
+                yield key, value, message.topic(), message.partition(), offset, timestamp, kind
 
     try:
         return _to_arrow(rows(), count), time.monotonic() - began
@@ -90,15 +94,16 @@ def _confluent(kafka: EmbeddedKafka, topic: str, count: int) -> tuple[int, float
 
 def _kafka_python(kafka: EmbeddedKafka, topic: str, count: int) -> tuple[int, float]:
     began = time.monotonic()
-    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers, max_poll_records=AT_ONCE)
-    place = KafkaTopicPartition(topic, 0)
-    consumer.assign([place])
-    consumer.seek(place, 0)
+    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers, max_poll_records=RECORDS_PER_POLL)
+    partition = KafkaTopicPartition(topic, 0)
+    consumer.assign([partition])
+    consumer.seek(partition, 0)
 
     def rows() -> Rows:
-        while found := consumer.poll(TIMEOUT_MS).get(place):
-            for each in found:
-                yield each.key, each.value, topic, each.partition, each.offset, each.timestamp, each.timestamp_type
+        while records := consumer.poll(TIMEOUT_MS).get(partition):
+            for record in records:
+                key, value, offset = record.key, record.value, record.offset
+                yield key, value, topic, record.partition, offset, record.timestamp, record.timestamp_type
 
     try:
         return _to_arrow(rows(), count), time.monotonic() - began
@@ -109,10 +114,10 @@ def _kafka_python(kafka: EmbeddedKafka, topic: str, count: int) -> tuple[int, fl
 def _to_arrow(rows: Rows, count: int) -> int:
     done = 0
     while done < count:
-        some = list(islice(rows, min(AT_ONCE, count - done)))
-        if not some:
+        chunk = list(islice(rows, min(RECORDS_PER_POLL, count - done)))
+        if not chunk:
             break
-        columns = zip(*some, strict=True)
+        columns = zip(*chunk, strict=True)
         kinds = [pa.binary(), pa.binary(), pa.string(), pa.int32(), pa.int64(), pa.int64(), pa.int32()]
         batch = pa.RecordBatch.from_arrays([pa.array(c, k) for c, k in zip(columns, kinds, strict=True)], COLUMNS)
         done += batch.num_rows
@@ -120,14 +125,14 @@ def _to_arrow(rows: Rows, count: int) -> int:
 
 
 def _java(kafka: EmbeddedKafka, topic: str, count: int) -> tuple[int, float]:
-    """Of all partitions, in one thread; the time in which it fetched, without its start."""
+    """Reads all partitions in one thread; the time is the fetch time, without the start."""
     arguments = ["--bootstrap-server", kafka.bootstrap_servers, "--topic", topic, "--messages", str(count)]
     arguments += ["--hide-header", "--timeout", str(TIMEOUT_MS)]
     command = java_command(kafka.libs, HEAP, f"{TOOLS}.ConsumerPerformance", arguments)
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    fields = ended.stdout.strip().splitlines()[-1:]
-    if not fields or ended.returncode:
-        raise BenchError(f"kafka-consumer-perf-test failed: {ended.stderr[-ERROR_TAIL:]}")
-    # Start, end, MB, MB/s, records, records/s, ms to rebalance, ms to fetch, and rates again.
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    fields = process.stdout.strip().splitlines()[-1:]
+    if not fields or process.returncode:
+        raise BenchError(f"kafka-consumer-perf-test failed: {process.stderr[-ERROR_TAIL:]}")
+    # Start, end, MB, MB/s, records, records/s, rebalance time in ms, fetch time in ms, and more rates.
     values = fields[0].split(",")
     return int(values[4]), int(values[7]) / 1000

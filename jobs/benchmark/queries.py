@@ -1,4 +1,4 @@
-"""One run: a streaming query with a fresh checkpoint, and what its progress says of the batches."""
+"""One run: a streaming query with a new checkpoint, and the batches in its progress."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from benchmark.cases import JVM, MICRO_BATCHES, Extent, Sink
 from benchmark.errors import BenchError
 from benchmark.latency import median_latency_ms
-from benchmark.reading import Reading
+from benchmark.source_query import SourceQuery
 from spark_group_source.clock import Deadline
 from spark_group_source.lag.progress import epoch_seconds
 
 QUERY_TIMEOUT_S = 180.0
 POLL_S = 0.1
-KEY_AT = len('{"id":"') + 1
-"""Where the first byte of the id stands in a value: what the aggregation groups by, 16 groups."""
+GROUP_POSITION = len('{"id":"') + 1
+"""Position of the first byte of the id in a value. The aggregation groups by it, which gives 16 groups."""
 NO_WAIT = {"kafka.fetch.max.wait.ms": "5"}
-"""For the JVM source at the end of the log, where nothing is timed."""
+"""Avoids the delay of the JVM source at the end offsets in the check, which has no figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch that had rows. ``phases_ms`` are its durations by Spark's names, among them:
+    """A batch with rows. ``phases_ms`` has its durations by Spark's names, among them:
 
-    ``addBatch``: tasks are planned, and read and write the rows. What only a start costs is not in it (for
-    ``kafka-group``: a Python process, joining the group). ``triggerExecution``: all of the batch.
+    ``addBatch``: Spark plans the tasks, which read and write the rows. The costs of a start are not included (for
+    ``kafka-group``: a Python process, the join of the group). ``triggerExecution``: the whole batch.
     """
 
     rows: int
@@ -43,100 +43,104 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Batches of a run, and the seconds from start() to the end of the last of them; or how long rows took to come."""
+    """The batches of a run, and the seconds from start() to the end of the last one; or the latency."""
 
     batches: list[Batch]
     seconds: float
     latency_ms: float | None = None
 
 
-def run(reading: Reading) -> Run:
+def run(source_query: SourceQuery) -> Run:
     """Runs the case's query once.
 
     Raises:
-        BenchError: it did not come to its end in time, or read other rows than it should.
+        BenchError: the query did not end in time, or did not read the expected rows.
     """
-    case = reading.case
+    case = source_query.case
     if case.extent is Extent.LATENCY:
-        return Run([], 0.0, median_latency_ms(reading))
-    with tempfile.TemporaryDirectory(prefix="bench-query-") as place:
-        writer = _to_sink(reading.frame(case.limit), case.sink, place)
-        writer = writer.option("checkpointLocation", str(Path(place, "checkpoint")))
+        return Run([], 0.0, median_latency_ms(source_query))
+    with tempfile.TemporaryDirectory(prefix="bench-query-") as directory:
+        writer = _to_sink(source_query.frame(case.limit), case.sink, directory)
+        writer = writer.option("checkpointLocation", str(Path(directory, "checkpoint")))
         began = time.time()
         if case.extent is Extent.WHOLE:
-            query = _to_the_end(writer)
+            query = _run_to_end(writer)
         elif case.extent is Extent.INSIDE:
-            # The first batch comes at once, the next one never.
-            query = _stopped_after(1, writer.trigger(processingTime="1 hour"))
+            # Spark starts the first batch at once, and no second one.
+            query = _run_batches(1, writer.trigger(processingTime="1 hour"))
         else:
-            query = _stopped_after(MICRO_BATCHES, writer)
+            query = _run_batches(MICRO_BATCHES, writer)
     measured = _measured(query, began)
-    _check(reading, measured)
+    _check(source_query, measured)
     return measured
 
 
-def contents(reading: Reading) -> tuple[int, Decimal]:
-    """Number of rows of the topic, and a sum over the hashes of all columns that does not depend on their order."""
-    found: list[tuple[int, Decimal]] = []
+def contents(source_query: SourceQuery) -> tuple[int, Decimal]:
+    """The number of rows of the topic, and the sum of their hashes, which does not depend on their order."""
+    sums: list[tuple[int, Decimal]] = []
 
     def add(batch: DataFrame, number: int) -> None:
         hashes = F.xxhash64(*batch.columns).cast("decimal(20,0)")
         rows, total = batch.agg(F.count("*"), F.sum(hashes)).collect()[0]
-        found.append((rows, total or Decimal(0)))
+        sums.append((rows, total or Decimal(0)))
 
-    with tempfile.TemporaryDirectory(prefix="bench-contents-") as place:
-        frame = reading.frame(None, **(NO_WAIT if reading.source == JVM else {}))
-        _to_the_end(frame.writeStream.foreachBatch(add).option("checkpointLocation", place))
-    return sum(rows for rows, _ in found), sum((total for _, total in found), Decimal(0))
+    with tempfile.TemporaryDirectory(prefix="bench-contents-") as directory:
+        frame = source_query.frame(None, **(NO_WAIT if source_query.source == JVM else {}))
+        _run_to_end(frame.writeStream.foreachBatch(add).option("checkpointLocation", directory))
+    return sum(rows for rows, _ in sums), sum((total for _, total in sums), Decimal(0))
 
 
-def _to_sink(frame: DataFrame, sink: Sink, place: str) -> DataStreamWriter:
+def _to_sink(frame: DataFrame, sink: Sink, directory: str) -> DataStreamWriter:
     if sink is Sink.PARQUET:
-        return frame.writeStream.format("parquet").option("path", str(Path(place, "output")))
+        return frame.writeStream.format("parquet").option("path", str(Path(directory, "output")))
     if sink is Sink.AGGREGATION:
-        groups = frame.groupBy(F.substring("value", KEY_AT, 1).alias("first"))
+        groups = frame.groupBy(F.substring("value", GROUP_POSITION, 1).alias("first"))
         counted = groups.agg(F.count("*").alias("records"), F.sum(F.length("value")).alias("bytes"))
         return counted.writeStream.format("noop").outputMode("complete")
     return frame.writeStream.format("noop")
 
 
-def _to_the_end(writer: DataStreamWriter) -> StreamingQuery:
+def _run_to_end(writer: DataStreamWriter) -> StreamingQuery:
     query = writer.trigger(availableNow=True).start()
     if not query.awaitTermination(int(QUERY_TIMEOUT_S)):
-        _give_up(query)
+        _stop_and_raise(query)
     return query
 
 
-def _stopped_after(batches: int, writer: DataStreamWriter) -> StreamingQuery:
+def _run_batches(batches: int, writer: DataStreamWriter) -> StreamingQuery:
     query = writer.start()
     deadline = Deadline.after(QUERY_TIMEOUT_S)
     while not (query.lastProgress and query.lastProgress.batchId >= batches - 1):
         if query.awaitTermination(POLL_S) or deadline.expired():  # type: ignore[arg-type] # takes fractions, too
-            _give_up(query)
+            _stop_and_raise(query)
     query.stop()
     return query
 
 
-def _give_up(query: StreamingQuery) -> None:
-    seen = query.lastProgress
+def _stop_and_raise(query: StreamingQuery) -> None:
+    last_progress = query.lastProgress
     query.stop()
-    raise BenchError(f"A query did not come to its end within {QUERY_TIMEOUT_S:.0f} s. Its last progress: {seen}")
+    raise BenchError(f"A query did not end within {QUERY_TIMEOUT_S:.0f} s. Its last progress: {last_progress}")
 
 
 def _measured(query: StreamingQuery, began: float) -> Run:
-    told: list[Any] = [each for each in query.recentProgress if each.numInputRows]
-    batches = [Batch(each.numInputRows, dict(each.durationMs)) for each in told]
+    progress: list[Any] = [each for each in query.recentProgress if each.numInputRows]
+    batches = [Batch(each.numInputRows, dict(each.durationMs)) for each in progress]
     if not batches:
         raise BenchError(f"A query read nothing: {query.lastProgress}")
-    return Run(batches, epoch_seconds(told[-1].timestamp) + batches[-1].phases_ms["triggerExecution"] / 1000 - began)
+    return Run(
+        batches, epoch_seconds(progress[-1].timestamp) + batches[-1].phases_ms["triggerExecution"] / 1000 - began
+    )
 
 
-def _check(reading: Reading, measured: Run) -> None:
-    """The shares of a limit are rounded down, which may leave out a record of each partition."""
-    case = reading.case
+def _check(source_query: SourceQuery, measured: Run) -> None:
+    """Checks the number of rows. Limits are rounded down, so a batch may lack one record of each partition."""
+    case = source_query.case
     if case.topic.gaps:
         return
-    wanted = case.limit or case.topic.records
+    expected = case.limit or case.topic.records
     for batch in measured.batches:
-        if not wanted - case.topic.partitions <= batch.rows <= wanted:
-            raise BenchError(f"{reading.source} read {batch.rows:,} rows in a batch of {wanted:,} ({case.name}).")
+        if not expected - case.topic.partitions <= batch.rows <= expected:
+            raise BenchError(
+                f"{source_query.source} read {batch.rows:,} rows in a batch of {expected:,} ({case.name})."
+            )

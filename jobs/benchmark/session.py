@@ -1,4 +1,4 @@
-"""The one Spark session that both sources run in."""
+"""The Spark session that both sources share."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ STDERR = 2
 
 @contextlib.contextmanager
 def spark_session(jars: list[Path], log: Path) -> Iterator[SparkSession]:
-    """A local Spark with the sources registered; what its processes say goes to ``log``."""
-    # Workers and stream runners are processes of their own: they inherit the environment, not sys.path.
+    """A local Spark with the sources registered; its processes write stderr to ``log``."""
+    # Workers and stream runners are separate processes, which inherit the environment but not sys.path.
     package = Path(spark_group_source.__file__).parents[1]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")]))
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -47,13 +47,13 @@ def spark_session(jars: list[Path], log: Path) -> Iterator[SparkSession]:
 
 @contextlib.contextmanager
 def _stderr_to(log: Path) -> Iterator[None]:
-    """Processes started in here write their stderr to ``log``: Spark's, and through it that of its workers."""
+    """Processes started in this block write stderr to ``log``: Spark, and its workers through it."""
     sys.stderr.flush()
-    kept = os.dup(STDERR)
+    original = os.dup(STDERR)
     with log.open("wb") as target:
         os.dup2(target.fileno(), STDERR)
     try:
         yield
     finally:
-        os.dup2(kept, STDERR)
-        os.close(kept)
+        os.dup2(original, STDERR)
+        os.close(original)

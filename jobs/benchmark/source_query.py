@@ -1,4 +1,4 @@
-"""How a source reads a topic."""
+"""The streaming DataFrame of a source for a case."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ TYPES = {"value": "binary", "offset": "long"}
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How one source reads one topic for one case."""
+class SourceQuery:
+    """One source that reads one topic for one case."""
 
     spark: SparkSession
     servers: str
@@ -23,7 +23,7 @@ class Reading:
     case: Case
 
     def frame(self, limit: int | None, **options: str) -> DataFrame:
-        """The stream. Columns are selected at the source where it can do that, as its users would."""
+        """The streaming DataFrame. If the source can select columns, it does, as its users would."""
         options = {"startingOffsets": "earliest", **options}
         options |= {"kafka.bootstrap.servers": self.servers, "subscribe": self.topic}
         options["includeHeaders"] = str(self.case.topic.headers).lower()

@@ -1,4 +1,4 @@
-"""What the runs of a case say: medians, ratios of pairs, and the table."""
+"""The results of a case: medians, ratios of pairs, and the table."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 from benchmark.cases import GROUP, JVM, Case, Extent
 from benchmark.queries import Run
 
-SETTLING = 3
-"""First micro-batches of a run, which are left out of its median: in them processes start and code is compiled."""
+WARM_UP_BATCHES = 3
+"""The first micro-batches of a run, in which processes start and the JVM compiles code; its median skips them."""
 
 HEAD = ("case", "records", JVM, GROUP, "ratio", "least-most", "with start", "worker MiB")
-NONE = "-"
+NO_VALUE = "-"
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A case with its measured runs by source; the n-th runs of the sources were made one right after the other."""
+    """A case with its measured runs by source; run n of one source directly followed run n of the other."""
 
     case: Case
     runs: dict[str, list[Run]]
@@ -26,7 +26,7 @@ class Result:
 
     @property
     def in_ms(self) -> bool:
-        """Whether a time is told, of a micro-batch or until rows come, not rows per second."""
+        """Whether the figure is a time in milliseconds, not rows per second."""
         return self.case.extent in (Extent.MICRO_BATCHES, Extent.LATENCY)
 
     def value(self, source: str) -> float | None:
@@ -35,7 +35,7 @@ class Result:
         return median(_value(self.case, run) for run in runs) if runs else None
 
     def ratios(self) -> list[float]:
-        """How much faster kafka-group was, pair by pair; empty where one source was measured alone."""
+        """How much faster kafka-group was in each pair; empty if only one source was measured."""
         pairs = zip(self.runs.get(GROUP, []), self.runs.get(JVM, []), strict=False)
         quotients = [(_value(self.case, ours), _value(self.case, theirs)) for ours, theirs in pairs]
         return [theirs / ours if self.in_ms else ours / theirs for ours, theirs in quotients]
@@ -45,7 +45,7 @@ class Result:
         return median(self.ratios()) if self.ratios() else None
 
     def ratio_with_start(self) -> float | None:
-        """The same of the time from the query's start() to the end of what is measured; None where times are."""
+        """The median ratio of the times from start() to the end of the last batch; None if the figure is a time."""
         if self.in_ms:
             return None
         pairs = zip(self.runs.get(GROUP, []), self.runs.get(JVM, []), strict=False)
@@ -53,7 +53,7 @@ class Result:
         return median(quotients) if quotients else None
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, down to the single run."""
+        """All figures, including each run."""
         case = asdict(self.case) | {"sink": self.case.sink.value, "extent": self.case.extent.value}
         sources = {
             source: {"median": self.value(source), "runs": [asdict(run) for run in runs]}
@@ -70,20 +70,20 @@ class Result:
         }
 
     def row(self) -> tuple[str, ...]:
-        """The case's line of the table, a text for each of :data:`HEAD`."""
+        """The table row of the case, with a text for each column of :data:`HEAD`."""
         ratios = self.ratios()
         return (
             self.case.name,
             f"{self.case.topic.records:,}",
-            self.shown(JVM),
-            self.shown(GROUP),
+            self.formatted(JVM),
+            self.formatted(GROUP),
             _number(self.ratio(), "{:.2f}"),
-            f"{min(ratios):.2f}-{max(ratios):.2f}" if ratios else NONE,
+            f"{min(ratios):.2f}-{max(ratios):.2f}" if ratios else NO_VALUE,
             _number(self.ratio_with_start(), "{:.2f}"),
             _number(self.peak_mib, "{:.0f}"),
         )
 
-    def shown(self, source: str) -> str:
+    def formatted(self, source: str) -> str:
         """The source's median with its unit."""
         value = self.value(source)
         if self.in_ms:
@@ -109,9 +109,9 @@ def _value(case: Case, run: Run) -> float:
     if run.latency_ms is not None:
         return run.latency_ms
     if case.extent is Extent.MICRO_BATCHES:
-        return median(batch.phases_ms["triggerExecution"] for batch in run.batches[SETTLING:])
+        return median(batch.phases_ms["triggerExecution"] for batch in run.batches[WARM_UP_BATCHES:])
     return sum(batch.rows for batch in run.batches) / sum(batch.phases_ms["addBatch"] for batch in run.batches) * 1000
 
 
-def _number(value: float | None, form: str) -> str:
-    return NONE if value is None else form.format(value)
+def _number(value: float | None, template: str) -> str:
+    return NO_VALUE if value is None else template.format(value)

@@ -1,0 +1,61 @@
+"""Fills and checks topics, and measures cases on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from benchmark import memory, topics
+from benchmark.cases import Case, Topic
+from benchmark.errors import BenchError
+from benchmark.queries import Run, contents, run
+from benchmark.results import Result
+from benchmark.source_query import SourceQuery
+from spark_group_source.testing import EmbeddedKafka
+
+WARM_UPS = 1
+"""Runs of each source that do not count, after the check."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Measures the sources in one Spark session and on one Kafka; ``work`` holds the files with the values."""
+
+    spark: SparkSession
+    kafka: EmbeddedKafka
+    sources: tuple[str, ...]
+    runs: int
+    work: Path
+
+    def prepare(self, name: str, cases: list[Case]) -> None:
+        """Creates and fills the topic of the cases, and checks that all sources read the same rows.
+
+        Raises:
+            BenchError: the rows differ.
+        """
+        topic: Topic = cases[0].topic
+        topics.write(self.kafka, name, topic, self.work)
+        for columns in sorted({case.columns for case in cases}):
+            check = replace(cases[0], columns=columns)
+            contents_of = {source: contents(self._source_query(source, name, check)) for source in self.sources}
+            rows = {number for number, _ in contents_of.values()}
+            if len(set(contents_of.values())) != 1 or (rows != {topic.records} and not topic.compacted):
+                raise BenchError(f"Rows differ for {topic.records:,} records, columns {columns or '*'}: {contents_of}")
+
+    def measure(self, name: str, case: Case) -> Result:
+        """Runs the case: first the warm-up, then pairs of runs."""
+        source_queries = [self._source_query(source, name, case) for source in self.sources]
+        memory.reset_peaks()
+        for source_query in source_queries * WARM_UPS:
+            run(source_query)
+        runs: dict[str, list[Run]] = {source: [] for source in self.sources}
+        for number in range(self.runs):
+            # The sources alternate as the first of a pair.
+            for source_query in source_queries[:: -1 if number % 2 else 1]:
+                runs[source_query.source].append(run(source_query))
+        return Result(case, runs, memory.peak_mib())
+
+    def _source_query(self, source: str, topic: str, case: Case) -> SourceQuery:
+        return SourceQuery(self.spark, self.kafka.bootstrap_servers, source, topic, case)
