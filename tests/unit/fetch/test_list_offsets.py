@@ -1,4 +1,4 @@
-"""Ends and beginnings of logs: asked of the leaders of now, in time, one partition's trouble apart from the others'."""
+"""Earliest and latest offsets come from the current leaders in time; errors of one partition do not affect others."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def cluster(fake: FakeKafka) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def unhurried(fake: FakeKafka) -> Iterator[Cluster]:
-    """Waits for connections and answers for as long as the deadline allows."""
+def slow_cluster(fake: FakeKafka) -> Iterator[Cluster]:
+    """A cluster whose timeouts are longer than the deadlines here."""
     brokers = tuple(("127.0.0.1", each.port) for each in fake.brokers.values())
     made = Cluster(WireOptions(brokers, "test"))
     yield made
@@ -48,8 +48,8 @@ def unhurried(fake: FakeKafka) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def patient(fake: FakeKafka, hand: Hand) -> Iterator[Cluster]:
-    """Pauses for so long, on the clock turned by hand, that a deadline comes between two tries and never in one."""
+def long_backoff(fake: FakeKafka, hand: Hand) -> Iterator[Cluster]:
+    """A backoff so long, on the manual clock, that a deadline is between two attempts and never in one."""
     brokers = tuple(("127.0.0.1", each.port) for each in fake.brokers.values())
     made = Cluster(WireOptions(brokers, "test", retry_backoff=30.0, retry_backoff_max=30.0))
     yield made
@@ -84,7 +84,7 @@ def test_a_broken_connection_is_reopened(fake: FakeKafka, cluster: Cluster, faul
     fake.next("ListOffsets", fault)
     began = time.monotonic()
     assert ends(cluster) == {"t-0": 3, "t-1": 0}
-    assert time.monotonic() - began < 25.0, "an answer is waited for for 30 s by default"
+    assert time.monotonic() - began < 25.0, "a response may take 30 s by default"
 
 
 def test_the_backoff_doubles_up_to_its_maximum(fake: FakeKafka, hand: Hand) -> None:
@@ -101,40 +101,40 @@ def test_the_backoff_doubles_up_to_its_maximum(fake: FakeKafka, hand: Hand) -> N
 
 @pytest.mark.parametrize("errno", [5, 6, 9, 78])
 def test_an_election_longer_than_the_deadline_is_retriable(
-    fake: FakeKafka, patient: Cluster, hand: Hand, errno: int
+    fake: FakeKafka, long_backoff: Cluster, hand: Hand, errno: int
 ) -> None:
     fake.next("ListOffsets", Fault(error=errno), times=1000)
     with pytest.raises(GroupSourceError) as error:
-        ends(patient, within=100.0, clock=hand)
+        ends(long_backoff, within=100.0, clock=hand)
     assert error.value.retriable
     assert f"{errno} (" in str(error.value)
     fake.clear_faults()
-    assert ends(patient, clock=hand) == {"t-0": 3, "t-1": 0}
+    assert ends(long_backoff, clock=hand) == {"t-0": 3, "t-1": 0}
 
 
 def test_the_partitions_error_is_reported_even_if_no_broker_sends_metadata(
-    fake: FakeKafka, patient: Cluster, hand: Hand
+    fake: FakeKafka, long_backoff: Cluster, hand: Hand
 ) -> None:
-    ends(patient, clock=hand)
+    ends(long_backoff, clock=hand)
     fake.next("ListOffsets", Fault(error=9), times=1000)
     fake.next("Metadata", Fault(drop="before"), times=1000)
     with pytest.raises(GroupSourceError, match=r"9 \(REPLICA_NOT_AVAILABLE\)") as error:
-        ends(patient, within=100.0, clock=hand)
+        ends(long_backoff, within=100.0, clock=hand)
     assert error.value.retriable
-    assert hand.now >= 70.0, "it is tried until the deadline"
+    assert hand.now >= 70.0, "retries until the deadline"
 
 
 def test_found_offsets_are_returned_even_if_no_broker_sends_metadata(
-    fake: FakeKafka, patient: Cluster, hand: Hand
+    fake: FakeKafka, long_backoff: Cluster, hand: Hand
 ) -> None:
-    ends(patient, clock=hand)
+    ends(long_backoff, clock=hand)
     fake.next("ListOffsets", Fault(error=9, broker=2), times=1000)
     fake.next("Metadata", Fault(drop="before"), times=1000)
     missing: set[TopicPartition] = set()
-    assert ends(patient, missing, within=100.0, clock=hand) == {"t-0": 3}
+    assert ends(long_backoff, missing, within=100.0, clock=hand) == {"t-0": 3}
     assert not missing, "it exists"
     fake.clear_faults()
-    assert ends(patient, missing, clock=hand) == {"t-0": 3, "t-1": 0}
+    assert ends(long_backoff, missing, clock=hand) == {"t-0": 3, "t-1": 0}
 
 
 def test_a_denied_describe_fails_at_once(fake: FakeKafka, cluster: Cluster) -> None:
@@ -144,18 +144,20 @@ def test_a_denied_describe_fails_at_once(fake: FakeKafka, cluster: Cluster) -> N
     assert error.value.errno == 29
 
 
-def test_a_partition_that_does_not_exist_is_an_error_or_missing(fake: FakeKafka, patient: Cluster, hand: Hand) -> None:
+def test_a_partition_that_does_not_exist_is_an_error_or_missing(
+    fake: FakeKafka, long_backoff: Cluster, hand: Hand
+) -> None:
     del fake.logs["t"][1]
     with pytest.raises(TopicError, match="t-1 does not exist"):
-        ends(patient, within=100.0, clock=hand)
+        ends(long_backoff, within=100.0, clock=hand)
     missing: set[TopicPartition] = set()
-    assert ends(patient, missing, within=1000.0, clock=hand) == {"t-0": 3}
+    assert ends(long_backoff, missing, within=1000.0, clock=hand) == {"t-0": 3}
     assert missing == {B}
 
 
-@pytest.mark.parametrize(("rounds", "gone"), [(1, set()), (2, {B})])
+@pytest.mark.parametrize(("attempts", "expected"), [(1, set()), (2, {B})])
 def test_a_partition_is_missing_after_two_attempts_in_a_row(
-    fake: FakeKafka, patient: Cluster, hand: Hand, rounds: int, gone: set[TopicPartition]
+    fake: FakeKafka, long_backoff: Cluster, hand: Hand, attempts: int, expected: set[TopicPartition]
 ) -> None:
     def unknown(answer: Any) -> None:
         for topic in answer.topics:
@@ -163,39 +165,41 @@ def test_a_partition_is_missing_after_two_attempts_in_a_row(
 
     fake.logs["t"][1].leader = None
     fake.next("Metadata", Fault(), times=3)
-    fake.next("Metadata", Fault(edit=unknown), times=rounds)
+    fake.next("Metadata", Fault(edit=unknown), times=attempts)
     missing: set[TopicPartition] = set()
-    assert ends(patient, missing, within=1000.0, clock=hand) == {"t-0": 3}
-    assert missing == gone
+    assert ends(long_backoff, missing, within=1000.0, clock=hand) == {"t-0": 3}
+    assert missing == expected
 
 
 def test_unknown_partitions_are_retriable_if_the_deadline_is_before_the_last_attempt(
-    fake: FakeKafka, patient: Cluster, hand: Hand
+    fake: FakeKafka, long_backoff: Cluster, hand: Hand
 ) -> None:
     fake.logs["t"].clear()
     missing: set[TopicPartition] = set()
     with pytest.raises(GroupSourceError, match="t-0 .* timed out: t-0 does not exist") as error:
-        ends(patient, missing, within=50.0, clock=hand)
+        ends(long_backoff, missing, within=50.0, clock=hand)
     assert error.value.retriable
     assert not missing
 
 
 def test_a_partition_without_a_leader_is_left_out_if_others_are_found(
-    fake: FakeKafka, patient: Cluster, hand: Hand
+    fake: FakeKafka, long_backoff: Cluster, hand: Hand
 ) -> None:
     fake.logs["t"][1].leader = None
     missing: set[TopicPartition] = set()
-    assert ends(patient, missing, within=1000.0, clock=hand) == {"t-0": 3}
+    assert ends(long_backoff, missing, within=1000.0, clock=hand) == {"t-0": 3}
     assert not missing, "it exists"
     with pytest.raises(GroupSourceError, match="t-1 .*no leader"):
-        ends(patient, within=100.0, clock=hand)
+        ends(long_backoff, within=100.0, clock=hand)
 
 
-def test_the_lookup_fails_early_if_no_partition_has_a_leader(fake: FakeKafka, patient: Cluster, hand: Hand) -> None:
+def test_the_lookup_fails_early_if_no_partition_has_a_leader(
+    fake: FakeKafka, long_backoff: Cluster, hand: Hand
+) -> None:
     for log in fake.logs["t"].values():
         log.leader = None
     with pytest.raises(GroupSourceError, match="t-0 .*no leader") as error:
-        ends(patient, set(), within=1000.0, clock=hand)
+        ends(long_backoff, set(), within=1000.0, clock=hand)
     assert error.value.retriable
     assert hand.now < 1000.0 / 2
 
@@ -219,54 +223,54 @@ def test_after_a_leader_hangs_the_next_call_asks_for_the_leader_again(
 
 @pytest.mark.parametrize("connected", [True, False])
 def test_a_hanging_leader_does_not_block_the_responses_of_others(
-    fake: FakeKafka, unhurried: Cluster, monkeypatch: pytest.MonkeyPatch, connected: bool
+    fake: FakeKafka, slow_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, connected: bool
 ) -> None:
-    cluster = unhurried
+    cluster = slow_cluster
     monkeypatch.setattr("spark_group_source.wire.cluster.MIN_BROKER_TIMEOUT", 0.05)
     cluster.metadata(["t"], Deadline.after(LONG))
     kept = {number: cluster.connection(number, Deadline.after(LONG)) for number in (1, 2)}
     if not connected:
         cluster.close()
-    fake.brokers[1].hung = True  # the first to be asked, and waited for
+    fake.brokers[1].hung = True  # the first to get a request, and to be read
     assert ends(cluster, set(), within=2.0) == {"t-1": 0}
     assert cluster.is_connected(2)
-    assert not connected or cluster.connection(2, Deadline.after(LONG)) is kept[2], "it is in order"
+    assert not connected or cluster.connection(2, Deadline.after(LONG)) is kept[2], "the connection is still usable"
     fake.brokers[1].hung = False
 
 
 def test_an_unreachable_leader_leaves_time_for_a_slow_response(
-    fake: FakeKafka, unhurried: Cluster, monkeypatch: pytest.MonkeyPatch
+    fake: FakeKafka, slow_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unhurried.metadata(["t"], Deadline.after(LONG))
-    unhurried.connection(2, Deadline.after(LONG))
+    slow_cluster.metadata(["t"], Deadline.after(LONG))
+    slow_cluster.connection(2, Deadline.after(LONG))
     fake.brokers[1].hung = True
     held = threading.Event()
     fake.next("ListOffsets", Fault(hold=held, broker=2))
-    opening = unhurried._connections._open
+    opening = slow_cluster._connections._open
 
     def late(*where: Any) -> Any:
-        """The answer comes when the time of the connection that is not to be had is over."""
+        """The response arrives when the time for the unreachable connection is over."""
         try:
             return opening(*where)
         finally:
             held.set()
 
-    monkeypatch.setattr(unhurried._connections, "_open", late)
-    assert ends(unhurried, set(), within=2.0) == {"t-1": 0}
+    monkeypatch.setattr(slow_cluster._connections, "_open", late)
+    assert ends(slow_cluster, set(), within=2.0) == {"t-1": 0}
     fake.brokers[1].hung = False
 
 
-def test_all_requests_are_sent_before_the_first_response_is_read(fake: FakeKafka, unhurried: Cluster) -> None:
-    ends(unhurried)
+def test_all_requests_are_sent_before_the_first_response_is_read(fake: FakeKafka, slow_cluster: Cluster) -> None:
+    ends(slow_cluster)
     held = threading.Event()
     for number in (1, 2):
         fake.next("ListOffsets", Fault(hold=held, broker=number))
     before = len(fake.requests)
-    asking = threading.Thread(target=lambda: ends(unhurried))
+    asking = threading.Thread(target=lambda: ends(slow_cluster))
     asking.start()
-    deadline = time.monotonic() + 20.0  # answers are held for 30 s at most
+    deadline = time.monotonic() + 20.0  # the fake holds responses for at most 30 s
     while sum(api == "ListOffsets" for api, _, _ in fake.requests[before:]) < 2:
-        assert time.monotonic() < deadline, "only one is asked"
+        assert time.monotonic() < deadline, "only one leader got a request"
         time.sleep(0.005)
     held.set()
     asking.join(LONG)

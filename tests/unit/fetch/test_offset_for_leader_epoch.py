@@ -1,4 +1,4 @@
-"""A task reads a range from the log that it was planned in, or says which of its records were replaced (KIP-320)."""
+"""A task reads a range from the log of its plan, or reports which records were replaced (KIP-320)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONG = 90.0
 
 @pytest.fixture
 def fake() -> Iterator[FakeKafka]:
-    """One partition with the records old-0 to old-9, of leader epoch 0, on the first of two brokers."""
+    """One partition with the records old-0 to old-9 of leader epoch 0, on the first of two brokers."""
     with FakeKafka(brokers=2) as running:
         running.create_topic("t")
         fill(running, "old", 10)
@@ -36,7 +36,7 @@ def fake() -> Iterator[FakeKafka]:
 
 
 def fill(fake: FakeKafka, name: str, end: int) -> None:
-    """Appends records up to an offset, each its own batch."""
+    """Appends records up to an offset, each in its own record batch."""
     for each in range(fake.logs["t"][0].end, end):
         fake.produce("t", [f"{name}-{each}"])
 
@@ -75,14 +75,14 @@ def test_a_new_leader_with_the_whole_range_is_checked_once(fake: FakeKafka) -> N
     assert fake.request_count("OffsetForLeaderEpoch") == 1
 
 
-@pytest.mark.parametrize("start", [2, 8], ids=["cut in the range", "cut below the range"])
+@pytest.mark.parametrize("start", [2, 8], ids=["truncated in the range", "truncated before the range"])
 def test_records_replaced_after_a_truncation_are_data_loss(fake: FakeKafka, start: int) -> None:
     fake.elect("t", end=6, leader=2)
     fill(fake, "new", 20)
     lost = rf"\[{max(start, 6)}, 10\) of t-0.*truncated at offset 6.*leader epoch 0, and the leader now has epoch 1"
     with pytest.raises(DataLoss, match=lost):
         values(task(fake, start, 10, epoch=0))
-    # What the range was planned to hold is left out, not what has its place now: the driver plans that.
+    # The task skips the offsets after the truncation. The driver plans the records that are there now.
     assert values(task(fake, start, 10, epoch=0, fail_on_data_loss=False)) == old(start, 6)
 
 
@@ -120,7 +120,7 @@ def test_a_leader_elected_during_a_task_is_checked_before_it_is_read(
     fill(fake, "old", 2000)
     rows = read(task(fake, 0, 2000, epoch=0, fail_on_data_loss=False, fetch_max_bytes=20_000))
     found = [value.decode() for value in next(rows)["value"].to_pylist()]
-    fake.elect("t", end=1900)  # the same broker: only the epoch says so
+    fake.elect("t", end=1900)  # on the same broker, so only the epoch changes
     fill(fake, "new", 2500)
     with caplog.at_level(logging.WARNING):
         found += [value.decode() for each in rows for value in each["value"].to_pylist()]
@@ -132,7 +132,7 @@ def test_metadata_older_than_the_plan_is_refreshed(fake: FakeKafka) -> None:
     assert values(task(fake, 0, 10, epoch=0)) == old(0, 10)
     fake.elect("t", leader=2)
     fill(fake, "new", 12)
-    # The worker that is used again still knows the leader of epoch 0.
+    # The reused worker still has the metadata of epoch 0.
     assert values(task(fake, 10, 12, epoch=1)) == new(10, 12)
     assert not fake.request_count("OffsetForLeaderEpoch")
 

@@ -1,4 +1,4 @@
-"""A reader with a rack reads from the replica that the leader finds nearest, and from the leader on any trouble."""
+"""A task with a rack reads from the preferred replica, and from the leader after any error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEADER, FOLLOWER = 1, 2
 
 @pytest.fixture
 def fake() -> Iterator[FakeKafka]:
-    """One partition, led by broker 1; broker 2 is nearest to rack ``here``."""
+    """One partition with broker 1 as leader; broker 2 is the preferred replica for rack ``here``."""
     with FakeKafka(brokers=2) as running:
         running.create_topic("t")
         running.logs["t"][0].nearest["here"] = FOLLOWER
@@ -39,7 +39,7 @@ def task(fake: FakeKafka, rack: str | None = "here", **given: Any) -> FetchTask:
     brokers = tuple(("127.0.0.1", each.port) for each in fake.brokers.values())
     wire = WireOptions(brokers, "test", request_timeout=given.pop("request_timeout", LONG), retry_backoff=0.01)
     ranges = (OffsetRange("t", 0, 0, 20, str(fake.ids["t"])),)
-    # Every batch is a fetch of its own.
+    # Each fetch returns one record batch.
     more = {"max_wait": 0.01, "poll_timeout": LONG, "fetch_max_bytes": 200} | given
     return FetchTask(ranges, wire, arrow_schema(["offset"]), rack=rack, **more)
 
@@ -49,7 +49,7 @@ def offsets(batches: Iterator[pa.RecordBatch]) -> list[int]:
 
 
 def asked(fake: FakeKafka) -> list[int]:
-    """The brokers that fetches came to, in order."""
+    """The brokers that received fetches, in order."""
     return [node for api, node, _ in fake.requests if api == "Fetch"]
 
 
@@ -73,7 +73,7 @@ def test_the_leader_is_asked_again_after_the_maximum_age_of_metadata(fake: FakeK
         rows = TaskReader(made, cluster, lambda: hand[0]).batches()
         for _ in range(4):
             next(rows)
-            # The fetch after this one is under way already.
+            # The next fetch is already in flight.
             hand[0] += 3.0
     finally:
         cluster.close()

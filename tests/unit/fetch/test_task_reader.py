@@ -1,4 +1,4 @@
-"""A task's ranges are read to their ends, once, or there is one error in time that says where it stood."""
+"""A task reads its ranges to their ends exactly once, or fails in time with an error that names its position."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fake() -> Iterator[FakeKafka]:
 
 
 def task(fake: FakeKafka, *ranges: tuple[int, int, int], **given: Any) -> FetchTask:
-    """Reads (partition, start, end) of the topic; patient for a slow machine."""
+    """A task for (partition, start, end) of the topic, with long timeouts for slow machines."""
     brokers = tuple(("127.0.0.1", each.port) for each in fake.brokers.values())
     wire = WireOptions(
         brokers, "test", request_timeout=given.pop("request_timeout", LONG), retry_backoff=0.01, retry_backoff_max=0.02
@@ -76,7 +76,7 @@ def fetches(fake: FakeKafka, node: int | None = None) -> list[Any]:
     return [request for api, broker, request in fake.requests if api == "Fetch" and node in (None, broker)]
 
 
-# What is read
+# Ranges
 
 
 def test_exactly_the_range_is_read_across_record_batches(fake: FakeKafka) -> None:
@@ -94,7 +94,7 @@ def test_several_partitions_on_several_leaders_are_read(fake: FakeKafka) -> None
 def test_later_responses_do_not_change_earlier_rows(fake: FakeKafka) -> None:
     fill(fake, batches=30, rows=20, size=500)
     kept = list(read(task(fake, (0, 0, 600), fetch_max_bytes=20_000)))
-    assert len(fetches(fake)) > 5, "several answers must follow each other"
+    assert len(fetches(fake)) > 5, "the test needs several responses"
     values = [value.as_py() for each in kept for value in each["value"]]
     assert values == [f"{number:0500d}".encode() for number in range(600)]
 
@@ -131,7 +131,7 @@ def test_the_next_fetch_is_sent_before_the_last_response_is_decoded(fake: FakeKa
     fill(fake, batches=30, rows=20, size=500)
     rows = read(task(fake, (0, 0, 600), fetch_max_bytes=20_000))
     next(rows)
-    # The reader is stopped in mid-decoding here: what is on its way was asked for before.
+    # The reader is paused while it decodes: the fetch in flight was sent before.
     deadline = time.monotonic() + LONG
     while len(fetches(fake)) < 2:
         assert time.monotonic() < deadline, "no second fetch"
@@ -160,7 +160,7 @@ def test_a_range_of_only_aborted_records_gives_no_rows(fake: FakeKafka) -> None:
     assert offsets(read(task(fake, (0, 0, 3), read_committed=True))) == []
 
 
-# What goes wrong and heals
+# Errors with a successful retry
 
 
 @pytest.mark.parametrize("errno", [-1, 3, 5, 6, 7, 9, 13, 56, 74, 75, 78, 100, 103, 2])
@@ -173,7 +173,7 @@ def test_a_retriable_error_is_retried(fake: FakeKafka, errno: int) -> None:
 @pytest.mark.parametrize(
     "fault",
     [Fault(drop="before"), Fault(drop="after"), Fault(silent=True), Fault(raw=b"\0\0\1\0abc", drop="answered")],
-    ids=["before", "after", "silent", "in mid-frame"],
+    ids=["before", "after", "silent", "inside a frame"],
 )
 def test_a_connection_that_breaks_during_a_fetch_is_reopened(fake: FakeKafka, fault: Fault) -> None:
     fill(fake)
@@ -217,7 +217,7 @@ def test_a_throttling_broker_does_not_block_the_others(fake: FakeKafka) -> None:
         edit=lambda answer: setattr(answer.responses[0].partitions[0], "records", b""), throttle=LONG, broker=1
     )
     fake.next("Fetch", none)
-    # What waits for the throttle's end fails the task by its patience: nothing else comes before.
+    # The throttled partition fails the task at its poll timeout; nothing else fails earlier.
     with pytest.raises(DeadlineExceeded, match=r"t-0.*broker 1 throttles this client") as stuck:
         list(read(task(fake, (0, 0, 20), (1, 0, 20), poll_timeout=1.0)))
     assert "t-1" not in str(stuck.value)
@@ -244,7 +244,7 @@ def test_empty_responses_are_no_error_before_the_poll_timeout(fake: FakeKafka) -
     assert len(calls) == 20
 
 
-# What does not heal
+# Errors that fail the task
 
 
 def test_no_progress_is_an_error_with_range_offset_and_reason(fake: FakeKafka) -> None:
@@ -264,7 +264,7 @@ def test_an_early_end_of_the_log_that_list_offsets_denies_times_out(fake: FakeKa
 
     fake.next("ListOffsets", Fault(edit=further), times=100_000)
     with pytest.raises(DeadlineExceeded, match=r"t-0\[0, 9\) at offset 5 .*ends at 5"):
-        # Long enough that a size which doubled each time would not fit into a request any more.
+        # Long enough that a size doubled at every attempt would exceed the request field.
         offsets(read(task(fake, (0, 0, 9), poll_timeout=0.8)))
 
 
@@ -286,7 +286,7 @@ def test_without_any_broker_the_task_times_out(fake: FakeKafka) -> None:
 @pytest.mark.parametrize(
     ("wanted", "gone", "left"),
     [((0, 0, 20), r"\[0, 10\).*holds \[10, 20\)", of(0, 10, 20)), ((0, 0, 8), r"\[0, 8\).*holds \[10, 20\)", [])],
-    ids=["in part", "all"],
+    ids=["a part", "all"],
 )
 def test_records_that_retention_deleted_fail_the_task_or_are_skipped(
     fake: FakeKafka, wanted: tuple[int, int, int], gone: str, left: list[tuple[int, int]]
@@ -375,7 +375,7 @@ def test_retention_during_a_task_loses_only_the_deleted_records(fake: FakeKafka)
     assert (0, 300) not in found
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["made anew", "deleted"])
+@pytest.mark.parametrize("known", [True, False], ids=["recreated", "deleted"])
 def test_a_recreated_topic_is_data_loss_and_never_other_records(fake: FakeKafka, known: bool) -> None:
     fill(fake)
     old = str(fake.ids["t"])
@@ -473,11 +473,11 @@ def test_unread_rows_leave_no_response_for_the_next_task(fake: FakeKafka) -> Non
 
 
 def test_a_task_reads_more_than_two_gib_of_values_in_small_arrow_batches(fake: FakeKafka) -> None:
-    """Arrow's offsets have 32 bits, and Spark takes no larger ones."""
+    """Arrow's offsets have 32 bits, and Spark accepts no larger ones."""
     value = bytes(range(250)) * 4000
     packed = batch([Record(value)] * 32, codec=ZSTD)
     while fake.logs["t"][0].end * len(value) <= 2**31:
-        # The base offset is no part of what is checked.
+        # The checksum does not include the base offset.
         fake.append("t", 0, fake.logs["t"][0].end.to_bytes(8, "big") + packed[8:], 32)
     count = fake.logs["t"][0].end
     sizes, held, last = [], [], 0
@@ -493,7 +493,7 @@ def test_a_task_reads_more_than_two_gib_of_values_in_small_arrow_batches(fake: F
     assert max(held) < 32 * DecodeLimits().unit_bytes
 
 
-# How much is asked for
+# Sizes of fetches
 
 
 def test_one_partition_takes_only_its_part_of_a_fetch(fake: FakeKafka) -> None:

@@ -1,4 +1,4 @@
-"""Record batches made by kafka-python, and what its own reader gives of them: what decoding is held against."""
+"""Builds record batches with kafka-python, and reads them with its reader, as the expected result of decoding."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ATTRIBUTES_AT, CRC_AT, CRC_BEGIN = 21, 17, 21
 
 
 class Row(NamedTuple):
-    """One record, with its timestamp in milliseconds; ``headers`` is None where there are none."""
+    """One record, with its timestamp in milliseconds; ``headers`` is None without headers."""
 
     offset: int
     timestamp: int
@@ -33,14 +33,14 @@ class Row(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What goes into a batch."""
+    """A record to write."""
 
     value: bytes | None
     key: bytes | None = None
     timestamp: int = 1_700_000_000_000
     headers: Sequence[tuple[str, bytes | None]] = ()
     delta: int | None = None
-    """Offset in the batch, where compaction has left gaps."""
+    """Offset delta in the record batch, if compaction has left gaps."""
 
 
 def batch(
@@ -53,11 +53,11 @@ def batch(
     attributes: int | None = None,
     last_delta: int | None = None,
 ) -> bytes:
-    """A batch at ``base_offset``; ``attributes`` are set over those that kafka-python would write."""
+    """A record batch at ``base_offset``; ``attributes`` replaces the attributes of kafka-python."""
     builder = DefaultRecordBatchBuilder(2, codec, transactional, producer, 0 if producer >= 0 else -1, 0, 2**30)
-    for index, each in enumerate(records):
-        delta = index if each.delta is None else each.delta
-        builder.append(delta, each.timestamp, each.key, each.value, list(each.headers))
+    for index, record in enumerate(records):
+        delta = index if record.delta is None else record.delta
+        builder.append(delta, record.timestamp, record.key, record.value, list(record.headers))
     built = bytearray(builder.build())
     built[:8] = base_offset.to_bytes(8, "big")
     if last_delta is not None:
@@ -68,10 +68,10 @@ def batch(
 
 
 def resealed(built: bytes | bytearray) -> bytes:
-    """A batch with the checksum that it should have."""
-    found = bytearray(built)
-    found[CRC_AT : CRC_AT + 4] = crc32c(bytes(found[CRC_BEGIN:])).to_bytes(4, "big")
-    return bytes(found)
+    """A record batch with the correct checksum."""
+    batch = bytearray(built)
+    batch[CRC_AT : CRC_AT + 4] = crc32c(bytes(batch[CRC_BEGIN:])).to_bytes(4, "big")
+    return bytes(batch)
 
 
 def marker(base_offset: int, producer: int, commit: bool) -> bytes:
@@ -83,14 +83,14 @@ def marker(base_offset: int, producer: int, commit: bool) -> bytes:
 def part(
     raw: bytes | bytearray, start: int = 0, end: int = FOREVER, aborted: Sequence[tuple[int, int]] = ()
 ) -> PartitionRecords:
-    """``raw`` as a slice of the test's partition."""
+    """``raw`` as the records of the test's partition."""
     return PartitionRecords(find_record_batches(TP, memoryview(raw)), start, end, aborted)
 
 
 def decoded(
     *parts: PartitionRecords, schema: pa.Schema = ALL_COLUMNS, read_committed: bool = False, **options: Any
 ) -> pa.Table:
-    """All rows of ``parts``, each batch validated by Arrow."""
+    """All rows of ``parts``; Arrow validates each batch."""
     batches = list(Decoder(schema, read_committed=read_committed, **options).decode(parts))
     for each in batches:
         each.validate(full=True)
@@ -99,7 +99,7 @@ def decoded(
 
 def rows(table: pa.Table) -> list[Row]:
     """The rows of a table with all columns."""
-    # As numbers: Python's datetime ends before Spark's timestamps do.
+    # As numbers, because the range of Python's datetime is smaller than the range of Spark's timestamps.
     millis = pc.divide(table["timestamp"].cast(pa.int64()), 1000)
     return [
         Row(
@@ -115,7 +115,7 @@ def rows(table: pa.Table) -> list[Row]:
 
 
 def rows_of_kafka_python(raw: bytes) -> list[Row]:
-    """What kafka-python's reader makes of ``raw``."""
+    """The rows that kafka-python's reader reads from ``raw``."""
     return [
         Row(each.offset, each.timestamp, each.timestamp_type, each.key, each.value, list(each.headers) or None)
         for found in MemoryRecords(raw)

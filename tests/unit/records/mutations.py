@@ -1,4 +1,4 @@
-"""Damage done to bytes at random, and repaired just so far that what reads them goes on into it."""
+"""Damages bytes at random, and repairs lengths and checksums so that the decoder reaches the damage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEADER = 61
 LENGTH_AT, UP_TO_LENGTH = 8, 12
 NUMBERS = (0, 1, -1, 2, 7, 127, 128, 255, 2**15 - 1, 2**31 - 1, -(2**31), 2**40, 2**63 - 1, -(2**63))
 FIELDS = ((0, 8), (8, 4), (12, 4), (16, 1), (21, 2), (23, 4), (27, 8), (35, 8), (43, 8), (51, 2), (53, 4), (57, 4))
-"""Where the fields of a batch's header but the checksum lie, and their sizes."""
+"""Positions and sizes of the fields of a record batch header, except the checksum."""
 
 
 def mutated(rng: random.Random, raw: bytes, others: list[bytes]) -> bytes:
@@ -45,15 +45,15 @@ def mutated(rng: random.Random, raw: bytes, others: list[bytes]) -> bytes:
 
 
 def _overwrite_field(rng: random.Random, raw: bytearray) -> None:
-    """Puts a number that may be trouble into the header of a batch."""
+    """Overwrites a header field of a record batch with a critical number."""
     at, size = rng.choice(FIELDS)
-    at += rng.choice(_begins(raw))
+    at += rng.choice(_batch_starts(raw))
     number = rng.choice(NUMBERS) + rng.randrange(-1, 2)
     raw[at : at + size] = (number % 2 ** (8 * size)).to_bytes(size, "big")
 
 
-def _begins(raw: bytes | bytearray) -> list[int]:
-    """Where batches begin, as far as their lengths tell."""
+def _batch_starts(raw: bytes | bytearray) -> list[int]:
+    """The starts of the record batches, by their lengths."""
     found, at = [0], 0
     while at + HEADER <= len(raw):
         (length,) = struct.unpack_from(">i", raw, at + LENGTH_AT)
@@ -65,8 +65,8 @@ def _begins(raw: bytes | bytearray) -> list[int]:
 
 
 def repaired(raw: bytes) -> bytes:
-    """Every batch with the checksum of what it holds now; the last one ends where the bytes do."""
-    begins = _begins(raw)
+    """``raw`` with correct checksums; the last record batch extends to the end of the bytes."""
+    begins = _batch_starts(raw)
     whole = [(begin, end) for begin, end in itertools.pairwise(begins) if end <= len(raw)]
     last = whole[-1][1] if whole else 0
     found = b"".join(resealed(raw[begin:end]) for begin, end in whole)
@@ -78,7 +78,7 @@ def repaired(raw: bytes) -> bytes:
 
 
 def odd_records(rng: random.Random) -> bytes:
-    """A batch whose records have the lengths that they say, while some of their fields say what cannot be."""
+    """A record batch whose records have correct lengths, and some impossible fields."""
     odd = rng.choice((0.0, 0.01, 0.05))
     count = rng.choice((1, 3, 20, 40))
     records = b"".join(_record(rng, number, odd) for number in range(count))

@@ -1,4 +1,4 @@
-"""Damaged bytes with the checksum off: an error of ours or rows, never another exception, never a hang."""
+"""Without the checksum, damaged bytes give rows or a RecordsError, never another exception and never a hang."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECORDS = [
 ]
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 SOME = batch(RECORDS, 5)
-PLACE = BatchLocation(TP, 5)
+LOCATION = BatchLocation(TP, 5)
 
 
 def attempt(raw: bytes) -> pa.Table | None:
@@ -138,7 +138,7 @@ def alone(*bodies: bytes) -> bytes:
     ],
 )
 def test_impossible_lengths_and_counts_are_corrupt(body: bytes) -> None:
-    # Headers of many records are decoded in another way than those of few.
+    # Headers of many records are decoded in another way than headers of few.
     for others in ([], [record(headers=1, rest=b"\x02a\x02b")] * 20):
         assert decoded(part(alone(*others, record())), check_crcs=False).num_rows == len(others) + 1
         with pytest.raises(CorruptRecords, match="topic-3 at offset 5"):
@@ -183,7 +183,7 @@ def test_snappy_java_frames_are_read_with_any_version_numbers(versions: bytes) -
     """Some producers write them little-endian (kafka-python issue 2414)."""
     blocks = [snappy(b"one "), snappy(b"two")]
     framed = XERIAL + versions + b"".join(struct.pack(">i", len(each)) + each for each in blocks)
-    assert b"".join(decompress(2, memoryview(framed), 100, 100, PLACE)) == b"one two"
+    assert b"".join(decompress(2, memoryview(framed), 100, 100, LOCATION)) == b"one two"
 
 
 @pytest.mark.parametrize(
@@ -192,4 +192,4 @@ def test_snappy_java_frames_are_read_with_any_version_numbers(versions: bytes) -
 )
 def test_damaged_snappy_is_corrupt(payload: bytes) -> None:
     with pytest.raises(CorruptRecords, match="snappy data cannot be decompressed"):
-        list(decompress(2, memoryview(payload), 2**22, 2**30, PLACE))
+        list(decompress(2, memoryview(payload), 2**22, 2**30, LOCATION))

@@ -1,4 +1,4 @@
-"""Records to rows: what is in a batch comes out, and nothing outside of the wanted range."""
+"""Decoding gives a row for each record in the requested range, with its values, and no other rows."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_a_range_starts_and_ends_inside_record_batches(start: int, end: int, off
 
 @settings(max_examples=30)
 @given(logs(), st.integers(1, 2000))
-def test_rows_do_not_depend_on_the_size_of_decode_units(raw: bytes, chunk: int) -> None:
-    assert rows(decoded(part(raw), limits=DecodeLimits(unit_bytes=chunk))) == rows(decoded(part(raw)))
+def test_rows_do_not_depend_on_the_size_of_decode_units(raw: bytes, unit_bytes: int) -> None:
+    assert rows(decoded(part(raw), limits=DecodeLimits(unit_bytes=unit_bytes))) == rows(decoded(part(raw)))
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
@@ -70,13 +70,13 @@ def test_arrow_batches_have_no_more_rows_than_the_limit() -> None:
 
 
 def test_positions_in_a_decode_unit_fit_in_32_bits() -> None:
-    """Arrow's binary arrays have no larger ones. What is not compressed is decoded where it lies in the response."""
+    """Arrow's binary arrays have no larger positions. Uncompressed records are decoded in the response itself."""
     limits = DecodeLimits()
     assert max(limits.unit_bytes + limits.batch_bytes, MAX_FRAME) < 2**31
 
 
 def test_rows_of_a_response_larger_than_a_decode_unit_keep_their_values() -> None:
-    """No array holds more than a chunk, so that what a response sums up to does not matter."""
+    """No array is larger than a decode unit, so the size of the response does not matter."""
     values = [bytes([number]) * 700 for number in range(100)]
     raw = b"".join(batch([Record(each)], offset, codec=offset % 5) for offset, each in enumerate(values))
     found = list(Decoder(ALL_COLUMNS, read_committed=False, limits=DecodeLimits(unit_bytes=1500)).decode([part(raw)]))
@@ -116,7 +116,7 @@ def test_headers_are_null_for_records_without_headers() -> None:
 
 
 def test_headers_of_many_and_of_few_records_are_all_decoded() -> None:
-    """The first of all records are decoded together, the rest of those with very many one by one."""
+    """Numpy decodes the first headers of all records together, and a loop the rest of records with many headers."""
     records = [Record(b"v", headers=[(f"h{j}", b"%d" % (i * j)) for j in range(i * 3)]) for i in range(40)]
     raw = batch(records)
     assert rows(decoded(part(raw))) == rows_of_kafka_python(raw)
@@ -133,7 +133,7 @@ def test_headers_of_many_and_of_few_records_are_all_decoded() -> None:
     ],
 )
 def test_a_header_key_that_is_not_utf8_is_read_as_in_java(key: bytes, text: str) -> None:
-    """Seen with ``new String(bytes, UTF_8)`` of Java 17."""
+    """The expected texts are from ``new String(bytes, UTF_8)`` of Java 17."""
     name = "\x01" * len(key)
     raw = resealed(batch([Record(b"v", headers=[(name, b"w")])]).replace(name.encode(), key))
     assert decoded(part(raw))["headers"].to_pylist() == [[{"key": text, "value": b"w"}]]
@@ -188,7 +188,7 @@ def test_log_append_time_comes_from_the_record_batch() -> None:
 
 
 def test_a_missing_timestamp_is_one_millisecond_before_the_epoch() -> None:
-    """As Spark's own source gives it."""
+    """As with Spark's ``format("kafka")``."""
     assert rows(decoded(part(batch([Record(b"a", timestamp=-1)]))))[0].timestamp == -1
 
 

@@ -1,4 +1,4 @@
-"""A short run of ``make fuzz``: damaged bytes become rows or an error of this package, soon."""
+"""A short run of ``make fuzz``: damaged bytes give rows or an error of this package, in limited time."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def test_damaged_bytes_give_rows_or_an_error_of_this_package(outcomes: Counter[s
 
 @pytest.mark.parametrize("outcome", ["rows", "CorruptRecords", "UnsupportedRecords", "answer", "ProtocolError"])
 def test_every_outcome_occurs(outcomes: Counter[str], outcome: str) -> None:
-    """Otherwise damage would end at the first check."""
+    """Otherwise all damage would fail the first check."""
     assert outcomes[outcome] > FEW // 100

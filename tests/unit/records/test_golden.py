@@ -1,4 +1,4 @@
-"""Bytes that real producers wrote, against what Java's own consumer reads of them (``golden/capture.py``)."""
+"""Decodes bytes of real producers, and compares the rows with Java's consumer (``golden/capture.py``)."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def test_aborted_transactions_are_skipped_as_in_javas_consumer() -> None:
 
 
 def test_the_captured_compacted_log_has_gaps_and_a_delete_horizon() -> None:
-    """Otherwise the capture would not show what it is there for."""
+    """Otherwise the captured log would not test compaction."""
     raw, _ = golden("compacted/java")
-    framed = part(raw).batches
-    headers = np.concatenate([np.frombuffer(framed.records, HEADER, 1, at) for at in framed.boundaries[:-1]])
+    batches = part(raw).batches
+    headers = np.concatenate([np.frombuffer(batches.records, HEADER, 1, at) for at in batches.boundaries[:-1]])
     assert (headers["count"] < headers["last_offset_delta"] + 1).any()
-    # Where this bit is set, the first timestamp is the moment at which the tombstones may go.
+    # With this bit the first timestamp is the time after which compaction removes the tombstones.
     assert (headers["attributes"] & 0x40).any()

@@ -1,4 +1,4 @@
-"""Isolation by batch, as in Kafka's own consumer."""
+"""Isolation levels hide whole record batches, as in Kafka's consumer."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_two_aborted_transactions_of_one_producer_may_be_listed_in_any_order() -
 
 
 def test_a_commit_marker_does_not_end_an_aborted_transaction() -> None:
-    """The list names producers whose next marker is an abort; a commit of theirs is not it."""
+    """The list names producers whose next marker is an ABORT; a COMMIT marker does not end the transaction."""
     raw = data(0, 1) + marker(1, 1, commit=True) + data(2, 1)
     assert offsets(raw, [(1, 0)]) == []
 
@@ -86,7 +86,7 @@ def test_the_crc_of_a_marker_is_checked() -> None:
 
 
 def test_an_empty_control_batch_is_not_a_marker() -> None:
-    """Compaction keeps the batch for its producer's state and removes the marker."""
+    """Compaction keeps the record batch for the state of its producer, and removes the marker."""
     empty = bytearray(marker(1, 1, commit=False)[:61])
     empty[8:12] = (49).to_bytes(4, "big")
     empty[57:61] = bytes(4)

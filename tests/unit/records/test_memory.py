@@ -1,4 +1,4 @@
-"""Memory of decoding stays bounded, whatever a producer sends."""
+"""The memory of decoding is limited, whatever a producer sends."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from spark_group_source.records.response_batches import DecodeLimits
 from tests.unit.records.build import Record, batch, decoded, part, resealed, rows, rows_of_kafka_python
 
 ROOT = Path(__file__).parents[3]
-MOST_MIB = 300
+MAX_MIB = 300
 HEADER, ZSTD = 61, 4
 TINY = b"\x0c\0\0\0\1\1\0"
-"""The smallest record there is: nothing but zeros, and null as key and value."""
+"""The smallest record: only zeros, and null as key and value."""
 HEADERS = b"\xae\x1f\0\0\0\1\1\xd0\x0f" + b"\0\1" * 1000
-"""A record with nothing but a thousand empty headers."""
+"""A record with only a thousand empty headers."""
 
 
 def bomb(record: bytes, count: int) -> bytes:
-    """A batch of so many equal records, compressed to a few hundred kB."""
+    """A record batch of ``count`` equal records, compressed to a few hundred kB."""
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         for _ in range(0, count, 10_000):
@@ -43,10 +43,12 @@ def peak_mib() -> float:
 
 
 def measured(record: bytes, count: int, column: str) -> None:
-    """Prints the rows of a bomb, and by how many MiB memory grew; for a process of its own."""
+    """Prints the number of rows of a bomb, and the growth of memory in MiB; runs in a separate process."""
     raw = bomb(record, count)
     decoder = Decoder(arrow_schema([column]), read_committed=False)
-    assert list(decoder.decode([part(batch([Record(b"v", headers=[("h", b"")])]))])), "imports are done"
+    assert list(decoder.decode([part(batch([Record(b"v", headers=[("h", b"")])]))])), (
+        "the imports are done before the measurement"
+    )
     before = peak_mib()
     found = sum(each.num_rows for each in decoder.decode([part(raw)]))
     print(found, round(peak_mib() - before))
@@ -60,20 +62,20 @@ def test_a_bomb_of_small_records_takes_little_memory(record: str, count: int, co
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     found, grown = map(int, run.stdout.split())
     assert found == count
-    assert grown < MOST_MIB
+    assert grown < MAX_MIB
 
 
 SOME = [Record(b"v%d" % number, headers=[("h", b"w")] * (number % 3)) for number in range(200)]
 
 
 @pytest.mark.parametrize("codec", [0, ZSTD])
-@pytest.mark.parametrize("lie", [1, 199, 201, 2**31 - 1])
-def test_a_wrong_count_is_corrupt_in_whole_and_split_record_batches(lie: int, codec: int) -> None:
+@pytest.mark.parametrize("wrong", [1, 199, 201, 2**31 - 1])
+def test_a_wrong_count_is_corrupt_in_whole_and_split_record_batches(wrong: int, codec: int) -> None:
     raw = bytearray(batch(SOME, codec=codec))
-    raw[57:61] = lie.to_bytes(4, "big")
-    for chunk in (100, 2**20):
+    raw[57:61] = wrong.to_bytes(4, "big")
+    for unit_bytes in (100, 2**20):
         with pytest.raises(CorruptRecords, match="topic-3 at offset 0"):
-            decoded(part(resealed(raw)), limits=DecodeLimits(unit_bytes=chunk))
+            decoded(part(resealed(raw)), limits=DecodeLimits(unit_bytes=unit_bytes))
 
 
 @pytest.mark.parametrize("codec", range(5))

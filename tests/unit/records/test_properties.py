@@ -1,4 +1,4 @@
-"""Whatever is in a log, and however fetches cut it: the rows are those of kafka-python's reader."""
+"""For any log and any fetch sizes, the rows equal the rows of kafka-python's reader."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.unit.records.build import FOREVER, Row, decoded, part, rows, rows_of_
 from tests.unit.records.logs import Log, logs, transactional_logs
 
 LIMITS = st.builds(DecodeLimits, unit_bytes=st.sampled_from([1, 100, 2000, 2**22]), rows=st.sampled_from([1, 3, 2**17]))
-# Few examples of many features each: a log takes milliseconds to build.
+# Few examples with many features each, because a log takes milliseconds to build.
 FEW = settings(max_examples=30)
 
 
 def fetches(log: Log, cuts: list[int], start: int, end: int) -> list[PartitionRecords]:
-    """The log as it comes in several answers: each begins with the batch in which the one before was cut."""
+    """The log in several responses: each starts with the record batch that was incomplete in the last one."""
     found, begin, position = [], 0, start
     for cut in [*sorted(cuts), len(log.raw)]:
         each = part(log.raw[begin:cut], position, end, log.aborted_from(position))

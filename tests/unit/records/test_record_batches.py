@@ -1,4 +1,4 @@
-"""Borders of batches, progress, and what is not read."""
+"""Boundaries of record batches, the next offset, and unsupported formats."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_an_impossible_length_is_corrupt(length: int) -> None:
 
 
 def test_an_empty_record_batch_advances_the_offset_without_rows() -> None:
-    """Compaction leaves headers for the state of producers."""
+    """Compaction keeps the header for the state of the producer."""
     empty = bytearray(FIRST[:61])
     empty[8:12] = (49).to_bytes(4, "big")
     empty[57:61] = bytes(4)

@@ -1,4 +1,4 @@
-"""Where records begin: the same whether lanes are walked side by side or one record after the other."""
+"""The starts of records are the same from numpy's lanes and from the plain loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def longs(numbers: list[int]) -> Longs:
 
 
 def records(values: list[bytes]) -> tuple[bytes, list[int]]:
-    """The records of a batch with these values, and where each begins."""
+    """The records of a record batch with these values, and their starts."""
     raw, found = batch([Record(each) for each in values])[HEADER:], []
     at = 0
     while at < len(raw):
@@ -36,8 +36,8 @@ def records(values: list[bytes]) -> tuple[bytes, list[int]]:
 
 
 def with_gaps(batches: list[list[bytes]], gap: int = 0) -> tuple[bytes, Longs, Longs, list[int]]:
-    """Memory with batches of records of these values, ``gap`` bytes before each: it, where batches begin and end, and
-    where records begin."""
+    """Memory with record batches of these values, ``gap`` bytes before each; their starts and ends, and the starts of
+    their records."""
     memory, begins, ends, expected = b"", [], [], []
     for values in batches:
         memory += b"\x0c\0" * (gap // 2)
@@ -49,8 +49,8 @@ def with_gaps(batches: list[list[bytes]], gap: int = 0) -> tuple[bytes, Longs, L
     return memory, longs(begins), longs(ends), expected
 
 
-def walk_side_by_side(patch: pytest.MonkeyPatch) -> None:
-    """Splits the smallest batch, and walks no lane in the plain loop."""
+def scan_with_numpy(patch: pytest.MonkeyPatch) -> None:
+    """Splits even the smallest record batch, and scans no lane in the plain loop."""
     patch.setattr(record_boundaries, "_MAX_SEQUENTIAL_LANES", 0)
     patch.setattr(record_boundaries, "_MIN_SPLIT_RECORDS", 1)
     patch.setattr(record_boundaries, "_MAX_SPLIT_RECORD_SIZE", 10**9)
@@ -58,38 +58,38 @@ def walk_side_by_side(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    walk_side_by_side(monkeypatch)
+def with_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    scan_with_numpy(monkeypatch)
 
 
 @pytest.fixture
-def one_by_one(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many records each lane had that was walked in the plain loop."""
-    found, own = [], record_boundaries._scan_sequentially
+def scanned_lanes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of records in each lane that the plain loop scanned."""
+    lanes, original = [], record_boundaries._scan_sequentially
 
-    def noted(*args: object) -> object:
-        walked = own(*args)  # type: ignore[arg-type]
-        found.append(len(walked[0]))
-        return walked
+    def count_records(*args: object) -> object:
+        scanned = original(*args)  # type: ignore[arg-type]
+        lanes.append(len(scanned[0]))
+        return scanned
 
-    monkeypatch.setattr(record_boundaries, "_scan_sequentially", noted)
-    return found
+    monkeypatch.setattr(record_boundaries, "_scan_sequentially", count_records)
+    return lanes
 
 
-@pytest.mark.usefixtures("side_by_side")
+@pytest.mark.usefixtures("with_numpy")
 @given(BATCHES, st.sampled_from([0, 2, 62]), st.binary(min_size=1, max_size=9))
 def test_numpy_finds_records_of_all_sizes(sizes: list[list[int]], gap: int, part: bytes) -> None:
     values = [[(part * size)[:size] for size in each] for each in sizes]
     memory, begins, ends, expected = with_gaps(values, gap)
-    found, behind = find_record_starts(memory, begins, ends, len(expected))
-    assert (found.tolist(), behind.tolist()) == (expected, ends.tolist())
+    found, next_starts = find_record_starts(memory, begins, ends, len(expected))
+    assert (found.tolist(), next_starts.tolist()) == (expected, ends.tolist())
 
 
 @given(BATCHES, st.sampled_from([0, 2, 62]))
 def test_the_plain_loop_finds_records_of_all_sizes(sizes: list[list[int]], gap: int) -> None:
     memory, begins, ends, expected = with_gaps([[bytes(size) for size in each] for each in sizes], gap)
-    found, behind = find_record_starts(memory, begins, ends, len(expected))
-    assert (found.tolist(), behind.tolist()) == (expected, ends.tolist())
+    found, next_starts = find_record_starts(memory, begins, ends, len(expected))
+    assert (found.tolist(), next_starts.tolist()) == (expected, ends.tolist())
 
 
 @given(
@@ -105,28 +105,28 @@ def test_numpy_and_the_plain_loop_agree_on_damaged_bytes(raw: list[int], parts: 
         for each in zip(begins.tolist(), limits.tolist(), strict=True)
     ]
     with pytest.MonkeyPatch.context() as patch:
-        walk_side_by_side(patch)
-        found, behind = find_record_starts(memory, begins, limits, len(memory) // 7)
-    for (expected, end), begin, limit, other in zip(plain, begins, limits, behind.tolist(), strict=True):
+        scan_with_numpy(patch)
+        found, next_starts = find_record_starts(memory, begins, limits, len(memory) // 7)
+    for (expected, end), begin, limit, other in zip(plain, begins, limits, next_starts.tolist(), strict=True):
         assert (end == limit) == (other == limit)
         if end == limit:
             assert found[(found >= begin) & (found < limit)].tolist() == expected
 
 
-def test_a_wrong_guess_is_detected_and_rescanned(one_by_one: list[int]) -> None:
-    """A value holds records itself, as a copy of another log would."""
+def test_a_wrong_guess_is_detected_and_rescanned(scanned_lanes: list[int]) -> None:
+    """A value that contains records, such as a copy of another log."""
     copied = records([b"copy"] * 3000)[0]
     memory, begins, ends, expected = with_gaps([[b"v" * 100] * 1000 + [copied] + [b"w" * 100] * 1000])
-    found, behind = find_record_starts(memory, begins, ends, len(expected))
-    assert (found.tolist(), behind.tolist()) == (expected, ends.tolist())
-    assert max(one_by_one) == len(expected), "no guess was wrong"
+    found, next_starts = find_record_starts(memory, begins, ends, len(expected))
+    assert (found.tolist(), next_starts.tolist()) == (expected, ends.tolist())
+    assert max(scanned_lanes) == len(expected), "no guess was wrong"
 
 
 def test_a_scan_ends_after_its_limit() -> None:
     memory, begins, _, expected = with_gaps([[b"v" * 20] * 10])
     limit = expected[6] + 1
-    found, behind = find_record_starts(memory, begins, longs([limit]), 7)
-    assert (found.tolist(), behind.tolist()) == (expected[:7], [expected[7]])
+    found, next_starts = find_record_starts(memory, begins, longs([limit]), 7)
+    assert (found.tolist(), next_starts.tolist()) == (expected[:7], [expected[7]])
 
 
 RNG = random.Random(5)
@@ -143,15 +143,15 @@ LAYOUTS: dict[str, Callable[[int], bytes]] = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_large_record_batches_are_not_scanned_in_the_plain_loop(layout: str, one_by_one: list[int]) -> None:
+def test_large_record_batches_are_not_scanned_in_the_plain_loop(layout: str, scanned_lanes: list[int]) -> None:
     values = [LAYOUTS[layout](number) for number in range(8000)]
     memory, begins, ends, expected = with_gaps([values[:3000], values[3000:3100], values[3100:]])
-    found, behind = find_record_starts(memory, begins, ends, len(expected))
-    assert (found.tolist(), behind.tolist()) == (expected, ends.tolist())
-    assert sum(one_by_one) < len(expected) // 5
+    found, next_starts = find_record_starts(memory, begins, ends, len(expected))
+    assert (found.tolist(), next_starts.tolist()) == (expected, ends.tolist())
+    assert sum(scanned_lanes) < len(expected) // 5
 
 
 def test_no_record_batches_have_no_records() -> None:
     nothing = longs([])
-    found, behind = find_record_starts(b"", nothing, nothing, 0)
-    assert (found.tolist(), behind.tolist()) == ([], [])
+    found, next_starts = find_record_starts(b"", nothing, nothing, 0)
+    assert (found.tolist(), next_starts.tolist()) == ([], [])

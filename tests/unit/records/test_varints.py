@@ -1,4 +1,4 @@
-"""Zigzag varints of every length, one at a time and many at once."""
+"""Zigzag varints of every length, a single one and many at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONGS = st.sampled_from([0, 2**63 - 1, -(2**63), *BORDERS]) | st.integers(-(2**6
 
 
 def encoded(values: list[int]) -> tuple[bytes, list[int]]:
-    """The bytes, and where each value begins and the last ends."""
+    """The bytes, and the start of each value and the end of the last."""
     raw, at = bytearray(), [0]
     for each in values:
         encode_varint(each, raw.append)
