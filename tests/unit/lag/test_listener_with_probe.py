@@ -9,6 +9,7 @@ import pytest
 
 from spark_group_source.errors import BrokerUnavailable
 from spark_group_source.group.counters import Counters
+from spark_group_source.lag.group_look import GroupLook
 from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
 from spark_group_source.lag.listener import LagListener
 from spark_group_source.lag.rates import Rates
@@ -110,7 +111,8 @@ def test_with_a_probe_reports_have_the_counters_of_the_member_in_that_group(
     assert [report.counters for report in reports] == [None, Counters(lost=1)]
 
 
-def test_the_former_name_of_the_probe_is_still_accepted(reports: Reports, probe: FakeProbe) -> None:
+def test_the_former_names_of_the_probe_still_work(reports: Reports, probe: FakeProbe) -> None:
+    assert GroupLook is GroupOffsetsProbe
     probe.results = [group_at(100.0, 7, 7)]
     LagListener(reports, look=probe).onQueryIdle(idle(RUN, 10))
     assert [each.group for each in reports] == ["g"]
