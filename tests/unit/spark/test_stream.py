@@ -24,10 +24,10 @@ class FakeDriver:
     def __init__(self, *args: object, **named: object) -> None:
         self.counters = Counters(joins=2, rebalances=1)
 
-    def decide_start(self) -> None:
+    def pin_starts(self) -> None:
         """Does nothing."""
 
-    def ends(self) -> Mapping[TopicPartition, int]:
+    def end_offsets(self) -> Mapping[TopicPartition, int]:
         return {TopicPartition("t", 0): 5}
 
 
