@@ -193,7 +193,7 @@ def _unreadable(logged: Mapping[str, Any]) -> GroupSourceError:
         return GroupSourceError(
             f'The checkpoint was written by format("kafka"): {_shown(logged)}. This source cannot read its offsets.',
             "Use a new checkpointLocation. To continue at the old position, set 'startingOffsets' to the offsets of the"
-            " last completed batch in the old checkpoint; the command below shows each step.",
+            " last completed batch in the old checkpoint. The command at the end prints the steps.",
         )
     return GroupSourceError(
         f"The checkpoint has offsets in format version {logged.get('version')!r}: {_shown(logged)}. This release reads"
