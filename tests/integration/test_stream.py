@@ -70,7 +70,7 @@ def test_available_now_leaves_lag_zero(
     assert lag(kafka, topic, group) == 0
 
 
-def test_a_new_checkpoint_goes_on_at_the_groups_offsets(
+def test_a_new_checkpoint_resumes_at_the_groups_offsets(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
 ) -> None:
     kafka.produce(topic, [f"a{number}" for number in range(500)])

@@ -111,7 +111,7 @@ def read(assigned: AssignedPartitions, ends: Mapping[TopicPartition, int]) -> No
     assigned.ledger.completed(ends)
 
 
-def test_what_is_gained_is_committed_at_once_where_it_starts(
+def test_start_positions_of_assigned_partitions_are_committed_at_once(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     group.offsets[B] = CommittedOffset(4, COMMIT_TAG)
@@ -131,7 +131,7 @@ def test_what_is_gained_is_committed_at_once_where_it_starts(
         ({"startingTimestamp": "700", "startingOffsetsByTimestampStrategy": "latest"}, {A: 7, B: 5}),
     ],
 )
-def test_offsets_and_times_are_for_partitions_without_a_committed_offset(
+def test_starting_offsets_and_times_apply_to_partitions_without_a_commit(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], given: dict[str, str], starts: Any
 ) -> None:
     assigned = make(clients, **given)
@@ -155,7 +155,7 @@ def test_offsets_and_times_are_for_partitions_without_a_committed_offset(
         ({"startingOffsetsFallback": "earliest"}, {A: 2, B: 0}),
     ],
 )
-def test_committed_starts_at_its_fallback_where_there_is_no_commit(
+def test_starting_offsets_committed_uses_its_fallback_without_a_commit(
     clients: KafkaClients, logs: dict[TopicPartition, tuple[int, int]], fallback: dict[str, str], starts: Any
 ) -> None:
     assigned = make(clients, startingOffsets="committed", **fallback)
@@ -163,7 +163,7 @@ def test_committed_starts_at_its_fallback_where_there_is_no_commit(
     assert assigned.ledger.positions(OWNER) == starts
 
 
-def test_a_partition_added_while_the_query_runs_starts_at_its_beginning_whatever_offsets_are_given(
+def test_a_partition_added_while_the_query_runs_starts_at_earliest_whatever_the_options(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned = make(clients, startingOffsets='{"t":{"0":5}}')
@@ -180,7 +180,7 @@ def test_a_partition_added_while_the_query_runs_starts_at_its_beginning_whatever
         ({"startingTimestamp": "700"}, "t-1 has no record at or after the time in option 'startingTimestamp'"),
     ],
 )
-def test_a_start_that_the_log_does_not_have_ends_the_query_and_commits_nothing(
+def test_a_starting_offset_outside_the_log_fails_the_query_and_commits_nothing(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], given: dict[str, str], says: str
 ) -> None:
     with pytest.raises(GroupSourceError, match=says):
@@ -188,7 +188,7 @@ def test_a_start_that_the_log_does_not_have_ends_the_query_and_commits_nothing(
     assert not group.commits
 
 
-def test_an_offset_that_the_log_does_not_have_is_not_looked_at_where_the_group_has_a_commit(
+def test_a_starting_offset_outside_the_log_does_not_matter_if_the_group_has_a_commit(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     group.offsets = {A: CommittedOffset(9, COMMIT_TAG)}
@@ -197,7 +197,7 @@ def test_an_offset_that_the_log_does_not_have_is_not_looked_at_where_the_group_h
     assert assigned.ledger.positions(OWNER) == {A: 9, B: 0}
 
 
-def test_the_nearest_offset_is_the_start_where_data_loss_is_accepted(
+def test_the_query_starts_at_the_nearest_offset_if_data_loss_is_accepted(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned = make(clients, startingOffsets='{"t":{"0":1,"1":9}}', failOnDataLoss="false")
@@ -205,7 +205,7 @@ def test_the_nearest_offset_is_the_start_where_data_loss_is_accepted(
     assert assigned.ledger.positions(OWNER) == {A: 2, B: 5}
 
 
-def test_a_position_found_while_its_partition_was_taken_away_is_not_kept(
+def test_a_position_found_while_its_partition_was_lost_is_dropped(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned = make(clients)
@@ -223,7 +223,7 @@ def test_a_position_found_while_its_partition_was_taken_away_is_not_kept(
     assert not group.commits
 
 
-def test_what_was_taken_away_before_its_start_is_looked_for_keeps_no_position(
+def test_a_partition_lost_before_its_lookup_gets_no_position(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned = make(clients)
@@ -240,7 +240,7 @@ def test_what_was_taken_away_before_its_start_is_looked_for_keeps_no_position(
     assert not group.commits
 
 
-def test_what_was_logged_of_a_topic_made_anew_is_forgotten_also_of_partitions_that_others_own(
+def test_logged_ends_of_a_recreated_topic_are_forgotten_even_of_partitions_that_others_own(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned = make(clients, {A: 100, B: 100})
@@ -255,7 +255,7 @@ def test_what_was_logged_of_a_topic_made_anew_is_forgotten_also_of_partitions_th
 @pytest.mark.parametrize(
     ("silent", "took", "pause"), [((B,), 5.0, 20.0), ((B,), 14.0, 30.0), ((B,), 0.0, 1.0), ((A, B), 5.0, 1.0)]
 )
-def test_starts_that_no_leader_tells_are_looked_for_less_often_the_longer_it_keeps_others_from_being_read(
+def test_lookups_of_unresolved_starts_are_rarer_the_longer_they_block_other_partitions(
     clients: KafkaClients,
     group: Group,
     logs: dict[TopicPartition, tuple[int, int]],
@@ -277,7 +277,7 @@ def test_starts_that_no_leader_tells_are_looked_for_less_often_the_longer_it_kee
     assert not assigned.ledger.unresolved(OWNER)
 
 
-def test_a_commit_that_failed_does_not_wait_for_starts_that_no_leader_tells(
+def test_the_retry_of_a_commit_does_not_wait_for_unresolved_starts(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned, hand = make(clients), Hand()
@@ -295,7 +295,7 @@ def test_a_commit_that_failed_does_not_wait_for_starts_that_no_leader_tells(
 
 
 @pytest.mark.parametrize("told", ["one", "none"])
-def test_a_partition_of_a_topic_made_anew_whose_beginning_is_told_later_starts_there_and_not_at_the_old_commit(
+def test_a_partition_of_a_recreated_topic_starts_at_earliest_even_if_that_is_found_later(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], told: str
 ) -> None:
     assigned = make(clients, {A: 100, B: 100})
@@ -315,7 +315,7 @@ def test_a_partition_of_a_topic_made_anew_whose_beginning_is_told_later_starts_t
     assert assigned.ledger.positions(OWNER)[A] == 7
 
 
-def test_a_partition_lost_before_the_beginning_of_its_new_topic_was_told_goes_on_at_the_next_owners_commit(
+def test_a_partition_lost_before_its_recreated_topic_was_resolved_resumes_at_the_next_owners_commit(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned = make(clients)
@@ -328,7 +328,7 @@ def test_a_partition_lost_before_the_beginning_of_its_new_topic_was_told_goes_on
     assert assigned.ledger.positions(OWNER)[A] == 7
 
 
-def test_a_topic_made_anew_whose_leaders_do_not_answer_does_not_kill_the_query(
+def test_a_recreated_topic_whose_leaders_do_not_answer_does_not_fail_the_query(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assigned = make(clients)
@@ -342,7 +342,7 @@ def test_a_topic_made_anew_whose_leaders_do_not_answer_does_not_kill_the_query(
     assert assigned.ledger.unresolved(OWNER) == BOTH
 
 
-def test_what_is_looked_for_by_one_thread_is_not_looked_for_by_the_other(
+def test_a_start_is_looked_up_by_one_thread_only(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned = make(clients)
@@ -353,7 +353,7 @@ def test_what_is_looked_for_by_one_thread_is_not_looked_for_by_the_other(
     assert assigned.ledger.unresolved(OWNER) == frozenset()
 
 
-def test_partitions_whose_start_is_not_told_stay_unresolved_and_the_others_are_read(
+def test_a_partition_without_a_start_stays_unresolved_and_the_others_are_read(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     gone = logs.pop(A)
@@ -367,7 +367,7 @@ def test_partitions_whose_start_is_not_told_stay_unresolved_and_the_others_are_r
 
 
 @pytest.mark.parametrize("action", [ErrorAction.RETRY, ErrorAction.REDISCOVER])
-def test_offsets_that_cannot_be_had_now_leave_everything_unresolved(
+def test_unavailable_commits_leave_all_partitions_unresolved(
     clients: KafkaClients, group: Group, action: ErrorAction
 ) -> None:
     group.refused = RequestFailed(action, "why")
@@ -383,7 +383,7 @@ def test_a_group_that_may_not_be_read_is_fatal(clients: KafkaClients, group: Gro
 
 
 @pytest.mark.parametrize("error", [GroupError("no", errno=29), GroupError("no", errno=30), AuthenticationFailed("no")])
-def test_a_commit_that_will_never_be_allowed_is_fatal(
+def test_a_commit_that_is_never_allowed_is_fatal(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], error: GroupSourceError
 ) -> None:
     assigned = make(clients)
@@ -394,7 +394,7 @@ def test_a_commit_that_will_never_be_allowed_is_fatal(
         assigned.committer.commit(OWNER, clients)
 
 
-def test_only_what_is_owned_in_the_snapshot_is_committed(
+def test_only_partitions_owned_in_the_snapshot_are_committed(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned = make(clients)
@@ -404,7 +404,7 @@ def test_only_what_is_owned_in_the_snapshot_is_committed(
     assert group.commits[-1] == {B: 5}
 
 
-def test_what_is_revoked_while_its_commit_is_under_way_is_not_noted_as_committed(
+def test_a_partition_revoked_during_its_commit_is_not_recorded_as_committed(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned = make(clients)
@@ -419,7 +419,7 @@ def test_what_is_revoked_while_its_commit_is_under_way_is_not_noted_as_committed
     assert group.commits[-1] == {A: 6}
 
 
-def test_a_refused_commit_is_counted_and_stays_uncommitted(
+def test_a_refused_commit_is_counted_and_stays_pending(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned = make(clients)
@@ -433,7 +433,7 @@ def test_a_refused_commit_is_counted_and_stays_uncommitted(
     assert not assigned.ledger.uncommitted()
 
 
-def test_a_partition_that_cannot_be_committed_does_not_hold_up_its_hand_over(
+def test_a_partition_that_cannot_be_committed_does_not_delay_its_revocation(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned = make(clients)
@@ -445,7 +445,7 @@ def test_a_partition_that_cannot_be_committed_does_not_hold_up_its_hand_over(
     assert not assigned.ledger.uncommitted()
 
 
-def test_reset_applies_to_the_first_share_of_a_new_checkpoint_only(
+def test_a_reset_applies_to_the_first_assignment_of_a_new_checkpoint_only(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     group.offsets = {A: CommittedOffset(8), B: CommittedOffset(4)}
@@ -456,7 +456,7 @@ def test_reset_applies_to_the_first_share_of_a_new_checkpoint_only(
     assert group.commits == [{A: 2}]
 
 
-def test_a_reset_partition_whose_leader_was_silent_is_reset_later(
+def test_a_partition_without_a_leader_is_reset_later(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     group.offsets = {A: CommittedOffset(8), B: CommittedOffset(4)}
@@ -469,7 +469,7 @@ def test_a_reset_partition_whose_leader_was_silent_is_reset_later(
     assert assigned.ledger.positions(OWNER) == {A: 2, B: 0}
 
 
-def test_a_query_that_died_before_its_reset_was_logged_is_not_reset_again(
+def test_a_query_that_died_before_its_reset_was_logged_does_not_reset_again(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     given = {"resetOffsetsOnStart": "true", "startingOffsets": "latest"}
@@ -481,7 +481,7 @@ def test_a_query_that_died_before_its_reset_was_logged_is_not_reset_again(
     assert again.ledger.positions(OWNER) == {A: 10, B: 5}
 
 
-def test_a_reset_that_was_neither_committed_nor_logged_is_made_again(
+def test_a_reset_that_was_neither_committed_nor_logged_is_repeated(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     group.offsets = {A: CommittedOffset(8), B: CommittedOffset(4)}
@@ -493,7 +493,7 @@ def test_a_reset_that_was_neither_committed_nor_logged_is_made_again(
 
 
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "logged"])
-def test_a_partition_that_was_reset_once_goes_on_where_its_next_owner_stopped(
+def test_a_partition_that_was_reset_once_resumes_at_the_next_owners_commit(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], committed: bool
 ) -> None:
     group.offsets = {A: CommittedOffset(8), B: CommittedOffset(4)}
@@ -509,7 +509,7 @@ def test_a_partition_that_was_reset_once_goes_on_where_its_next_owner_stopped(
     assert assigned.ledger.positions(OWNER) == {A: 9, B: 5}
 
 
-def test_the_mark_of_a_reset_goes_when_a_batch_is_logged_also_after_a_crash(
+def test_the_tag_of_a_reset_is_removed_when_a_batch_is_logged_even_after_a_crash(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     group.offsets = {A: CommittedOffset(10, RESET_TAG), B: CommittedOffset(4, RESET_TAG)}
@@ -521,7 +521,7 @@ def test_the_mark_of_a_reset_goes_when_a_batch_is_logged_also_after_a_crash(
     assert group.offsets == {A: CommittedOffset(10, COMMIT_TAG), B: CommittedOffset(4, COMMIT_TAG)}
 
 
-def test_what_is_reset_is_the_first_share_also_after_a_crash_before_any_of_it_has_started(
+def test_a_reset_keeps_to_the_first_assignment_after_a_crash_before_any_start(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     group.offsets = {A: CommittedOffset(8), B: CommittedOffset(4)}
@@ -532,7 +532,7 @@ def test_what_is_reset_is_the_first_share_also_after_a_crash_before_any_of_it_ha
     assert assigned.ledger.positions(OWNER) == {A: 2, B: 4}
 
 
-def test_a_new_checkpoint_is_reset_once_the_last_one_has_logged_its_reset(
+def test_a_new_checkpoint_resets_again_once_the_last_one_has_logged_its_reset(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     given = {"resetOffsetsOnStart": "true", "startingOffsets": "latest"}
@@ -547,7 +547,7 @@ def test_a_new_checkpoint_is_reset_once_the_last_one_has_logged_its_reset(
     assert again.ledger.positions(OWNER) == {A: 30, B: 25}
 
 
-def test_what_latest_means_is_decided_when_the_query_starts_and_kept_by_its_checkpoint(
+def test_latest_is_pinned_when_the_query_starts_and_kept_by_its_checkpoint(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned = make(clients, startingOffsets="latest")
@@ -576,7 +576,7 @@ def commits_fail(assigned: AssignedPartitions, group: Group, call: Callable[[], 
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["when the query started", "later"])
-def test_a_start_that_was_decided_is_kept_where_its_partition_is_taken_away_before_it_is_committed(
+def test_a_pinned_start_is_kept_if_its_partition_is_lost_before_the_commit(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], told: bool
 ) -> None:
     silent = {} if told else dict(logs)
@@ -591,7 +591,7 @@ def test_a_start_that_was_decided_is_kept_where_its_partition_is_taken_away_befo
     assert assigned.ledger.positions(OWNER) == {A: 10, B: 5}
 
 
-def test_what_a_batch_without_rows_has_logged_is_where_a_partition_without_a_commit_goes_on(
+def test_a_partition_without_a_commit_resumes_at_the_end_that_a_batch_without_rows_logged(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned = make(clients, startingOffsets="latest")
@@ -603,7 +603,7 @@ def test_what_a_batch_without_rows_has_logged_is_where_a_partition_without_a_com
     assert assigned.ledger.positions(OWNER) == {A: 10, B: 5}
 
 
-def test_a_batch_that_others_have_read_meanwhile_is_warned_of_with_its_ranges_when_it_is_replayed(
+def test_a_replayed_batch_that_others_have_read_logs_a_warning_with_its_ranges(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], caplog: pytest.LogCaptureFixture
 ) -> None:
     group.offsets = {A: CommittedOffset(7, COMMIT_TAG), B: CommittedOffset(0, COMMIT_TAG)}
@@ -618,14 +618,14 @@ def test_a_batch_that_others_have_read_meanwhile_is_warned_of_with_its_ranges_wh
     assert assigned.ledger.positions(OWNER) == {A: 9, B: 4}
 
 
-def test_an_old_checkpoint_is_warned_of_where_the_group_has_committed_nothing_of_it(
+def test_an_old_checkpoint_logs_a_warning_if_the_group_has_committed_none_of_it(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], caplog: pytest.LogCaptureFixture
 ) -> None:
     make(clients, {A: 9}).partitions_assigned(BOTH, OWNER)
     assert "the checkpoint does not name its group" in caplog.text
 
 
-def test_a_commit_waits_no_longer_than_its_timeout_for_one_that_is_under_way(
+def test_a_commit_waits_at_most_its_timeout_for_another_commit(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned = make(clients, None, **{"groupCommit.timeoutMs": "10"})
@@ -645,7 +645,7 @@ def test_a_commit_waits_no_longer_than_its_timeout_for_one_that_is_under_way(
 
 
 @pytest.mark.parametrize("session", [6.0, 45.0])
-def test_finding_and_committing_a_start_on_the_members_thread_leaves_half_a_session_to_heartbeat(
+def test_resolving_on_the_members_thread_leaves_half_a_session_to_heartbeat(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], session: float
 ) -> None:
     assigned = make(
@@ -656,7 +656,7 @@ def test_finding_and_committing_a_start_on_the_members_thread_leaves_half_a_sess
     assert max(group.waits) <= session / 2, "both have the one deadline"
 
 
-def test_a_start_is_not_committed_behind_a_commit_that_takes_longer_than_the_session_allows(
+def test_a_start_is_not_committed_behind_a_commit_that_outlasts_its_deadline(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned = make(clients, None, **{"kafka.session.timeout.ms": "30", "kafka.heartbeat.interval.ms": "10"})
@@ -671,7 +671,7 @@ def test_a_start_is_not_committed_behind_a_commit_that_takes_longer_than_the_ses
     assert group.commits == [{A: 6}, {B: 0}]
 
 
-def test_what_was_not_found_or_committed_when_it_was_gained_is_tried_again_at_heartbeats_until_it_is(
+def test_unresolved_and_uncommitted_starts_are_retried_after_heartbeats(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned, hand = make(clients), Hand()
@@ -695,7 +695,7 @@ def test_what_was_not_found_or_committed_when_it_was_gained_is_tried_again_at_he
     assert len(group.waits) == tries, "nothing is left to be done"
 
 
-def test_a_start_that_was_found_and_not_committed_is_committed_at_a_heartbeat(
+def test_an_uncommitted_start_is_committed_after_a_heartbeat(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned, hand = make(clients), Hand()
@@ -717,7 +717,7 @@ def to_three(stood: OffsetsByTopic, starts: OffsetsByTopic) -> OffsetsByTopic:
     return {"t": {0: 3}}
 
 
-def test_a_start_that_the_users_function_has_moved_back_is_committed(
+def test_a_start_that_the_callback_has_moved_back_is_committed(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     group.offsets = {A: CommittedOffset(9, COMMIT_TAG), B: CommittedOffset(4, COMMIT_TAG)}
@@ -727,7 +727,7 @@ def test_a_start_that_the_users_function_has_moved_back_is_committed(
     assert group.commits == [{A: 3}]
 
 
-def test_the_commit_of_a_batch_is_left_to_the_query(
+def test_the_members_thread_does_not_commit_batches(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned = make(clients)
@@ -738,7 +738,7 @@ def test_the_commit_of_a_batch_is_left_to_the_query(
     assert len(group.waits) == tries
 
 
-def test_a_commit_that_has_failed_is_tried_again_when_its_interval_is_over(
+def test_a_failed_commit_is_retried_after_its_interval(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned, hand = make(clients), Hand()
@@ -755,7 +755,7 @@ def test_a_commit_that_has_failed_is_tried_again_when_its_interval_is_over(
     assert group.offsets[A].offset == 6
 
 
-def test_a_try_that_took_long_is_repeated_an_interval_after_it_ended(
+def test_a_slow_try_is_repeated_an_interval_after_its_end(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned, hand = make(clients), Hand()

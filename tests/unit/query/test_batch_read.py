@@ -76,13 +76,13 @@ def offsets(first: int, second: int, third: int, topic: str = "t") -> str:
         ),
     ],
 )
-def test_start_and_end_are_what_the_options_say(
+def test_a_read_starts_and_ends_where_the_options_say(
     fake: FakeKafka, given: dict[str, str], ranges: list[tuple[int, int]]
 ) -> None:
     assert planned(fake, **given) == dict(zip(("t-0", "t-1", "t-2"), ranges, strict=True))
 
 
-def test_ranges_have_the_topics_id_so_that_a_topic_made_anew_meanwhile_is_noticed(fake: FakeKafka) -> None:
+def test_ranges_have_the_topic_id_so_that_tasks_notice_a_recreated_topic(fake: FakeKafka) -> None:
     parsed = parse_options({"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribe": "t"})
     found = plan(parsed, WireOptions(parsed.bootstrap_servers, "test"))
     assert found[0] == OffsetRange("t", 0, 2, 6, str(fake.ids["t"]))
@@ -96,7 +96,7 @@ def test_read_committed_ends_at_the_last_stable_offset(fake: FakeKafka) -> None:
         planned(fake, **{"kafka.isolation.level": "read_committed", "endingOffsets": offsets(6, 3, 0)})
 
 
-def test_committed_reads_what_the_group_has_not_processed_and_leaves_the_group_alone(fake: FakeKafka) -> None:
+def test_committed_reads_what_the_group_has_not_processed_and_commits_nothing(fake: FakeKafka) -> None:
     fake.commit(GROUP, {("t", 0): 4, ("t", 1): 3}, "told")
     before = dict(fake.group(GROUP).offsets)
     assert planned(fake, startingOffsets="committed") == {"t-0": (4, 6), "t-1": (3, 3), "t-2": (0, 0)}
@@ -106,7 +106,7 @@ def test_committed_reads_what_the_group_has_not_processed_and_leaves_the_group_a
 
 
 @pytest.mark.parametrize(("fallback", "start"), [({}, 0), ({"startingOffsetsFallback": "latest"}, 3)])
-def test_what_was_never_committed_is_not_processed_unless_told_otherwise(
+def test_partitions_without_a_commit_are_read_from_earliest_unless_the_fallback_differs(
     fake: FakeKafka, fallback: dict[str, str], start: int
 ) -> None:
     fake.commit(GROUP, {("t", 0): 4})
@@ -114,26 +114,26 @@ def test_what_was_never_committed_is_not_processed_unless_told_otherwise(
     assert found == {"t-0": (4, 6), "t-1": (start, 3), "t-2": (0, 0)}
 
 
-def test_a_missing_commit_is_an_error_where_it_is_to_be(fake: FakeKafka) -> None:
+def test_a_missing_commit_is_an_error_if_the_fallback_is_fail(fake: FakeKafka) -> None:
     fake.commit(GROUP, {("t", 0): 4})
     with pytest.raises(OptionError, match="'g' has no committed offset of t-1, t-2, and 'startingOffsetsFallback'"):
         planned(fake, startingOffsets="committed", startingOffsetsFallback="fail")
 
 
-def test_a_group_that_is_further_than_the_end_has_nothing_left_there(fake: FakeKafka) -> None:
+def test_a_group_beyond_the_end_has_nothing_left_to_read(fake: FakeKafka) -> None:
     fake.commit(GROUP, {("t", 0): 5, ("t", 1): 1})
     found = planned(fake, startingOffsets="committed", endingTimestamp="250")
     assert found == {"t-0": (3, 3), "t-1": (1, 3), "t-2": (0, 0)}
 
 
-def test_commits_that_retention_has_overtaken_are_data_loss_or_begin_where_the_log_does(fake: FakeKafka) -> None:
+def test_commits_before_the_start_of_the_log_are_data_loss_or_read_from_earliest(fake: FakeKafka) -> None:
     fake.commit(GROUP, {("t", 0): 1})
     with pytest.raises(DataLoss, match=r"group 'g' has committed offset 1 for t-0, whose log holds \[2, 6\)"):
         planned(fake, startingOffsets="committed")
     assert planned(fake, startingOffsets="committed", failOnDataLoss="false")["t-0"] == (2, 6)
 
 
-def test_a_commit_behind_a_log_that_was_truncated_and_grew_again_is_data_loss_or_read_from_there(
+def test_a_commit_in_a_diverged_log_is_data_loss_or_read_from_the_first_replaced_record(
     fake: FakeKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     fake.commit(GROUP, {("t", 0): 5, ("t", 1): 2}, epoch=0)
@@ -150,14 +150,14 @@ def test_a_commit_behind_a_log_that_was_truncated_and_grew_again_is_data_loss_or
     assert "The read starts at the first replaced record, because failOnDataLoss is false." in caplog.text
 
 
-def test_the_committed_offsets_are_asked_for_again_while_the_coordinator_loads_or_moves(fake: FakeKafka) -> None:
+def test_the_lookup_of_commits_is_retried_while_the_coordinator_loads_or_moves(fake: FakeKafka) -> None:
     fake.commit(GROUP, {("t", 0): 4})
     fake.next("OffsetFetch", Fault(error=14), times=2)
     fake.next("OffsetFetch", Fault(error=16))
     assert planned(fake, startingOffsets="committed")["t-0"] == (4, 6)
 
 
-def test_a_coordinator_that_only_loads_is_an_error_in_time(fake: FakeKafka, hand: Hand) -> None:
+def test_a_coordinator_that_never_stops_loading_is_an_error_in_time(fake: FakeKafka, hand: Hand) -> None:
     fake.next("OffsetFetch", Fault(error=14), times=10_000)
     with pytest.raises(DeadlineExceeded, match=r"committed offsets of group 'g' cannot be read.*14 \(COORDINATOR_LOAD"):
         planned(fake, hand, startingOffsets="committed")
@@ -195,14 +195,14 @@ def test_a_group_that_may_not_be_read_is_an_error_at_once(fake: FakeKafka) -> No
         ),
     ],
 )
-def test_what_cannot_be_read_is_said_with_offsets_and_options(
+def test_an_impossible_range_is_an_error_with_offsets_and_options(
     fake: FakeKafka, given: dict[str, str], kind: type[GroupSourceError], says: str
 ) -> None:
     with pytest.raises(kind, match=says):
         planned(fake, **given)
 
 
-def test_offsets_that_are_not_in_the_log_become_the_nearest_where_data_loss_is_accepted(
+def test_offsets_outside_the_log_become_the_nearest_if_data_loss_is_accepted(
     fake: FakeKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     given = {"startingOffsets": offsets(0, 9, 0), "endingOffsets": offsets(5, 9, 0), "failOnDataLoss": "false"}
@@ -217,7 +217,7 @@ def test_a_topic_that_does_not_exist_is_an_error(fake: FakeKafka, monkeypatch: p
         planned(fake, subscribe="t,nowhere")
 
 
-def test_a_pattern_that_finds_no_topic_has_no_rows_and_says_so(
+def test_a_pattern_without_matches_has_no_rows_and_logs_a_warning(
     fake: FakeKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     parsed = parse_options({"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribePattern": "none-.*"})

@@ -53,7 +53,7 @@ def eventually(condition: Callable[[], Any]) -> None:
         time.sleep(0.005)
 
 
-def test_a_partition_that_was_lost_and_came_back_while_a_batch_was_planned_is_left_out_of_it(
+def test_a_partition_lost_and_assigned_again_during_planning_is_left_out_of_the_batch(
     fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = start()
@@ -74,7 +74,7 @@ def test_a_partition_that_was_lost_and_came_back_while_a_batch_was_planned_is_le
     assert [(each.start, each.end) for each in reads] == [(8, 10)]
 
 
-def test_offsets_must_name_exactly_the_partitions_there_are_when_a_new_checkpoint_begins(
+def test_starting_offsets_of_a_new_checkpoint_must_name_exactly_the_existing_partitions(
     fake: FakeKafka, start: Start
 ) -> None:
     with pytest.raises(OptionError, match=r'missing: t-1.*{"t":{"0":4,"1":-2}}'):
@@ -85,19 +85,19 @@ def test_offsets_must_name_exactly_the_partitions_there_are_when_a_new_checkpoin
     assert [(each.start, each.end) for each in reads] == [(6, 10)]
 
 
-def test_a_start_that_is_not_in_the_log_fails_the_query_before_any_batch(fake: FakeKafka, start: Start) -> None:
+def test_a_starting_offset_outside_the_log_fails_the_query_before_any_batch(fake: FakeKafka, start: Start) -> None:
     with pytest.raises(DataLoss, match=r"offset 11 for t-0, whose log holds \[0, 10\)"):
         start(startingOffsets='{"t":{"0":11,"1":0}}')
 
 
-def test_a_time_is_the_start_of_partitions_without_a_commit(fake: FakeKafka, start: Start) -> None:
+def test_partitions_without_a_commit_start_at_the_starting_timestamp(fake: FakeKafka, start: Start) -> None:
     fake.produce("t", ["late"], partition=0, timestamp=1_800_000_000_000)
     query = start(startingTimestamp="1750000000000", startingOffsetsByTimestampStrategy="latest")
     assert query.plan_batch(BatchOffset(), None).ends() == {TopicPartition("t", 0): 11, TopicPartition("t", 1): 0}
     assert fake.commits[0].offsets == {("t", 0): 10, ("t", 1): 0}
 
 
-def test_where_a_query_starts_is_logged_before_there_is_anything_to_read(fake: FakeKafka, start: Start) -> None:
+def test_the_start_of_a_query_is_logged_before_there_is_anything_to_read(fake: FakeKafka, start: Start) -> None:
     driver = start(startingOffsets="latest")
     first = driver.plan_batch(BatchOffset(), None)
     assert first.ends() == {TopicPartition("t", 0): 10, TopicPartition("t", 1): 0}
@@ -109,7 +109,7 @@ def test_where_a_query_starts_is_logged_before_there_is_anything_to_read(fake: F
     assert [(each.start, each.end) for each in reads] == [(10, 11)]
 
 
-def test_a_checkpoint_of_another_group_is_refused_with_both_names(fake: FakeKafka, start: Start) -> None:
+def test_the_error_for_a_checkpoint_of_another_group_names_both_groups(fake: FakeKafka, start: Start) -> None:
     driver = start()
     logged = driver.plan_batch(BatchOffset(), None)
     with pytest.raises(GroupSourceError, match=r"belongs to the group 'g', and 'kafka.group.id' is 'other'"):
@@ -117,7 +117,7 @@ def test_a_checkpoint_of_another_group_is_refused_with_both_names(fake: FakeKafk
     assert fake.request_count("JoinGroup") == 2, "nobody joined the other group"
 
 
-def test_an_end_that_is_not_of_the_batch_planned_completes_nothing(fake: FakeKafka, start: Start) -> None:
+def test_an_end_of_another_batch_completes_nothing(fake: FakeKafka, start: Start) -> None:
     driver = start()
     driver.plan_batch(BatchOffset(), None)
     driver.complete(BatchOffset.of([OffsetRange("t", 0, 0, 3, str(fake.ids["t"]))]))
@@ -135,7 +135,7 @@ def test_idle_polls_commit_nothing(fake: FakeKafka, start: Start) -> None:
     assert len(fake.commits) == commits
 
 
-def test_what_happened_to_the_membership_is_said_now_and_then_and_only_if_something_did(
+def test_the_counters_are_logged_every_few_minutes_if_one_has_changed(
     fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver = start()
@@ -165,7 +165,7 @@ def test_what_happened_to_the_membership_is_said_now_and_then_and_only_if_someth
     assert "batches 2, offsets 11, " in lines()[1]
 
 
-def test_how_long_the_group_took_to_answer_is_told_since_the_last_such_line(
+def test_response_times_of_the_coordinator_are_logged_since_the_last_such_line(
     fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     fake.next("OffsetCommit", Fault(delay=0.2))
@@ -191,7 +191,7 @@ def test_how_long_the_group_took_to_answer_is_told_since_the_last_such_line(
     assert "1 LeaveGroup in " in ended
 
 
-def test_a_batch_and_trigger_interval_too_long_for_a_hand_over_are_said_once(
+def test_a_batch_and_trigger_interval_longer_than_a_revocation_waits_log_one_warning(
     fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver = start()
@@ -210,7 +210,7 @@ def test_a_batch_and_trigger_interval_too_long_for_a_hand_over_are_said_once(
     assert "maxOffsetsPerTrigger" in caplog.text
 
 
-def test_a_query_that_is_idle_for_long_is_not_told_of_its_pace(
+def test_a_query_that_is_idle_for_long_logs_no_slow_batch(
     fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver = start()
@@ -223,7 +223,7 @@ def test_a_query_that_is_idle_for_long_is_not_told_of_its_pace(
     assert "together took" not in caplog.text
 
 
-def test_close_may_be_repeated_and_comes_without_a_start(fake: FakeKafka, start: Start) -> None:
+def test_close_may_be_repeated_and_needs_no_start(fake: FakeKafka, start: Start) -> None:
     driver = start()
     driver.close()
     driver.close()
@@ -233,7 +233,7 @@ def test_close_may_be_repeated_and_comes_without_a_start(fake: FakeKafka, start:
     Driver(options, WireOptions(options.bootstrap_servers, "test")).close()
 
 
-def test_a_topic_whose_id_is_not_told_is_read_later_and_not_taken_for_another_one(
+def test_a_topic_whose_id_is_unknown_is_read_later_and_does_not_count_as_recreated(
     fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = start()
@@ -244,7 +244,7 @@ def test_a_topic_whose_id_is_not_told_is_read_later_and_not_taken_for_another_on
     assert [each.topic_id for each in driver.plan_batch(nothing, None).reads()] == [str(fake.ids["t"])]
 
 
-def test_ends_logged_of_a_topic_that_was_made_anew_do_not_stay_in_the_offset(fake: FakeKafka, start: Start) -> None:
+def test_logged_ends_of_a_recreated_topic_do_not_stay_in_the_offset(fake: FakeKafka, start: Start) -> None:
     old = BatchOffset.of([OffsetRange("t", number, 50, 50, "old") for number in (0, 7)])
     driver = start(old, failOnDataLoss="false")
     planned = driver.plan_batch(old, None)
@@ -256,9 +256,7 @@ def quits(old: object, new: object) -> None:
     sys.exit("no credentials")
 
 
-def test_a_users_function_that_ends_its_thread_is_the_end_of_the_query_which_leaves_its_group(
-    fake: FakeKafka, start: Start
-) -> None:
+def test_a_callback_that_calls_sys_exit_ends_the_query_which_leaves_its_group(fake: FakeKafka, start: Start) -> None:
     with pytest.raises(GroupSourceError, match="SystemExit.'no credentials'"):
         start(rebalanceCallback=f"{__name__}:quits")
     eventually(lambda: not fake.group("g").members)

@@ -74,9 +74,7 @@ def eventually(condition: Callable[[], Any]) -> Any:
     return found
 
 
-def test_exactly_the_assigned_partitions_are_read_and_committed_and_nothing_is_joined(
-    fake: FakeKafka, start: Start
-) -> None:
+def test_exactly_the_assigned_partitions_are_read_and_committed_without_a_join(fake: FakeKafka, start: Start) -> None:
     driver = start()
     assert committed(fake) == {0: 0, 2: 0}, "each has a committed position at once"
     end = driver.plan_batch(BatchOffset(), None)
@@ -90,14 +88,12 @@ def test_exactly_the_assigned_partitions_are_read_and_committed_and_nothing_is_j
     assert not asked & {"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"}
 
 
-def test_a_new_checkpoint_goes_on_at_the_groups_offsets(fake: FakeKafka, start: Start) -> None:
+def test_a_new_checkpoint_resumes_at_the_groups_offsets(fake: FakeKafka, start: Start) -> None:
     fake.commit("g", {("t", 0): 3, ("t", 1): 1}, COMMIT_TAG)
     assert spans(start().plan_batch(BatchOffset(), None)) == {0: (3, 5), 2: (0, 5)}
 
 
-def test_an_operators_rewind_is_honoured_and_a_commit_of_ours_that_is_behind_is_not(
-    fake: FakeKafka, start: Start
-) -> None:
+def test_an_operators_rewind_applies_and_an_older_commit_of_ours_does_not(fake: FakeKafka, start: Start) -> None:
     logged = BatchOffset.of([OffsetRange("t", number, 4, 4, str(fake.ids["t"])) for number in (0, 2)])
     fake.commit("g", {("t", 0): 1})
     fake.commit("g", {("t", 2): 1}, COMMIT_TAG)
@@ -113,7 +109,7 @@ def test_a_logged_batch_is_replayed_and_committed_when_it_is_completed(fake: Fak
     assert spans(following) == {0: (3, 5), 2: (0, 5)}
 
 
-def test_offsets_that_do_not_move_are_committed_anew_each_hour_and_nothing_else_comes_of_it(
+def test_unchanged_offsets_are_committed_again_each_hour_without_other_effects(
     fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver, hand = start(), Hand()
@@ -136,7 +132,7 @@ def test_offsets_that_do_not_move_are_committed_anew_each_hour_and_nothing_else_
     assert (counters.batches, counters.offsets) == (1, 10)
 
 
-def test_a_run_commits_anew_what_it_finds_also_where_there_is_nothing_to_read(fake: FakeKafka, start: Start) -> None:
+def test_a_run_renews_the_groups_commits_even_if_there_is_nothing_to_read(fake: FakeKafka, start: Start) -> None:
     fake.commit("g", {("t", 0): 5, ("t", 2): 5})
     run = start(available_now=True)
     assert [each.offsets for each in fake.commits] == [{("t", 0): 5, ("t", 2): 5}]
@@ -144,7 +140,7 @@ def test_a_run_commits_anew_what_it_finds_also_where_there_is_nothing_to_read(fa
     assert len(fake.commits) == 1
 
 
-def test_a_member_commits_nothing_by_a_clock(fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_renews_nothing(fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_group_source.query.commits.batch_commits.RENEW_EVERY", 0.0)
     member = start(subscribe="t")
     monkeypatch.setattr(member._assigned_partitions._retry_timer, "_interval", 0.0)
@@ -155,11 +151,11 @@ def test_a_member_commits_nothing_by_a_clock(fake: FakeKafka, start: Start, monk
     assert len(fake.commits) == sent
 
 
-def test_limits_hold(start: Start) -> None:
+def test_a_batch_keeps_to_the_limit(start: Start) -> None:
     assert sum(each.size for each in start().plan_batch(BatchOffset(), 4).reads()) == 4
 
 
-def test_an_available_now_run_ends_at_what_the_assigned_partitions_held(fake: FakeKafka, start: Start) -> None:
+def test_an_available_now_run_ends_at_the_end_offsets_of_the_assigned_partitions(fake: FakeKafka, start: Start) -> None:
     run = start(available_now=True)
     first = run.plan_batch(BatchOffset(), None)
     fake.produce("t", ["late"], partition=0)
@@ -167,16 +163,14 @@ def test_an_available_now_run_ends_at_what_the_assigned_partitions_held(fake: Fa
     assert committed(fake) == {0: 5, 2: 5}, "partition 1 is not waited for"
 
 
-def test_a_group_with_members_is_refused_at_the_start_with_what_to_do(fake: FakeKafka, start: Start) -> None:
+def test_a_group_with_members_fails_the_start_with_what_to_do(fake: FakeKafka, start: Start) -> None:
     start(subscribe="t")
     with pytest.raises(GroupError, match=r"'g' has 1 member.*127\.0\.0\.1.*its own 'kafka.group.id', or stop"):
         start()
 
 
 @pytest.mark.parametrize("errno", [-1, 15, 16])
-def test_that_the_group_cannot_be_looked_at_does_not_keep_the_query_from_starting(
-    fake: FakeKafka, start: Start, errno: int
-) -> None:
+def test_a_query_starts_even_if_the_group_cannot_be_described(fake: FakeKafka, start: Start, errno: int) -> None:
     fake.next("DescribeGroups", Fault(error=errno))
     assert spans(start().plan_batch(BatchOffset(), None)) == {0: (0, 5), 2: (0, 5)}
 
@@ -187,7 +181,7 @@ def test_a_group_that_may_not_be_described_is_an_error_at_the_start(fake: FakeKa
         start()
 
 
-def test_a_member_that_joins_later_makes_commits_fail_and_the_query_goes_on_and_says_why(
+def test_a_member_that_joins_later_makes_commits_fail_and_the_query_continues_with_a_warning(
     fake: FakeKafka, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver = start()
@@ -203,7 +197,7 @@ def test_a_member_that_joins_later_makes_commits_fail_and_the_query_goes_on_and_
     eventually(lambda: driver.plan_batch(end, None) is end and committed(fake)[0] == 5)
 
 
-def test_a_member_that_joins_later_fails_the_query_where_failed_commits_are_to(fake: FakeKafka, start: Start) -> None:
+def test_a_member_that_joins_later_fails_the_query_if_failed_commits_do(fake: FakeKafka, start: Start) -> None:
     driver = start(**{"onCommitFailure": "fail", "groupCommit.numRetries": "0"})
     start(subscribe="t")
     end = driver.plan_batch(BatchOffset(), None)
@@ -211,17 +205,17 @@ def test_a_member_that_joins_later_fails_the_query_where_failed_commits_are_to(f
         driver.plan_batch(end, None)
 
 
-def test_partitions_that_do_not_exist_are_named_at_the_start(start: Start) -> None:
+def test_an_error_at_the_start_names_partitions_that_do_not_exist(start: Start) -> None:
     with pytest.raises(TopicError, match=r"2 assigned partition\(s\) do not exist: t-3, t-9\. Correct 'assign'"):
         start(assign='{"t": [0, 3, 9]}')
 
 
-def test_a_topic_that_does_not_exist_is_named_at_the_start(start: Start) -> None:
+def test_an_error_at_the_start_names_a_topic_that_does_not_exist(start: Start) -> None:
     with pytest.raises(TopicError, match="Topic 'nowhere' cannot be read.*correct 'assign'"):
         start(assign='{"nowhere": [0], "t": [0]}')
 
 
-def test_a_partition_created_while_the_query_starts_is_waited_for(
+def test_the_start_waits_for_a_partition_that_is_being_created(
     fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_validator, "UNKNOWN_TOPIC_TIMEOUT", LONG)
@@ -233,7 +227,7 @@ def test_a_partition_created_while_the_query_starts_is_waited_for(
     assert committed(fake) == {3: 0}
 
 
-def test_a_partition_that_is_gone_is_data_loss_for_a_query_that_has_read_it(
+def test_a_deleted_partition_is_data_loss_for_a_query_that_has_read_it(
     fake: FakeKafka, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     logged = BatchOffset.of([OffsetRange("t", number, 4, 4, str(fake.ids["t"])) for number in (0, 7)])
@@ -245,7 +239,7 @@ def test_a_partition_that_is_gone_is_data_loss_for_a_query_that_has_read_it(
     assert spans(driver.plan_batch(logged, None)) == {0: (4, 5)}
 
 
-def test_what_happened_is_said_without_a_heartbeat(
+def test_the_counters_are_logged_without_a_heartbeat(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver = start()

@@ -50,12 +50,12 @@ def of_members(*client_ids: str) -> Fault:
     return Fault(edit=edit)
 
 
-def test_other_members_of_the_same_application_are_those_with_its_id_in_their_client_id() -> None:
+def test_members_of_the_same_application_have_its_id_in_their_client_id() -> None:
     members = [MemberDescription("m", each, "h") for each in (OWN, "app-u-local-1-78", "app-t-local-12-79", "mine")]
     assert other_client_ids(members, OWN, "local-1") == ["app-u-local-1-78"]
 
 
-def test_a_second_query_of_the_application_in_the_group_is_warned_of(
+def test_a_second_query_of_the_application_in_the_group_logs_a_warning(
     fake: FakeKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     fake.next("DescribeGroups", of_members(OWN, "app-t-local-1-78", "app-t-local-2-79"))
@@ -64,7 +64,7 @@ def test_a_second_query_of_the_application_in_the_group_is_warned_of(
 
 
 @pytest.mark.parametrize("fault", [of_members(OWN, "app-t-local-2-79"), Fault(error=15), Fault(error=30)])
-def test_other_applications_and_a_group_that_may_not_be_described_are_no_reason_to_warn(
+def test_other_applications_and_an_undescribable_group_log_no_warning(
     fake: FakeKafka, caplog: pytest.LogCaptureFixture, fault: Fault
 ) -> None:
     fake.next("DescribeGroups", fault)
@@ -73,6 +73,6 @@ def test_other_applications_and_a_group_that_may_not_be_described_are_no_reason_
     assert WARNING not in caplog.text
 
 
-def test_an_application_without_an_id_is_not_looked_for(fake: FakeKafka) -> None:
+def test_without_an_application_id_there_is_no_lookup(fake: FakeKafka) -> None:
     started(fake, application_id="")
     assert not fake.request_count("DescribeGroups")

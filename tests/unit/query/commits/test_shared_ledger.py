@@ -11,7 +11,7 @@ BOTH = frozenset({A, B})
 OWNER = Membership(member_id="m", generation=3, owned={A: 3, B: 3})
 
 
-def test_the_start_of_a_partition_is_looked_for_by_one_thread_at_a_time() -> None:
+def test_one_thread_at_a_time_looks_up_the_start_of_a_partition() -> None:
     ledger = SharedLedger()
     ledger.partitions_assigned(BOTH)
     with ledger.start_lookup(frozenset({A})) as first, ledger.start_lookup(BOTH) as second:
@@ -21,7 +21,7 @@ def test_the_start_of_a_partition_is_looked_for_by_one_thread_at_a_time() -> Non
     assert ledger.unresolved(OWNER) == BOTH, "nobody found one"
 
 
-def test_a_topic_made_anew_is_one_like_any_other_once_it_has_its_start() -> None:
+def test_a_recreated_topic_is_no_special_case_once_it_has_its_start() -> None:
     ledger = SharedLedger()
     ledger.partitions_assigned(BOTH)
     ledger.restart_topics({"t"}, BOTH, {})

@@ -25,11 +25,13 @@ def table(*sizes: int) -> dict[TopicPartition, int]:
         ((), 5, ()),
     ],
 )
-def test_a_limit_is_shared_by_backlog(backlog: tuple[int, ...], limit: int | None, taken: tuple[int, ...]) -> None:
+def test_each_partition_gets_a_portion_of_the_limit_by_its_backlog(
+    backlog: tuple[int, ...], limit: int | None, taken: tuple[int, ...]
+) -> None:
     assert admit(table(*[0] * len(backlog)), table(*backlog), limit) == table(*taken)
 
 
-def test_a_partition_whose_end_is_unknown_or_behind_stays_where_it_is() -> None:
+def test_a_partition_whose_end_is_unknown_or_before_its_position_does_not_advance() -> None:
     positions = table(50, 50, 50)
     ends = {TopicPartition("t", 0): 60, TopicPartition("t", 1): 5}
     assert admit(positions, ends, None) == table(60, 50, 50)

@@ -90,14 +90,14 @@ def target(world: World) -> AvailableNowTarget:
     return made
 
 
-def test_the_target_is_what_the_log_held_when_it_was_frozen_first(world: World, target: AvailableNowTarget) -> None:
+def test_the_target_is_the_end_offsets_of_the_first_lookup(world: World, target: AvailableNowTarget) -> None:
     world.logs = {A: (0, 50), B: (3, 60), NEW: (0, 70)}
     target.set_once()
     assert target.limit({A: 50, B: 60, NEW: 70}) == {A: 10, B: 3, NEW: 0}
 
 
 @pytest.mark.parametrize("trouble", ["no leader", "unknown partition", "topic error", "unknown topic", "no broker"])
-def test_trouble_that_heals_while_the_target_is_frozen_is_outlived_and_nothing_left_out(
+def test_retriable_errors_while_the_target_is_looked_up_leave_nothing_out(
     world: World, trouble: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.silent = {A} if trouble == "no leader" else set()
@@ -115,7 +115,7 @@ def test_trouble_that_heals_while_the_target_is_frozen_is_outlived_and_nothing_l
     assert target.limit({A: 50, B: 60}) == {A: 10, B: 3}
 
 
-def test_a_target_that_cannot_be_seen_is_tried_for_a_bounded_time(world: World) -> None:
+def test_the_lookup_of_the_target_is_retried_for_a_limited_time(world: World) -> None:
     world.silent = {A}
     with pytest.raises(BrokerUnavailable, match="returns the end of t-0"):
         make(world).set_once()
@@ -123,7 +123,7 @@ def test_a_target_that_cannot_be_seen_is_tried_for_a_bounded_time(world: World) 
     assert available_now_target.START_TIMEOUT - 2 < world.now <= available_now_target.START_TIMEOUT
 
 
-def test_a_topic_that_may_not_be_read_is_said_at_once(world: World) -> None:
+def test_a_topic_that_may_not_be_read_fails_at_once(world: World) -> None:
     world.topic_error = 29
     with pytest.raises(TopicError, match="'t'.*29"):
         make(world).set_once()
@@ -131,7 +131,7 @@ def test_a_topic_that_may_not_be_read_is_said_at_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("what", ["t-0", "t"])
-def test_what_was_deleted_before_the_target_was_frozen_is_data_loss_or_left_out(
+def test_a_topic_deleted_before_the_run_is_data_loss_or_left_out(
     world: World, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.missing, world.topic_error = ({A}, 0) if what == "t-0" else (set(), 3)
@@ -150,7 +150,7 @@ def test_a_partition_deleted_during_the_run_is_an_error_that_names_it(world: Wor
         target.is_reached()
 
 
-def test_a_partition_deleted_during_the_run_is_dropped_with_a_warning_where_loss_is_accepted(
+def test_a_partition_deleted_during_the_run_is_skipped_with_a_warning_if_data_loss_is_accepted(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     target = make(world, fail_on_data_loss=False)
@@ -162,7 +162,7 @@ def test_a_partition_deleted_during_the_run_is_dropped_with_a_warning_where_loss
     assert target.limit({A: 50}) == {A: 0}, "a recreated partition is not part of this run"
 
 
-def test_a_partition_whose_leader_tells_nothing_is_waited_for(world: World, target: AvailableNowTarget) -> None:
+def test_the_run_waits_for_a_partition_without_a_leader(world: World, target: AvailableNowTarget) -> None:
     world.offsets = {B: 3}
     world.silent = {A}
     assert not target.is_reached()
@@ -171,7 +171,9 @@ def test_a_partition_whose_leader_tells_nothing_is_waited_for(world: World, targ
         target.is_reached()
 
 
-def test_it_is_reached_when_every_partition_with_records_is_committed(world: World, target: AvailableNowTarget) -> None:
+def test_the_target_is_reached_when_every_partition_with_records_is_committed(
+    world: World, target: AvailableNowTarget
+) -> None:
     assert not target.is_reached()
     world.offsets = {A: 9}
     assert not target.is_reached()
@@ -179,7 +181,7 @@ def test_it_is_reached_when_every_partition_with_records_is_committed(world: Wor
     assert target.is_reached(), "B holds nothing and may have no commit"
 
 
-def test_what_was_reached_once_stays_reached(world: World, target: AvailableNowTarget) -> None:
+def test_a_partition_that_has_reached_its_target_stays_reached(world: World, target: AvailableNowTarget) -> None:
     world.offsets = {A: 10}
     assert target.is_reached()
     world.offsets = {}
@@ -191,16 +193,14 @@ def test_a_commit_beyond_the_target_reaches_it(world: World, target: AvailableNo
     assert target.is_reached()
 
 
-def test_it_is_waited_for_as_long_as_there_is_progress(world: World, target: AvailableNowTarget) -> None:
+def test_the_run_waits_as_long_as_there_is_progress(world: World, target: AvailableNowTarget) -> None:
     for offset in range(1, 10):
         world.now += 99.0
         world.offsets = {A: offset}
         assert not target.is_reached()
 
 
-def test_without_progress_a_session_and_a_hand_over_are_waited_for_and_no_longer(
-    world: World, target: AvailableNowTarget
-) -> None:
+def test_without_progress_the_run_waits_for_a_session_and_a_rebalance(world: World, target: AvailableNowTarget) -> None:
     world.offsets = {A: 4}
     assert not target.is_reached()
     world.now = 100.0
@@ -211,7 +211,7 @@ def test_without_progress_a_session_and_a_hand_over_are_waited_for_and_no_longer
 
 
 @pytest.mark.parametrize("blind", ["group", "logs"])
-def test_looks_that_fail_count_as_no_progress(world: World, target: AvailableNowTarget, blind: str) -> None:
+def test_failed_lookups_are_no_progress(world: World, target: AvailableNowTarget, blind: str) -> None:
     if blind == "group":
         world.refused = RequestFailed(ErrorAction.REDISCOVER, "moved")
     else:
@@ -222,13 +222,13 @@ def test_looks_that_fail_count_as_no_progress(world: World, target: AvailableNow
         target.is_reached()
 
 
-def test_trouble_that_cannot_heal_ends_the_run(world: World, target: AvailableNowTarget) -> None:
+def test_a_fatal_error_ends_the_run(world: World, target: AvailableNowTarget) -> None:
     world.trouble = DataLoss("Gone.")
     with pytest.raises(DataLoss):
         target.is_reached()
 
 
-def test_a_run_that_waits_says_soon_for_what_and_once_how_it_may_wait_for_itself(
+def test_a_waiting_run_logs_what_it_waits_for_and_once_that_it_may_wait_for_itself(
     world: World, target: AvailableNowTarget, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.offsets = {A: 4}
@@ -242,7 +242,7 @@ def test_a_run_that_waits_says_soon_for_what_and_once_how_it_may_wait_for_itself
     assert caplog.text.count("give each read its own") == 1
 
 
-def test_pauses_grow_while_nothing_moves_and_begin_anew_when_it_does(
+def test_the_interval_between_lookups_grows_without_progress_and_resets_with_it(
     world: World, target: AvailableNowTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []

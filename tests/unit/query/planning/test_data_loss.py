@@ -169,22 +169,22 @@ def deleted(fake: FakeKafka) -> None:
     fake.delete_topic("gone")
 
 
-def made_anew_with_fewer(fake: FakeKafka) -> None:
+def recreated_with_fewer(fake: FakeKafka) -> None:
     fake.delete_topic("gone")
     create(fake, "gone", 3)
 
 
-def made_anew_with_as_many(fake: FakeKafka) -> None:
+def recreated_with_as_many(fake: FakeKafka) -> None:
     fake.delete_topic("gone")
     create(fake, "gone", 5)
 
 
-def made_anew_with_more(fake: FakeKafka) -> None:
+def recreated_with_more(fake: FakeKafka) -> None:
     fake.delete_topic("gone")
     create(fake, "gone", 9)
 
 
-def made_anew_with_fewer_partitions(fake: FakeKafka) -> None:
+def recreated_with_fewer_partitions(fake: FakeKafka) -> None:
     fake.delete_topic("harmed")
     create(fake, "harmed", 9)
 
@@ -198,11 +198,11 @@ CASES: list[tuple[Harm, str, list[Row]]] = [
     (retention_in_part, r"\[5, 8\) of harmed-0.*log holds \[8, 10\).*failOnDataLoss", of("harmed", 0, 8, 10)),
     (retention_of_all, r"\[5, 10\) of harmed-0.*log holds \[10, 10\).*failOnDataLoss", []),
     (deleted, r"gone(-0)? does not exist any more.*failOnDataLoss", []),
-    (made_anew_with_fewer, r"Topic gone was deleted and recreated.*failOnDataLoss", of("gone", 0, 0, 3)),
-    (made_anew_with_as_many, r"Topic gone was deleted and recreated.*failOnDataLoss", of("gone", 0, 0, 5)),
-    (made_anew_with_more, r"gone was deleted and recreated|\[5, 9\) of gone-0.*was deleted", of("gone", 0, 0, 9)),
+    (recreated_with_fewer, r"Topic gone was deleted and recreated.*failOnDataLoss", of("gone", 0, 0, 3)),
+    (recreated_with_as_many, r"Topic gone was deleted and recreated.*failOnDataLoss", of("gone", 0, 0, 5)),
+    (recreated_with_more, r"gone was deleted and recreated|\[5, 9\) of gone-0.*was deleted", of("gone", 0, 0, 9)),
     (
-        made_anew_with_fewer_partitions,
+        recreated_with_fewer_partitions,
         r"harmed was deleted and recreated|of harmed-0.*was deleted|harmed-1 does not exist",
         of("harmed", 0, 0, 9),
     ),
@@ -228,7 +228,7 @@ def after(harm: Harm, fake: FakeKafka, how: str, fail: str) -> Query:
 
 @pytest.mark.parametrize("how", ["running", "restarted", "available now"])
 @pytest.mark.parametrize(("harm", "says"), [case[:2] for case in CASES], ids=NAMES)
-def test_data_loss_fails_the_query_with_what_and_where_and_what_to_do(
+def test_data_loss_fails_the_query_with_the_offsets_and_what_to_do(
     fake: FakeKafka, harm: Harm, says: str, how: str
 ) -> None:
     with pytest.raises(DataLoss, match=says):
@@ -237,7 +237,7 @@ def test_data_loss_fails_the_query_with_what_and_where_and_what_to_do(
 
 @pytest.mark.parametrize("how", ["running", "restarted", "available now"])
 @pytest.mark.parametrize(("harm", "reads"), [case[::2] for case in CASES], ids=NAMES)
-def test_without_it_the_query_goes_on_with_a_warning_and_reads_exactly_what_there_is(
+def test_without_fail_on_data_loss_the_query_warns_and_reads_exactly_the_available_records(
     fake: FakeKafka, harm: Harm, reads: list[Row], how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -247,7 +247,7 @@ def test_without_it_the_query_goes_on_with_a_warning_and_reads_exactly_what_ther
     query.close()
 
 
-def test_a_log_that_was_cut_is_read_on_from_its_end_and_that_is_committed(fake: FakeKafka) -> None:
+def test_a_truncated_log_is_read_from_its_end_which_is_committed(fake: FakeKafka) -> None:
     query = after(cut, fake, "running", "false").until({MARKER})
     assert fake.group("g").offsets["harmed", 0] == (2, COMMIT_TAG)
     fill(fake, "harmed", 0, 6)
@@ -258,7 +258,7 @@ def test_a_log_that_was_cut_is_read_on_from_its_end_and_that_is_committed(fake: 
 
 
 @pytest.mark.parametrize("available_now", [False, True])
-def test_a_batch_whose_end_was_cut_off_after_it_was_planned_is_read_to_there_and_what_is_written_next_is_read_too(
+def test_a_batch_truncated_after_it_was_planned_is_read_to_the_new_end_and_later_records_follow(
     fake: FakeKafka, available_now: bool
 ) -> None:
     with Query(fake, BatchOffset(), available_now) as failing:
@@ -277,7 +277,7 @@ def test_a_batch_whose_end_was_cut_off_after_it_was_planned_is_read_to_there_and
     Query(fake, query.end, available_now, failOnDataLoss="false").until({("harmed", 0, 2)})
 
 
-def test_a_log_that_is_cut_in_mid_run_fails_the_run_or_ends_it_where_it_ends(fake: FakeKafka) -> None:
+def test_a_log_truncated_during_the_run_fails_the_run_or_lowers_its_target(fake: FakeKafka) -> None:
     def cut_in_mid_run(query: Query) -> None:
         assert query.driver._planner._target is not None
         query.driver._planner._target.set_once()
@@ -295,7 +295,7 @@ def test_a_log_that_is_cut_in_mid_run_fails_the_run_or_ends_it_where_it_ends(fak
 
 
 @pytest.mark.parametrize("available_now", [False, True])
-def test_a_start_behind_the_end_of_the_log_is_data_loss_too(fake: FakeKafka, available_now: bool) -> None:
+def test_a_committed_offset_behind_the_end_of_the_log_is_data_loss(fake: FakeKafka, available_now: bool) -> None:
     fake.commit("g", {("harmed", 1): 50})
     query = Query(fake, BatchOffset(), available_now)
     with pytest.raises(DataLoss, match="harmed-1 ends at offset 5, before offset 50"):
@@ -319,7 +319,7 @@ def test_an_open_transaction_before_the_position_is_no_data_loss(fake: FakeKafka
     query.close()
 
 
-def test_an_end_that_one_leader_tells_too_low_is_no_data_loss(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_offset_that_is_too_low_once_is_no_data_loss(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query(fake, BatchOffset())
     while query.step():
         pass
@@ -335,13 +335,13 @@ def test_an_end_that_one_leader_tells_too_low_is_no_data_loss(fake: FakeKafka, m
     query.close()
 
 
-def test_a_topic_that_was_never_there_is_an_error_also_where_data_loss_is_accepted(fake: FakeKafka) -> None:
+def test_a_topic_that_never_existed_is_an_error_even_if_data_loss_is_accepted(fake: FakeKafka) -> None:
     with pytest.raises(TopicError, match="'nowhere' cannot be read"):
         Query(fake, BatchOffset(), subscribe="gone,nowhere", failOnDataLoss="false")
 
 
 @pytest.mark.parametrize("available_now", [False, True])
-def test_a_topic_deleted_while_the_query_was_down_is_missed_by_a_pattern_as_well(
+def test_a_topic_deleted_while_the_query_was_stopped_is_data_loss_for_a_pattern_too(
     fake: FakeKafka, available_now: bool
 ) -> None:
     query = Query(fake, BatchOffset(), subscribePattern="gone|harmed")
@@ -355,13 +355,13 @@ def test_a_topic_deleted_while_the_query_was_down_is_missed_by_a_pattern_as_well
     Query(fake, query.end, available_now, subscribePattern="harmed").close()
 
 
-def test_a_topic_that_was_gone_once_is_not_missed_again(fake: FakeKafka) -> None:
+def test_a_deleted_topic_is_reported_once(fake: FakeKafka) -> None:
     query = after(deleted, fake, "restarted", "false").until({MARKER})
     query.close()
     assert "gone" not in {tp.topic for tp in query.end.ranges}
 
 
-def test_a_topic_deleted_during_a_batch_and_taken_away_with_it_is_missed(fake: FakeKafka) -> None:
+def test_a_topic_deleted_and_revoked_during_a_batch_is_data_loss(fake: FakeKafka) -> None:
     query = Query(fake, BatchOffset())
     while query.step():
         pass
@@ -384,7 +384,7 @@ def test_a_topic_deleted_during_a_batch_and_taken_away_with_it_is_missed(fake: F
     query.close()
 
 
-def test_a_topic_made_anew_while_another_member_owned_it_goes_on_where_that_one_stopped(fake: FakeKafka) -> None:
+def test_a_topic_recreated_while_another_member_owned_it_resumes_at_that_members_commit(fake: FakeKafka) -> None:
     both: dict[str, Any] = {"subscribe": "gone,other", "failOnDataLoss": "false"}
     one = Query(fake, BatchOffset(), **both).until({("gone", 0, 4), ("other", 0, 4)})
     two = Query(fake, BatchOffset(), **both)
@@ -410,7 +410,9 @@ def test_a_topic_made_anew_while_another_member_owned_it_goes_on_where_that_one_
     assert fake.group("g").offsets[name, 0][0] == 5
 
 
-def test_a_topic_that_one_broker_does_not_know_is_not_missed(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_one_broker_does_not_know_is_no_data_loss(
+    fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
     query = Query(fake, BatchOffset())
     logs, ids = dict(fake.logs), dict(fake.ids)
 
@@ -443,7 +445,7 @@ def test_a_new_partition_that_does_not_begin_at_its_first_offset_is_data_loss(
 
 
 @pytest.mark.parametrize(("harm", "says"), [(cut, "harmed-0 ends at offset 2"), (deleted, "gone.* does not exist")])
-def test_assigned_partitions_are_treated_alike(fake: FakeKafka, harm: Harm, says: str) -> None:
+def test_data_loss_with_assign_is_the_same(fake: FakeKafka, harm: Harm, says: str) -> None:
     assigned: dict[str, Any] = {"assign": '{"gone": [0], "harmed": [0], "other": [0]}'}
     query = Query(fake, BatchOffset(), **assigned)
     while query.step():

@@ -46,7 +46,7 @@ def partitions(fake: FakeKafka, count: int) -> dict[TopicPartition, int]:
     ("count", "idle_s", "least", "most"),
     [(2, 0.0, 13, 30), (2, 60.0, 9, 10.5), (100, 60.0, 9, 10.5), (1000, 60.0, 1.8, 2.3), (1000, 5.0, 4, 10)],
 )
-def test_leaders_are_asked_less_often_the_longer_nothing_comes_and_the_more_partitions_there_are(
+def test_lookups_are_rarer_the_longer_no_record_arrives_and_the_more_partitions_exist(
     fake: FakeKafka, ends: EndOffsets, hand: Hand, count: int, idle_s: float, least: float, most: float
 ) -> None:
     positions = partitions(fake, count)
@@ -59,7 +59,7 @@ def test_leaders_are_asked_less_often_the_longer_nothing_comes_and_the_more_part
     assert least <= sum(api == "ListOffsets" for api, _, _ in fake.requests[before:]) / 5 <= most
 
 
-def test_soon_after_something_came_there_is_the_next_look_however_many_partitions(
+def test_the_next_lookup_is_soon_after_a_record_for_any_number_of_partitions(
     fake: FakeKafka, ends: EndOffsets, hand: Hand
 ) -> None:
     positions = partitions(fake, 1000)
@@ -70,7 +70,7 @@ def test_soon_after_something_came_there_is_the_next_look_however_many_partition
     assert hand.now - began < 0.03
 
 
-def test_a_partition_without_a_leader_takes_little_time_from_the_others_and_is_seen_seconds_after_its_return(
+def test_a_partition_without_a_leader_delays_the_others_little_and_is_read_seconds_after_an_election(
     fake: FakeKafka, ends: EndOffsets, hand: Hand
 ) -> None:
     positions = partitions(fake, 2)
@@ -94,9 +94,7 @@ def test_a_partition_without_a_leader_takes_little_time_from_the_others_and_is_s
     assert hand.now - came_at < 10.0
 
 
-def test_a_partition_that_is_deleted_while_it_has_no_leader_is_missing(
-    fake: FakeKafka, ends: EndOffsets, hand: Hand
-) -> None:
+def test_a_partition_deleted_while_it_has_no_leader_is_data_loss(fake: FakeKafka, ends: EndOffsets, hand: Hand) -> None:
     positions = partitions(fake, 2)
     fake.logs["t"][0].leader = None
     assert ends.of(positions) == {B: 0}
@@ -104,7 +102,7 @@ def test_a_partition_that_is_deleted_while_it_has_no_leader_is_missing(
     until(hand, lambda: raises(lambda: ends.of(positions)), 10.0)
 
 
-def test_a_partition_that_has_a_leader_again_is_seen_also_while_the_others_have_none(
+def test_a_partition_with_a_new_leader_is_found_while_others_have_none(
     fake: FakeKafka, ends: EndOffsets, hand: Hand
 ) -> None:
     positions = partitions(fake, 2)
@@ -115,7 +113,7 @@ def test_a_partition_that_has_a_leader_again_is_seen_also_while_the_others_have_
     until(hand, lambda: A in ends.of(positions), 10.0)
 
 
-def test_a_leader_that_hangs_takes_a_quarter_of_the_time_at_most_after_the_first_look(
+def test_a_leader_that_hangs_takes_at_most_a_quarter_of_the_time_after_the_first_lookup(
     ends: EndOffsets, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hung = True

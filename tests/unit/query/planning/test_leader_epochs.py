@@ -72,7 +72,7 @@ def after(harm: Callable[[FakeKafka], None], fake: FakeKafka, how: str, **more: 
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("until", [4, 5, 9], ids=["shorter", "as long", "longer"])
-def test_a_log_that_was_truncated_and_grew_again_is_data_loss(fake: FakeKafka, how: str, until: int) -> None:
+def test_a_log_that_diverged_is_data_loss_whatever_its_length(fake: FakeKafka, how: str, until: int) -> None:
     says = (
         r"log of harmed-0 was truncated at offset 2, before offset 5 .*\(leader epoch 0 then, 1 now\)"
         r".*failOnDataLoss to false to continue at offset 2"
@@ -82,7 +82,7 @@ def test_a_log_that_was_truncated_and_grew_again_is_data_loss(fake: FakeKafka, h
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_where_data_loss_is_accepted_all_new_records_are_read_once(
+def test_if_data_loss_is_accepted_all_new_records_are_read_once(
     fake: FakeKafka, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = [MARKER, *of("harmed", 0, 2, 9)]
@@ -99,7 +99,7 @@ def test_where_data_loss_is_accepted_all_new_records_are_read_once(
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_an_election_that_loses_nothing_is_none(fake: FakeKafka, how: str) -> None:
+def test_an_election_without_lost_records_is_no_data_loss(fake: FakeKafka, how: str) -> None:
     def harm(fake: FakeKafka) -> None:
         replace(fake, end=5, until=7)
 
@@ -109,7 +109,7 @@ def test_an_election_that_loses_nothing_is_none(fake: FakeKafka, how: str) -> No
     assert fake.group("g").epochs["harmed", 0] == 1
 
 
-def test_leaders_are_asked_once_for_each_change_and_never_while_there_is_none(fake: FakeKafka) -> None:
+def test_there_is_one_epoch_lookup_for_each_change_of_leader(fake: FakeKafka) -> None:
     reading = read_all(fake)
     for _ in range(20):
         reading.step()
@@ -122,7 +122,7 @@ def test_leaders_are_asked_once_for_each_change_and_never_while_there_is_none(fa
     assert fake.request_count("OffsetForLeaderEpoch") == 1
 
 
-def test_records_replaced_twice_are_found_from_the_checkpoint_of_before(fake: FakeKafka) -> None:
+def test_records_replaced_twice_are_found_from_an_old_checkpoint(fake: FakeKafka) -> None:
     reading = read_all(fake)
     reading.close()
     replace(fake, end=4)
@@ -131,7 +131,7 @@ def test_records_replaced_twice_are_found_from_the_checkpoint_of_before(fake: Fa
         query(fake, reading.end).until({MARKER})
 
 
-def test_a_batch_planned_before_and_replayed_after_the_election_is_data_loss_or_read_up_to_it(fake: FakeKafka) -> None:
+def test_a_batch_replayed_after_an_election_is_data_loss_or_read_up_to_the_truncation(fake: FakeKafka) -> None:
     with query(fake) as planning:
         batch = planning.driver.plan_batch(planning.end, None)
     replace(fake)
@@ -147,7 +147,7 @@ def test_a_batch_planned_before_and_replayed_after_the_election_is_data_loss_or_
         assert reading.until({("harmed", 0, 8)}).rows == of("harmed", 0, 2, 9)
 
 
-def test_a_checkpoint_and_commits_without_epochs_are_read_as_before(fake: FakeKafka) -> None:
+def test_a_checkpoint_and_commits_without_epochs_are_read(fake: FakeKafka) -> None:
     reading = read_all(fake)
     reading.close()
     old = BatchOffset.of(
@@ -160,7 +160,7 @@ def test_a_checkpoint_and_commits_without_epochs_are_read_as_before(fake: FakeKa
     assert found.end.ranges[HARMED].epoch == 1
 
 
-def test_a_rewind_behind_the_cut_is_read_from_there(fake: FakeKafka) -> None:
+def test_a_rewind_before_the_truncation_is_read_from_there(fake: FakeKafka) -> None:
     read_all(fake).close()
     replace(fake)
     fake.commit("g", {("harmed", 0): 1})
@@ -168,7 +168,7 @@ def test_a_rewind_behind_the_cut_is_read_from_there(fake: FakeKafka) -> None:
     assert sorted(query(fake).until({("harmed", 0, 8)}).rows) == [*of("harmed", 0, 1, 9), MARKER]
 
 
-def test_a_partition_whose_leader_does_not_tell_waits_and_the_others_are_read(fake: FakeKafka) -> None:
+def test_a_partition_whose_new_leader_does_not_answer_waits_and_the_others_are_read(fake: FakeKafka) -> None:
     reading = read_all(fake)
     fake.elect("harmed", leader=2)
     fill(fake, "harmed", 0, 3)
@@ -181,7 +181,7 @@ def test_a_partition_whose_leader_does_not_tell_waits_and_the_others_are_read(fa
     assert reading.rows == [MARKER, *of("harmed", 0, 5, 8)]
 
 
-def test_a_leader_older_than_the_position_is_not_read_from_until_it_is_believed(
+def test_a_leader_older_than_the_position_is_not_read_until_the_timeout(
     fake: FakeKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
@@ -206,7 +206,7 @@ def test_a_leader_older_than_the_position_is_not_read_from_until_it_is_believed(
     assert found.rows == of("harmed", 0, 5, 7)
 
 
-def test_a_topic_made_anew_has_epochs_of_its_own(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recreated_topic_has_its_own_epochs(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader_epochs, "OLDER_EPOCH_TIMEOUT", float("inf"))
     for _ in range(3):
         fake.elect("harmed")
@@ -227,7 +227,7 @@ def test_the_group_and_the_epoch_of_each_end_are_logged(fake: FakeKafka) -> None
     assert reading.until({MARKER}).end.ranges[HARMED].epoch == 1
 
 
-def test_an_epoch_that_the_other_thread_has_set_since_stays() -> None:
+def test_an_epoch_that_the_other_thread_has_set_meanwhile_stays() -> None:
     epochs = PositionEpochs()
     epochs.batch_logged(BatchOffset.of([OffsetRange("harmed", 0, 0, 5, "id", 4)]))
     before = epochs.of([HARMED])

@@ -14,7 +14,7 @@ from spark_group_source.wire.cluster import Cluster
 from tests.unit.hand_clock import Hand
 
 
-def test_the_id_of_a_topic_that_was_not_read_before_is_asked_for_and_kept(hand: Hand) -> None:
+def test_the_id_of_a_new_topic_is_looked_up_once_and_kept(hand: Hand) -> None:
     with FakeKafka() as fake:
         fake.create_topic("t", 1)
         given = {"kafka.bootstrap.servers": fake.bootstrap_servers, "kafka.group.id": "g", "subscribe": "t"}
@@ -34,7 +34,7 @@ def test_the_id_of_a_topic_that_was_not_read_before_is_asked_for_and_kept(hand: 
             cluster.close()
 
 
-def test_a_topic_that_one_broker_never_knows_is_not_gone(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_one_broker_does_not_know_is_not_deleted(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_group_source.query.planning.topic_ids.DELETED_INTERVAL", 0.0)
 
     def unknown(answer: Any) -> None:

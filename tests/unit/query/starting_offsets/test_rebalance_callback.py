@@ -36,13 +36,13 @@ def answer_below_zero(old: object, new: object) -> dict[str, dict[int, int]]:
     return {"t": {0: -1}}
 
 
-def test_it_sees_old_and_new_offsets_and_what_it_returns_is_used() -> None:
+def test_the_callback_gets_logged_ends_and_start_positions_and_its_result_applies() -> None:
     seen.clear()
     assert rebalance_callback(f"{__name__}:rewind_all")({A: 5, B: None}, {A: 7, B: 9}) == {A: 0, B: 0}
     assert seen == [({"t": {0: 5}}, {"t": {0: 7, 1: 9}})]
 
 
-def test_none_changes_nothing() -> None:
+def test_a_callback_that_returns_none_changes_nothing() -> None:
     assert rebalance_callback(f"{__name__}:only_look")({A: None}, {A: 7}) == {}
     assert rebalance_callback(None)({A: None}, {A: 7}) == {}
 
@@ -55,6 +55,6 @@ def test_none_changes_nothing() -> None:
         ("answer_below_zero", "returned offset -1 for t-0"),
     ],
 )
-def test_a_function_that_fails_or_answers_nonsense_is_an_error_that_names_it(name: str, says: str) -> None:
+def test_a_callback_that_fails_or_returns_nonsense_is_an_error_that_names_it(name: str, says: str) -> None:
     with pytest.raises(OptionError, match=f"{name}.*" + re.escape(says)):
         rebalance_callback(f"{__name__}:{name}")({A: None}, {A: 7})

@@ -55,11 +55,11 @@ class Leaders:
         (AtTimestamp(9999, "x", or_latest=True), {A: 20, B: 5}),
     ],
 )
-def test_choices_become_offsets(at: OffsetSpec, offsets: dict[TopicPartition, int]) -> None:
+def test_specs_become_offsets(at: OffsetSpec, offsets: dict[TopicPartition, int]) -> None:
     assert resolve_spec(at, [A, B], Leaders(), fail_on_data_loss=True) == offsets
 
 
-def test_only_the_partitions_asked_for_are_looked_up() -> None:
+def test_only_the_given_partitions_are_looked_up() -> None:
     given: dict[TopicPartition, int | Earliest | Latest] = {A: 99, B: 2}
     assert resolve_spec(SpecificOffsets(given, "x"), [B], Leaders(), fail_on_data_loss=True) == {B: 2}
 
@@ -73,11 +73,11 @@ def test_only_the_partitions_asked_for_are_looked_up() -> None:
         AtTimestamp({A: 350, B: 350}, "x", False),
     ],
 )
-def test_what_no_leader_tells_is_left_out(at: OffsetSpec) -> None:
+def test_partitions_without_a_leader_are_left_out(at: OffsetSpec) -> None:
     assert resolve_spec(at, [A, B], Leaders(silent=(A,)), fail_on_data_loss=True).keys() == {B}
 
 
-def test_a_partition_whose_end_is_not_told_is_left_out_where_it_is_needed() -> None:
+def test_a_partition_without_an_end_offset_is_left_out_if_the_spec_needs_it() -> None:
     leaders = Leaders()
 
     def ask(wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -88,7 +88,7 @@ def test_a_partition_whose_end_is_not_told_is_left_out_where_it_is_needed() -> N
 
 
 @pytest.mark.parametrize(("wanted", "nearest"), [(9, 10), (0, 10), (21, 20)])
-def test_an_offset_that_is_not_in_the_log_is_an_error_with_the_range_or_the_nearest_with_a_warning(
+def test_an_offset_outside_the_log_is_an_error_with_the_range_or_becomes_the_nearest(
     wanted: int, nearest: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     at = SpecificOffsets({A: wanted, B: 5}, "startingOffsets")
@@ -102,14 +102,14 @@ def test_an_offset_that_is_not_in_the_log_is_an_error_with_the_range_or_the_near
     assert what in caplog.text
 
 
-def test_a_time_that_no_record_is_as_late_as_is_an_error_that_names_partitions_and_strategy() -> None:
+def test_a_time_after_the_last_record_is_an_error_that_names_partitions_and_strategy() -> None:
     with pytest.raises(OptionError) as refused:
         resolve_spec(AtTimestamp(700, "startingTimestamp", or_latest=False), [A, B], Leaders(), fail_on_data_loss=True)
     assert "t-1 has no record at or after the time in option 'startingTimestamp' (700)." in str(refused.value)
     assert "'startingOffsetsByTimestampStrategy'" in str(refused.value)
 
 
-def test_a_record_written_between_the_two_lookups_is_not_passed_over() -> None:
+def test_a_record_written_between_the_two_lookups_is_not_skipped() -> None:
     leaders = Leaders()
 
     def ask(wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -138,7 +138,7 @@ def test_a_record_written_between_the_two_lookups_is_not_passed_over() -> None:
         (AtTimestamp({B: 8, C: 3}, "endingOffsetsByTimestamp", True), ["missing: t-0;", "u-0."], '{"t":{"0":3,"1":8}}'),
     ],
 )
-def test_a_choice_by_partition_must_name_exactly_those_there_are_and_the_error_shows_how(
+def test_a_spec_by_partition_must_name_exactly_the_existing_ones_and_the_error_shows_how(
     at: StartSpec, says: list[str], write: str
 ) -> None:
     with pytest.raises(OptionError) as refused:
@@ -157,5 +157,5 @@ def test_a_choice_by_partition_must_name_exactly_those_there_are_and_the_error_s
         AtTimestamp({B: 1, A: 2}, "x", True),
     ],
 )
-def test_a_choice_that_fits_the_partitions_is_taken(at: StartSpec) -> None:
+def test_a_spec_that_names_exactly_the_partitions_is_accepted(at: StartSpec) -> None:
     check_names(at, {A, B})
