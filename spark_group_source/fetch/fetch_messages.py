@@ -59,7 +59,7 @@ class PartitionData:
     preferred_replica: int = -1
 
 
-def build_fetch_request(
+def build_request(
     partitions: Iterable[FetchPartition],
     *,
     max_wait: float,
@@ -102,7 +102,7 @@ def build_fetch_request(
     )
 
 
-def parse_fetch_response(body: memoryview) -> list[PartitionData]:
+def parse_response(body: memoryview) -> list[PartitionData]:
     """The partitions of a Fetch response.
 
     Raises:

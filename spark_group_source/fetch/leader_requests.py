@@ -15,7 +15,7 @@ from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.metadata import Topic
 
-CONSUMER_REPLICA_ID = -1
+CONSUMER = -1
 """The replica id of a consumer."""
 _CHECK_TOPIC = "Check the name of the topic and its number of partitions."
 

@@ -12,12 +12,7 @@ from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest
 from spark_group_source.clock import Deadline
 from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, TopicError
-from spark_group_source.fetch.leader_requests import (
-    CONSUMER_REPLICA_ID,
-    PartitionErrors,
-    partition_error,
-    send_to_leaders,
-)
+from spark_group_source.fetch.leader_requests import CONSUMER, PartitionErrors, partition_error, send_to_leaders
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire import versions, waiting
 from spark_group_source.wire.cluster import Cluster
@@ -113,17 +108,14 @@ def _request(timestamps: Mapping[TopicPartition, int], read_committed: bool) -> 
     level = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
     return ListOffsetsRequest(
         version=versions.LIST_OFFSETS,
-        replica_id=CONSUMER_REPLICA_ID,
+        replica_id=CONSUMER,
         isolation_level=level,
         topics=[topic_class(version=versions.LIST_OFFSETS, name=t, partitions=p) for t, p in by_topic.items()],
     )
 
 
 def _interpret(
-    response: Any,
-    offsets: dict[TopicPartition, int],
-    epochs: dict[TopicPartition, int],
-    errors: PartitionErrors,
+    response: Any, offsets: dict[TopicPartition, int], epochs: dict[TopicPartition, int], errors: PartitionErrors
 ) -> None:
     for topic in response.topics:
         for partition in topic.partitions:
@@ -135,16 +127,11 @@ def _interpret(
 
 
 def _unknown_partitions(errors: PartitionErrors) -> set[TopicPartition]:
-    return {
-        tp
-        for tp, error in errors.items()
-        if isinstance(error, TopicError) and error.errno == UNKNOWN_TOPIC_OR_PARTITION
-    }
+    return {tp for tp, e in errors.items() if isinstance(e, TopicError) and e.errno == UNKNOWN_TOPIC_OR_PARTITION}
 
 
 def _timeout_error(errors: PartitionErrors, unknown_is_final: bool) -> GroupSourceError:
-    tp = min(errors)
-    first = errors[tp]
+    tp, first = sorted(errors.items())[0]
     if isinstance(first, TopicError) and unknown_is_final:
         return first
     more = f" (and {len(errors) - 1} more partitions)" if len(errors) > 1 else ""

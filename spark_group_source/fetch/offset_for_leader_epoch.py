@@ -10,7 +10,7 @@ from typing import Any
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.fetch.leader_requests import CONSUMER_REPLICA_ID, partition_error, send_to_leaders
+from spark_group_source.fetch.leader_requests import CONSUMER, partition_error, send_to_leaders
 from spark_group_source.offsets import UNKNOWN_EPOCH, Offsets, TopicPartition
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
@@ -78,7 +78,7 @@ def _request(epochs: Offsets, leader_epochs: Mapping[TopicPartition, int]) -> An
         )
     return OffsetForLeaderEpochRequest(
         version=versions.OFFSET_FOR_LEADER_EPOCH,
-        replica_id=CONSUMER_REPLICA_ID,
+        replica_id=CONSUMER,
         topics=[
             topic_class(version=versions.OFFSET_FOR_LEADER_EPOCH, topic=name, partitions=partitions)
             for name, partitions in by_topic.items()

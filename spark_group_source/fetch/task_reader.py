@@ -15,12 +15,7 @@ from spark_group_source.errors import BrokerError, BrokerUnavailable, DeadlineEx
 from spark_group_source.fetch.broker_selection import BrokerSelection
 from spark_group_source.fetch.cluster_pool import pooled_cluster
 from spark_group_source.fetch.error_handler import FetchErrorHandler
-from spark_group_source.fetch.fetch_messages import (
-    FetchPartition,
-    PartitionData,
-    build_fetch_request,
-    parse_fetch_response,
-)
+from spark_group_source.fetch.fetch_messages import FetchPartition, PartitionData, build_request, parse_response
 from spark_group_source.fetch.fetch_position import FetchPosition
 from spark_group_source.fetch.fetch_task import FetchTask
 from spark_group_source.fetch.preferred_replicas import PreferredReplicas
@@ -98,11 +93,7 @@ class TaskReader:
         """Sends a fetch to every broker that has due positions and no fetch in flight."""
         now = self._clock()
         in_flight = {id(position) for fetch in self._in_flight.values() for position in fetch.positions}
-        due = [
-            each
-            for each in self._positions
-            if not each.done and each.next_fetch_at <= now and id(each) not in in_flight
-        ]
+        due = [p for p in self._positions if not p.done and p.next_fetch_at <= now and id(p) not in in_flight]
         by_broker: dict[int, list[FetchPosition]] = defaultdict(list)
         for position, broker in self._selection.brokers(due):
             by_broker[broker].append(position)
@@ -119,12 +110,10 @@ class TaskReader:
 
     def _send(self, broker: int, positions: list[FetchPosition]) -> None:
         deadline = self._errors.deadline()
-        request = build_fetch_request(
+        request = build_request(
             [
-                FetchPartition(
-                    each.topic_id, each.tp.partition, each.offset, each.partition_max_bytes, each.leader_epoch
-                )
-                for each in positions
+                FetchPartition(p.topic_id, p.tp.partition, p.offset, p.partition_max_bytes, p.leader_epoch)
+                for p in positions
             ],
             max_wait=self._task.max_wait,
             max_bytes=max(self._task.max_bytes, *(position.partition_max_bytes for position in positions)),
@@ -174,7 +163,7 @@ class TaskReader:
         """The records of the ranges in a response; advances the positions."""
         requested = {(position.topic_id, position.tp.partition): position for position in positions}
         try:
-            partitions = parse_fetch_response(response.body)
+            partitions = parse_response(response.body)
         except BrokerError as error:
             for position in positions:
                 self._errors.handle_error(position, error.errno)

@@ -45,13 +45,13 @@ def locate_fields(unit: DecodeUnit) -> RecordFields:
     length, position = decode_varints(memory, unit.starts)
     timestamp_delta, position = decode_varints(memory, position + 1)
     offset_delta, position = decode_varints(memory, position)
-    key_length, key_start = decode_varints(memory, position)
+    key_length, key = decode_varints(memory, position)
     bad = _impossible(key_length, length)
-    value_length, value_start = decode_varints(memory, key_start + np.maximum(key_length, 0))
+    value_length, value = decode_varints(memory, key + np.maximum(key_length, 0))
     bad |= _impossible(value_length, length)
-    header_count, headers_start = decode_varints(memory, value_start + np.maximum(value_length, 0))
+    header_count, headers = decode_varints(memory, value + np.maximum(value_length, 0))
     # A header has at least two bytes. Without headers no bytes may be left.
-    left = unit.ends - headers_start
+    left = unit.ends - headers
     bad |= (header_count < 0) | (header_count > left >> 1) | ((header_count == 0) & (left != 0))
     bad |= (offset_delta < 0) | (offset_delta > batch_headers["last_offset_delta"].astype(np.int64)[batch])
     offset = batch_headers["base_offset"].astype(np.int64)[batch] + offset_delta
@@ -60,16 +60,7 @@ def locate_fields(unit: DecodeUnit) -> RecordFields:
         damage = f"its record of offset {offset[row]} has an impossible length or count"
         raise unit.batches.location(batch[row]).corrupt(damage)
     return RecordFields(
-        batch,
-        offset,
-        timestamp_delta,
-        key_start,
-        key_length,
-        value_start,
-        value_length,
-        header_count,
-        headers_start,
-        unit.ends,
+        batch, offset, timestamp_delta, key, key_length, value, value_length, header_count, headers, unit.ends
     )
 
 

@@ -53,12 +53,7 @@ class ResponseBatches:
     """All record batches of a response, in the order of its partitions."""
 
     def __init__(
-        self,
-        partitions: Sequence[PartitionRecords],
-        *,
-        read_committed: bool,
-        check_crcs: bool,
-        limits: DecodeLimits,
+        self, partitions: Sequence[PartitionRecords], *, read_committed: bool, check_crcs: bool, limits: DecodeLimits
     ) -> None:
         self._partitions = partitions
         self._read_committed = read_committed
@@ -71,9 +66,8 @@ class ResponseBatches:
         self._starts = np.concatenate([_NONE, *[each[:-1] for each in boundaries]])
         self._ends = np.concatenate([_NONE, *[each[1:] for each in boundaries]])
         # A view with a header at every byte: selecting from it is forty times faster than slicing the memory.
-        overlapping = np.ndarray(
-            max(len(self._memory) - HEADER_SIZE + 1, 0), f"V{HEADER_SIZE}", self._memory, strides=(1,)
-        )
+        size = max(len(self._memory) - HEADER_SIZE + 1, 0)
+        overlapping = np.ndarray(size, f"V{HEADER_SIZE}", self._memory, strides=(1,))
         self._headers = overlapping[self._starts].view(HEADER)
         self._codecs = self._headers["attributes"] & CODEC
 

@@ -72,6 +72,6 @@ def test_the_replica_in_the_readers_rack_serves_the_records_even_while_the_leade
                 offsets += batch["offset"].to_pylist()
         finally:
             kafka.resume(leader)
-    assert f"{name}-0 is read from broker {follower}, which is nearest to rack rack-{follower}" in caplog.text
+    assert f"{name}-0 is read from broker {follower}, the preferred replica for rack rack-{follower}" in caplog.text
     assert "from its leader again" not in caplog.text
     assert offsets == list(range(RECORDS))

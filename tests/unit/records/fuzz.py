@@ -26,7 +26,7 @@ import pyarrow as pa
 from kafka.protocol.consumer import FetchResponse
 
 from spark_group_source.errors import BrokerError, ProtocolError, RecordsError
-from spark_group_source.fetch.fetch_messages import parse_fetch_response
+from spark_group_source.fetch.fetch_messages import parse_response
 from spark_group_source.records.columns import ALL_COLUMNS, arrow_schema
 from spark_group_source.records.decode import Decoder
 from spark_group_source.records.response_batches import DecodeLimits
@@ -108,7 +108,7 @@ class Fuzz:
     def _answer(self, rng: random.Random) -> str:
         raw = mutated(rng, rng.choice(self._answers), self._answers)
         try:
-            parse_fetch_response(memoryview(raw))
+            parse_response(memoryview(raw))
         except (ProtocolError, BrokerError) as error:
             return type(error).__name__
         return "answer"

@@ -73,9 +73,7 @@ def test_a_request_waits_until_the_broker_reads_again(fake: FakeKafka, connectio
 def test_an_answer_that_is_not_decoded_throttles_as_well(fake: FakeKafka, connection: Connection) -> None:
     fake.next("Fetch", Fault(throttle=BEYOND))
     wanted = [FetchPartition(str(fake.ids["t"]), 0, 0, 1000)]
-    connection.send(
-        fetch_messages.build_fetch_request(wanted, max_wait=0.0, max_bytes=1000, read_committed=False), after()
-    )
+    connection.send(fetch_messages.build_request(wanted, max_wait=0.0, max_bytes=1000, read_committed=False), after())
     connection.receive_raw(after())
     assert BEYOND - LONG < connection.throttle_remaining <= BEYOND
 
