@@ -130,12 +130,21 @@ class Driver:
         """The end offsets of the logs, as of the last lookup."""
         return self._planner.end_offsets.known
 
+    @property
+    def in_flight(self) -> bool:
+        """Whether Spark was given a batch of which it is not known that it is complete."""
+        return self._planned is not None
+
     def complete(self, end: BatchOffset) -> None:
         """Spark has completed the batch that ends at ``end``: commits it. Any other offset has no effect."""
         seconds = self._planner.batch_completed(end)
         if seconds is not None:
             self._query_log.warn_if_slow(seconds)
             self._commits.batch_completed(end)
+
+    def leave(self) -> None:
+        """Leaves the group and does nothing else. Caller: any thread."""
+        self._member.close()
 
     def close(self) -> None:
         """Tries pending commits a last time, leaves the group and closes all connections."""

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.stream_and_batch import ignored_in_batch_reads
 from spark_group_source.spark.batch import GroupBatchReader
+from spark_group_source.spark.completion_listener import report_completions
 from spark_group_source.spark.input_partitions import Application
 from spark_group_source.spark.plain_errors import plain_errors
 from spark_group_source.spark.schema import source_schema
@@ -26,6 +27,9 @@ class GroupSource(DataSource):
 
     application = Application()
     """For the client id and commit metadata; :func:`register` sets it."""
+
+    completions = ""
+    """Path of the socket that reports completed batches, empty if there is none; :func:`register` sets it."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -44,7 +48,7 @@ class GroupSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader of one streaming query."""
-        return GroupStreamReader(self._parsed, schema, self.application)
+        return GroupStreamReader(self._parsed, schema, self.application, self.completions)
 
     @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -56,8 +60,8 @@ class GroupSource(DataSource):
         return GroupBatchReader(self._parsed, schema, self.application, ignored_in_batch_reads(self.options))
 
 
-_registered: weakref.WeakKeyDictionary[SparkSession, Application] = weakref.WeakKeyDictionary()
-"""Sessions in which the source is registered: Spark warns about a repeated registration."""
+_registered: weakref.WeakKeyDictionary[SparkSession, tuple[Application, str]] = weakref.WeakKeyDictionary()
+"""Sessions in which the source is registered, with the socket for their readers: Spark warns about a repetition."""
 
 
 def register(spark: SparkSession) -> None:
@@ -65,6 +69,10 @@ def register(spark: SparkSession) -> None:
     # The processes in which Spark creates readers have no session, so the class carries its name and id.
     conf = spark.conf
     application = Application(conf.get("spark.app.name", "pyspark") or "", conf.get("spark.app.id", "") or "")
-    if _registered.get(spark) != application:
-        spark.dataSource.register(type(GroupSource.__name__, (GroupSource,), {"application": application}))
-        _registered[spark] = application
+    known, completions = _registered.get(spark, (None, None))
+    if known != application:
+        if completions is None:
+            completions = report_completions(spark)
+        attributes = {"application": application, "completions": completions}
+        spark.dataSource.register(type(GroupSource.__name__, (GroupSource,), attributes))
+        _registered[spark] = application, completions

@@ -7,6 +7,8 @@ in it. The planner's copy is pickled to the executors, only for ``read``. So the
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -15,9 +17,12 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_group_source import reported_offset
+from spark_group_source.errors import GroupSourceError
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.stream_and_batch import check_stream
 from spark_group_source.options.table import SourceOptions
+from spark_group_source.spark.completion_client import CompletionClient
+from spark_group_source.spark.completion_server import digest
 from spark_group_source.spark.input_partitions import Application, TaskPartition, TaskPlanner, read_task
 from spark_group_source.spark.plain_errors import plain_errors
 from spark_group_source.spark.runner import ignore_further_signals, leave_on_sigterm, log_to_stderr
@@ -37,10 +42,19 @@ except ImportError:  # PySpark 4.1 has no admission control: Spark then calls la
         """Replaces the class of PySpark 4.2."""
 
 
+log = logging.getLogger(__name__)
+
+STOP_TIMEOUT = 10.0
+"""Maximum seconds that the end of a query waits for a join or a commit after a completed batch."""
+
+
 class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of one streaming query."""
 
-    def __init__(self, options: SourceOptions, schema: StructType, application: Application) -> None:
+    def __init__(
+        self, options: SourceOptions, schema: StructType, application: Application, completions: str = ""
+    ) -> None:
+        """``completions`` is the path of the socket on which the user's process reports completed batches."""
         self._options = options
         self._schema = schema
         self._application = application
@@ -49,7 +63,12 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available_now = False
         self._parsed_json: dict[str, Any] | None = None
         self._parsed = BatchOffset()
-        # The end of the last planned batch. PySpark 4.1 does not pass it to latestOffset().
+        self._completions_path = completions
+        self._completions: CompletionClient | None = None
+        # Spark's calls come on the main thread, completions on a thread of their own.
+        self._lock = threading.RLock()
+        self._failed: GroupSourceError | None = None
+        # The end of the batch in flight, or of the last one. PySpark 4.1 does not pass it to latestOffset().
         self._position = BatchOffset()
         self._replayed = False
         self._prepared = False
@@ -57,7 +76,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __reduce__(self) -> tuple[object, ...]:
         # The executors' copy has no member, sockets or locks.
-        return GroupStreamReader, (self._options, self._schema, self._application)
+        return GroupStreamReader, (self._options, self._schema, self._application, self._completions_path)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Makes the run end at the offsets that are the latest when it begins."""
@@ -90,6 +109,12 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             GroupSourceError: the group rejects this member permanently, or records are lost.
         """
+        with self._lock:
+            return self._latest_offset(start, limit)
+
+    def _latest_offset(self, start: dict[str, Any] | None, limit: ReadLimit | None) -> dict[str, Any]:
+        if self._failed is not None:
+            raise self._failed
         begin = self._position if start is None else self._parse(start)
         end = self._joined_driver(begin).plan_batch(begin, self._max_offsets(limit))
         if end is begin:
@@ -106,7 +131,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Tasks of the batch that ends at ``end``. They depend on ``end`` alone, not on the group's present state."""
         self._prepare()
-        batch = self._position = self._parse(end)
+        with self._lock:
+            batch = self._position = self._parse(end)
         batch.check_group(self._options.group_id)
         if start == end:
             return []
@@ -121,16 +147,53 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plain_errors()
     def commit(self, end: dict[str, Any]) -> None:
         """Commits the batch that ends at ``end``, which Spark has completed."""
-        if self._driver is not None:
-            self._driver.complete(self._parse(end))
+        with self._lock:
+            if self._driver is not None:
+                self._driver.complete(self._parse(end))
+
+    def _batch_completed(self, reported: bytes) -> None:
+        """Commits the batch in flight if it is the completed batch that the user's process has ``reported``.
+
+        To commit a batch that Spark repeated at the start, the query joins the group. This runs on the thread of the
+        completions. An error ends the query when it plans its next batch.
+        """
+        with self._lock:
+            try:
+                if digest(self._position.as_json()) != reported:
+                    return
+                if self._driver is not None and self._running:
+                    self._driver.complete(self._position)
+                elif self._replayed:
+                    self._joined_driver(self._position)
+            except GroupSourceError as error:
+                self._failed = error
 
     def stop(self) -> None:
-        """Leaves the group."""
-        if self._driver is not None:
-            try:
+        """Commits what Spark has completed, and leaves the group."""
+        try:
+            if self._prepared:
                 ignore_further_signals()
-            finally:  # SIGTERM may come before and raise SystemExit
-                self._driver.close()
+                if self._completions is not None and self._in_flight():
+                    self._completions.drain()
+        finally:  # SIGTERM may come before and raise SystemExit
+            if self._completions is not None:
+                self._completions.close()
+            if self._driver is not None:
+                self._close(self._driver)
+
+    def _in_flight(self) -> bool:
+        """Whether the source does not know yet that its last batch is completed."""
+        return self._driver.in_flight if self._driver is not None and self._running else self._replayed
+
+    def _close(self, driver: Driver) -> None:
+        if not self._lock.acquire(timeout=STOP_TIMEOUT):
+            log.warning("group %s: the query ends before a join or a commit has", self._options.group_id)
+            driver.leave()
+            return
+        try:
+            driver.close()
+        finally:
+            self._lock.release()
 
     def _joined_driver(self, logged: BatchOffset) -> Driver:
         """The query's driver as a member of its group: the first call joins."""
@@ -152,6 +215,17 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._driver = Driver(self._options, self._task_planner.wire_options(), application_id=self._application.id)
         return self._driver
 
+    def _connect(self) -> None:
+        """Connects to the user's process; without it, Spark reports a completed batch when it plans the next one."""
+        group = self._options.group_id
+        try:
+            if not self._completions_path:
+                raise OSError("the session has no listener for them")
+            self._completions = CompletionClient(self._completions_path, self._batch_completed)
+            log.info("group %s: commits each batch when Spark has completed it", group)
+        except OSError as error:
+            log.info("group %s: commits each batch when Spark plans the next one: %s", group, error)
+
     def _prepare(self) -> None:
         """Checks the options and sets up this process, in the first call from Spark."""
         if self._prepared:
@@ -161,6 +235,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         to_arrow_schema(self._schema)
         log_to_stderr()
         leave_on_sigterm()
+        self._connect()
         self._prepared = True
 
     def _parse(self, logged: dict[str, Any]) -> BatchOffset:

@@ -1,0 +1,165 @@
+"""Hears in the user's process which batches Spark has completed, and reports them to readers.
+
+Spark tells a reader that a batch is complete only when it plans the next one: with ``processingTime="10 minutes"`` ten
+minutes later. A query listener learns it at once, after Spark has written its commit log.
+
+The listener is an object of the JVM that puts the JSON of each progress into a queue. The thread named
+``kafka-group-progress`` takes it from there. A listener in Python would be called on the thread of each query that
+starts, and py4j keeps a thread and two sockets for each of these threads. Here Spark never waits for Python, and a full
+queue drops events, as Spark's own queue does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import logging
+import os
+import socket
+import threading
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from spark_group_source.spark.completion_server import CompletionServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+CAPACITY = 10_000
+"""Maximum events that wait for this process."""
+
+POLL_S = 10
+"""Seconds after which the thread looks whether Spark was stopped."""
+
+DRAIN_TIMEOUT_MS = 1000
+"""Maximum milliseconds until Spark has delivered its events, for a query that ends."""
+
+LISTENER = "org.apache.spark.sql.streaming.PythonStreamingQueryListener"
+
+ASYNCHRONOUS = "AsyncProgressTracking"
+"""In the name of a query's class if its commit log may be written later than its events."""
+
+
+class CompletionListener:
+    """The completed batches of one Spark application."""
+
+    def __init__(self, server: CompletionServer, context: Any, jvm: Any) -> None:
+        """``context`` is the JVM's ``SparkContext``, ``jvm`` py4j's view of the JVM."""
+        self._server = server
+        self._context = context
+        self._jvm = jvm
+        self._queue = jvm.java.util.concurrent.LinkedBlockingQueue(CAPACITY)
+        self._streams: list[Any] = []
+        self._asynchronous: dict[str, bool] = {}
+        self._markers: dict[str, threading.Event] = {}
+        threading.Thread(target=self._take, name="kafka-group-progress", daemon=True).start()
+
+    def listen(self, streams: Any) -> None:
+        """Adds the listener to a session's queries; ``streams`` is the JVM's manager of them."""
+        interface = self._jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(LISTENER)
+        handler = self._jvm.java.beans.EventHandler.create(
+            interface, self._queue, "offer", "progress.json", "onQueryProgress"
+        )
+        streams.addListener(self._jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(handler))
+        self._streams.append(streams)
+
+    def stopped(self) -> bool:
+        """Whether Spark was stopped."""
+        return bool(self._context.isStopped())
+
+    def drain(self) -> None:
+        """Returns when all batches completed so far are reported, at most after twice :data:`DRAIN_TIMEOUT_MS`."""
+        with contextlib.suppress(Exception):  # its TimeoutException; what came by then is reported
+            self._context.listenerBus().waitUntilEmpty(DRAIN_TIMEOUT_MS)
+        marker, event = uuid.uuid4().hex, threading.Event()
+        self._markers[marker] = event
+        if self._queue.offer(marker):
+            event.wait(DRAIN_TIMEOUT_MS / 1000)
+        del self._markers[marker]
+
+    def _take(self) -> None:
+        try:
+            while not self.stopped():
+                event = self._queue.poll(POLL_S, self._jvm.java.util.concurrent.TimeUnit.SECONDS)
+                if event in self._markers:
+                    self._markers[event].set()
+                elif event is not None:
+                    self._report(json.loads(event))
+        except Exception as error:  # the JVM is gone, or py4j's connection to it
+            log.debug("no more completed batches: %s", error)
+
+    def _report(self, progress: dict[str, Any]) -> None:
+        """Spark has completed a batch, and its commit log says so unless the query tracks progress asynchronously."""
+        ends = [end for source in progress.get("sources", ()) if (end := own_offset(source.get("endOffset")))]
+        if ends and not self._is_asynchronous(progress):
+            self._server.send(ends)
+
+    def _is_asynchronous(self, progress: dict[str, Any]) -> bool:
+        run = progress["runId"]
+        if run not in self._asynchronous:
+            found = [query for streams in self._streams if (query := streams.get(progress["id"])) is not None]
+            if not found:
+                # It has ended. Spark tracks progress asynchronously only into its Kafka sink.
+                return "kafka" in progress.get("sink", {}).get("description", "").lower()
+            if len(self._asynchronous) >= CAPACITY:
+                self._asynchronous.clear()
+            self._asynchronous[run] = ASYNCHRONOUS in found[0].streamingQuery().getClass().getSimpleName()
+        return self._asynchronous[run]
+
+
+def own_offset(offset: object) -> dict[str, Any] | None:
+    """An end offset as this source writes it; ``None`` for those of other sources."""
+    if isinstance(offset, str):
+        try:
+            offset = json.loads(offset)
+        except ValueError:
+            return None
+    return offset if isinstance(offset, dict) and "group" in offset else None
+
+
+_lock = threading.Lock()
+_servers: list[CompletionServer] = []
+_listeners: list[CompletionListener] = []
+"""This process' server and the listener of the running application, once a session needs them. ``_lock`` guards both."""
+
+
+def report_completions(spark: SparkSession) -> str:
+    """Has completed batches of this session's queries reported; returns the path of the socket for its readers.
+
+    Returns an empty string if there is no way: under Spark Connect, whose server runs elsewhere, and on systems without
+    Unix sockets. Then a batch is committed when Spark plans the next one.
+    """
+    try:
+        from pyspark import SparkContext
+
+        gateway = SparkContext._gateway
+        if gateway is None or not hasattr(socket, "AF_UNIX"):
+            return ""
+        streams = spark._jsparkSession.streams()
+        with _lock:
+            server = _server()
+            if not _listeners or _listeners[-1].stopped():
+                _listeners[:] = [CompletionListener(server, spark.sparkContext._jsc.sc(), gateway.jvm)]
+            _listeners[-1].listen(streams)
+        return server.path
+    except Exception as error:  # other kinds of sessions and JVMs lack some of this, and a query works without
+        log.info("completed batches are not reported, as this session offers no listener: %r", error)
+        return ""
+
+
+def _server() -> CompletionServer:
+    if _servers and _servers[-1].process != os.getpid():
+        _servers.clear()  # a forked child's: the parent has the threads
+        _listeners.clear()
+    if not _servers:
+        _servers.append(CompletionServer(_drain))
+        atexit.register(_servers[-1].close)
+    return _servers[-1]
+
+
+def _drain() -> None:
+    for listener in _listeners:
+        listener.drain()

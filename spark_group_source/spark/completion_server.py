@@ -1,0 +1,146 @@
+"""Reports completed batches from the user's process to the readers of its queries, through a Unix socket.
+
+Each reader connects (:mod:`.completion_client`), hears of every completed batch of the application, and knows its own
+by the digest of its end offset. The thread ``kafka-group-readers`` accepts readers and answers their requests.
+``_lock`` guards the connections; no thread waits for Kafka or Spark under it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import selectors
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+DRAINED = b"drained\n"
+"""The answer to a reader that asked for all completions so far."""
+
+CLOSE_TIMEOUT = 2.0
+"""Maximum seconds that the end of the process waits for the server's thread."""
+
+
+class CompletionServer:
+    """Tells all connected readers which batches are complete.
+
+    Only processes of this user can connect: the socket lies in a directory that is closed to others.
+
+    Args:
+        drain: returns when Spark has delivered all events so far.
+
+    Raises:
+        OSError: the socket cannot be made.
+    """
+
+    def __init__(self, drain: Callable[[], None]) -> None:
+        self._drain = drain
+        self._directory = Path(tempfile.mkdtemp(prefix="kafka-group-"))
+        self.path = str(self._directory / "completions")
+        self.process = os.getpid()
+        self._closed = False
+        self._lock = threading.Lock()
+        self._readers: set[socket.socket] = set()
+        self._selector = selectors.DefaultSelector()
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._listening.bind(self.path)
+            self._listening.listen()
+            self._listening.setblocking(False)
+        except OSError:
+            self._listening.close()
+            self._selector.close()
+            shutil.rmtree(self._directory, ignore_errors=True)
+            raise
+        self._selector.register(self._listening, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._serve, name="kafka-group-readers", daemon=True)
+        self._thread.start()
+
+    def send(self, ends: list[dict[str, Any]]) -> None:
+        """Reports the end offsets of one completed batch to every reader; a reader that does not read is cut off."""
+        message = b"".join(digest(end) + b"\n" for end in ends)
+        with self._lock:
+            for reader in list(self._readers):
+                self._send(reader, message)
+
+    def close(self) -> None:
+        """Delivers what Spark has still to report, then cuts all readers off. In a forked child it does nothing."""
+        if os.getpid() != self.process:
+            return
+        with contextlib.suppress(Exception):  # the JVM may be gone
+            self._drain()
+        self._closed = True
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as waking:
+            waking.connect(self.path)
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._thread.join(CLOSE_TIMEOUT)
+
+    def _serve(self) -> None:
+        while not self._closed:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._listening:
+                    self._accept()
+                else:
+                    assert isinstance(key.fileobj, socket.socket)
+                    self._answer(key.fileobj)
+        with self._lock:
+            for reader in list(self._readers):
+                self._drop(reader)
+            self._selector.close()
+            self._listening.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            reader, _ = self._listening.accept()
+            reader.setblocking(False)
+            with self._lock:
+                self._readers.add(reader)
+                self._selector.register(reader, selectors.EVENT_READ)
+
+    def _answer(self, reader: socket.socket) -> None:
+        try:
+            asked = reader.recv(1024)
+        except BlockingIOError:
+            return
+        except OSError:
+            asked = b""
+        if asked:
+            try:
+                self._drain()
+            except Exception as error:  # whatever the JVM says: the reader must not wait for longer
+                log.debug("Spark's events could not be waited for: %s", error)
+        with self._lock:
+            if asked:
+                self._send(reader, DRAINED)
+            else:
+                self._drop(reader)
+
+    def _send(self, reader: socket.socket, message: bytes) -> None:
+        if reader not in self._readers:
+            return
+        try:
+            if reader.send(message) == len(message):
+                return
+        except OSError as error:
+            log.debug("a reader cannot be reached any more: %s", error)
+        self._drop(reader)
+
+    def _drop(self, reader: socket.socket) -> None:
+        if reader in self._readers:
+            self._readers.remove(reader)
+            self._selector.unregister(reader)
+            reader.close()
+
+
+def digest(end: dict[str, Any]) -> bytes:
+    """A name for an end offset: equal for equal offsets only."""
+    return hashlib.sha256(json.dumps(end, sort_keys=True).encode()).hexdigest().encode()

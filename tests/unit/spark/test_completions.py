@@ -1,0 +1,244 @@
+"""Completed batches are reported from the user's process to readers: a real socket, without Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import socket
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from spark_group_source.spark import completion_client, completion_listener
+from spark_group_source.spark.completion_client import CompletionClient
+from spark_group_source.spark.completion_listener import CompletionListener
+from spark_group_source.spark.completion_server import CompletionServer, digest
+from tests.integration.query_process import eventually
+
+END = {"group": "g", "version": 2, "ranges": {"t": {"0": [0, 5]}}}
+
+
+@pytest.fixture
+def drained() -> list[int]:
+    """An entry for each time that Spark's events were waited for."""
+    return []
+
+
+@pytest.fixture
+def server(drained: list[int]) -> Iterator[CompletionServer]:
+    running = CompletionServer(lambda: drained.append(1))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def connect(server: CompletionServer) -> Iterator[Callable[[], tuple[CompletionClient, list[bytes]]]]:
+    """Connects a reader; returns it with what it hears."""
+    clients: list[CompletionClient] = []
+
+    def one() -> tuple[CompletionClient, list[bytes]]:
+        heard: list[bytes] = []
+        clients.append(CompletionClient(server.path, heard.append))
+        clients[-1].drain()  # the server knows this reader
+        return clients[-1], heard
+
+    yield one
+    for client in clients:
+        client.close()
+
+
+class Jvm:
+    """The parts of py4j's view of the JVM that a listener uses; ``offer`` is Spark reporting a progress."""
+
+    def __init__(self, execution: str | None = "MicroBatchExecution") -> None:
+        self.queue: queue.Queue[str] = queue.Queue(completion_listener.CAPACITY)
+        self.stopped = threading.Event()
+        waiting = SimpleNamespace(offer=self.offer, poll=self._poll)
+        util = SimpleNamespace(LinkedBlockingQueue=lambda _: waiting, TimeUnit=SimpleNamespace(SECONDS=1))
+        self.java = SimpleNamespace(util=SimpleNamespace(concurrent=util))
+        kind = SimpleNamespace(getSimpleName=lambda: execution)
+        query = SimpleNamespace(streamingQuery=lambda: SimpleNamespace(getClass=lambda: kind))
+        self.streams = SimpleNamespace(get=lambda _: query if execution else None)
+        bus = SimpleNamespace(waitUntilEmpty=lambda _: None)
+        self.context = SimpleNamespace(isStopped=self.stopped.is_set, listenerBus=lambda: bus)
+
+    def offer(self, event: str) -> bool:
+        self.queue.put(event)
+        return True
+
+    def _poll(self, seconds: int, unit: int) -> str | None:
+        try:
+            return self.queue.get(timeout=0.05)
+        except queue.Empty:
+            return None
+
+    def complete(self, *ends: object, sink: str = "noop") -> None:
+        sources = [{"endOffset": end} for end in ends]
+        self.offer(json.dumps({"id": "query", "runId": "run", "sources": sources, "sink": {"description": sink}}))
+
+
+Listen = Callable[..., tuple[CompletionListener, Jvm]]
+
+
+@pytest.fixture
+def listen(server: CompletionServer) -> Iterator[Listen]:
+    """Makes a listener of a JVM that has one query."""
+    running: list[Jvm] = []
+
+    def one(execution: str | None = "MicroBatchExecution") -> tuple[CompletionListener, Jvm]:
+        running.append(Jvm(execution))
+        listener = CompletionListener(server, running[-1].context, running[-1])
+        listener._streams.append(running[-1].streams)
+        return listener, running[-1]
+
+    yield one
+    for jvm in running:
+        jvm.stopped.set()
+
+
+def test_every_reader_hears_of_every_completed_batch_of_this_source(
+    listen: Listen, connect: Callable[[], tuple[CompletionClient, list[bytes]]]
+) -> None:
+    heard = [connect()[1] for _ in range(3)]
+    other = {**END, "group": "other"}
+    listen()[1].complete(END, "not JSON", None, 17, {"t": {"0": 5}}, json.dumps(other))
+    eventually(lambda: all(len(each) == 2 for each in heard), 10)
+    assert heard == [[digest(END), digest(other)]] * 3
+
+
+def test_equal_offsets_have_equal_digests_and_others_have_not() -> None:
+    assert digest(END) == digest(dict(reversed(END.items())))
+    assert digest(END) != digest({**END, "ranges": {"t": {"0": [0, 6]}}})
+
+
+@pytest.mark.parametrize(
+    ("execution", "sink", "reported"),
+    [
+        ("MicroBatchExecution", "KafkaTable", True),
+        ("AsyncProgressTrackingMicroBatchExecution", "KafkaTable", False),
+        (None, "KafkaTable", False),
+        (None, "ForeachBatchSink", True),
+    ],
+)
+def test_a_query_is_left_out_if_its_commit_log_may_be_behind_its_events(
+    listen: Listen,
+    connect: Callable[[], tuple[CompletionClient, list[bytes]]],
+    execution: str | None,
+    sink: str,
+    reported: bool,
+) -> None:
+    client, heard = connect()
+    listener, jvm = listen(execution)
+    jvm.complete(END, sink=sink)
+    listener.drain()
+    client.drain()
+    assert heard == [digest(END)] * reported
+
+
+def test_a_drain_returns_when_all_that_spark_has_completed_was_heard(
+    server: CompletionServer, drained: list[int], connect: Callable[[], tuple[CompletionClient, list[bytes]]]
+) -> None:
+    client, heard = connect()
+    server._drain = lambda: server.send([END])  # what was still in Spark's queue
+    client.drain()
+    assert heard == [digest(END)]
+
+
+def test_a_drain_ends_when_the_server_goes_or_hangs(
+    server: CompletionServer,
+    connect: Callable[[], tuple[CompletionClient, list[bytes]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client, _ = connect()
+    server.close()
+    client.drain()
+    release = threading.Event()
+    monkeypatch.setattr(completion_client, "DRAIN_TIMEOUT", 0.1)
+
+    def hang() -> None:
+        release.wait(30)
+
+    hung = CompletionServer(hang)
+    waiting = CompletionClient(hung.path, lambda _: None)
+    waiting.drain()
+    release.set()
+    waiting.close()
+    hung.close()
+
+
+def test_a_reader_that_does_not_read_is_cut_off_and_costs_the_others_nothing(
+    server: CompletionServer, connect: Callable[[], tuple[CompletionClient, list[bytes]]]
+) -> None:
+    _, heard = connect()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
+        silent.connect(server.path)
+        eventually(lambda: len(server._readers) == 2, 10)
+        sent = [1]
+        while len(server._readers) == 2:
+            server.send([END] * 500)
+            eventually(lambda: len(heard) == 500 * len(sent), 10)
+            sent.append(1)
+    assert heard
+
+
+def test_a_reader_that_is_gone_is_forgotten(
+    server: CompletionServer, connect: Callable[[], tuple[CompletionClient, list[bytes]]]
+) -> None:
+    before = len(os.listdir("/proc/self/fd")) if Path("/proc").exists() else 0
+    for _ in range(50):
+        client, _ = connect()
+        client.close()
+    eventually(lambda: not server._readers, 10)
+    server.send([END])
+    assert not Path("/proc").exists() or len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+def test_only_this_user_can_connect_and_nothing_is_left_behind(server: CompletionServer) -> None:
+    directory = Path(server.path).parent
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    server.close()
+    assert not directory.exists()
+
+
+def test_a_forked_child_does_not_close_its_parents_server(
+    server: CompletionServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: -1)
+        server.close()
+    assert Path(server.path).exists()
+
+
+def test_a_reader_removes_the_socket_of_a_server_that_was_killed(tmp_path: Path) -> None:
+    path = tmp_path / "private" / "completions"
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        reader = CompletionClient(str(path), lambda _: None)
+        accepted, _ = listening.accept()
+    accepted.close()
+    eventually(lambda: not path.parent.exists(), 10)
+    reader.close()
+
+
+def test_a_reader_that_is_cut_off_leaves_the_socket_to_the_others(
+    server: CompletionServer, connect: Callable[[], tuple[CompletionClient, list[bytes]]]
+) -> None:
+    client, _ = connect()
+    with server._lock:
+        for reader in list(server._readers):
+            server._drop(reader)
+    client._thread.join(10)
+    assert Path(server.path).exists()
+    connect()
+
+
+def test_a_server_that_cannot_be_reached_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        CompletionClient(str(tmp_path / "none"), lambda _: None)
