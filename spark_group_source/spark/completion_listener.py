@@ -123,7 +123,7 @@ def own_offset(offset: object) -> dict[str, Any] | None:
 _lock = threading.Lock()
 _servers: list[CompletionServer] = []
 _listeners: list[CompletionListener] = []
-"""This process' server and the listener of the running application, once a session needs them. ``_lock`` guards both."""
+"""The server of this process and the listener of its application, made by the first session. Guarded by ``_lock``."""
 
 
 def report_completions(spark: SparkSession) -> str:

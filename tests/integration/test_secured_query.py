@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pyspark
 import pytest
 
 from tests.certificates import parts
@@ -37,10 +36,6 @@ def run(work: Path) -> str:
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout + done.stderr
-
-
-TOLD_OF_THE_LAST_BATCH = not pyspark.__version__.startswith("4.1.")
-"""Otherwise an AvailableNow run's last batch is committed by the next one, and only start positions by itself."""
 
 
 @pytest.mark.core
@@ -71,7 +66,7 @@ def test_a_query_over_sasl_ssl_reads_and_commits_and_no_secret_is_seen_anywhere(
 
     rows = [line for file in tmp_path.glob("good/*.json") for line in file.read_text().splitlines()]
     assert len(rows) == 1000
-    assert sum(secured.kafka.committed(group, topic).values()) == (1000 if TOLD_OF_THE_LAST_BATCH else 0)
+    assert sum(secured.kafka.committed(group, topic).values()) == 1000
     assert "bad failed:" in told
     assert "invalid credentials" in told
     assert told.count("refused:") == 3
