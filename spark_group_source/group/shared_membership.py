@@ -65,13 +65,16 @@ class SharedMembership:
             return self._state
 
     def await_assignment(self, deadline: Deadline) -> bool:
-        """Waits for the first assignment and its start positions; whether they are known. Caller: the query.
+        """Waits for the first assignment and its start positions, or for the end of the membership.
+
+        Returns whether the start positions are known. Caller: the query.
 
         Raises:
             GroupSourceError: the membership failed.
         """
         with self._changed:
-            while not self._has_assignment and self._state.error is None and not deadline.expired():
+            ended = (Phase.LEFT, Phase.FAILED)
+            while not self._has_assignment and self._state.phase not in ended and not deadline.expired():
                 self._changed.wait(deadline.remaining())
         self.snapshot()
         return self._has_assignment

@@ -131,9 +131,9 @@ class Driver:
         return self._planner.end_offsets.known
 
     @property
-    def in_flight(self) -> bool:
-        """Whether Spark was given a batch of which it is not known that it is complete."""
-        return self._planned is not None
+    def batch_in_flight(self) -> bool:
+        """Whether the source does not know yet that the last planned batch is complete."""
+        return self._planner.batch_in_flight
 
     def complete(self, end: BatchOffset) -> None:
         """Spark has completed the batch that ends at ``end``: commits it. Any other offset has no effect."""

@@ -183,7 +183,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _in_flight(self) -> bool:
         """Whether the source does not know yet that its last batch is completed."""
-        return self._driver.in_flight if self._driver is not None and self._running else self._replayed
+        return self._driver.batch_in_flight if self._driver is not None and self._running else self._replayed
 
     def _close(self, driver: Driver) -> None:
         if not self._lock.acquire(timeout=STOP_TIMEOUT):

@@ -39,6 +39,7 @@ PURE = {
 SPARK_DOORS = {
     "spark.schema",
     "spark.stream",
+    "spark.completion_listener",
     "spark.batch",
     "spark.source",
     "spark.input_partitions",
