@@ -110,7 +110,7 @@ class CoordinatorClient:
         if action is ErrorAction.REDISCOVER:
             self.rediscover()
         error = fatal(request, self._group_id, errno, topics) if action is ErrorAction.FATAL else None
-        return RequestFailed(action, f"{request} was answered with {describe(errno)}", member_id, error)
+        return RequestFailed(action, f"{request} failed with {describe(errno)}", member_id, error)
 
 
 def retry_until_response(

@@ -92,7 +92,7 @@ def fatal(request: str, group: str, errno: int, topics: Collection[str] = ()) ->
     """The error with which the query fails; it names the topics, if the error code is about topics."""
     suffix = f" for {names(set(topics))}" if topics else ""
     return GroupError(
-        f"The group '{group}' answered {request} with {describe(errno)}{suffix}.",
+        f"{request} of group '{group}' failed with {describe(errno)}{suffix}.",
         _ACTIONS.get(errno, ""),
         errno=errno,
     )

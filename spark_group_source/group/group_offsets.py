@@ -123,22 +123,16 @@ class GroupOffsets:
         confirmed = {tp: offset for tp, offset in offsets.items() if codes.get(tp) == 0}
         errors = {tp: errno for tp, errno in codes.items() if errno}
         # An error of the group stands at every partition; with an error of one partition the others are committed.
-        group_errors = [
-            errno
-            for errno in errors.values()
-            if error_action(errno) not in (ErrorAction.SKIP, ErrorAction.TRIM_METADATA)
-        ]
-        if not group_errors:
+        of_partition = ErrorAction.SKIP, ErrorAction.TRIM_METADATA
+        group_error = next((errno for errno in errors.values() if error_action(errno) not in of_partition), None)
+        if group_error is None:
             return CommitResult(confirmed, errors)
-        if group_errors[0] == FENCED_INSTANCE_ID:
+        if group_error == FENCED_INSTANCE_ID:
             # The next join fails with this error; until then other members own the partitions.
-            return CommitResult(
-                confirmed,
-                errors,
-                RequestFailed(ErrorAction.RESET_GENERATION, f"OffsetCommit: {describe_error(group_errors[0])}"),
-            )
-        topics = {tp.topic for tp, errno in errors.items() if errno == group_errors[0]}
-        return CommitResult(confirmed, errors, self._client.failure("OffsetCommit", group_errors[0], topics=topics))
+            reason = f"OffsetCommit failed with {describe_error(group_error)}"
+            return CommitResult(confirmed, errors, RequestFailed(ErrorAction.RESET_GENERATION, reason))
+        topics = {tp.topic for tp, errno in errors.items() if errno == group_error}
+        return CommitResult(confirmed, errors, self._client.failure("OffsetCommit", group_error, topics=topics))
 
     def committed(
         self, partitions: Iterable[TopicPartition] | None, deadline: Deadline

@@ -10,17 +10,14 @@ from spark_group_source.clock import Clock, Deadline
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import (
     Action,
-    Assigned,
     AwaitBackoff,
     BatchPlanned,
     Event,
     HeartbeatSucceeded,
     Join,
     Leave,
-    Lost,
     Notification,
     RequestFailed,
-    Revoked,
     Sync,
     Synced,
     Tick,
@@ -131,7 +128,7 @@ class SharedMembership:
         """Takes the next action if it notifies the listener. Caller: the member's thread."""
         with self._changed:
             first = self._actions[0] if self._actions else None
-            if not isinstance(first, Assigned | Revoked | Lost):
+            if not isinstance(first, Notification):
                 return None
             self._actions.popleft()
             return first
@@ -159,8 +156,6 @@ class SharedMembership:
         if self._state.phase is Phase.FAILED or any(isinstance(action, Join | Sync | Leave) for action in actions):
             # A request of the previous phase is obsolete in the next one. After a failure, a join would create a member
             # that no process represents.
-            self._actions = deque(
-                action for action in self._actions if not isinstance(action, Join | Sync | AwaitBackoff)
-            )
+            self._actions = deque(each for each in self._actions if not isinstance(each, Join | Sync | AwaitBackoff))
         self._actions.extend(actions)
         self._changed.notify_all()

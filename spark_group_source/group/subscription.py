@@ -33,7 +33,7 @@ class Subscription:
         """Looks up the topics, by name; topics that do not exist have an error or are left out.
 
         Raises:
-            BrokerUnavailable: no broker answered until the deadline.
+            BrokerUnavailable: no broker responded before the deadline.
         """
         if self.pattern is None:
             topics = cluster.metadata(self.topics, deadline).topics

@@ -52,7 +52,7 @@ class TopicView:
         once a second response lacks them too.
 
         Raises:
-            BrokerUnavailable: no broker answered until the deadline.
+            BrokerUnavailable: no broker responded before the deadline.
         """
         response = self._cluster.metadata(wanted, deadline)
         topics: Topics = dict(response.topics)

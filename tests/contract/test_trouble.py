@@ -143,7 +143,7 @@ def test_a_commit_that_keeps_failing_fails_the_query_after_the_retries_if_so_set
 
     said = str(eventually(failure, "the failure"))
     assert "topic-0, topic-1" in said
-    assert f"{retries + 1} tries: OffsetCommit was answered with 14 (COORDINATOR_LOAD_IN_PROGRESS)" in said
+    assert f"{retries + 1} tries: OffsetCommit failed with 14 (COORDINATOR_LOAD_IN_PROGRESS)" in said
     assert "onCommitFailure" in said
     assert query.driver.counters.failed_commits == retries + 1
     fake.clear_faults()
@@ -556,7 +556,7 @@ def test_heartbeats_succeed_during_a_pending_revocation_and_only_the_rebalance_i
         eventually(lambda: heartbeats() > before + 5, "heartbeats during the revocation")
         assert first.me.phase is Phase.REVOKING
     assert first.member._heartbeat_state._succeeded_at > heard_at, "or it would warn after a minute without success"
-    assert caplog.text.count("Heartbeat was answered with 27") == 0, "the line on the join has the reason"
+    assert caplog.text.count("Heartbeat failed with 27") == 0, "the line on the join has the reason"
 
 
 def test_a_member_without_a_common_assignor_fails_with_the_option_to_change(on_fake: Bench) -> None:

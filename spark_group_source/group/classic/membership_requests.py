@@ -64,9 +64,7 @@ class MembershipRequests:
         """Joins the group; the response arrives when all members have joined or the rebalance timeout has passed.
 
         Args:
-            me: the membership before the join.
             subscriptions: encoded subscription by assignor, in order of preference.
-            deadline: when to stop waiting for the response.
             while_waiting: heartbeats while the other members join.
 
         Raises:
@@ -103,11 +101,7 @@ class MembershipRequests:
         )
 
     def sync(
-        self,
-        join_result: JoinResult,
-        assignments: Mapping[str, bytes],
-        deadline: Deadline,
-        while_waiting: WhileWaiting,
+        self, join_result: JoinResult, assignments: Mapping[str, bytes], deadline: Deadline, while_waiting: WhileWaiting
     ) -> Partitions | RequestFailed:
         """Returns this member's assignment; the leader sends every member's, encoded, by member id."""
         assignment_of = SyncGroupRequest.SyncGroupRequestAssignment

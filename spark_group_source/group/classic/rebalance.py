@@ -85,11 +85,7 @@ class Rebalance:
         self._next_topic_check = self._clock() + self._settings.metadata_max_age
 
     def await_join_backoff(self) -> None:
-        """Waits before a join if many came before without a successful heartbeat.
-
-        Raises:
-            Interrupted: the query ends.
-        """
+        """Waits before a join if many came before without a successful heartbeat."""
         seconds = self._join_backoff.next()
         if self._join_backoff.failures > PROMPT_JOINS and not self._skip_join_backoff:
             sleep(seconds, self._within(seconds))
@@ -114,17 +110,12 @@ class Rebalance:
         """Logs the generation that :meth:`sync` has completed, and the owned partitions."""
         assert self._join_result is not None, "a generation needs a join"
         self._logged_reason = ""
+        joined, leader = self._join_result.joined, " (leader)" if self._join_result.leads else ""
+        generation = f"{joined.generation} by {self._join_result.assignor}, member {joined.member_id}{leader}"
         owned = sorted(me.readable)
-        log.info(
-            "group %s: generation %d by %s, member %s%s owns %d partition(s)%s",
-            self._settings.group_id,
-            self._join_result.joined.generation,
-            self._join_result.assignor,
-            self._join_result.joined.member_id,
-            " (leader)" if self._join_result.leads else "",
-            len(owned),
-            ": " + ", ".join(map(str, owned[:20])) + (", ..." if len(owned) > 20 else "") if owned else "",
-        )
+        listed = ": " + ", ".join(map(str, owned[:20])) + (", ..." if len(owned) > 20 else "") if owned else ""
+        group_id = self._settings.group_id
+        log.info("group %s: generation %s owns %d partition(s)%s", group_id, generation, len(owned), listed)
 
     def join(self, me: Membership, while_waiting: WhileWaiting) -> Joined | RequestFailed:
         """Joins the group; waits until all members have joined or the rebalance timeout has passed.

@@ -31,7 +31,7 @@ from spark_group_source.offsets import TopicPartition
 
 REVOCATION_TIMEOUT = 100.0
 A, B, C = (TopicPartition("t", number) for number in range(3))
-REBALANCE = RequestFailed(ErrorAction.REJOIN, "Heartbeat was answered with 27")
+REBALANCE = RequestFailed(ErrorAction.REJOIN, "Heartbeat failed with 27")
 
 
 def run(state: Membership, *events: Event, at: float = 0.0) -> Step:

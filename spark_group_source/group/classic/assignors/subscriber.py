@@ -30,15 +30,12 @@ class Subscriber:
     def of(cls, member: Any) -> Subscriber:
         """From kafka-python's JoinGroupResponseMember with its decoded subscription."""
         subscription = member.metadata
+        owned = subscription.owned_partitions or ()
         return cls(
             member.member_id,
             tuple(subscription.topics or ()),
             bytes(subscription.user_data or b""),
-            tuple(
-                TopicPartition(each.topic, number)
-                for each in subscription.owned_partitions or ()
-                for number in each.partitions
-            ),
+            tuple(TopicPartition(each.topic, n) for each in owned for n in each.partitions),
             max(-1, subscription.generation_id),
             member.group_instance_id,
             subscription.rack_id or None,
