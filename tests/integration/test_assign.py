@@ -48,7 +48,7 @@ def test_offsets_of_assigned_partitions_are_committed_to_a_group_without_members
     assert kafka.group_state(group) == "Empty"
 
 
-def test_a_group_that_has_members_is_refused_at_the_start_and_takes_no_commit_later(
+def test_a_group_with_members_fails_manual_assignment_at_the_start_and_rejects_later_commits(
     kafka: EmbeddedKafka, topic: str, group: str, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     query = start(assign=f'{{"{topic}": [1]}}')

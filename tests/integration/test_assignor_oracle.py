@@ -56,7 +56,7 @@ def oracle() -> Iterator[Ask]:
     [each for each in JAVAS if each["answer"] != ENDLESS],  # that one would keep a core busy for all that follow
     ids=itemgetter("name"),
 )
-def test_recorded_answers_are_those_of_kafkas_own_client(recorded: Case, oracle: Ask) -> None:
+def test_recorded_assignments_equal_those_of_kafkas_client(recorded: Case, oracle: Ask) -> None:
     assert oracle(recorded) == recorded["answer"]
 
 
@@ -220,7 +220,7 @@ def successors(draw: st.DrawFn, group: Group, answer: Answer, generation: int) -
 
 
 @pytest.mark.parametrize("assignor", sorted(ASSIGNORS))
-def test_assignments_are_those_of_kafkas_own_client(assignor: str, oracle: Ask) -> None:
+def test_assignments_equal_those_of_kafkas_client(assignor: str, oracle: Ask) -> None:
     @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
     @given(groups() | st.builds(torn, st.integers(0, 2**40)), st.data())
     def check(group: Group, data: st.DataObject) -> None:

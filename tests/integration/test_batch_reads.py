@@ -38,7 +38,7 @@ def state_of(kafka: EmbeddedKafka, group: str) -> dict[str, Any]:
 
 
 @pytest.mark.core
-def test_a_frame_reads_the_same_records_however_often_and_one_loaded_anew_those_that_came(
+def test_a_batch_read_is_fixed_at_load_and_a_new_load_sees_new_records(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str
 ) -> None:
     frame = bounded(spark, kafka, topic)
@@ -49,7 +49,7 @@ def test_a_frame_reads_the_same_records_however_often_and_one_loaded_anew_those_
 
 
 @pytest.mark.core
-def test_committed_is_what_the_group_has_not_processed_and_leaves_the_group_untouched(
+def test_committed_starts_at_the_groups_offsets_and_leaves_them_unchanged(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str
 ) -> None:
     kafka.consumer_groups("--reset-offsets", "--group", group, "--topic", topic, "--to-latest", "--execute")
@@ -62,7 +62,7 @@ def test_committed_is_what_the_group_has_not_processed_and_leaves_the_group_unto
     assert state_of(kafka, group) == before
 
 
-def test_committed_reads_everything_of_a_group_that_is_not_there_and_does_not_make_it(
+def test_committed_of_an_unknown_group_reads_everything_and_creates_no_group(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str
 ) -> None:
     frame = bounded(spark, kafka, topic, startingOffsets="committed", **{"kafka.group.id": group})
@@ -80,7 +80,7 @@ def test_committed_reads_everything_of_a_group_that_is_not_there_and_does_not_ma
     ],
     ids=str,
 )
-def test_a_read_of_everything_is_packed_and_split_into_tasks_as_asked(
+def test_a_batch_read_is_split_into_the_configured_tasks(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, options: dict[str, str], tasks: int
 ) -> None:
     frame = bounded(spark, kafka, topic, **options)
@@ -89,7 +89,7 @@ def test_a_read_of_everything_is_packed_and_split_into_tasks_as_asked(
 
 
 @pytest.mark.core
-def test_a_users_schema_picks_columns_and_an_empty_read_has_no_rows(
+def test_a_users_schema_selects_columns_and_an_empty_batch_read_has_no_rows(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str
 ) -> None:
     given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic}
@@ -101,7 +101,7 @@ def test_a_users_schema_picks_columns_and_an_empty_read_has_no_rows(
     assert_df_equality(nothing, expected.limit(0))
 
 
-def test_what_a_bounded_read_cannot_have_is_said_by_the_first_action(
+def test_an_impossible_batch_read_fails_at_the_first_action(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str
 ) -> None:
     with pytest.raises(AnalysisException, match=r"missing: .*-1\..*Write"):

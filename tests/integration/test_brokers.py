@@ -96,7 +96,7 @@ def test_commits_resume_soon_after_the_death_of_the_coordinator_and_nothing_is_l
     assert sorted(read) == sorted(places_in(kafka, name)), "every record is there, once"
 
 
-def test_a_task_goes_on_with_the_new_leader_when_that_of_its_partition_dies_in_the_middle(
+def test_a_task_continues_with_the_new_leader_when_the_leader_dies_during_the_read(
     spark: SparkSession, kafka: EmbeddedKafka, cluster: Cluster, topic: Callable[..., str], group: str, tmp_path: Path
 ) -> None:
     name = topic(partitions=1)

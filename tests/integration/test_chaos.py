@@ -186,7 +186,7 @@ def repeated(kafka: EmbeddedKafka, swarm: Swarm, more: Offsets | None = None) ->
     return again
 
 
-def test_members_that_are_killed_lose_nothing(kafka: EmbeddedKafka, swarm: Swarm) -> None:
+def test_killed_members_lose_nothing(kafka: EmbeddedKafka, swarm: Swarm) -> None:
     with load(kafka, swarm.options["subscribe"]) as rate:
         churn(swarm, [swarm.stop, swarm.kill, swarm.kill_reader], DURATION_S)
     print(f"{rate[0]:,.0f} records/s")
@@ -195,7 +195,7 @@ def test_members_that_are_killed_lose_nothing(kafka: EmbeddedKafka, swarm: Swarm
     assert backward(kafka, swarm.options["kafka.group.id"]) == []
 
 
-def test_members_that_come_and_go_in_order_read_every_record_once(kafka: EmbeddedKafka, swarm: Swarm) -> None:
+def test_members_that_join_and_leave_in_order_read_every_record_once(kafka: EmbeddedKafka, swarm: Swarm) -> None:
     with load(kafka, swarm.options["subscribe"]) as rate:
         churn(swarm, [swarm.stop], DURATION_S)
     print(f"{rate[0]:,.0f} records/s")
@@ -204,7 +204,7 @@ def test_members_that_come_and_go_in_order_read_every_record_once(kafka: Embedde
     assert backward(kafka, swarm.options["kafka.group.id"]) == []
 
 
-def test_beside_other_clients_members_that_are_killed_lose_nothing(kafka: EmbeddedKafka, swarm: Swarm) -> None:
+def test_killed_members_lose_nothing_in_a_group_with_other_clients(kafka: EmbeddedKafka, swarm: Swarm) -> None:
     swarm.options["kafka.partition.assignment.strategy"] = "range"
     topic, group = swarm.options["subscribe"], swarm.options["kafka.group.id"]
     with ExitStack() as running:

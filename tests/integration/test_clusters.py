@@ -90,7 +90,7 @@ def run(kafka: EmbeddedKafka, tmp_path: Path, topic: Callable[..., str], group: 
     return Run(kafka, tmp_path / "run", name, group, maxOffsetsPerTrigger="80"), fill(kafka, name, 50)
 
 
-def test_py_files_bring_the_package_as_a_zip_to_executors(
+def test_py_files_ship_the_package_to_executors_as_a_zip(
     cluster: Standalone, run: tuple[Run, set[Place]], tmp_path: Path
 ) -> None:
     reading, everything = run
@@ -105,7 +105,7 @@ def test_py_files_bring_the_package_as_a_zip_to_executors(
 
 
 @pytest.mark.slow
-def test_an_archive_brings_package_and_dependencies_to_executors_that_have_neither(
+def test_an_archive_ships_the_package_and_its_dependencies_to_bare_executors(
     cluster: Standalone, run: tuple[Run, set[Place]], tmp_path: Path
 ) -> None:
     reading, everything = run
@@ -119,7 +119,7 @@ def test_an_archive_brings_package_and_dependencies_to_executors_that_have_neith
 
 
 @pytest.mark.slow
-def test_a_packed_environment_is_the_executors_python(
+def test_executors_can_run_in_a_packed_environment(
     cluster: Standalone, run: tuple[Run, set[Place]], tmp_path: Path
 ) -> None:
     reading, everything = run
@@ -150,7 +150,7 @@ def test_executors_of_a_local_cluster_keep_connections_between_tasks(run: tuple[
 
 
 @pytest.mark.slow
-def test_a_worker_killed_in_mid_batch_loses_nothing_and_repeats_nothing(
+def test_a_worker_killed_during_a_batch_loses_and_repeats_nothing(
     cluster: Standalone, run: tuple[Run, set[Place]]
 ) -> None:
     reading, everything = run

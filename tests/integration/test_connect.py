@@ -44,7 +44,7 @@ def server(tmp_path: Path) -> Iterator[str]:
         kill(running)
 
 
-def test_a_connect_client_streams_and_reads_and_is_told_of_its_lag_and_of_a_bad_option(
+def test_a_connect_client_streams_and_reads_batches_and_sees_lag_and_errors(
     kafka: EmbeddedKafka, server: str, tmp_path: Path, topic: Callable[..., str], group: str
 ) -> None:
     name = topic(partitions=4)

@@ -45,7 +45,7 @@ def offsets(task: FetchTask) -> list[int]:
     return [offset for each in read(task) for offset in each["offset"].to_pylist()]
 
 
-def test_what_was_cut_off_is_data_loss_or_left_out(kafka: EmbeddedKafka, topic: Callable[..., str], task: Task) -> None:
+def test_a_truncated_log_is_data_loss_or_skipped(kafka: EmbeddedKafka, topic: Callable[..., str], task: Task) -> None:
     name = topic()
     kafka.produce(name, [str(each) for each in range(10)])
     with pytest.raises(DataLoss, match=r"\[10, 25\) of .*are lost: the log ends at 10"):
@@ -53,7 +53,7 @@ def test_what_was_cut_off_is_data_loss_or_left_out(kafka: EmbeddedKafka, topic: 
     assert offsets(task(name, 25, fail_on_data_loss=False)) == list(range(10))
 
 
-def test_an_open_transaction_is_waited_for_and_read_when_it_ends(
+def test_a_task_waits_for_an_open_transaction_and_reads_it_when_it_ends(
     kafka: EmbeddedKafka, topic: Callable[..., str], task: Task, unique: Callable[[str], str]
 ) -> None:
     name = topic()

@@ -30,7 +30,7 @@ Start = Callable[..., Reader]
         ("spark-submit", "jvm", signal.SIGKILL),
     ],
 )
-def test_when_the_driver_dies_readers_in_mid_batch_and_idle_leave_their_groups_and_no_process_is_left(
+def test_when_the_driver_dies_busy_and_idle_readers_leave_their_groups_and_all_processes_end(
     kafka: EmbeddedKafka,
     topic: Callable[..., str],
     unique: Callable[[str], str],
@@ -54,7 +54,7 @@ def test_when_the_driver_dies_readers_in_mid_batch_and_idle_leave_their_groups_a
     print(f"{launcher}, {number.name} of {victim}: left after {took:.1f} s, no process after {took + ended:.1f} s")
 
 
-def test_when_the_jvm_dies_the_reader_leaves_also_while_its_run_waits_for_other_members(
+def test_when_the_jvm_dies_a_reader_that_waits_for_other_members_leaves_its_group(
     kafka: EmbeddedKafka, topic: Callable[..., str], group: str, query: Query, start: Start
 ) -> None:
     name = topic(partitions=4)

@@ -60,7 +60,7 @@ def consume(kafka: EmbeddedKafka, topic: str, group: str, count: int) -> None:
         consumer.close()
 
 
-def test_rows_are_where_produce_says(kafka: EmbeddedKafka, topic: Callable[..., str]) -> None:
+def test_produce_returns_partitions_and_offsets(kafka: EmbeddedKafka, topic: Callable[..., str]) -> None:
     name = topic(partitions=2)
     assert kafka.produce(name, ["a", b"b", ("key", None)], partition=1) == [(1, 0), (1, 1), (1, 2)]
     assert kafka.produce(name, [("key", "value")], partition=0) == [(0, 0)]
@@ -68,13 +68,15 @@ def test_rows_are_where_produce_says(kafka: EmbeddedKafka, topic: Callable[..., 
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_produces_with_every_codec(kafka: EmbeddedKafka, topic: Callable[..., str], codec: str) -> None:
+def test_produce_works_with_every_codec(kafka: EmbeddedKafka, topic: Callable[..., str], codec: str) -> None:
     name = topic()
     kafka.produce(name, ["x" * 100] * 10, compression_type=codec)
     assert kafka.end_offsets(name) == {0: 10}
 
 
-def test_kafkas_own_tool_tells_positions_and_lag(kafka: EmbeddedKafka, topic: Callable[..., str], group: str) -> None:
+def test_describe_group_returns_offsets_and_lag_from_kafkas_tool(
+    kafka: EmbeddedKafka, topic: Callable[..., str], group: str
+) -> None:
     name = topic(partitions=2)
     kafka.produce(name, ["x"] * 5, partition=0)
     consume(kafka, name, group, 5)
@@ -92,7 +94,7 @@ def test_kafkas_own_tool_tells_positions_and_lag(kafka: EmbeddedKafka, topic: Ca
     assert group in kafka.consumer_groups("--list").splitlines()
 
 
-def test_plain_requests_tell_the_same_members_as_kafkas_own_tool(
+def test_members_are_the_same_by_request_and_by_kafkas_tool(
     kafka: EmbeddedKafka, topic: Callable[..., str], group: str
 ) -> None:
     consumer = member(kafka, topic(partitions=3), group)
@@ -109,12 +111,12 @@ def test_plain_requests_tell_the_same_members_as_kafkas_own_tool(
     assert kafka.members(group) == []
 
 
-def test_the_tools_refusal_is_an_error(kafka: EmbeddedKafka, group: str) -> None:
+def test_a_failure_of_kafkas_tool_is_an_error(kafka: EmbeddedKafka, group: str) -> None:
     with pytest.raises(EmbeddedKafkaError, match=f"Group {group} not found"):
         kafka.consumer_groups("--describe", "--group", group)
 
 
-def test_topics_come_and_go(kafka: EmbeddedKafka, topic: Callable[..., str]) -> None:
+def test_topics_are_created_and_deleted(kafka: EmbeddedKafka, topic: Callable[..., str]) -> None:
     name = topic()
     assert name in kafka.topics()
     kafka.delete_topic(name)
@@ -125,7 +127,7 @@ def test_topics_come_and_go(kafka: EmbeddedKafka, topic: Callable[..., str]) -> 
 
 
 @pytest.mark.parametrize("end", [EmbeddedKafka.kill, EmbeddedKafka.stop])
-def test_data_and_port_outlive_the_process(
+def test_data_and_port_survive_a_restart(
     own: EmbeddedKafka, unique: Callable[[str], str], end: Callable[[EmbeddedKafka], None]
 ) -> None:
     name, group = own.create_topic(unique("topic"), 2), unique("group")
@@ -141,7 +143,7 @@ def test_data_and_port_outlive_the_process(
     assert own.committed(group) == {(name, 0): 0, (name, 1): 10}
 
 
-def test_a_paused_broker_answers_once_resumed(own: EmbeddedKafka, unique: Callable[[str], str]) -> None:
+def test_a_paused_broker_responds_after_resume(own: EmbeddedKafka, unique: Callable[[str], str]) -> None:
     from kafka.admin import KafkaAdminClient
     from kafka.errors import KafkaError
 
@@ -155,20 +157,20 @@ def test_a_paused_broker_answers_once_resumed(own: EmbeddedKafka, unique: Callab
     assert own.end_offsets(name) == {0: 0}
 
 
-def test_leaving_ends_the_processes_and_deletes_what_they_wrote() -> None:
+def test_leaving_the_block_ends_the_processes_and_deletes_their_files() -> None:
     with EmbeddedKafka() as running:
         assert running.pid() is not None
         assert list(running.directory.iterdir())
     assert not running.directory.exists()
 
 
-def test_a_broker_that_cannot_start_says_why() -> None:
+def test_the_error_of_a_broker_that_cannot_start_has_the_reason() -> None:
     broken = EmbeddedKafka(config={"num.network.threads": "0"})
     with pytest.raises(EmbeddedKafkaError, match=r"Invalid value 0 for .*num\.network\.threads"), broken:
         pass
 
 
-def test_taken_ports_are_exchanged_for_others(monkeypatch: pytest.MonkeyPatch, kafka: EmbeddedKafka) -> None:
+def test_ports_in_use_are_replaced(monkeypatch: pytest.MonkeyPatch, kafka: EmbeddedKafka) -> None:
     taken = int(kafka.bootstrap_servers.split(":")[1])
     choices = iter([[taken, *free_ports(1)]])
     monkeypatch.setattr(broker_cluster, "free_ports", lambda count: next(choices, None) or free_ports(count))
@@ -177,7 +179,7 @@ def test_taken_ports_are_exchanged_for_others(monkeypatch: pytest.MonkeyPatch, k
         assert running.topics() == []
 
 
-def test_three_brokers_go_on_without_one() -> None:
+def test_three_brokers_survive_the_loss_of_one() -> None:
     with EmbeddedKafka(brokers=3) as running:
         running.create_topic("flights", 3)
         running.produce("flights", ["x"] * 30)
@@ -188,7 +190,7 @@ def test_three_brokers_go_on_without_one() -> None:
         assert sum(running.end_offsets("flights").values()) == 60
 
 
-def test_further_listeners_have_ports_of_their_own() -> None:
+def test_each_listener_has_its_own_port() -> None:
     from kafka.admin import KafkaAdminClient
 
     plain = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="pw";'

@@ -29,7 +29,7 @@ def installed(place: Path) -> Path:
     return place
 
 
-def test_the_example_projects_tests_pass_in_a_directory_and_processes_of_their_own(tmp_path: Path) -> None:
+def test_the_tests_of_the_example_project_pass_in_a_separate_directory(tmp_path: Path) -> None:
     project = tmp_path / "project"
     shutil.copytree(PROJECT, project, ignore=shutil.ignore_patterns("__pycache__", ".*"))
     before = sorted(project.rglob("*"))

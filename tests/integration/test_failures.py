@@ -45,7 +45,7 @@ def places_of(query: QueryProcess, *batches: int) -> list[Place]:
     ]
 
 
-def test_a_batch_cut_short_by_kill_9_is_read_again_to_the_byte_though_another_member_owns_its_partitions(
+def test_a_batch_interrupted_by_kill_9_is_replayed_exactly_even_if_another_member_owns_its_partitions(
     kafka: EmbeddedKafka, topic: Callable[..., str], group: str, query: Query, start: Start
 ) -> None:
     name = topic(partitions=4)
@@ -74,7 +74,7 @@ def test_a_batch_cut_short_by_kill_9_is_read_again_to_the_byte_though_another_me
 
 
 @pytest.mark.parametrize("static", [False, True])
-def test_an_available_now_run_at_once_after_kill_9_reads_all_that_is_left_and_ends_by_itself(
+def test_an_available_now_run_right_after_kill_9_reads_the_rest_and_ends_by_itself(
     kafka: EmbeddedKafka, topic: Callable[..., str], group: str, query: Query, run: Run, static: bool
 ) -> None:
     # A static member takes its own place again: it need not wait for the end of even a long session.
@@ -123,7 +123,7 @@ def test_offsets_that_an_operator_resets_between_runs_are_honoured_forward_and_b
     assert run(name, checkpoint) == offsets(45, 60)
 
 
-def test_a_reader_that_stood_still_beyond_its_session_overwrites_nothing_and_goes_on_as_a_new_member(
+def test_a_reader_suspended_beyond_its_session_overwrites_no_commit_and_rejoins(
     kafka: EmbeddedKafka, topic: Callable[..., str], group: str, query: Query, start: Start
 ) -> None:
     name = topic(partitions=4)

@@ -123,7 +123,7 @@ def halves(kafka: CutKafka, group: str) -> bool:
         pytest.param(Link.refuse, 60.0, id="refused for a minute", marks=SLOW),
     ],
 )
-def test_a_query_without_its_coordinator_stops_when_its_session_ends_and_comes_back(
+def test_a_query_without_its_coordinator_stops_when_its_session_ends_and_rejoins(
     kafka: CutKafka,
     topic: str,
     group: str,
@@ -160,7 +160,7 @@ def test_a_query_without_its_coordinator_stops_when_its_session_ends_and_comes_b
 @pytest.mark.parametrize(
     "cut", [pytest.param(Link.swallow, id="silent", marks=SLOW), pytest.param(Link.refuse, id="refused", marks=SLOW)]
 )
-def test_a_query_that_is_alone_without_its_coordinator_stops_too_and_goes_on_where_it_stood(
+def test_a_single_query_without_its_coordinator_stops_and_resumes_at_its_position(
     kafka: CutKafka, topic: str, group: str, link: Link, watched: Callable[..., Watched], cut: Cut
 ) -> None:
     with Producing(kafka, topic, PARTITIONS):
@@ -180,7 +180,7 @@ def test_a_query_that_is_alone_without_its_coordinator_stops_too_and_goes_on_whe
 
 
 @SLOW
-def test_a_query_whose_callback_blocks_its_member_stops_when_its_session_ends_and_comes_back(
+def test_a_query_whose_callback_blocks_its_member_stops_when_its_session_ends_and_rejoins(
     kafka: CutKafka,
     topic: str,
     group: str,

@@ -21,7 +21,7 @@ prints its time; this is for machines that are overloaded."""
 
 
 @pytest.mark.parametrize("held_s", [10.0, pytest.param(30.0, marks=pytest.mark.slow)])
-def test_a_batch_in_flight_is_finished_and_committed_before_its_partitions_move_at_once(
+def test_a_batch_in_flight_is_committed_before_its_partitions_are_revoked(
     kafka: EmbeddedKafka, topic: Callable[..., str], group: str, start: Start, held_s: float
 ) -> None:
     name = topic(partitions=4)
@@ -51,7 +51,7 @@ def test_a_batch_in_flight_is_finished_and_committed_before_its_partitions_move_
     assert second.places
 
 
-def test_partitions_that_stay_are_read_while_another_member_finishes_its_batch(
+def test_kept_partitions_are_read_while_another_member_finishes_its_batch(
     kafka: EmbeddedKafka, topic: Callable[..., str], group: str, start: Start
 ) -> None:
     name = topic(partitions=6)
@@ -87,7 +87,7 @@ def test_partitions_that_stay_are_read_while_another_member_finishes_its_batch(
     assert sorted(held.places + other.places + third.places) == sorted(everything), "every record is there, once"
 
 
-def test_members_that_come_and_go_in_order_read_every_record_once(
+def test_members_that_join_and_leave_in_order_read_every_record_once(
     kafka: EmbeddedKafka, topic: Callable[..., str], group: str, start: Start
 ) -> None:
     name = topic(partitions=6)

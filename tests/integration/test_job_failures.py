@@ -70,7 +70,7 @@ def last(names: Iterable[str]) -> int:
 
 
 @pytest.mark.usefixtures("spark")
-def test_parquet_of_a_batch_that_was_not_committed_is_written_anew(
+def test_parquet_files_of_an_uncommitted_batch_are_written_again(
     kafka: EmbeddedKafka, job: MakeJob, output: Path
 ) -> None:
     copy = job("group_to_parquet.py", "--output", str(output), *SHORT_SESSION)
@@ -83,7 +83,7 @@ def test_parquet_of_a_batch_that_was_not_committed_is_written_anew(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-def test_queries_that_share_a_group_take_up_their_own_batches_again(
+def test_queries_of_one_group_replay_their_own_batches(
     kafka: EmbeddedKafka, job: MakeJob, output: Path, tmp_path: Path, unique: Callable[[str], str], group: str
 ) -> None:
     # So long a session that the members are known still when the job is there again, however slow its start.
@@ -112,9 +112,7 @@ def test_queries_that_share_a_group_take_up_their_own_batches_again(
 @pytest.mark.skipif(
     SPARK not in DELTA_FOR, reason=f"Delta 4.4 is made for Spark {' and '.join(DELTA_FOR)}, not {SPARK}"
 )
-def test_a_delta_table_takes_a_batch_that_was_not_committed_once(
-    kafka: EmbeddedKafka, job: MakeJob, output: Path
-) -> None:
+def test_a_delta_table_contains_an_uncommitted_batch_once(kafka: EmbeddedKafka, job: MakeJob, output: Path) -> None:
     append = job("group_to_delta.py", "--output", str(output), *SHORT_SESSION, spark=DELTA)
     everything = fill(kafka, append.topic)
     append.kill_after_write(lambda: last(each.stem for each in output.glob("_delta_log/[0-9]*.json")), *SMALL)
@@ -143,7 +141,7 @@ CREATE TRIGGER note AFTER INSERT OR UPDATE ON latest FOR EACH ROW EXECUTE FUNCTI
 """
 
 
-def test_postgresql_takes_a_batch_that_was_not_committed_once_and_keeps_the_last_of_each_key(
+def test_postgresql_contains_an_uncommitted_batch_once_and_the_last_row_of_each_key(
     kafka: EmbeddedKafka, job: MakeJob
 ) -> None:
     with postgres.running() as database, psycopg.connect(database, autocommit=True) as connection:
@@ -166,7 +164,7 @@ def test_postgresql_takes_a_batch_that_was_not_committed_once_and_keeps_the_last
 
 
 @pytest.mark.slow
-def test_each_window_is_counted_once_through_a_failure(
+def test_each_window_is_counted_once_despite_a_failure(
     kafka: EmbeddedKafka, job: MakeJob, output: Path, tmp_path: Path, spark: SparkSession
 ) -> None:
     schema = "kind STRING, at TIMESTAMP"

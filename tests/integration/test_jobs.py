@@ -40,7 +40,7 @@ def written(kafka: EmbeddedKafka, job: Job) -> list[tuple[int, int, bytes, bytes
 
 
 @pytest.mark.core
-def test_records_arrive_as_they_are_and_the_same_checkpoint_reads_what_is_new(
+def test_records_arrive_unchanged_and_the_same_checkpoint_reads_only_new_records(
     kafka: EmbeddedKafka, job: Job, written: list[tuple[int, int, bytes, bytes]]
 ) -> None:
     assert "read 200 rows" in job.run()
@@ -52,7 +52,7 @@ def test_records_arrive_as_they_are_and_the_same_checkpoint_reads_what_is_new(
     assert len(found) == len(set(found)) == 230
 
 
-def test_with_a_schema_json_becomes_columns_and_what_is_no_json_is_kept(kafka: EmbeddedKafka, job: Job) -> None:
+def test_with_a_schema_json_becomes_columns_and_other_values_are_kept(kafka: EmbeddedKafka, job: Job) -> None:
     kafka.produce(job.topic, ['{"id": 1, "name": "one"}', "no json", '{"id": "x"}', ("tombstone", None)], partition=0)
     job.run_here("--schema", "id INT, name STRING")
     assert rows(job, "offset", "id", "name", "_corrupt_record") == [
@@ -63,7 +63,7 @@ def test_with_a_schema_json_becomes_columns_and_what_is_no_json_is_kept(kafka: E
     ]
 
 
-def test_a_new_checkpoint_goes_on_where_the_group_is(
+def test_a_new_checkpoint_continues_at_the_groups_committed_offsets(
     kafka: EmbeddedKafka, job: Job, group: str, written: list[tuple[int, int, bytes, bytes]]
 ) -> None:
     job.run_here(checkpoint="first")
@@ -75,7 +75,7 @@ def test_a_new_checkpoint_goes_on_where_the_group_is(
     assert {each.lag for each in kafka.describe_group(group)} == {0}
 
 
-def test_a_query_that_fails_is_told_and_ends_with_1(job: Job) -> None:
+def test_a_job_whose_query_fails_prints_the_error_and_exits_with_1(job: Job) -> None:
     with pytest.raises(AssertionError, match=r"(?s)ended with 1: .*_parquet: .*Topic 'missing-topic' cannot be read"):
         job.run_here("--option", "subscribe=missing-topic")
 

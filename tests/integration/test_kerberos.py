@@ -102,13 +102,13 @@ def test_a_query_with_a_keytab_reads_and_commits(
 
 
 @pytest.mark.usefixtures("alice")
-def test_a_service_that_the_realm_does_not_know_is_told_with_the_option(kerberized: EmbeddedKafka) -> None:
+def test_the_error_of_an_unknown_kerberos_service_names_the_option(kerberized: EmbeddedKafka) -> None:
     with pytest.raises(AuthenticationFailed, match=rf"kafka/{HOST}@{REALM} not found.*kerberos\.service\.name"):
         connect(kerberized, service="kafka")
 
 
 @pytest.mark.usefixtures("alice")
-def test_who_has_neither_ticket_nor_keytab_is_told_where_they_were_looked_for(
+def test_without_ticket_and_keytab_the_error_says_where_both_were_expected(
     kerberized: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("KRB5_CLIENT_KTNAME")
@@ -116,7 +116,7 @@ def test_who_has_neither_ticket_nor_keytab_is_told_where_they_were_looked_for(
         connect(kerberized)
 
 
-def test_a_kdc_that_is_away_is_waited_for_and_nobody_who_has_a_ticket_needs_it(
+def test_a_client_with_a_ticket_needs_no_kdc_and_another_waits_for_it(
     kerberized: EmbeddedKafka, realm: Realm, alice: Path
 ) -> None:
     connect(kerberized)
@@ -133,7 +133,7 @@ def test_a_kdc_that_is_away_is_waited_for_and_nobody_who_has_a_ticket_needs_it(
 
 
 @pytest.mark.usefixtures("alice")
-def test_a_ticket_that_ends_while_the_kdc_is_away_is_followed_by_another_when_it_is_back(
+def test_an_expired_ticket_is_renewed_when_the_kdc_is_available_again(
     kerberized: EmbeddedKafka, realm: Realm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KRB5_CLIENT_KTNAME", str(realm.principal("bob", "5 seconds")))
@@ -157,7 +157,9 @@ def test_a_ticket_that_ends_while_the_kdc_is_away_is_followed_by_another_when_it
 
 
 @pytest.mark.usefixtures("alice")
-def test_a_kdc_that_does_not_answer_keeps_nobody_beyond_his_deadline(kerberized: EmbeddedKafka, realm: Realm) -> None:
+def test_a_kdc_that_does_not_respond_never_delays_a_client_beyond_its_deadline(
+    kerberized: EmbeddedKafka, realm: Realm
+) -> None:
     realm.pause()
     deadline = Deadline.after(SHORT + LONG)
     try:

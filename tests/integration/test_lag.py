@@ -68,7 +68,7 @@ def stream(spark: SparkSession, options: dict[str, str]) -> DataFrame:
     return spark.readStream.format("kafka-group").options(**options).load()
 
 
-def test_kafkas_tool_shows_lag_and_owner_of_a_query_that_runs_that_is_idle_and_that_has_stopped(
+def test_kafkas_tool_shows_lag_and_owner_of_running_idle_and_stopped_queries(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
 ) -> None:
     may_end, reading = threading.Event(), threading.Event()
@@ -99,7 +99,7 @@ def test_kafkas_tool_shows_lag_and_owner_of_a_query_that_runs_that_is_idle_and_t
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
-def test_kcat_prints_the_records_from_the_groups_offsets_on(
+def test_kcat_continues_at_the_groups_committed_offsets(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
 ) -> None:
     writer = stream(spark, source_options(kafka, topic, group)).writeStream.format("noop").trigger(availableNow=True)

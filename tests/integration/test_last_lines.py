@@ -23,7 +23,7 @@ ENDINGS = {"available-now", "failed", "stopped", "interrupted"}
 @pytest.mark.core
 @pytest.mark.skipif(sys.platform != "linux", reason="the driver's stderr is found in /proc")
 @pytest.mark.parametrize("mode", ["wb", "ab"])
-def test_a_query_that_ends_says_that_it_left_and_its_last_counts_on_the_drivers_stderr(
+def test_a_query_that_ends_writes_its_last_log_lines_to_the_drivers_stderr(
     kafka: EmbeddedKafka, topic: Callable[..., str], group: str, tmp_path: Path, mode: str
 ) -> None:
     name = topic()

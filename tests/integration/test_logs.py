@@ -37,9 +37,7 @@ def test_a_record_much_larger_than_the_size_of_a_fetch_is_read(kafka: EmbeddedKa
     assert rows(kafka, name, 0, 3, max_bytes=1024) == dict(enumerate(sent))
 
 
-def test_a_range_that_compaction_has_emptied_ends_and_so_does_one_that_it_has_thinned(
-    kafka: EmbeddedKafka, topic: Callable[..., str]
-) -> None:
+def test_compacted_ranges_are_read_to_their_end(kafka: EmbeddedKafka, topic: Callable[..., str]) -> None:
     config = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
     name = topic(config=config)
     for number in range(10):

@@ -161,7 +161,7 @@ def others(kafka: EmbeddedKafka, topic: Callable[..., str], group: str) -> Itera
         yield name, [running.enter_context(kind(kafka, name, group)) for kind in (KafkaPython, Librdkafka, Java)]
 
 
-def test_a_query_shares_a_group_with_every_other_client_and_nothing_is_left_out(
+def test_a_query_and_every_other_client_of_one_group_read_all_records(
     spark: SparkSession, kafka: EmbeddedKafka, group: str, others: tuple[str, list[Consumer]]
 ) -> None:
     name, consumers = others

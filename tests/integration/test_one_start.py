@@ -205,7 +205,7 @@ def cells() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("start", "reset", "step"), list(cells()))
-def test_after_a_crash_at_any_step_a_query_goes_on_where_it_started(
+def test_after_a_crash_at_any_step_a_query_keeps_its_start_position(
     story: Callable[..., Story], table: Table, start: str, reset: bool, step: str
 ) -> None:
     told = story(start, reset)
@@ -249,7 +249,7 @@ SPARK_LIMIT = 400
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["empty batch", "in batch 0"])
 @pytest.mark.parametrize("reset", [False, True])
-def test_after_a_crash_a_spark_query_from_latest_reads_all_that_arrived_since_it_started(
+def test_after_a_crash_a_spark_query_from_latest_reads_all_records_since_its_start(
     kafka: EmbeddedKafka,
     topic: Callable[..., str],
     group: str,

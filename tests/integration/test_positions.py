@@ -82,7 +82,7 @@ def test_reset_offsets_on_start_leaves_a_query_with_a_checkpoint_alone(start: St
     assert query.plan_batch(end, None) is end
 
 
-def test_offsets_and_times_given_are_the_start_where_the_group_has_no_commit(
+def test_starting_offsets_apply_if_the_group_has_no_commit(
     kafka: EmbeddedKafka, topic: str, group: str, start: Start
 ) -> None:
     query = start(startingOffsets=f'{{"{topic}":{{"0":3,"1":-1}}}}')
@@ -91,7 +91,7 @@ def test_offsets_and_times_given_are_the_start_where_the_group_has_no_commit(
 
 
 @pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
-def test_a_time_given_is_the_start_where_the_group_has_no_commit(
+def test_a_starting_timestamp_applies_if_the_group_has_no_commit(
     kafka: EmbeddedKafka, topic: str, start: Start, option: str
 ) -> None:
     later = round(time.time() * 1000) + 60_000
@@ -107,7 +107,7 @@ def go_back_two(old: dict[str, dict[int, int]], new: dict[str, dict[int, int]]) 
     return {topic: {0: partitions[0] - 2} for topic, partitions in new.items()}
 
 
-def test_a_rebalance_callback_moves_the_start_and_the_group_is_told(
+def test_a_rebalance_callback_moves_the_start_and_the_group_gets_a_commit(
     kafka: EmbeddedKafka, topic: str, group: str, start: Start
 ) -> None:
     finished_run(start)
@@ -117,9 +117,7 @@ def test_a_rebalance_callback_moves_the_start_and_the_group_is_told(
     assert (read.tp, read.start, read.end) == (TopicPartition(topic, 0), 3, 5)
 
 
-def test_min_offsets_holds_records_back_until_there_are_enough_but_not_in_the_first_batch(
-    kafka: EmbeddedKafka, topic: str, start: Start
-) -> None:
+def test_min_offsets_delays_records_except_in_the_first_batch(kafka: EmbeddedKafka, topic: str, start: Start) -> None:
     query = start(minOffsetsPerTrigger="100", maxTriggerDelay="1h")
     end = query.plan_batch(BatchOffset(), None)
     assert ranges(end) == {0: (0, 5), 1: (0, 5)}
@@ -129,14 +127,14 @@ def test_min_offsets_holds_records_back_until_there_are_enough_but_not_in_the_fi
     assert ranges(next_batch(query, end)) == {0: (5, 104), 1: (5, 6)}
 
 
-def test_max_trigger_delay_ends_the_waiting(kafka: EmbeddedKafka, topic: str, start: Start) -> None:
+def test_max_trigger_delay_ends_the_wait_for_min_offsets(kafka: EmbeddedKafka, topic: str, start: Start) -> None:
     query = start(minOffsetsPerTrigger="100", maxTriggerDelay="300ms")
     end = query.plan_batch(BatchOffset(), None)
     kafka.produce(topic, ["one"], partition=0)
     assert next_batch(query, end).ends() == {TopicPartition(topic, 0): 6, TopicPartition(topic, 1): 5}
 
 
-def test_partitions_added_to_a_topic_are_read_from_their_beginning_also_when_starting_at_latest(
+def test_added_partitions_are_read_from_earliest_even_if_the_query_starts_at_latest(
     kafka: EmbeddedKafka, topic: str, group: str, start: Start
 ) -> None:
     query = start(startingOffsets="latest")
@@ -169,7 +167,7 @@ def both(topic: str, other: str) -> dict[str, str]:
     return {"subscribe": f"{topic},{other}"}
 
 
-def test_a_deleted_topic_of_several_fails_the_query_with_an_error_that_names_it(
+def test_a_deleted_topic_fails_the_query_and_the_error_names_it(
     kafka: EmbeddedKafka, topic: str, start: Start, unique: Callable[[str], str]
 ) -> None:
     other = kafka.create_topic(unique("doomed"))
@@ -180,7 +178,7 @@ def test_a_deleted_topic_of_several_fails_the_query_with_an_error_that_names_it(
         next_batch(query, end)
 
 
-def test_a_deleted_topic_of_several_leaves_the_others_read_where_data_loss_is_accepted(
+def test_a_deleted_topic_does_not_stop_the_others_if_data_loss_is_accepted(
     kafka: EmbeddedKafka, topic: str, start: Start, unique: Callable[[str], str]
 ) -> None:
     other = kafka.create_topic(unique("doomed"))
@@ -202,16 +200,14 @@ def made_anew(kafka: EmbeddedKafka, topic: str) -> None:
         kafka.produce(topic, [f"new{record}" for record in range(9)], partition=number)
 
 
-def test_a_topic_made_anew_with_more_records_while_the_query_was_down_is_noticed(
-    kafka: EmbeddedKafka, topic: str, start: Start
-) -> None:
+def test_a_recreated_topic_with_more_records_is_data_loss(kafka: EmbeddedKafka, topic: str, start: Start) -> None:
     end = finished_run(start)
     made_anew(kafka, topic)
     with pytest.raises(DataLoss, match=f"{topic} was deleted and recreated"):
         next_batch(start(logged=end), end)
 
 
-def test_a_topic_made_anew_is_read_from_its_beginning_where_data_loss_is_accepted(
+def test_a_recreated_topic_is_read_from_earliest_if_data_loss_is_accepted(
     kafka: EmbeddedKafka, topic: str, start: Start
 ) -> None:
     end = finished_run(start)

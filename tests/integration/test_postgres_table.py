@@ -31,7 +31,7 @@ def kept(database: str) -> list[tuple[bytes, bytes | None, int]]:
         return connection.execute('SELECT key, value, "offset" FROM latest ORDER BY key').fetchall()
 
 
-def test_the_last_record_of_each_key_stays_however_often_and_in_which_order_rows_are_written(database: str) -> None:
+def test_the_last_record_of_each_key_wins_in_any_order_of_writes(database: str) -> None:
     older = [record(b"one", b"first", 1), record(b"two", b"\x00\xff\\N\t\n", 2), record(b"one", b"second", 3)]
     newer = [record(b"one", b"third", 4), record(b"one", None, 5, second=1)]
     for rows in (older, older, newer, older, newer[:1]):
@@ -39,7 +39,7 @@ def test_the_last_record_of_each_key_stays_however_often_and_in_which_order_rows
     assert kept(database) == [(b"one", None, 5), (b"two", b"\x00\xff\\N\t\n", 2)]
 
 
-def test_a_record_without_a_key_is_refused_and_nothing_of_its_task_is_written(database: str) -> None:
+def test_a_record_without_a_key_fails_and_its_task_writes_nothing(database: str) -> None:
     with pytest.raises(psycopg.errors.NotNullViolation):
         upsert([record(b"one", b"first", 1), record(None, b"second", 2)], database, LATEST)
     assert kept(database) == []

@@ -52,7 +52,7 @@ def limited(kafka: EmbeddedKafka, unique: Callable[[str], str]) -> Callable[[str
     return make
 
 
-def test_a_connection_that_is_throttled_beyond_a_deadline_is_used_again(
+def test_a_connection_throttled_beyond_a_deadline_is_reused(
     limited: Callable[[str], WireOptions],
 ) -> None:
     request = FindCoordinatorRequest(version=versions.FIND_COORDINATOR, key_type=0, coordinator_keys=["g"])
@@ -68,7 +68,7 @@ def test_a_connection_that_is_throttled_beyond_a_deadline_is_used_again(
         assert kept.call(request, Deadline.after(LONG)).coordinators
 
 
-def test_a_task_under_a_quota_of_bytes_reads_everything_over_the_same_connections(
+def test_a_task_under_a_byte_quota_reads_everything_over_the_same_connections(
     kafka: EmbeddedKafka,
     limited: Callable[[str], WireOptions],
     unique: Callable[[str], str],

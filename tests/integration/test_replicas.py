@@ -37,7 +37,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
     cluster_pool._idle_clusters.clear()
 
 
-def test_the_replica_in_the_readers_rack_serves_the_records_even_while_the_leader_stands_still(
+def test_the_replica_in_the_readers_rack_serves_records_even_while_the_leader_is_paused(
     kafka: EmbeddedKafka, topic: Callable[..., str], group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = topic()

@@ -176,9 +176,7 @@ def records_in(path: Path) -> Expected:
 @pytest.mark.parametrize("kind", [*KINDS, "transactional"])
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("producer", PRODUCERS)
-def test_records_are_those_that_were_produced(
-    topics: Topics, reads: Reads, producer: str, codec: str, kind: str
-) -> None:
+def test_all_produced_records_are_read(topics: Topics, reads: Reads, producer: str, codec: str, kind: str) -> None:
     where = (topics.name(codec), PRODUCERS.index(producer))
     for isolation in ISOLATIONS:
         found, expected = by_kind(reads.records[isolation][where]), by_kind(topics.expected[isolation][where])
@@ -187,7 +185,7 @@ def test_records_are_those_that_were_produced(
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("producer", PRODUCERS)
-def test_a_producer_wrote_with_the_codec(topics: Topics, kafka: EmbeddedKafka, producer: str, codec: str) -> None:
+def test_each_producer_used_its_codec(topics: Topics, kafka: EmbeddedKafka, producer: str, codec: str) -> None:
     """Otherwise the other tests would not show what they are there for."""
     used = set()
     for segment in kafka.directory.rglob(f"{topics.name(codec)}-{PRODUCERS.index(producer)}/*.log"):
@@ -206,7 +204,7 @@ def test_a_stream_has_all_records_and_the_rows_and_schema_of_the_jvm_source(
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_a_bounded_read_of_a_pattern_has_the_rows_and_schema_of_the_jvm_source(
+def test_a_batch_read_of_a_pattern_has_the_rows_and_schema_of_the_jvm_source(
     topics: Topics, reads: Reads, isolation: str
 ) -> None:
     read = {topics.name("none"), topics.name("zstd")}
@@ -215,14 +213,12 @@ def test_a_bounded_read_of_a_pattern_has_the_rows_and_schema_of_the_jvm_source(
 
 
 @pytest.mark.parametrize("case", BOUNDED)
-def test_a_bounded_read_has_the_rows_of_the_jvm_source_from_the_same_start_to_the_same_end(
-    reads: Reads, case: str
-) -> None:
+def test_a_batch_read_has_the_rows_of_the_jvm_source_for_the_same_range(reads: Reads, case: str) -> None:
     assert reads.outcomes[case] == Outcome(BOUNDED[case][1])
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_the_jvm_source_refuses_to_read_is_refused_here_with_the_option_to_change(reads: Reads, case: str) -> None:
+def test_a_read_that_the_jvm_source_rejects_fails_and_the_error_names_the_option(reads: Reads, case: str) -> None:
     found = reads.outcomes[case]
     assert found.their_error or not JARS
     assert any(f"'{name}'" in found.our_error for name in REFUSED[case]), found.our_error

@@ -39,7 +39,7 @@ def run(work: Path) -> str:
 
 
 @pytest.mark.core
-def test_a_query_over_sasl_ssl_reads_and_commits_and_no_secret_is_seen_anywhere(
+def test_a_query_over_sasl_ssl_reads_and_commits_and_leaks_no_secret(
     secured: Secured, unique: Callable[[str], str], group: str, tmp_path: Path
 ) -> None:
     topic = secured.kafka.create_topic(unique("topic"), partitions=2)

@@ -95,7 +95,9 @@ def in_text(secured: Secured) -> dict[str, str]:
         *("SCRAM-SHA-256", "PLAIN", "a login line", "a token", "a token with extensions", "a cipher suite"),
     ],
 )
-def test_who_proves_who_he_is_is_let_in(secured: Secured, options: Callable[[Secured], dict[str, str]]) -> None:
+def test_a_client_with_valid_credentials_is_accepted(
+    secured: Secured, options: Callable[[Secured], dict[str, str]]
+) -> None:
     with closing(connected(options(secured))) as cluster:
         assert cluster.connection(1, Deadline.after(LONG)).is_reusable()
 
@@ -168,7 +170,7 @@ def bearer(function: str) -> dict[str, str]:
         *("TLS there", "SASL there", "no SASL there"),
     ],
 )
-def test_who_is_not_let_in_is_told_which_option_to_change(
+def test_the_error_of_a_rejected_client_names_the_option_to_change(
     secured: Secured, options: Callable[[Secured], dict[str, str]], kind: type[GroupSourceError], says: str
 ) -> None:
     with pytest.raises(kind, match=says) as refused:
@@ -177,15 +179,13 @@ def test_who_is_not_let_in_is_told_which_option_to_change(
     assert PASSWORD not in str(refused.value)
 
 
-def test_a_broker_whose_certificate_is_signed_by_another_authority_is_not_talked_to(
-    secured: Secured, tmp_path: Any
-) -> None:
+def test_a_broker_certificate_of_an_unknown_authority_is_rejected(secured: Secured, tmp_path: Any) -> None:
     other = str(Authority(tmp_path, "other").file)
     with pytest.raises(AuthenticationFailed, match=r"rejected the certificate of .*: .*issuer.*ssl\.truststore"):
         connected(secured.scram(ssl_truststore_location=other))
 
 
-def test_a_broker_whose_certificate_is_for_another_host_is_talked_to_only_without_the_check(secured: Secured) -> None:
+def test_a_broker_certificate_for_another_host_is_accepted_only_without_the_check(secured: Secured) -> None:
     port = secured.kafka.address("SASL_SSL").rpartition(":")[2]
     elsewhere = secured.scram(bootstrap_servers=f"localhost:{port}")
     with pytest.raises(AuthenticationFailed, match=r"localhost.*ssl\.endpoint\.identification\.algorithm"):
@@ -193,7 +193,7 @@ def test_a_broker_whose_certificate_is_for_another_host_is_talked_to_only_withou
     connected(elsewhere | {"kafka.ssl.endpoint.identification.algorithm": ""}).close()
 
 
-def test_a_certificate_that_was_renewed_is_used_by_new_connections(secured: Secured, tmp_path: Any) -> None:
+def test_new_connections_use_a_renewed_certificate(secured: Secured, tmp_path: Any) -> None:
     file = tmp_path / "client.pem"
     file.write_bytes(Authority(tmp_path, "other").issue("client", file="other-client.pem").read_bytes())
     options = secured.options("SSL", ssl_keystore_location=str(file))
@@ -203,7 +203,7 @@ def test_a_certificate_that_was_renewed_is_used_by_new_connections(secured: Secu
     connected(options).close()
 
 
-def test_a_user_that_brokers_do_not_know_for_a_while_is_let_in_again(
+def test_a_user_that_brokers_forget_for_a_while_is_accepted_again(
     secured: Secured, caplog: pytest.LogCaptureFixture
 ) -> None:
     with closing(connected(secured.scram(BOB))) as cluster, secured.kafka.admin() as admin:
@@ -262,7 +262,7 @@ def start(topic: str, group: str) -> Iterator[Start]:
         yield lambda security, **more: begin(**security, **more)
 
 
-def test_a_member_stays_in_its_group_over_the_end_of_sessions(
+def test_a_member_stays_in_its_group_when_its_sasl_sessions_end(
     secured: Secured, topic: str, group: str, start: Start
 ) -> None:
     login = {"sasl_mechanism": "PLAIN", "sasl_username": ALICE, "sasl_password": PASSWORD}
@@ -286,7 +286,7 @@ def test_a_member_stays_in_its_group_over_the_end_of_sessions(
     ],
     ids=["nothing of the group", "DESCRIBE of the group", "nothing of the topic", "DESCRIBE of the topic"],
 )
-def test_a_right_that_is_missing_is_named_at_once(
+def test_the_error_of_a_missing_permission_names_it_at_once(
     secured: Secured,
     topic: str,
     group: str,
@@ -308,9 +308,7 @@ def test_a_right_that_is_missing_is_named_at_once(
     assert "no successful heartbeat" not in caplog.text
 
 
-def test_who_may_read_topic_and_group_reads_commits_and_leaves(
-    secured: Secured, topic: str, group: str, start: Start
-) -> None:
+def test_read_permission_on_topic_and_group_is_enough(secured: Secured, topic: str, group: str, start: Start) -> None:
     secured.grant("READ", "TOPIC", topic)
     secured.grant("READ", "GROUP", group)
     query = start(secured.scram(BOB))
@@ -320,7 +318,7 @@ def test_who_may_read_topic_and_group_reads_commits_and_leaves(
     assert secured.kafka.group_state(group) == "Empty"
 
 
-def test_a_task_that_may_not_read_a_topic_says_so_and_does_not_try_again(secured: Secured, topic: str) -> None:
+def test_a_task_without_permission_on_a_topic_fails_without_a_retry(secured: Secured, topic: str) -> None:
     secured.grant("DESCRIBE", "TOPIC", topic)
     parsed = parse_options({"kafka.group.id": "g", "subscribe": topic, **secured.scram(BOB)})
     ranges = (OffsetRange(topic, 0, 0, 1),)

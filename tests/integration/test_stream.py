@@ -83,7 +83,7 @@ def test_a_new_checkpoint_resumes_at_the_groups_offsets(
     assert lag(kafka, topic, group) == 0
 
 
-def test_max_offsets_per_trigger_bounds_each_batch_and_all_is_read(
+def test_max_offsets_per_trigger_limits_each_batch_and_all_records_are_read(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
 ) -> None:
     kafka.produce(topic, [f"v{number}" for number in range(100)])
@@ -96,7 +96,7 @@ def test_max_offsets_per_trigger_bounds_each_batch_and_all_is_read(
 
 
 @pytest.mark.core
-def test_one_member_that_names_the_query_owns_all_and_the_group_is_empty_soon_after_stop(
+def test_one_member_named_after_the_query_owns_all_and_leaves_soon_after_stop(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str
 ) -> None:
     frame = stream(spark, kafka, topic, group, **{"kafka.client.id": "orders-to-lake"})
@@ -126,7 +126,7 @@ def test_the_default_client_id_has_application_and_topic(
         query.stop()
 
 
-def test_commits_tell_the_application_and_the_assignor_may_be_a_class_of_the_users_own(
+def test_commits_name_the_application_and_a_user_class_may_be_the_assignor(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str
 ) -> None:
     strategy = "kafka.coordinator.assignors.roundrobin:RoundRobinPartitionAssignor"
@@ -151,7 +151,7 @@ def test_commits_tell_the_application_and_the_assignor_may_be_a_class_of_the_use
         ({"maxOffsetsPerTrigger": "many"}, "'maxOffsetsPerTrigger' is 'many'"),
     ],
 )
-def test_bad_options_are_refused_at_load(
+def test_invalid_options_fail_at_load(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, options: dict[str, str], says: str
 ) -> None:
     with pytest.raises(AnalysisException, match=re.escape(says)) as refused:
@@ -159,7 +159,7 @@ def test_bad_options_are_refused_at_load(
     assert "Traceback" not in str(refused.value)
 
 
-def test_a_missing_option_is_refused_at_load(spark: SparkSession) -> None:
+def test_a_missing_option_fails_at_load(spark: SparkSession) -> None:
     with pytest.raises(AnalysisException, match=re.escape("'kafka.bootstrap.servers' is missing")):
         spark.readStream.format("kafka-group").option("subscribe", "t").option("kafka.group.id", "g").load()
 
@@ -193,21 +193,19 @@ def test_a_topic_that_does_not_exist_is_an_error_and_nothing_is_created(
         ({"startingOffsets": '{"no-such-topic":{"0":1}}'}, "not in the subscription"),
     ],
 )
-def test_an_end_and_offsets_of_other_partitions_are_refused_when_a_stream_starts(
+def test_end_options_and_offsets_of_other_partitions_fail_at_the_start_of_a_stream(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, options: dict[str, str], says: str
 ) -> None:
     assert says in failure_of(stream(spark, kafka, topic, group, **options))
     assert kafka.group_state(group) == "Dead"
 
 
-def test_a_stream_without_a_group_is_refused_when_it_starts(
-    spark: SparkSession, kafka: EmbeddedKafka, topic: str
-) -> None:
+def test_a_stream_without_a_group_fails_at_its_start(spark: SparkSession, kafka: EmbeddedKafka, topic: str) -> None:
     frame = spark.readStream.format("kafka-group").option("kafka.bootstrap.servers", kafka.bootstrap_servers)
     assert "'kafka.group.id' is missing" in failure_of(frame.option("subscribe", topic).load())
 
 
-def test_brokers_that_are_not_there_are_an_error_that_names_them(spark: SparkSession, group: str) -> None:
+def test_the_error_of_unreachable_brokers_names_them(spark: SparkSession, group: str) -> None:
     nowhere = "127.0.0.1:1"
     frame = spark.readStream.format("kafka-group").option("kafka.bootstrap.servers", nowhere)
     said = failure_of(frame.option("subscribe", "t").option("kafka.group.id", group).load())

@@ -49,7 +49,7 @@ def read(frame: DataFrame, tmp_path: Path) -> DataFrame:
     ],
     ids=str,
 )
-def test_tasks_are_packed_and_split_as_asked_and_every_record_is_read_once(
+def test_tasks_have_the_configured_sizes_and_every_record_is_read_once(
     spark: SparkSession,
     kafka: EmbeddedKafka,
     topic: str,
@@ -67,7 +67,7 @@ def test_tasks_are_packed_and_split_as_asked_and_every_record_is_read_once(
     assert_df_equality(found, expected, ignore_nullable=True, ignore_row_order=True)
 
 
-def test_a_users_schema_picks_columns_and_takes_values_as_text(
+def test_a_users_schema_selects_columns_and_reads_values_as_text(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
 ) -> None:
     given = source_options(kafka, topic, group)
@@ -77,7 +77,7 @@ def test_a_users_schema_picks_columns_and_takes_values_as_text(
     assert_df_equality(rows, spark.createDataFrame(expected, "offset long, value string"), ignore_row_order=True)
 
 
-def test_values_that_are_no_text_fail_the_query_with_the_offset(
+def test_values_that_are_not_text_fail_the_query_and_the_error_has_the_offset(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
 ) -> None:
     kafka.produce(topic, [b"\xff"], partition=2)

@@ -47,7 +47,7 @@ def options(kafka: EmbeddedKafka, topic: str, group: str) -> dict[str, str]:
 
 
 @pytest.mark.core
-def test_a_run_reads_and_commits_everything_whatever_the_limit_and_the_version(
+def test_an_available_now_run_reads_and_commits_everything_with_any_limit(
     spark: SparkSession,
     kafka: EmbeddedKafka,
     kafka_topic: Callable[..., str],
@@ -65,7 +65,7 @@ def test_a_run_reads_and_commits_everything_whatever_the_limit_and_the_version(
 
 
 @pytest.mark.core
-def test_a_run_with_the_checkpoint_of_another_goes_on_with_its_state(
+def test_a_run_with_an_earlier_checkpoint_continues_with_its_state(
     spark: SparkSession,
     kafka: EmbeddedKafka,
     kafka_topic: Callable[..., str],
@@ -84,7 +84,7 @@ def test_a_run_with_the_checkpoint_of_another_goes_on_with_its_state(
     assert found == [[(b"a", 2)], [(b"a", 4)]]
 
 
-def test_a_frame_that_is_written_is_read_back_by_stream_and_by_batch_with_all_its_types(
+def test_a_written_frame_is_read_back_by_stream_and_batch_with_all_types(
     spark: SparkSession,
     kafka: EmbeddedKafka,
     kafka_topic: Callable[..., str],
@@ -116,7 +116,7 @@ def test_a_frame_that_is_written_is_read_back_by_stream_and_by_batch_with_all_it
     assert_df_equality(read.orderBy("key"), batch.selectExpr(*ALL_TYPES).orderBy("key"))
 
 
-def test_a_run_over_nothing_has_the_schema_and_no_rows(
+def test_a_run_over_an_empty_topic_has_the_schema_and_no_rows(
     spark: SparkSession,
     kafka: EmbeddedKafka,
     kafka_topic: Callable[..., str],
@@ -129,7 +129,7 @@ def test_a_run_over_nothing_has_the_schema_and_no_rows(
     assert rows.count() == 0
 
 
-def test_a_run_that_fails_has_the_error_of_its_query(
+def test_a_run_that_fails_raises_the_error_of_its_query(
     spark: SparkSession,
     kafka: EmbeddedKafka,
     kafka_topic: Callable[..., str],
@@ -143,7 +143,7 @@ def test_a_run_that_fails_has_the_error_of_its_query(
         run_available_now(stream.selectExpr("raise_error('no such luck')"))
 
 
-def test_a_query_that_does_not_end_is_stopped_and_its_member_is_named(
+def test_a_query_that_does_not_end_is_stopped_and_the_error_names_its_member(
     spark: SparkSession,
     kafka: EmbeddedKafka,
     kafka_topic: Callable[..., str],
@@ -162,7 +162,7 @@ def test_a_query_that_does_not_end_is_stopped_and_its_member_is_named(
         query.stop()
 
 
-def test_a_session_that_is_there_already_is_used_and_left_running(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_existing_session_is_used_and_left_running(spark: SparkSession, tmp_path: Path) -> None:
     with local_spark(tmp_path) as found:
         assert found is spark
     assert spark.range(3).count() == 3

@@ -93,7 +93,7 @@ def test_assigned_partitions_are_read_and_committed_by_an_available_now_run(
     assert kafka.group_state(group) in ("Empty", "Dead")
 
 
-def test_processing_time_reads_what_comes_between_two_triggers_in_one_batch(
+def test_processing_time_reads_the_records_between_two_triggers_in_one_batch(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
 ) -> None:
     found = Reads()
@@ -108,7 +108,7 @@ def test_processing_time_reads_what_comes_between_two_triggers_in_one_batch(
     assert [len(each) for each in found.batches] == [10, 1]
 
 
-def test_two_reads_of_one_group_in_one_query_share_the_topic_and_their_union_has_each_record_once(
+def test_two_reads_of_one_group_in_one_query_split_the_topic_and_their_union_has_each_record_once(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
 ) -> None:
     found = Reads()
@@ -144,7 +144,7 @@ def test_two_reads_of_two_groups_each_read_everything(
     assert all(set(kafka.committed(each, topic)) == {(topic, 0), (topic, 1)} for each in groups)
 
 
-def test_a_continuous_trigger_is_refused_by_spark(
+def test_spark_rejects_a_continuous_trigger(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
 ) -> None:
     writer = stream(spark, kafka, topic, group).writeStream.format("noop").trigger(continuous="1 second")
@@ -152,7 +152,7 @@ def test_a_continuous_trigger_is_refused_by_spark(
         writer.option("checkpointLocation", str(tmp_path)).start()
 
 
-def test_real_time_mode_is_refused_by_spark(
+def test_spark_rejects_real_time_mode(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
 ) -> None:
     writer = stream(spark, kafka, topic, group).writeStream.format("console").outputMode("update")

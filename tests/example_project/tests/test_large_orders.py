@@ -16,7 +16,7 @@ def test_large_orders_are_kept(kafka_spark, embedded_kafka, kafka_topic, kafka_g
     assert embedded_kafka.lag(kafka_group, topic) == {0: 0, 1: 0}
 
 
-def test_the_next_run_reads_what_came_since(kafka_spark, embedded_kafka, kafka_topic, kafka_group, run_available_now):
+def test_the_next_run_reads_only_new_records(kafka_spark, embedded_kafka, kafka_topic, kafka_group, run_available_now):
     topic = kafka_topic()
     orders = large_orders(kafka_spark, embedded_kafka.bootstrap_servers, topic, kafka_group)
     embedded_kafka.produce(topic, [("Ann", '{"id": 1, "price": 100.0}')])

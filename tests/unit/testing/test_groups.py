@@ -34,11 +34,11 @@ def test_partitions_are_sorted_and_keep_blanks_in_names() -> None:
     ]
 
 
-def test_a_group_without_members_has_positions_and_no_owner() -> None:
+def test_a_group_without_members_has_offsets_and_no_owner() -> None:
     assert parse_partitions(WITHOUT_MEMBERS) == [GroupPartition("t", 3, 2513, 2513, 0, None, None)]
 
 
-def test_members_are_told_with_the_number_of_their_partitions() -> None:
+def test_members_have_the_number_of_their_partitions() -> None:
     assert parse_members(MEMBERS) == [GroupMember(CONSUMER, "my client", 4)]
 
 
@@ -47,7 +47,7 @@ def test_output_without_a_table_has_no_rows() -> None:
     assert parse_members("Consumer group 'g 1' has no active members.") == []
 
 
-def test_a_member_without_partitions_is_no_partition() -> None:
+def test_a_member_without_partitions_has_no_line() -> None:
     *head, line = WITHOUT_MEMBERS.splitlines()
     idle = re.sub(r"\S+(?= |$)", lambda word: "-".ljust(len(word[0])), line)
     assert parse_partitions("\n".join([*head, idle])) == []

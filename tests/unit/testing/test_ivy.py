@@ -51,7 +51,7 @@ def fake_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeJava:
     return FakeJava(tmp_path / "java")
 
 
-def test_command_asks_for_bundles_too_and_for_the_default_configuration(fake_java: FakeJava) -> None:
+def test_the_ivy_command_includes_bundles_and_the_default_configuration(fake_java: FakeJava) -> None:
     command = ivy.ivy_command(Path("ivy.xml"), Path("libs"), Path("cache"))
     assert command[command.index("-types") :][:3] == ["-types", "jar", "bundle"]
     assert command[command.index("-confs") + 1] == "default"
@@ -69,7 +69,7 @@ def test_versions_do_not_share_a_directory(cache: Path, fake_java: FakeJava) -> 
     assert ivy.kafka_libs("9.9.8") != ivy.kafka_libs("9.9.9")
 
 
-def test_several_at_once_fetch_once(cache: Path, fake_java: FakeJava) -> None:
+def test_several_processes_download_once(cache: Path, fake_java: FakeJava) -> None:
     fake_java.does("import time; time.sleep(0.5)" + RETRIEVES)
     threads = [threading.Thread(target=ivy.kafka_libs, args=("9.9.9",)) for _ in range(4)]
     for thread in threads:
@@ -80,20 +80,20 @@ def test_several_at_once_fetch_once(cache: Path, fake_java: FakeJava) -> None:
     assert len(fake_java.calls) == 1
 
 
-def test_failure_is_tried_again_and_tells_what_ivy_said(cache: Path, fake_java: FakeJava) -> None:
+def test_a_failed_download_is_retried_and_the_error_shows_ivys_output(cache: Path, fake_java: FakeJava) -> None:
     fake_java.does(RETRIEVES + "print('connection refused by the mirror'); sys.exit(1)")
     with pytest.raises(EmbeddedKafkaError, match="connection refused by the mirror"):
         ivy.kafka_libs("9.9.9")
     assert len(fake_java.calls) == ivy.ATTEMPTS
 
 
-def test_a_single_failed_jar_is_a_failure_though_ivy_ends_with_0(cache: Path, fake_java: FakeJava) -> None:
+def test_a_single_failed_jar_is_a_failure_although_ivy_exits_with_0(cache: Path, fake_java: FakeJava) -> None:
     fake_java.does(RETRIEVES + "print(':: FAILED DOWNLOADS ::')")
     with pytest.raises(EmbeddedKafkaError, match="FAILED DOWNLOADS"):
         ivy.kafka_libs("9.9.9")
 
 
-def test_an_interrupted_download_is_not_taken_for_a_whole_one(cache: Path, fake_java: FakeJava) -> None:
+def test_an_interrupted_download_never_passes_for_a_complete_download(cache: Path, fake_java: FakeJava) -> None:
     fake_java.does(RETRIEVES + "sys.exit(1)")
     with pytest.raises(EmbeddedKafkaError):
         ivy.kafka_libs("9.9.9")
@@ -102,19 +102,19 @@ def test_an_interrupted_download_is_not_taken_for_a_whole_one(cache: Path, fake_
     assert ivy.kafka_libs("9.9.9").is_dir()
 
 
-def test_given_libs_need_no_network(monkeypatch: pytest.MonkeyPatch, cache: Path, fake_java: FakeJava) -> None:
+def test_configured_libs_need_no_network(monkeypatch: pytest.MonkeyPatch, cache: Path, fake_java: FakeJava) -> None:
     monkeypatch.setenv("SPARK_GROUP_SOURCE_KAFKA_LIBS", "/opt/kafka/libs")
     assert ivy.kafka_libs() == Path("/opt/kafka/libs")
     assert fake_java.calls == []
 
 
-def test_missing_java_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_error_of_a_missing_java_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(EmbeddedKafkaError, match="Install Java 17"):
         ivy.ivy_command(Path("ivy.xml"), Path("libs"), Path("cache"))
 
 
-def test_cache_is_where_xdg_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_directory_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_GROUP_SOURCE_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert ivy.cache_directory() == Path("/somewhere/spark-group-source")

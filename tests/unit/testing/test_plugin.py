@@ -63,7 +63,7 @@ def test_all_but_the_plugin_can_be_imported_without_pytest() -> None:
     subprocess.run([sys.executable, "-c", NO_PYTEST, *names], cwd=REPOSITORY, timeout=PATIENCE_S, check=True)
 
 
-def test_the_plugin_has_fixtures_with_names_of_its_own_and_nothing_that_acts_unasked() -> None:
+def test_the_plugin_has_prefixed_fixtures_and_none_that_runs_unrequested() -> None:
     functions = [
         node for node in ast.parse(Path(plugin.__file__).read_text()).body if isinstance(node, ast.FunctionDef)
     ]
@@ -74,13 +74,13 @@ def test_the_plugin_has_fixtures_with_names_of_its_own_and_nothing_that_acts_una
         assert ast.get_docstring(each), "it is what `pytest --fixtures` shows"
 
 
-def test_the_entry_point_has_the_name_of_its_module_so_that_it_is_loaded_once() -> None:
+def test_the_entry_point_has_its_modules_name_so_that_pytest_loads_it_once() -> None:
     assert f'[project.entry-points.pytest11]\n"{plugin.__name__}" = "{plugin.__name__}"\n' in (
         REPOSITORY / "pyproject.toml"
     ).read_text("utf-8")
 
 
-def test_without_java_each_test_that_needs_it_is_an_error_that_says_so_and_none_is_skipped(
+def test_without_java_each_test_that_needs_it_fails_and_none_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
@@ -106,7 +106,7 @@ def give_java(monkeypatch: pytest.MonkeyPatch, home: Path, script: str) -> None:
     monkeypatch.setenv("JAVA_HOME", str(home))
 
 
-def test_without_a_connection_the_error_says_what_was_tried_and_how_to_do_without(
+def test_without_a_network_the_error_shows_the_attempts_and_the_alternative(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     give_java(monkeypatch, tmp_path / "java", "echo connection refused; exit 1")
@@ -118,7 +118,7 @@ def test_without_a_connection_the_error_says_what_was_tried_and_how_to_do_withou
     assert "SPARK_GROUP_SOURCE_KAFKA_LIBS" in told
 
 
-def test_a_java_that_is_too_old_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_an_old_java_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     says = "java.lang.UnsupportedClassVersionError: this Java only recognizes versions up to 55.0"
     give_java(monkeypatch, tmp_path / "java", f"echo '{says}' >&2; echo '  at somewhere' >&2; exit 1")
     monkeypatch.setenv("SPARK_GROUP_SOURCE_KAFKA_LIBS", str(tmp_path))

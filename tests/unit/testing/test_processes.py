@@ -49,7 +49,7 @@ def await_end_of(pid: int) -> None:
         time.sleep(0.05)
 
 
-def test_a_killed_parent_takes_its_children_and_directory_along(tmp_path: Path) -> None:
+def test_the_watchdog_ends_the_children_of_a_killed_parent_and_deletes_its_directory(tmp_path: Path) -> None:
     directory = tmp_path / "cluster"
     directory.mkdir()
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(directory)], stdout=subprocess.PIPE, text=True)
@@ -69,7 +69,7 @@ def test_a_killed_parent_takes_its_children_and_directory_along(tmp_path: Path) 
         time.sleep(0.05)
 
 
-def test_ports_are_different_and_a_used_one_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_ports_are_different_and_unused(monkeypatch: pytest.MonkeyPatch) -> None:
     ports = free_ports(20)
     assert len(set(ports)) == 20
     with socket.socket() as taken:
@@ -85,7 +85,7 @@ def test_too_few_free_ports_are_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
         free_ports(1)
 
 
-def test_a_lock_held_elsewhere_is_waited_for_no_longer_than_asked(tmp_path: Path) -> None:
+def test_the_wait_for_a_lock_ends_at_its_timeout(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with file_lock(path, 1.0), pytest.raises(EmbeddedKafkaError, match="Another process"), file_lock(path, 0.0):
         pass
@@ -100,6 +100,6 @@ def test_shipped_broker_properties_can_be_read() -> None:
     assert properties["auto.create.topics.enable"] == "true"
 
 
-def test_a_line_that_is_no_property_is_refused() -> None:
+def test_a_line_that_is_not_a_property_is_rejected() -> None:
     with pytest.raises(ValueError, match="no equals sign"):
         parse_properties("# fine\n\na=b\nno equals sign\n")

@@ -29,7 +29,7 @@ NOON = 1_767_268_800_123  # 2026-01-01 12:00:00.123 UTC
         (Row(value="v", headers=[Row(key="a", value=bytearray(b"1"))]), Record(value=b"v", headers=(("a", b"1"),))),
     ],
 )
-def test_a_row_becomes_the_record_that_is_meant(row: Any, record: Record) -> None:
+def test_a_row_is_converted_to_a_record(row: Any, record: Record) -> None:
     assert list(records([row])) == [record]
 
 
@@ -41,7 +41,7 @@ def test_a_row_becomes_the_record_that_is_meant(row: Any, record: Record) -> Non
         datetime.fromtimestamp(NOON / 1000),  # noqa: DTZ006 - as PySpark collects them
     ],
 )
-def test_times_are_milliseconds_since_1970_and_without_a_zone_local(time: datetime) -> None:
+def test_timestamps_are_milliseconds_since_1970_and_local_without_a_zone(time: datetime) -> None:
     assert [each.timestamp for each in records([{"value": "v", "timestamp": time}])] == [NOON]
 
 
@@ -62,12 +62,12 @@ def test_times_are_milliseconds_since_1970_and_without_a_zone_local(time: dateti
         ({}, "neither key nor value"),
     ],
 )
-def test_a_row_that_cannot_be_written_is_named_with_what_is_wrong(row: Any, complaint: str) -> None:
+def test_the_error_of_an_invalid_row_names_the_row_and_the_reason(row: Any, complaint: str) -> None:
     with pytest.raises(RowError, match=f"Row 1 .*{complaint}"):
         list(records(["fine", row]))
 
 
 @pytest.mark.parametrize("rows", ["text", b"bytes", {"value": "v"}])
-def test_one_row_is_not_taken_for_several(rows: Any) -> None:
+def test_a_single_row_instead_of_a_list_is_rejected(rows: Any) -> None:
     with pytest.raises(RowError, match="Put it into a list"):
         list(records(rows))

@@ -61,11 +61,11 @@ def wait(query: Query, kafka: Kafka, timeout: float = 5.0) -> None:
     waiting(query, kafka, timeout)
 
 
-def test_a_query_that_ends_is_no_error() -> None:
+def test_a_query_that_ends_raises_no_error() -> None:
     wait(Query(ends=True), Kafka())
 
 
-def test_a_query_that_does_not_end_is_stopped_and_who_holds_its_group_is_named() -> None:
+def test_a_query_that_does_not_end_is_stopped_and_the_error_names_its_members() -> None:
     query = Query(ends=False)
     with pytest.raises(StuckQuery) as caught:
         wait(query, Kafka(), timeout=0.0)
@@ -76,11 +76,11 @@ def test_a_query_that_does_not_end_is_stopped_and_who_holds_its_group_is_named()
     assert "behind in orders-1 by 3." in told
 
 
-def test_a_kafka_that_does_not_answer_is_part_of_what_is_told() -> None:
+def test_the_error_says_that_kafka_did_not_respond() -> None:
     with pytest.raises(StuckQuery, match="Kafka did not respond: KafkaTimeoutError"):
         wait(Query(ends=False), Kafka(KafkaTimeoutError("nobody there")))
 
 
-def test_the_error_of_a_query_that_fails_is_its_own() -> None:
+def test_a_query_that_fails_raises_its_own_error() -> None:
     with pytest.raises(ZeroDivisionError):
         wait(Query(ends=ZeroDivisionError()), Kafka())

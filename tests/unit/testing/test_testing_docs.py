@@ -20,7 +20,7 @@ def page() -> str:
     )
 
 
-def test_the_page_shows_every_file_of_the_example_as_it_is_tested() -> None:
+def test_the_page_shows_every_tested_file_of_the_example() -> None:
     assert PAGE.read_text("utf-8") == page()
     files = {path.relative_to(PROJECT).as_posix() for path in PROJECT.rglob("*.*") if path.suffix in (".py", ".toml")}
     assert {name for _, name, *_ in SHOWN.findall(page())} == files

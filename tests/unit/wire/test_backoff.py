@@ -16,7 +16,7 @@ LONG = 90.0
 
 
 @pytest.mark.parametrize(("chance", "factor"), [(0.0, 0.8), (0.25, 0.9), (0.5, 1.0), (1.0, 1.2)])
-def test_each_pause_is_twice_the_one_before_within_the_jitter(chance: float, factor: float) -> None:
+def test_each_backoff_is_twice_the_previous_within_the_jitter(chance: float, factor: float) -> None:
     backoff = Backoff(0.1, 0.5, chance=lambda: chance)
     expected = [0.1, 0.2, 0.4, 0.5, 0.5]
     assert [backoff.next() for _ in expected] == pytest.approx([each * factor for each in expected])
@@ -24,14 +24,14 @@ def test_each_pause_is_twice_the_one_before_within_the_jitter(chance: float, fac
     assert backoff.next() == pytest.approx(0.1 * factor)
 
 
-def test_chance_is_asked_for_each_pause_and_stays_within_the_jitter() -> None:
+def test_each_backoff_varies_within_the_jitter() -> None:
     backoff = Backoff(1.0, 1.0)
     pauses = [backoff.next() for _ in range(1000)]
     assert len(set(pauses)) > 900
     assert 1 - JITTER <= min(pauses) < 1 - JITTER / 2 < 1 + JITTER / 2 < max(pauses) <= 1 + JITTER
 
 
-def test_many_failures_are_no_overflow() -> None:
+def test_many_failures_do_not_overflow() -> None:
     backoff = Backoff(0.1, 60.0, jitter=0.0)
     assert [backoff.next() for _ in range(5000)][-1] == 60.0
 

@@ -34,7 +34,9 @@ def after(seconds: float = LONG) -> Deadline:
     return Deadline.after(seconds)
 
 
-def test_topics_are_asked_for_once_until_they_are_forgotten_or_wanted_fresh(fake: FakeKafka, cluster: Cluster) -> None:
+def test_topics_are_requested_once_until_they_are_invalidated_or_wanted_fresh(
+    fake: FakeKafka, cluster: Cluster
+) -> None:
     def asked() -> int:
         return fake.request_count("Metadata")
 
@@ -47,7 +49,7 @@ def test_topics_are_asked_for_once_until_they_are_forgotten_or_wanted_fresh(fake
     assert asked() == 3
 
 
-def test_topics_that_nobody_asks_for_are_not_kept(
+def test_topics_that_nothing_requests_are_not_kept(
     fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Hand()
@@ -68,13 +70,13 @@ def test_a_topic_that_does_not_exist_has_an_error_and_is_not_created(fake: FakeK
     assert not fake.requests[-1][2].allow_auto_topic_creation
 
 
-def test_a_partition_without_a_leader_is_told_as_such(fake: FakeKafka, cluster: Cluster) -> None:
+def test_a_partition_without_a_leader_has_none_in_the_metadata(fake: FakeKafka, cluster: Cluster) -> None:
     fake.logs["t"][1].leader = None
     assert cluster.metadata(None, after()).topics["t"].partitions == {0: 1, 1: None}
 
 
 @pytest.mark.parametrize("hung", [1, 2])
-def test_a_broker_that_is_silent_leaves_time_to_ask_another(fake: FakeKafka, cluster: Cluster, hung: int) -> None:
+def test_a_silent_broker_leaves_time_for_another_broker(fake: FakeKafka, cluster: Cluster, hung: int) -> None:
     cluster.metadata(None, after())
     for broker in (1, 2):
         cluster.connection(broker, after())
@@ -90,9 +92,7 @@ def test_a_broker_that_is_down_leaves_its_work_to_another(fake: FakeKafka, clust
         assert cluster.metadata(["t"], after()).topics["t"].partitions
 
 
-def test_a_broker_whose_connection_has_failed_is_asked_after_those_that_are_connected(
-    fake: FakeKafka, cluster: Cluster
-) -> None:
+def test_connected_brokers_are_asked_before_brokers_whose_connection_failed(fake: FakeKafka, cluster: Cluster) -> None:
     cluster.metadata(None, after())
     for broker in (1, 2):
         cluster.connection(broker, after())
@@ -110,7 +110,7 @@ def knows_nothing(answer: Any) -> None:
         each.error_code, each.partitions = 3, []
 
 
-def test_a_broker_that_tells_of_no_brokers_is_not_believed(fake: FakeKafka, cluster: Cluster) -> None:
+def test_metadata_without_brokers_is_rejected(fake: FakeKafka, cluster: Cluster) -> None:
     fake.next("Metadata", Fault(edit=knows_nothing, broker=1), times=1000)
     for _ in range(6):
         told = cluster.metadata(["t"], after())
@@ -118,7 +118,7 @@ def test_a_broker_that_tells_of_no_brokers_is_not_believed(fake: FakeKafka, clus
         assert told.topics["t"].partitions == {0: 1, 1: 2}
 
 
-def test_brokers_that_all_tell_of_no_brokers_are_asked_until_the_deadline(fake: FakeKafka, cluster: Cluster) -> None:
+def test_metadata_without_brokers_is_retried_until_the_deadline(fake: FakeKafka, cluster: Cluster) -> None:
     fake.next("Metadata", Fault(edit=knows_nothing), times=3)
     assert cluster.metadata(["t"], after()).topics["t"].partitions
     fake.next("Metadata", Fault(edit=knows_nothing), times=10_000)
@@ -126,7 +126,7 @@ def test_brokers_that_all_tell_of_no_brokers_are_asked_until_the_deadline(fake: 
         cluster.metadata(["t"], after(0.5))
 
 
-def test_no_broker_at_all_is_one_error_in_time_that_names_them(fake: FakeKafka, cluster: Cluster) -> None:
+def test_without_any_broker_one_error_names_all_in_time(fake: FakeKafka, cluster: Cluster) -> None:
     ports = [each.port for each in fake.brokers.values()]
     for broker in fake.brokers.values():
         broker.stop()
@@ -136,7 +136,7 @@ def test_no_broker_at_all_is_one_error_in_time_that_names_them(fake: FakeKafka, 
     assert time.monotonic() - began < LONG
 
 
-def test_a_kept_connection_is_used_again_and_one_that_broke_is_not(fake: FakeKafka, cluster: Cluster) -> None:
+def test_an_open_connection_is_reused_and_a_broken_connection_is_not(fake: FakeKafka, cluster: Cluster) -> None:
     cluster.metadata(None, after())
     kept = cluster.connection(1, after())
     assert cluster.connection(1, after()) is kept
@@ -152,7 +152,7 @@ def test_a_kept_connection_is_used_again_and_one_that_broke_is_not(fake: FakeKaf
     assert anew.is_reusable()
 
 
-def test_connections_to_a_broker_that_was_retired_are_closed_once_it_has_ended_them(
+def test_connections_to_a_retired_broker_are_closed_after_the_broker_ended_them(
     fake: FakeKafka, cluster: Cluster
 ) -> None:
     cluster.metadata(None, after())
@@ -169,7 +169,7 @@ def test_connections_to_a_broker_that_was_retired_are_closed_once_it_has_ended_t
     retired.join()
 
 
-def test_a_connection_that_timed_out_is_never_used_again(fake: FakeKafka, cluster: Cluster) -> None:
+def test_a_connection_that_timed_out_is_never_reused(fake: FakeKafka, cluster: Cluster) -> None:
     fake.next("Metadata", Fault(delay=0.3))
     fake.next("Metadata", Fault(delay=0.3))
     with pytest.raises(BrokerUnavailable):
@@ -183,18 +183,20 @@ def test_an_unknown_broker_is_unavailable(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("errno", [7, 14, 15, 16])
-def test_a_coordinator_that_is_not_there_yet_is_asked_for_again(fake: FakeKafka, cluster: Cluster, errno: int) -> None:
+def test_the_lookup_of_a_coordinator_is_retried_until_it_is_available(
+    fake: FakeKafka, cluster: Cluster, errno: int
+) -> None:
     fake.next("FindCoordinator", Fault(error=errno), times=3)
     assert cluster.find_coordinator("g", after()).id == 1
 
 
-def test_a_coordinator_that_never_comes_ends_at_the_deadline(fake: FakeKafka, cluster: Cluster) -> None:
+def test_the_lookup_of_a_coordinator_ends_at_the_deadline(fake: FakeKafka, cluster: Cluster) -> None:
     fake.next("FindCoordinator", Fault(error=15), times=1000)
     with pytest.raises(DeadlineExceeded, match="'g'.*15"):
         cluster.find_coordinator("g", after(2.0))
 
 
-def test_a_group_that_may_not_be_described_is_refused_with_what_to_grant(fake: FakeKafka, cluster: Cluster) -> None:
+def test_a_group_without_permission_fails_with_the_right_to_grant(fake: FakeKafka, cluster: Cluster) -> None:
     fake.next("FindCoordinator", Fault(error=30))
     with pytest.raises(GroupError, match="READ on the group") as refused:
         cluster.find_coordinator("g", after())

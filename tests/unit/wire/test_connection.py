@@ -77,12 +77,12 @@ def eventually(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_an_answer_that_comes_byte_by_byte_is_put_together(fake: FakeKafka, connection: Connection) -> None:
+def test_a_response_that_arrives_byte_by_byte_is_received(fake: FakeKafka, connection: Connection) -> None:
     fake.next("Heartbeat", Fault(dribble=0.0))
     assert connection.call(heartbeat(), Deadline.after(LONG)).error_code == 25
 
 
-def test_bytes_that_keep_dripping_do_not_stretch_the_deadline(fake: FakeKafka, connection: Connection) -> None:
+def test_slow_bytes_do_not_extend_the_deadline(fake: FakeKafka, connection: Connection) -> None:
     fake.next("Heartbeat", Fault(dribble=1.0))
     began = time.monotonic()
     with pytest.raises(DeadlineExceeded, match="HeartbeatRequest"):
@@ -91,7 +91,7 @@ def test_bytes_that_keep_dripping_do_not_stretch_the_deadline(fake: FakeKafka, c
     assert connection.closed
 
 
-def test_an_answer_that_has_all_come_by_the_deadline_is_returned_after_it_and_a_part_of_one_is_not(
+def test_a_response_that_is_complete_at_the_deadline_is_returned_and_a_partial_response_is_not(
     pair: tuple[Connection, socket.socket],
 ) -> None:
     connection, theirs = pair
@@ -114,7 +114,7 @@ def test_an_error_names_the_broker_with_its_id_host_and_port(fake: FakeKafka) ->
 
 
 @pytest.mark.parametrize("sent", [0, 2, 4, 6, 11])
-def test_the_end_of_the_stream_in_mid_frame_is_a_broken_connection(
+def test_an_end_of_stream_within_a_frame_is_a_broken_connection(
     fake: FakeKafka, connection: Connection, sent: int
 ) -> None:
     fake.next("Heartbeat", Fault(raw=framed(answer(2))[:sent], drop="answered"))
@@ -123,7 +123,7 @@ def test_the_end_of_the_stream_in_mid_frame_is_a_broken_connection(
     assert connection.closed
 
 
-def test_an_answer_to_another_request_is_never_taken(pair: tuple[Connection, socket.socket]) -> None:
+def test_a_response_to_another_request_is_rejected(pair: tuple[Connection, socket.socket]) -> None:
     connection, peer = pair
     connection.send(heartbeat(), Deadline.after(LONG))
     peer.sendall(framed(answer(7)))
@@ -133,7 +133,7 @@ def test_an_answer_to_another_request_is_never_taken(pair: tuple[Connection, soc
 
 
 @pytest.mark.parametrize("size", [-1, 0, 3, 2**30 + 1, 2**31 - 1])
-def test_a_length_that_cannot_be_is_refused_before_memory_is_taken_for_it(
+def test_an_impossible_length_is_rejected_before_memory_is_allocated(
     pair: tuple[Connection, socket.socket], size: int
 ) -> None:
     connection, peer = pair
@@ -145,7 +145,9 @@ def test_a_length_that_cannot_be_is_refused_before_memory_is_taken_for_it(
 
 
 @pytest.mark.parametrize("size", [2**30 + 1, 2**31 - 1])
-def test_a_record_batch_that_is_too_large_is_said_to_be_one(fake: FakeKafka, connection: Connection, size: int) -> None:
+def test_the_error_of_a_response_above_the_limit_blames_a_record_batch(
+    fake: FakeKafka, connection: Connection, size: int
+) -> None:
     fake.next("Heartbeat", Fault(raw=struct.pack(">i", size)))
     too_large = rf"announces a response of {size} bytes; .* at most {2**30}\..*'max\.message\.bytes'"
     with pytest.raises(ProtocolError, match=too_large) as refused:
@@ -155,20 +157,22 @@ def test_a_record_batch_that_is_too_large_is_said_to_be_one(fake: FakeKafka, con
 
 
 @pytest.mark.parametrize("said", [b"HTTP/1.1 503 Service Unavailable\r\n\r\n", struct.pack(">i", -1)])
-def test_what_is_no_response_is_not_taken_for_a_large_one(fake: FakeKafka, connection: Connection, said: bytes) -> None:
+def test_bytes_that_are_not_a_response_are_not_reported_as_a_large_batch(
+    fake: FakeKafka, connection: Connection, said: bytes
+) -> None:
     fake.next("Heartbeat", Fault(raw=said))
     with pytest.raises(ProtocolError, match="Is it a Kafka broker"):
         connection.call(heartbeat(), Deadline.after(LONG))
 
 
 @pytest.mark.parametrize("alert", [b"\x15\x03\x03\x00\x02\x02\x28", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
-def test_a_listener_with_tls_or_of_another_protocol_is_said_to_be_one(fake: FakeKafka, alert: bytes) -> None:
+def test_the_error_of_another_protocol_suggests_tls(fake: FakeKafka, alert: bytes) -> None:
     fake.next("ApiVersions", Fault(raw=alert))
     with pytest.raises(ProtocolError, match="listener uses TLS, set 'kafka.security.protocol'"):
         opening(fake)
 
 
-def test_a_broker_that_is_too_old_is_named_with_what_it_lacks(fake: FakeKafka) -> None:
+def test_the_error_of_an_old_broker_names_the_missing_version(fake: FakeKafka) -> None:
     def old(answer: Any) -> None:
         for each in answer.api_keys:
             each.max_version = min(each.max_version, 12)
@@ -178,7 +182,7 @@ def test_a_broker_that_is_too_old_is_named_with_what_it_lacks(fake: FakeKafka) -
         opening(fake)
 
 
-def test_an_answer_after_the_deadline_is_not_taken_for_that_of_the_next_request(
+def test_a_late_response_never_passes_for_the_response_to_the_next_request(
     fake: FakeKafka, connection: Connection
 ) -> None:
     hold = threading.Event()
@@ -192,12 +196,12 @@ def test_an_answer_after_the_deadline_is_not_taken_for_that_of_the_next_request(
         connection.call(coordinator(), Deadline.after(LONG))
 
 
-def test_answers_that_were_never_fetched_make_a_connection_unusable(connection: Connection) -> None:
+def test_a_connection_with_a_request_in_flight_is_not_reusable(connection: Connection) -> None:
     connection.send(heartbeat(), Deadline.after(LONG))
     assert not connection.is_reusable()
 
 
-def test_several_requests_may_be_under_way_and_are_answered_in_order(connection: Connection) -> None:
+def test_several_requests_in_flight_get_their_responses_in_order(connection: Connection) -> None:
     connection.send(heartbeat(), Deadline.after(LONG))
     connection.send(coordinator(), Deadline.after(LONG))
     assert connection.receive(Deadline.after(LONG)).error_code == 25
@@ -205,22 +209,20 @@ def test_several_requests_may_be_under_way_and_are_answered_in_order(connection:
     assert connection.is_reusable()
 
 
-def test_a_connection_that_the_broker_closed_while_it_was_idle_is_not_usable(
-    fake: FakeKafka, connection: Connection
-) -> None:
+def test_an_idle_connection_that_the_broker_closed_is_not_reusable(fake: FakeKafka, connection: Connection) -> None:
     assert connection.is_reusable()
     fake.brokers[1].disconnect()
     eventually(lambda: not connection.is_reusable())
 
 
-def test_bytes_that_nobody_asked_for_make_a_connection_unusable(pair: tuple[Connection, socket.socket]) -> None:
+def test_a_connection_with_unrequested_bytes_is_not_reusable(pair: tuple[Connection, socket.socket]) -> None:
     connection, peer = pair
     assert connection.is_reusable()
     peer.sendall(b"\0")
     eventually(lambda: not connection.is_reusable())
 
 
-def test_a_peer_that_takes_no_bytes_is_given_up_at_the_deadline(pair: tuple[Connection, socket.socket]) -> None:
+def test_sending_to_a_peer_that_reads_nothing_times_out(pair: tuple[Connection, socket.socket]) -> None:
     connection, _ = pair
     much = heartbeat()
     much.member_id = "m" * 2**15
@@ -230,7 +232,7 @@ def test_a_peer_that_takes_no_bytes_is_given_up_at_the_deadline(pair: tuple[Conn
     assert connection.closed
 
 
-def test_an_interrupt_ends_a_pending_wait_and_leaves_the_answer_to_be_received(
+def test_a_wakeup_ends_a_pending_wait_and_the_response_can_be_received_later(
     pair: tuple[Connection, socket.socket],
 ) -> None:
     connection, peer = pair
@@ -250,7 +252,7 @@ def test_an_interrupt_ends_a_pending_wait_and_leaves_the_answer_to_be_received(
         each.close()
 
 
-def test_an_interrupt_that_was_set_before_ends_the_wait_at_once(pair: tuple[Connection, socket.socket]) -> None:
+def test_a_wakeup_that_was_set_before_ends_the_wait_at_once(pair: tuple[Connection, socket.socket]) -> None:
     connection, _ = pair
     wakeup = WakeupPipe()
     wakeup.set()
@@ -261,7 +263,7 @@ def test_an_interrupt_that_was_set_before_ends_the_wait_at_once(pair: tuple[Conn
     wakeup.close()
 
 
-def test_nothing_that_was_not_asked_for_is_waited_for(connection: Connection) -> None:
+def test_receiving_without_a_request_in_flight_is_an_error(connection: Connection) -> None:
     with pytest.raises(ProtocolError, match="No request to broker .* is in flight"):
         connection.receive(Deadline.after(LONG))
 
@@ -290,7 +292,7 @@ def received(body: bytes) -> Any:
         theirs.close()
 
 
-def test_an_answer_cut_short_anywhere_is_a_protocol_error() -> None:
+def test_a_truncated_response_is_a_protocol_error() -> None:
     whole = found_coordinator()
     assert received(whole).coordinators[0].node_id == 1
     for size in range(4, len(whole)):
@@ -316,11 +318,11 @@ def test_unknown_tagged_fields_of_a_response_header_are_skipped(tags: bytes) -> 
     [b"", b"\x01", b"\x01\x00", b"\x01\x00\x05ab", b"\xff\xff\xff\xff\x0f\x00\x00", b"\x80\x80\x80\x80\x80\x00"],
     ids=["nothing", "a count", "no size", "cut short", "far too many", "an endless number"],
 )
-def test_tagged_fields_that_go_beyond_the_response_are_a_protocol_error(header: bytes) -> None:
+def test_tagged_fields_beyond_the_response_are_a_protocol_error(header: bytes) -> None:
     assert isinstance(received(found_coordinator()[:4] + header), ProtocolError)
 
 
-def test_an_answer_with_any_byte_changed_ends_in_an_answer_or_in_one_of_our_errors() -> None:
+def test_a_response_with_a_changed_byte_is_decoded_or_raises_one_of_our_errors() -> None:
     chance = random.Random(20240229)
     whole = found_coordinator()
     for _ in range(300):
@@ -329,7 +331,7 @@ def test_an_answer_with_any_byte_changed_ends_in_an_answer_or_in_one_of_our_erro
         received(bytes(broken))
 
 
-def test_a_host_whose_name_is_not_resolved_in_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_resolution_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: release.wait(LONG) and [])
     with pytest.raises(DeadlineExceeded, match="'nowhere' was not resolved"):
@@ -337,7 +339,7 @@ def test_a_host_whose_name_is_not_resolved_in_time_is_given_up(monkeypatch: pyte
     release.set()
 
 
-def test_a_host_that_is_not_known_and_a_port_that_refuses_are_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_host_and_a_closed_port_are_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BrokerUnavailable, match="127.0.0.1:1 "):
         Connection.open("127.0.0.1", 1, OPTIONS, Deadline.after(LONG))
 

@@ -47,14 +47,14 @@ def refuse(fake: FakeKafka, broker: int | None = None, times: int = 10_000) -> N
     fake.next("SaslAuthenticate", Fault(error=AUTHENTICATION_FAILED, broker=broker), times)
 
 
-def test_settings_that_never_worked_are_refused_for_good(fake: FakeKafka, cluster: Cluster) -> None:
+def test_the_rejection_of_settings_that_never_worked_is_final(fake: FakeKafka, cluster: Cluster) -> None:
     refuse(fake, times=1)
     with pytest.raises(AuthenticationFailed, match="rejected this client's credentials"):
         cluster.metadata(["t"], after())
     assert fake.request_count("SaslAuthenticate") == 1
 
 
-def test_a_broker_that_is_back_before_it_knows_its_users_is_asked_again(
+def test_a_broker_that_restarts_before_it_knows_its_users_is_retried(
     fake: FakeKafka, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.metadata(["t"], after())
@@ -65,7 +65,7 @@ def test_a_broker_that_is_back_before_it_knows_its_users_is_asked_again(
     assert caplog.text.count("brokers reject settings that worked before; retrying for up to 300 s") == 1
 
 
-def test_another_cluster_of_the_process_knows_that_the_settings_work(fake: FakeKafka) -> None:
+def test_clusters_of_one_process_share_that_the_settings_worked(fake: FakeKafka) -> None:
     own = options(fake)
     first, second = Cluster(own), Cluster(own)
     first.metadata(["t"], after())
@@ -75,7 +75,9 @@ def test_another_cluster_of_the_process_knows_that_the_settings_work(fake: FakeK
         each.close()
 
 
-def test_a_refusal_that_lasts_is_final(fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rejection_that_outlasts_the_timeout_is_final(
+    fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster.metadata(["t"], after())
     refuse(fake)
     cluster.close()
@@ -86,7 +88,7 @@ def test_a_refusal_that_lasts_is_final(fake: FakeKafka, cluster: Cluster, monkey
         cluster.metadata(["t"], after())
 
 
-def test_one_broker_that_refuses_for_ever_does_not_end_what_the_others_serve(
+def test_one_broker_that_always_rejects_does_not_stop_the_others(
     fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.metadata(["t"], after())
@@ -100,14 +102,14 @@ def test_one_broker_that_refuses_for_ever_does_not_end_what_the_others_serve(
             cluster.connection(2, after())
 
 
-def test_a_task_in_a_new_process_retries_what_worked_on_the_driver(fake: FakeKafka) -> None:
+def test_a_task_in_a_new_process_retries_settings_that_worked_on_the_driver(fake: FakeKafka) -> None:
     refuse(fake, times=3)
     with cluster_pool.pooled_cluster(options(fake)) as cluster:
         assert cluster.metadata(["t"], after()).topics["t"].partitions
         cluster.close()
 
 
-def test_a_refusal_is_final_once_no_broker_has_answered_for_as_long() -> None:
+def test_a_rejection_is_final_once_no_broker_has_responded_within_the_timeout() -> None:
     clock = Hand()
     found = CredentialRejections(options(), clock=clock)
     found.record_success()
@@ -122,7 +124,7 @@ def test_a_refusal_is_final_once_no_broker_has_answered_for_as_long() -> None:
         found.as_retriable(REFUSED, responded_at)
 
 
-def test_a_success_begins_a_new_time() -> None:
+def test_a_success_restarts_the_retry_timeout() -> None:
     clock = Hand()
     found = CredentialRejections(options(), clock=clock)
     found.record_success()
@@ -132,7 +134,7 @@ def test_a_success_begins_a_new_time() -> None:
         found.record_success()
 
 
-def test_brokers_that_were_all_down_meanwhile_have_not_refused() -> None:
+def test_the_retry_timeout_restarts_after_all_brokers_were_down() -> None:
     clock = Hand()
     found = CredentialRejections(options(), clock=clock)
     found.record_success()
@@ -141,7 +143,7 @@ def test_brokers_that_were_all_down_meanwhile_have_not_refused() -> None:
     found.as_retriable(REFUSED, responded_at=None)
 
 
-def test_before_the_first_success_a_refusal_is_retried_for_as_long_as_is_said() -> None:
+def test_before_the_first_success_a_rejection_is_retried_for_the_given_time() -> None:
     clock = Hand()
     found = CredentialRejections(options(), 60.0, clock)
     found.as_retriable(REFUSED, responded_at=None)

@@ -39,7 +39,7 @@ def fake() -> Iterator[FakeKafka]:
         yield running
 
 
-def test_pauses_double_up_to_the_longest_and_begin_anew_after_a_success() -> None:
+def test_the_reconnect_backoff_doubles_up_to_its_maximum_and_restarts_after_a_success() -> None:
     clock = Hand()
     backoff = ReconnectBackoff(OPTIONS, clock, chance=lambda: 0.5)
     for pause in (0.05, 0.1, 0.15, 0.15):
@@ -55,7 +55,7 @@ def test_pauses_double_up_to_the_longest_and_begin_anew_after_a_success() -> Non
     backoff.check(HERE)
 
 
-def test_clients_that_failed_at_the_same_moment_do_not_come_back_at_the_same_moment() -> None:
+def test_clients_that_failed_at_the_same_moment_reconnect_at_different_moments() -> None:
     clock, again = Hand(), set()
     for _ in range(20):
         backoff = ReconnectBackoff(OPTIONS, clock)
@@ -65,7 +65,7 @@ def test_clients_that_failed_at_the_same_moment_do_not_come_back_at_the_same_mom
     assert all(0.04 <= each <= 0.06 for each in again)
 
 
-def test_connections_may_take_twice_as_long_after_each_failure_up_to_the_longest() -> None:
+def test_the_connect_timeout_doubles_with_each_failure_up_to_its_maximum() -> None:
     backoff = ReconnectBackoff(OPTIONS, Hand())
     found = []
     for _ in range(3):
@@ -78,7 +78,7 @@ def test_connections_may_take_twice_as_long_after_each_failure_up_to_the_longest
     assert backoff.connect_timeout(HERE) == 15.0
 
 
-def test_each_connection_is_given_the_time_that_its_failures_so_far_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_connection_has_the_connect_timeout_of_its_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
 
     def silent(host: str, port: int, options: WireOptions, deadline: Deadline, broker_id: int | None) -> Connection:
@@ -93,7 +93,7 @@ def test_each_connection_is_given_the_time_that_its_failures_so_far_allow(monkey
     assert given == [4, 8, 15]
 
 
-def test_a_broker_that_refused_a_moment_ago_is_not_asked_again_and_the_others_are(fake: FakeKafka) -> None:
+def test_a_broker_that_refused_a_connection_is_skipped_during_its_backoff(fake: FakeKafka) -> None:
     brokers = tuple(("127.0.0.1", each.port) for each in fake.brokers.values())
     cluster = Cluster(WireOptions(brokers, "test", reconnect_backoff=LONG, reconnect_backoff_max=LONG))
     try:
@@ -111,7 +111,7 @@ def test_a_broker_that_refused_a_moment_ago_is_not_asked_again_and_the_others_ar
         cluster.close()
 
 
-def test_a_connection_that_was_idle_for_too_long_is_not_used_again(fake: FakeKafka) -> None:
+def test_a_connection_that_was_idle_for_too_long_is_not_reused(fake: FakeKafka) -> None:
     cluster = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test", max_idle=100.0))
     try:
         cluster.metadata(None, Deadline.after(LONG))

@@ -53,7 +53,7 @@ def authenticated(settings: Sasl, *answers: Any) -> tuple[float | None, list[byt
     return authenticate(settings, "host", "1 (host:9092)", broker, Deadline.after(LONG)), broker.sent
 
 
-def test_a_session_without_an_end_lasts_for_ever_and_one_with_an_end_a_part_of_its_life() -> None:
+def test_a_session_with_a_lifetime_is_replaced_before_its_end() -> None:
     assert authenticated(PLAIN, welcome(), answer()) == (None, [b"alice\0alice\0s3cret"])
     assert authenticated(PLAIN, welcome(), answer(lifetime=10_000))[0] == 10 * SESSION_PART
 
@@ -68,14 +68,14 @@ def test_a_session_without_an_end_lasts_for_ever_and_one_with_an_end_a_part_of_i
         ([welcome(), answer(error=58)], "58 "),
     ],
 )
-def test_what_a_broker_refuses_is_an_error_with_the_option_to_change(answers: list[Any], says: str) -> None:
+def test_the_error_of_a_rejection_names_the_option_to_change(answers: list[Any], says: str) -> None:
     with pytest.raises(AuthenticationFailed, match=says) as refused:
         authenticated(PLAIN, *answers)
     assert "s3cret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
-def test_a_password_that_is_no_text_is_not_shown(mechanism: str) -> None:
+def test_a_password_that_is_not_text_never_appears(mechanism: str) -> None:
     settings = Sasl(mechanism, "alice", Secret("s3cret\udc80"))
     nonce = answer(b"r=x,s=AAAA,i=4096")
     with pytest.raises(AuthenticationFailed) as refused:
@@ -83,7 +83,7 @@ def test_a_password_that_is_no_text_is_not_shown(mechanism: str) -> None:
     assert "s3cret" not in "".join(traceback.format_exception(refused.value))
 
 
-def test_a_broker_that_does_not_know_the_password_itself_is_not_believed() -> None:
+def test_a_broker_that_does_not_prove_that_it_knows_the_password_is_rejected() -> None:
     class Impostor(Broker):
         def __call__(self, request: Any) -> Any:
             if request.name != "SaslAuthenticateRequest":
@@ -145,7 +145,7 @@ def hanging_once() -> str:
     return f"t0ken{len(CALLS)}"
 
 
-def test_tokens_come_from_the_users_function_with_what_else_it_tells() -> None:
+def test_tokens_and_extensions_come_from_the_users_function() -> None:
     bearer = Sasl("OAUTHBEARER", token_provider=f"{__name__}:the_token")
     assert authenticated(bearer, welcome(), answer(lifetime=1000))[1] == [b"n,,\x01auth=Bearer t0ken\x01\x01"]
     bearer = Sasl("OAUTHBEARER", token_provider=f"{__name__}:token_and_extensions")
@@ -164,19 +164,21 @@ def test_tokens_come_from_the_users_function_with_what_else_it_tells() -> None:
         ("quitting", BrokerUnavailable, "token.provider' failed: SystemExit.*no credentials"),
     ],
 )
-def test_a_function_that_tells_no_token_is_named(function: str, kind: type[GroupSourceError], says: str) -> None:
+def test_the_error_of_a_function_without_a_token_names_the_function(
+    function: str, kind: type[GroupSourceError], says: str
+) -> None:
     with pytest.raises(kind, match=says) as refused:
         fetch_token(f"{__name__}:{function}", Deadline.after(LONG))
     assert "t0ken" not in str(refused.value)
 
 
-def test_a_function_that_hangs_is_waited_for_until_the_deadline_only() -> None:
+def test_a_token_function_that_hangs_times_out_at_the_deadline() -> None:
     with pytest.raises(DeadlineExceeded, match=r"token\.provider' did not return in time"):
         fetch_token(f"{__name__}:hanging", Deadline.after(0.2))
     RELEASE.set()
 
 
-def test_a_function_that_hangs_is_not_called_again_before_it_has_returned() -> None:
+def test_a_token_function_that_hangs_is_not_called_again_before_it_returns() -> None:
     for _ in range(5):
         with pytest.raises(DeadlineExceeded):
             fetch_token(f"{__name__}:hanging_once", Deadline.after(0.02))
@@ -218,7 +220,7 @@ def gssapi(monkeypatch: pytest.MonkeyPatch, begin: Callable[[object], bytes]) ->
         (-1765328243, AuthenticationFailed),  # No Kerberos credentials available
     ],
 )
-def test_what_passes_at_a_kdc_may_be_tried_again(
+def test_temporary_errors_of_a_kdc_are_retriable(
     monkeypatch: pytest.MonkeyPatch, minor: int, kind: type[GroupSourceError]
 ) -> None:
     def refused(_: object) -> bytes:
@@ -228,7 +230,7 @@ def test_what_passes_at_a_kdc_may_be_tried_again(
         authenticated(gssapi(monkeypatch, refused), welcome())
 
 
-def test_a_kdc_that_does_not_answer_is_waited_for_until_the_deadline_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_kdc_times_out_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     answered = threading.Event()
     settings = gssapi(monkeypatch, lambda _: b"ticket" if answered.wait(LONG) else b"")
     with pytest.raises(DeadlineExceeded, match=r"no ticket for broker 1 \(host:9092\)"):

@@ -43,7 +43,7 @@ def free_range() -> tuple[int, int]:
                 return first, first + 1
 
 
-def test_buffers_are_as_large_as_asked_for_and_otherwise_left_to_the_system(server: socket.socket) -> None:
+def test_socket_buffers_have_the_configured_size_or_the_systems_default(server: socket.socket) -> None:
     with connect(server) as plain, connect(server, receive_buffer=20_000, send_buffer=30_000) as sized:
         # Linux doubles what is asked for, for its own bookkeeping; other systems do not.
         for option, asked in ((socket.SO_RCVBUF, 20_000), (socket.SO_SNDBUF, 30_000)):
@@ -56,7 +56,7 @@ def test_connections_come_from_the_source_host(server: socket.socket) -> None:
         assert sock.getsockname()[0] == LOOPBACK
 
 
-def test_connections_come_from_the_source_ports_and_none_is_used_twice_for_one_broker(server: socket.socket) -> None:
+def test_connections_come_from_the_source_ports_and_use_each_port_once_per_broker(server: socket.socket) -> None:
     first, last = free_range()
     with connect(server, source_ports=(first, last)) as one, connect(server, source_ports=(first, last)) as other:
         assert {one.getsockname()[1], other.getsockname()[1]} == {first, last}
@@ -64,21 +64,21 @@ def test_connections_come_from_the_source_ports_and_none_is_used_twice_for_one_b
             connect(server, source_ports=(first, last))
 
 
-def test_a_port_whose_connection_has_ended_serves_again(server: socket.socket) -> None:
+def test_a_source_port_is_reused_after_its_connection_ended(server: socket.socket) -> None:
     first, last = free_range()
     for _ in range(4):
         with connect(server, source_ports=(first, last)):
             server.accept()[0].close()
 
 
-def test_a_source_host_that_is_no_address_of_this_machine_is_told(server: socket.socket) -> None:
+def test_the_error_names_a_source_host_that_is_not_on_this_machine(server: socket.socket) -> None:
     with pytest.raises(BrokerUnavailable, match="192.0.2.1:0"):
         connect(server, source_host="192.0.2.1")
     with pytest.raises(BrokerUnavailable, match="'::1', which has no IPv4 address"):
         connect(server, source_host="::1")
 
 
-def test_bootstrap_servers_are_reached_by_the_names_of_their_addresses_where_that_is_asked_for(
+def test_bootstrap_servers_are_reached_by_canonical_names_if_configured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(socket, "getnameinfo", lambda where, flags: ("localhost", str(where[1])))
@@ -96,7 +96,7 @@ def test_bootstrap_servers_are_reached_by_the_names_of_their_addresses_where_tha
                 cluster.close()
 
 
-def test_a_resolver_that_hangs_is_given_up_and_has_one_thread_for_each_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resolver_that_hangs_times_out_and_uses_one_thread_per_host(monkeypatch: pytest.MonkeyPatch) -> None:
     told = threading.Event()
     asked: list[str] = []
 
@@ -119,7 +119,7 @@ def test_a_resolver_that_hangs_is_given_up_and_has_one_thread_for_each_host(monk
     assert sockets.canonical_names("one", Deadline.after(LONG))
 
 
-def test_an_answer_of_the_resolver_that_came_late_is_used_for_any_port(
+def test_a_late_result_of_the_resolver_is_used_for_any_port(
     server: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolve, told = socket.getaddrinfo, threading.Event()
@@ -138,7 +138,7 @@ def test_an_answer_of_the_resolver_that_came_late_is_used_for_any_port(
         assert sock.getpeername() == (LOOPBACK, port)
 
 
-def test_the_longest_times_that_options_take_are_no_error_of_the_system(server: socket.socket) -> None:
+def test_the_longest_timeouts_of_options_work_on_this_system(server: socket.socket) -> None:
     longest = Deadline.after((2**31 - 1) / 1000 * 2)
     with connect(server) as sock:
         sockets.set_timeout(sock, longest)

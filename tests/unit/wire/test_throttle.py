@@ -70,7 +70,7 @@ def test_a_request_waits_until_the_broker_reads_again(fake: FakeKafka, connectio
     assert fake.brokers[1].sent_while_muted == 0
 
 
-def test_an_answer_that_is_not_decoded_throttles_as_well(fake: FakeKafka, connection: Connection) -> None:
+def test_the_throttle_time_of_an_undecoded_response_counts(fake: FakeKafka, connection: Connection) -> None:
     fake.next("Fetch", Fault(throttle=BEYOND))
     wanted = [FetchPartition(str(fake.ids["t"]), 0, 0, 1000)]
     connection.send(fetch_messages.build_request(wanted, max_wait=0.0, max_bytes=1000, read_committed=False), after())
@@ -78,19 +78,19 @@ def test_an_answer_that_is_not_decoded_throttles_as_well(fake: FakeKafka, connec
     assert BEYOND - LONG < connection.throttle_remaining <= BEYOND
 
 
-def test_the_first_answer_of_a_connection_throttles_as_well(fake: FakeKafka, cluster: Cluster) -> None:
+def test_the_throttle_time_of_the_first_response_counts(fake: FakeKafka, cluster: Cluster) -> None:
     fake.next("ApiVersions", Fault(throttle=BEYOND))
     assert cluster.connection(1, after(), "new").throttle_remaining > BEYOND - LONG
 
 
 @pytest.mark.parametrize("request_class", versions.PINNED, ids=lambda each: each.__name__)
-def test_answers_begin_with_the_throttle_time(request_class: Any) -> None:
+def test_responses_begin_with_the_throttle_time(request_class: Any) -> None:
     request = request_class(version=versions.PINNED[request_class])
     request.with_header(correlation_id=1, client_id="c")
     assert next(iter(request.header.get_response_class()._struct.fields)) == "throttle_time_ms"
 
 
-def test_a_throttle_beyond_the_deadline_is_an_error_at_once_and_leaves_the_connection_as_it_was(
+def test_a_throttle_beyond_the_deadline_fails_at_once_and_keeps_the_connection(
     fake: FakeKafka, cluster: Cluster, connection: Connection
 ) -> None:
     throttled(fake, connection, BEYOND)
@@ -102,7 +102,7 @@ def test_a_throttle_beyond_the_deadline_is_an_error_at_once_and_leaves_the_conne
     assert len(fake.requests) == before
 
 
-def test_an_interrupt_ends_the_wait_and_leaves_the_connection_as_it_was(
+def test_a_wakeup_ends_the_wait_for_a_throttle_and_keeps_the_connection(
     fake: FakeKafka, connection: Connection
 ) -> None:
     throttled(fake, connection, LONG)
@@ -116,7 +116,7 @@ def test_an_interrupt_ends_the_wait_and_leaves_the_connection_as_it_was(
     wakeup.close()
 
 
-def test_a_cluster_says_which_of_its_connections_are_throttled(
+def test_a_cluster_reports_which_of_its_connections_are_throttled(
     fake: FakeKafka, cluster: Cluster, connection: Connection
 ) -> None:
     throttled(fake, connection, BEYOND)
@@ -131,7 +131,7 @@ def test_a_cluster_says_which_of_its_connections_are_throttled(
     assert cluster.throttle_remaining(1, "test") == 0
 
 
-def test_the_longest_throttle_counts_and_is_logged_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_longest_throttle_counts_and_the_log_line_is_rate_limited(caplog: pytest.LogCaptureFixture) -> None:
     clock = Hand()
     found = Throttle("1 (b:1)", clock)
     found.record(0.0)

@@ -90,7 +90,7 @@ def heartbeat() -> HeartbeatRequest:
     return HeartbeatRequest(version=4, group_id="g", generation_id=1, member_id="m", group_instance_id=None)
 
 
-def test_session_tickets_do_not_make_a_connection_unusable(pair: tuple[Connection, ssl.SSLSocket]) -> None:
+def test_a_connection_with_tls_session_tickets_is_reusable(pair: tuple[Connection, ssl.SSLSocket]) -> None:
     connection, peer = pair
     assert connection.is_reusable()
     assert connection.is_reusable()
@@ -100,13 +100,13 @@ def test_session_tickets_do_not_make_a_connection_unusable(pair: tuple[Connectio
         assert not deadline.expired()
 
 
-def test_a_connection_that_the_peer_closed_is_not_usable(pair: tuple[Connection, ssl.SSLSocket]) -> None:
+def test_a_tls_connection_that_the_broker_closed_is_not_reusable(pair: tuple[Connection, ssl.SSLSocket]) -> None:
     connection, peer = pair
     peer.close()
     assert not connection.is_reusable()
 
 
-def test_an_answer_that_tls_has_read_already_is_not_waited_for(pair: tuple[Connection, ssl.SSLSocket]) -> None:
+def test_a_response_that_tls_has_already_decrypted_needs_no_wait(pair: tuple[Connection, ssl.SSLSocket]) -> None:
     connection, peer = pair
     wakeup = WakeupPipe()
     for number in (1, 2):
@@ -117,7 +117,7 @@ def test_an_answer_that_tls_has_read_already_is_not_waited_for(pair: tuple[Conne
 
 
 @pytest.mark.parametrize("part", [1, 5, 20])
-def test_an_interrupt_ends_the_wait_for_the_rest_of_a_tls_record(authority: Authority, part: int) -> None:
+def test_a_wakeup_ends_the_wait_for_the_rest_of_a_tls_record(authority: Authority, part: int) -> None:
     connection, server, to_server, to_client, theirs = by_hand(authority)
     wakeup, later = WakeupPipe(), WakeupPipe()
     connection.send(heartbeat(), Deadline.after(LONG))
@@ -137,7 +137,7 @@ def test_an_interrupt_ends_the_wait_for_the_rest_of_a_tls_record(authority: Auth
         each.close()
 
 
-def test_a_part_of_a_tls_record_is_waited_for_until_the_deadline_only(authority: Authority) -> None:
+def test_the_wait_for_the_rest_of_a_tls_record_ends_at_the_deadline(authority: Authority) -> None:
     connection, _, _, _, theirs = by_hand(authority)
     wakeup = WakeupPipe()
     connection.send(heartbeat(), Deadline.after(LONG))
@@ -148,7 +148,7 @@ def test_a_part_of_a_tls_record_is_waited_for_until_the_deadline_only(authority:
     theirs.close()
 
 
-def test_a_peer_that_says_nothing_is_given_up_at_the_deadline(authority: Authority) -> None:
+def test_a_tls_handshake_with_a_silent_peer_times_out(authority: Authority) -> None:
     ours, theirs = socket.socketpair()
     with pytest.raises(DeadlineExceeded, match="TLS handshake in time"):
         tls.handshake(ours, "broker", "b:1", Tls(ca_file=str(authority.file)), Deadline.after(SHORT))
@@ -181,7 +181,7 @@ def test_a_peer_that_says_nothing_is_given_up_at_the_deadline(authority: Authori
         *("an internal error", "a bad record", "cancelled", "the end"),
     ],
 )
-def test_each_way_in_which_a_handshake_fails_says_what_to_change(
+def test_each_failure_of_a_tls_handshake_says_what_to_change(
     authority: Authority, said: bytes, kind: type[Exception], says: str
 ) -> None:
     ours, theirs = socket.socketpair()
@@ -217,7 +217,7 @@ def test_an_alert_on_an_established_session_breaks_only_the_connection(authority
     theirs.close()
 
 
-def test_bytes_that_are_no_tls_record_on_an_established_session_break_only_the_connection(authority: Authority) -> None:
+def test_bytes_that_are_not_tls_break_only_an_established_connection(authority: Authority) -> None:
     connection, _, _, _, theirs = by_hand(authority)
     connection.send(heartbeat(), Deadline.after(LONG))
     theirs.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10)
@@ -235,7 +235,7 @@ def test_bytes_that_are_no_tls_record_on_an_established_session_break_only_the_c
         *("TLSV1_ALERT_UNKNOWN_CA", "TLSV1_ALERT_ACCESS_DENIED", "TLSV1_ALERT_DECRYPT_ERROR"),
     ],
 )
-def test_a_certificate_is_refused_before_the_first_answer_only(alert: str) -> None:
+def test_a_certificate_alert_means_rejection_only_before_the_first_response(alert: str) -> None:
     error = ssl.SSLError(1, alert)
     error.reason = alert
     refused = tls.session_error("b:1", error, responded=False)
@@ -256,7 +256,7 @@ def test_a_certificate_is_refused_before_the_first_answer_only(alert: str) -> No
     ],
     ids=["expired", "of another host"],
 )
-def test_a_certificate_that_is_refused_is_told_with_why_and_what_to_do(
+def test_the_error_of_a_rejected_broker_certificate_has_reason_and_action(
     authority: Authority, name: str, ends: datetime | None, says: str
 ) -> None:
     ours, theirs = socket.socketpair()
@@ -274,7 +274,7 @@ def test_a_certificate_that_is_refused_is_told_with_why_and_what_to_do(
     theirs.close()
 
 
-def test_a_context_is_kept_until_its_files_change_to_others_that_are_good(
+def test_a_tls_context_is_kept_until_its_files_change_to_usable_files(
     authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "client.pem"
@@ -295,13 +295,13 @@ def test_a_context_is_kept_until_its_files_change_to_others_that_are_good(
     assert tls_context.ssl_context(settings) is not second
 
 
-def test_a_file_that_is_not_there_is_named(authority: Authority, tmp_path: Path) -> None:
+def test_the_error_of_a_missing_file_names_the_file(authority: Authority, tmp_path: Path) -> None:
     settings = Tls(ca_file=str(authority.file), key_file=str(tmp_path / "client.pem"))
     with pytest.raises(OptionError, match=r"client.pem' of 'kafka.ssl.keystore.location'.*every executor"):
         tls_context.ssl_context(settings)
 
 
-def test_texts_of_keys_are_in_a_file_of_this_user_only_and_not_for_longer_than_they_are_read(
+def test_the_text_of_a_key_is_in_a_private_file_only_while_it_is_read(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     modes = []

@@ -55,7 +55,7 @@ def test_a_request_and_the_messages_in_it_have_the_version_of_its_name(function:
         assert {each.removeprefix("versions.") for each in own} == {constant(request)}
 
 
-def test_every_request_that_is_built_is_checked_for_but_those_that_come_before_the_check() -> None:
+def test_the_version_of_every_request_after_the_check_is_checked() -> None:
     built = {called for each in functions() for called, _ in versions_given(each) if called.endswith("Request")}
     before = {"ApiVersionsRequest", "SaslHandshakeRequest", "SaslAuthenticateRequest"}
     assert built - before == {each.__name__ for each in versions.PINNED}
