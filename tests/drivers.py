@@ -17,7 +17,7 @@ def drivers(base: Mapping[str, str]) -> Iterator[Callable[..., Driver]]:
     running: list[Driver] = []
 
     def start(logged: BatchOffset | None = None, *, available_now: bool = False, **options: str) -> Driver:
-        """A query with its share of the group. ``logged`` is where its checkpoint stands."""
+        """Starts a query and waits for its first assignment. ``logged`` is where its checkpoint stands."""
         parsed = parse_options({**base, **options})
         running.append(Driver(parsed, wire_options(parsed, "test")))
         running[-1].start(logged or BatchOffset())
@@ -27,5 +27,5 @@ def drivers(base: Mapping[str, str]) -> Iterator[Callable[..., Driver]]:
         return running[-1]
 
     yield start
-    for each in running:
-        each.close()
+    for driver in running:
+        driver.close()

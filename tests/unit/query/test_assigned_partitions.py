@@ -1,4 +1,4 @@
-"""Positions and commits where two threads meet: what one does while the other waits for an answer."""
+"""Positions and commits of two threads: one thread acts while the other waits for an answer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OWNER = Membership(member_id="m", generation=3, owned={A: 3, B: 3})
 
 
 class Hand:
-    """A clock that is turned by hand."""
+    """A clock that the test sets."""
 
     now = 0.0
 
@@ -70,7 +70,7 @@ class Group:
 
 @pytest.fixture
 def logs(monkeypatch: pytest.MonkeyPatch) -> dict[TopicPartition, tuple[int, int]]:
-    """(Beginning, end) of each log, whose offset n has the time 100 * n; one that is taken out has no leader."""
+    """(Start, end) of each log. Offset n has the time 100 * n. A partition that is removed here has no leader."""
     found = {A: (2, 10), B: (0, 5)}
 
     def offset(begin: int, end: int, at: int) -> int:
@@ -106,7 +106,7 @@ def make(
 
 
 def read(assigned: AssignedPartitions, ends: Mapping[TopicPartition, int]) -> None:
-    """A batch up to these ends, planned and completed."""
+    """Plans and completes a batch up to these ends."""
     assigned.ledger.planned(ends, {})
     assigned.ledger.completed(ends)
 
@@ -214,7 +214,7 @@ def test_a_position_found_while_its_partition_was_lost_is_dropped(
     group.refused = None
     group.offsets = {A: CommittedOffset(3, COMMIT_TAG), B: CommittedOffset(3, COMMIT_TAG)}
     group.meanwhile = lambda: assigned.partitions_lost(frozenset({A}), "the session ended")
-    # The query's thread looks for what the member's could not find, and the member is told of a loss meanwhile.
+    # The query's thread looks up what the member's thread could not find, and the session ends meanwhile.
     assigned.resolve(BOTH, OWNER, clients)
     assert A not in assigned.ledger.positions(OWNER)
     group.offsets[A] = CommittedOffset(9, COMMIT_TAG)
@@ -247,7 +247,7 @@ def test_logged_ends_of_a_recreated_topic_are_forgotten_even_of_partitions_that_
     mine = replace(OWNER, owned={A: 3})
     assigned.partitions_assigned(frozenset({A}), mine)
     assigned.restart_topics({"t"}, mine, clients)
-    group.offsets[B] = CommittedOffset(4, COMMIT_TAG)  # the other one has read so far of the new topic
+    group.offsets[B] = CommittedOffset(4, COMMIT_TAG)  # the other member has read the new topic up to here
     assigned.partitions_assigned(frozenset({B}), OWNER)
     assert assigned.ledger.positions(OWNER) == {A: 2, B: 4}
 
@@ -265,10 +265,10 @@ def test_lookups_of_unresolved_starts_are_rarer_the_longer_they_block_other_part
 ) -> None:
     assigned, hand = make(clients), Hand()
     assigned._retry_timer._clock = assigned._clock = hand
-    told = {tp: logs.pop(tp) for tp in silent}
+    leaderless = {tp: logs.pop(tp) for tp in silent}
     group.meanwhile = lambda: setattr(hand, "now", took)
     assigned.partitions_assigned(BOTH, OWNER)
-    logs |= told
+    logs |= leaderless
     hand.now += pause - 0.5
     assigned.retry_pending(OWNER, clients)
     assert assigned.ledger.unresolved(OWNER) == set(silent)
@@ -294,21 +294,21 @@ def test_the_retry_of_a_commit_does_not_wait_for_unresolved_starts(
     assert group.offsets[A].offset == 6
 
 
-@pytest.mark.parametrize("told", ["one", "none"])
+@pytest.mark.parametrize("answering", ["one", "none"])
 def test_a_partition_of_a_recreated_topic_starts_at_earliest_even_if_that_is_found_later(
-    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], told: str
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], answering: str
 ) -> None:
     assigned = make(clients, {A: 100, B: 100})
     group.offsets = {A: CommittedOffset(100, COMMIT_TAG), B: CommittedOffset(100, COMMIT_TAG)}
     assigned.partitions_assigned(BOTH, OWNER)
-    silent = {tp: logs.pop(tp) for tp in ((A,) if told == "one" else (A, B))}
+    silent = {tp: logs.pop(tp) for tp in ((A,) if answering == "one" else (A, B))}
     assigned.restart_topics({"t"}, OWNER, clients)
     assert assigned.ledger.unresolved(OWNER) == silent.keys()
     logs |= silent
     assigned.resolve(assigned.ledger.unresolved(OWNER), OWNER, clients)
     assert assigned.ledger.positions(OWNER) == {A: 2, B: 0}
     assert {tp: each.offset for tp, each in group.offsets.items()} == {A: 2, B: 0}
-    # Lost, read further by another one and regained: that one's commit is of the new topic.
+    # Lost, read by another member and assigned again: that member's commit is one in the new topic.
     assigned.partitions_lost(frozenset({A}), "why")
     group.offsets[A] = CommittedOffset(7, COMMIT_TAG)
     assigned.partitions_assigned(frozenset({A}), OWNER)
@@ -412,7 +412,7 @@ def test_a_partition_revoked_during_its_commit_is_not_recorded_as_committed(
     read(assigned, {A: 6})
     group.meanwhile = lambda: assigned.partitions_revoked(frozenset({A}), frozenset())
     assigned.committer.commit(OWNER, clients)
-    # Another owner has read on, and an operator has gone back after that.
+    # Another owner has read more, and then an operator has rewound the group.
     group.offsets[A] = CommittedOffset(3)
     assigned.partitions_assigned(frozenset({A}), OWNER)
     assert assigned.ledger.positions(OWNER)[A] == 3
@@ -564,7 +564,7 @@ def test_latest_is_pinned_when_the_query_starts_and_kept_by_its_checkpoint(
 
 
 def commits_fail(assigned: AssignedPartitions, group: Group, call: Callable[[], None]) -> None:
-    """What ``call`` commits is refused."""
+    """Runs ``call`` while commits are refused."""
     group.meanwhile = lambda: setattr(group, "meanwhile", refuse)
 
     def refuse() -> None:
@@ -575,11 +575,11 @@ def commits_fail(assigned: AssignedPartitions, group: Group, call: Callable[[], 
     group.refused = None
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["when the query started", "later"])
+@pytest.mark.parametrize("at_start", [True, False], ids=["when the query started", "later"])
 def test_a_pinned_start_is_kept_if_its_partition_is_lost_before_the_commit(
-    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], told: bool
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], at_start: bool
 ) -> None:
-    silent = {} if told else dict(logs)
+    silent = {} if at_start else dict(logs)
     for tp in silent:
         del logs[tp]
     assigned = make(clients, startingOffsets="latest")
@@ -663,7 +663,7 @@ def test_a_start_is_not_committed_behind_a_commit_that_outlasts_its_deadline(
     assigned.partitions_assigned(frozenset({A}), OWNER)
     group.commits.clear()
     read(assigned, {A: 6})
-    # This would wait for ever, as it is on the same thread.
+    # Without its deadline this would wait forever, because it is on the same thread.
     group.meanwhile = lambda: assigned.partitions_assigned(frozenset({B}), OWNER, Deadline.after(0.015))
     assert assigned.committer.commit(OWNER, clients)
     assert group.commits == [{A: 6}]
@@ -760,11 +760,11 @@ def test_a_slow_try_is_repeated_an_interval_after_its_end(
 ) -> None:
     assigned, hand = make(clients), Hand()
     assigned._retry_timer._clock = hand
-    told = logs.pop(B)
+    leaderless = logs.pop(B)
     assigned.partitions_assigned(BOTH, OWNER)
     group.meanwhile = lambda: setattr(hand, "now", 5.0)
     assigned.retry_pending(OWNER, clients)
-    logs[B] = told
+    logs[B] = leaderless
     assigned.retry_pending(OWNER, clients)
     assert assigned.ledger.unresolved(OWNER) == {B}
     hand.now += 1.0

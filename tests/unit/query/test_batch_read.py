@@ -1,4 +1,4 @@
-"""What a bounded read covers, planned on a fake Kafka."""
+"""The ranges of a batch read, planned on a fake Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver's planning where the membership changes under it. How it keeps the contract: tests/contract."""
+"""A driver that plans batches while its membership changes. tests/contract has its delivery contract."""
 
 from __future__ import annotations
 
@@ -177,13 +177,13 @@ def test_response_times_of_the_coordinator_are_logged_since_the_last_such_line(
         now += REPORT_INTERVAL + 1
         driver.plan_batch(end, None)
         driver.close()
-    (told,) = [each.getMessage() for each in caplog.records if "last heartbeat" in each.getMessage()]
+    (line,) = [each.getMessage() for each in caplog.records if "last heartbeat" in each.getMessage()]
     (ended,) = [each.getMessage() for each in caplog.records if "has ended" in each.getMessage()]
-    assert re.search(r", last rebalance 30\d s ago; since the last such line the coordinator answered ", told)
-    assert re.search(r"2 JoinGroup in \d+ ms \(at most \d+\)", told)
-    assert re.search(r"1 SyncGroup in \d+ ms \(at most \d+\)", told)
-    # The first commit took its time, the second did not.
-    commits = re.search(r"2 OffsetCommit in (\d+) ms \(at most (\d+)\)", told)
+    assert re.search(r", last rebalance 30\d s ago; since the last such line the coordinator answered ", line)
+    assert re.search(r"2 JoinGroup in \d+ ms \(at most \d+\)", line)
+    assert re.search(r"1 SyncGroup in \d+ ms \(at most \d+\)", line)
+    # The first commit was slow, the second was not.
+    commits = re.search(r"2 OffsetCommit in (\d+) ms \(at most (\d+)\)", line)
     assert commits
     assert 100 <= int(commits[1]) < int(commits[2]) >= 200
     assert "coordinator answered " in ended
@@ -198,13 +198,13 @@ def test_a_batch_and_trigger_interval_longer_than_a_revocation_waits_log_one_war
     now = time.monotonic()
     monkeypatch.setattr(driver._planner, "_clock", lambda: now)
     end = driver.plan_batch(BatchOffset(), None)
-    for took, told in ((240.0, 0), (241.0, 1), (900.0, 1)):
-        now += took
+    for seconds, warnings in ((240.0, 0), (241.0, 1), (900.0, 1)):
+        now += seconds
         fake.produce("t", ["more"])
         driver._planner.end_offsets.expire()
         end = driver.plan_batch(end, None)
         assert end.reads(), "each call completes a batch and plans the next"
-        assert caplog.text.count("batch and trigger interval together took") == told
+        assert caplog.text.count("batch and trigger interval together took") == warnings
     assert "together took 241 s; a revocation waits for 240 s" in caplog.text
     assert "kafka.max.poll.interval.ms (now 300000)" in caplog.text
     assert "maxOffsetsPerTrigger" in caplog.text

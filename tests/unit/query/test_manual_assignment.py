@@ -1,4 +1,4 @@
-"""``assign``: partitions read for good, as no member, with offsets in the group all the same. On a fake Kafka."""
+"""``assign``: a query without membership reads fixed partitions and commits to the group. On a fake Kafka."""
 
 from __future__ import annotations
 

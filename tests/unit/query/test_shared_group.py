@@ -1,4 +1,4 @@
-"""A group that one application reads by several queries."""
+"""Several queries of one application in a group."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fake() -> Iterator[FakeKafka]:
 
 
 def started(fake: FakeKafka, application_id: str = "local-1") -> None:
-    """A query that starts and ends."""
+    """Starts and closes a query."""
     given = {"kafka.bootstrap.servers": fake.bootstrap_servers, "kafka.group.id": "g", "subscribe": "t"}
     options = parse_options(given)
     with closing(Driver(options, wire_options(options, OWN), application_id=application_id)) as driver:
@@ -38,7 +38,7 @@ def started(fake: FakeKafka, application_id: str = "local-1") -> None:
 
 
 def of_members(*client_ids: str) -> Fault:
-    """Lets DescribeGroups tell of these."""
+    """Makes DescribeGroups return these."""
 
     def edit(answer: Any) -> None:
         (group,) = answer.groups

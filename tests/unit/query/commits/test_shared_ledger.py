@@ -1,4 +1,4 @@
-"""What two threads share of a query's partitions: who looks for a start, and what becomes of it."""
+"""The ledger that two threads share: which thread looks up a start, and what becomes of the result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_one_thread_at_a_time_looks_up_the_start_of_a_partition() -> None:
         assert first.partitions == {A}
         assert second.partitions == {B}
         assert not ledger.unresolved(OWNER)
-    assert ledger.unresolved(OWNER) == BOTH, "nobody found one"
+    assert ledger.unresolved(OWNER) == BOTH, "no thread found a start"
 
 
 def test_a_recreated_topic_is_no_special_case_once_it_has_its_start() -> None:

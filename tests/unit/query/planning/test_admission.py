@@ -1,4 +1,4 @@
-"""How far a batch reads under a limit: the arithmetic of Spark's own source, as literal tables."""
+"""How far a batch reads under a limit, as literal tables: the arithmetic of Spark's own source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of an AvailableNow run, on a clock that is turned by hand."""
+"""The target of an AvailableNow run, on a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ class World:
         if self.trouble is not None and wanted:
             raise self.trouble
         missing |= self.missing & wanted.keys()
-        told = wanted.keys() - self.missing - self.silent
-        return {tp: self.logs[tp][2 + wanted[tp] if wanted[tp] == -2 else 1] for tp in told}
+        answering = wanted.keys() - self.missing - self.silent
+        return {tp: self.logs[tp][2 + wanted[tp] if wanted[tp] == -2 else 1] for tp in answering}
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
 
 def pause_with(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], None]) -> None:
-    # For this module alone: a thread that an earlier test left behind may be pausing as well.
+    # For this module alone: a thread of an earlier test may be sleeping as well.
     monkeypatch.setattr(available_now_target, "time", SimpleNamespace(sleep=sleep))
 
 

@@ -1,4 +1,4 @@
-"""``failOnDataLoss`` in every case that is known: the error, or what is read without. On a fake Kafka."""
+"""Every kind of data loss, with ``failOnDataLoss`` true and false. On a fake Kafka."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def create(fake: FakeKafka, topic: str, *counts: int) -> None:
 
 @contextmanager
 def queries_closed() -> Iterator[None]:
-    """Closes in the end what a test has made: queries, and the connections of their tasks."""
+    """Closes all queries of a test and the connections of their tasks."""
     yield
     while Query.made:
         Query.made.pop().close()
@@ -73,10 +73,10 @@ def fake() -> Iterator[FakeKafka]:
 
 
 class Query:
-    """One run of a query; ``rows`` are those that its tasks gave, in batches that all succeeded."""
+    """One run of a query; ``rows`` are the rows of its tasks, in batches that all succeeded."""
 
     made: ClassVar[list[Query]] = []
-    """All that the test has made: the fixture closes them."""
+    """All queries of the test: the fixture closes them."""
 
     def __init__(self, fake: FakeKafka, logged: BatchOffset, available_now: bool = False, **given: Any) -> None:
         options = {
@@ -103,7 +103,7 @@ class Query:
         self.driver.await_assignment()
 
     def step(self) -> bool:
-        """Plans a batch and reads it; whether there was one."""
+        """Plans and reads a batch; returns whether there was one."""
         batch = self.driver.plan_batch(self.end, None)
         if batch == self.end:
             return False
@@ -125,7 +125,7 @@ class Query:
         self.end = batch
 
     def until(self, rows: set[Row]) -> Query:
-        """Runs until these were read and nothing more comes."""
+        """Runs until these rows were read and no more arrive."""
         deadline = time.monotonic() + LONG
         while not rows <= set(self.rows):
             self.step()
@@ -135,7 +135,7 @@ class Query:
         return self
 
     def owned(self) -> set[str]:
-        """Topics of the partitions that the group has given it."""
+        """Topics of the partitions that the query owns."""
         return {tp.topic for tp in self.driver._member.snapshot().owned}
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ def of(topic: str, partition: int, start: int, end: int) -> list[Row]:
     return [(topic, partition, offset) for offset in range(start, end)]
 
 
-# What may happen to records that a query has not read, or has read already
+# What may happen to records, before or after a query has read them
 
 
 def retention_in_part(fake: FakeKafka) -> None:
@@ -189,7 +189,7 @@ def recreated_with_fewer_partitions(fake: FakeKafka) -> None:
     create(fake, "harmed", 9)
 
 
-def cut(fake: FakeKafka) -> None:
+def truncated(fake: FakeKafka) -> None:
     log = fake.logs["harmed"][0]
     log.batches, log.end = log.batches[:2], 2
 
@@ -206,13 +206,13 @@ CASES: list[tuple[Harm, str, list[Row]]] = [
         r"harmed was deleted and recreated|of harmed-0.*was deleted|harmed-1 does not exist",
         of("harmed", 0, 0, 9),
     ),
-    (cut, r"harmed-0 ends at offset 2, before offset 5.*failOnDataLoss", []),
+    (truncated, r"harmed-0 ends at offset 2, before offset 5.*failOnDataLoss", []),
 ]
 NAMES = [harm.__name__ for harm, *_ in CASES]
 
 
 def after(harm: Harm, fake: FakeKafka, how: str, fail: str) -> Query:
-    """A query that had read everything when the harm was done, with one more record to read elsewhere."""
+    """A query that had read everything before the harm, with one more record in another topic."""
     query = Query(fake, BatchOffset(), failOnDataLoss=fail)
     while query.step():
         pass
@@ -248,7 +248,7 @@ def test_without_fail_on_data_loss_the_query_warns_and_reads_exactly_the_availab
 
 
 def test_a_truncated_log_is_read_from_its_end_which_is_committed(fake: FakeKafka) -> None:
-    query = after(cut, fake, "running", "false").until({MARKER})
+    query = after(truncated, fake, "running", "false").until({MARKER})
     assert fake.group("g").offsets["harmed", 0] == (2, COMMIT_TAG)
     fill(fake, "harmed", 0, 6)
     query.until(set(of("harmed", 0, 2, 8)))
@@ -263,7 +263,7 @@ def test_a_batch_truncated_after_it_was_planned_is_read_to_the_new_end_and_later
 ) -> None:
     with Query(fake, BatchOffset(), available_now) as failing:
         batch = failing.driver.plan_batch(failing.end, None)
-        cut(fake)
+        truncated(fake)
         with pytest.raises(DataLoss, match=r"\[2, 5\) of harmed-0.*are lost: the log ends at 2"):
             failing.read(batch)
     with Query(fake, batch, available_now, failOnDataLoss="false") as query:
@@ -278,18 +278,18 @@ def test_a_batch_truncated_after_it_was_planned_is_read_to_the_new_end_and_later
 
 
 def test_a_log_truncated_during_the_run_fails_the_run_or_lowers_its_target(fake: FakeKafka) -> None:
-    def cut_in_mid_run(query: Query) -> None:
+    def truncate_during_run(query: Query) -> None:
         assert query.driver._planner._target is not None
         query.driver._planner._target.set_once()
-        cut(fake)
+        truncated(fake)
 
     with Query(fake, BatchOffset(), available_now=True) as failing:
-        cut_in_mid_run(failing)
+        truncate_during_run(failing)
         with pytest.raises(DataLoss, match="harmed-0 ends at offset 2, before offset 5 where this run was to end"):
             failing.until(set())
     fill(fake, "harmed", 0, 3)
     with Query(fake, BatchOffset(), available_now=True, failOnDataLoss="false") as query:
-        cut_in_mid_run(query)
+        truncate_during_run(query)
         query.until(set())
         assert fake.group("g").offsets["harmed", 0][0] == 2
 
@@ -324,7 +324,7 @@ def test_an_end_offset_that_is_too_low_once_is_no_data_loss(fake: FakeKafka, mon
     while query.step():
         pass
     whole = fake.logs["harmed"][0].batches
-    cut(fake)
+    truncated(fake)
 
     def healed(_: float) -> None:
         fake.logs["harmed"][0].batches, fake.logs["harmed"][0].end = whole, 5
@@ -351,7 +351,7 @@ def test_a_topic_deleted_while_the_query_was_stopped_is_data_loss_for_a_pattern_
     deleted(fake)
     with pytest.raises(DataLoss, match="gone does not exist any more"):
         Query(fake, query.end, available_now, subscribePattern="gone|harmed")
-    # What is not asked for any more may be deleted.
+    # A topic that is no longer subscribed may be deleted.
     Query(fake, query.end, available_now, subscribePattern="harmed").close()
 
 
@@ -375,7 +375,7 @@ def test_a_topic_deleted_and_revoked_during_a_batch_is_data_loss(fake: FakeKafka
         time.sleep(0.01)
 
     def look() -> None:
-        while time.monotonic() < deadline:  # in the midst of a rebalance nothing is missed yet
+        while time.monotonic() < deadline:  # during a rebalance there is no data loss yet
             query.driver.plan_batch(batch, None)
             time.sleep(0.01)
 
@@ -393,7 +393,7 @@ def test_a_topic_recreated_while_another_member_owned_it_resumes_at_that_members
         assert time.monotonic() < deadline
         one.step()
     (name,) = two.owned()
-    while name not in two.driver._planner._topic_ids.read:  # only a position of a known topic is one in the old topic
+    while name not in two.driver._planner._topic_ids.read:  # only then its position belongs to the old topic
         assert not two.step()
         assert time.monotonic() < deadline
     fake.delete_topic(name)
@@ -444,7 +444,9 @@ def test_a_new_partition_that_does_not_begin_at_its_first_offset_is_data_loss(
     accepted.close()
 
 
-@pytest.mark.parametrize(("harm", "says"), [(cut, "harmed-0 ends at offset 2"), (deleted, "gone.* does not exist")])
+@pytest.mark.parametrize(
+    ("harm", "says"), [(truncated, "harmed-0 ends at offset 2"), (deleted, "gone.* does not exist")]
+)
 def test_data_loss_with_assign_is_the_same(fake: FakeKafka, harm: Harm, says: str) -> None:
     assigned: dict[str, Any] = {"assign": '{"gone": [0], "harmed": [0], "other": [0]}'}
     query = Query(fake, BatchOffset(), **assigned)

@@ -1,4 +1,4 @@
-"""How often the leaders are asked where their logs end."""
+"""How often the end offsets are looked up."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ends(fake: FakeKafka, hand: Hand) -> Iterator[EndOffsets]:
 
 
 def partitions(fake: FakeKafka, count: int) -> dict[TopicPartition, int]:
-    """Positions at the beginning of that many partitions, which are empty."""
+    """Positions at the start of that many empty partitions."""
     fake.create_topic("t", count)
     return {TopicPartition("t", number): 0 for number in range(count)}
 

@@ -1,4 +1,4 @@
-"""A log that was truncated and grew again is data loss, which only the leader epochs of its records tell."""
+"""A log that was truncated and grew again is data loss; only the leader epochs of its records show it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def replace(fake: FakeKafka, end: int = 2, until: int = 9) -> None:
 
 
 def read_all(fake: FakeKafka, **more: Any) -> Query:
-    """A query that has read and committed what there is."""
+    """A query that has read and committed all records."""
     found = query(fake, **more).until({*of("harmed", 0, 0, 5), MARKER_BEFORE})
     found.rows.clear()
     return found
@@ -57,7 +57,7 @@ HOW = ["running", "restarted", "restarted without a commit", "available now", "w
 
 
 def after(harm: Callable[[FakeKafka], None], fake: FakeKafka, how: str, **more: Any) -> Query:
-    """A query that had read everything when the harm was done, with one more record to read elsewhere."""
+    """A query that had read everything before the harm, with one more record in another topic."""
     reading = read_all(fake, **more)
     if how != "running":
         reading.close()
@@ -93,7 +93,7 @@ def test_if_data_loss_is_accepted_all_new_records_are_read_once(
     assert fake.group("g").offsets["harmed", 0] == (9, COMMIT_TAG)
     assert fake.group("g").epochs["harmed", 0] == 1
     found.close()
-    # What was accepted is no loss for the next run.
+    # A loss that was accepted is none for the next run.
     fill(fake, "harmed", 0, 1)
     assert query(fake, found.end).until({("harmed", 0, 9)}).rows == of("harmed", 0, 9, 10)
 
@@ -118,7 +118,7 @@ def test_there_is_one_epoch_lookup_for_each_change_of_leader(fake: FakeKafka) ->
     fake.elect("other")
     for _ in range(20):
         reading.step()
-    # Both partitions are led by the same broker.
+    # The same broker leads both partitions.
     assert fake.request_count("OffsetForLeaderEpoch") == 1
 
 
@@ -222,7 +222,7 @@ def test_the_group_and_the_epoch_of_each_end_are_logged(fake: FakeKafka) -> None
     reading = read_all(fake)
     assert reading.end.group == "g"
     assert {tp.topic: each.epoch for tp, each in reading.end.ranges.items()} == {"harmed": 1, "other": 0}
-    # Also of partitions that the batch does not read.
+    # Also for partitions that the batch does not read.
     fill(fake, "other", 0, 1)
     assert reading.until({MARKER}).end.ranges[HARMED].epoch == 1
 

@@ -1,4 +1,4 @@
-"""Which incarnation of a topic a query takes for the one that it reads."""
+"""Topic ids: whether a topic is still the one that a query reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_id_of_a_new_topic_is_looked_up_once_and_kept(hand: Hand) -> None:
         cluster = Cluster(wire_options(parse_options(given), "test"))
         ids = TopicIds(cluster, 300.0, hand, "g")
         try:
-            assert not ids.recreated({"t"})  # what is told here is old when the topic comes to be read
+            assert not ids.recreated({"t"})  # these ids are out of date when the query reads the topic
             fake.delete_topic("t")
             fake.create_topic("t", 1)
             read = ids.of({"t"})

@@ -1,5 +1,4 @@
-"""Choices of where to start and end become offsets: what is asked of the logs, and what is said of those that do not
-fit."""
+"""Specs of starts and ends become offsets: the lookups they need, and the errors for specs that do not fit."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ LOGS = {A: (10, 20), B: (0, 5)}
 
 
 class Leaders:
-    """Logs whose offset n has the time 100 * n; ``silent`` partitions tell nothing."""
+    """Logs whose offset n has the time 100 * n; ``silent`` partitions have no leader."""
 
     def __init__(self, logs: Mapping[TopicPartition, tuple[int, int]] = LOGS, silent: tuple[object, ...] = ()) -> None:
         self.logs = dict(logs)
@@ -117,7 +116,7 @@ def test_a_record_written_between_the_two_lookups_is_not_skipped() -> None:
         leaders.logs[B] = (0, leaders.logs[B][1] + 1)
         return found
 
-    # The record at offset 5 has time 500, too early; the one at offset 6 is as late, and comes after the lookup.
+    # The record at offset 5 has time 500, too early. The record at offset 6 fits, and comes after the lookup.
     assert resolve_spec(AtTimestamp(600, "x", or_latest=True), [B], ask, fail_on_data_loss=True) == {B: 5}
 
 
