@@ -16,8 +16,8 @@ __version__ = "0.2.0"
 
 
 def register(spark: SparkSession) -> None:
-    """Makes ``format("kafka-group")`` known to a Spark session. Repeating it does no harm."""
-    # Imported here: Spark's workers import this package for each task, and need nothing of the driver's.
+    """Registers ``format("kafka-group")`` in a Spark session. A second call has no effect."""
+    # Imported here, because Spark's workers import this package for each task and need no driver modules.
     from spark_group_source.spark.source import register as register_source
 
     register_source(spark)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 Clock = Callable[[], float]
-"""Returns monotonic seconds; only differences mean anything."""
+"""Returns monotonic seconds; only differences are meaningful."""
 
 monotonic: Clock = time.monotonic
 

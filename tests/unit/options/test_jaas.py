@@ -59,6 +59,6 @@ def test_user_name_and_password_are_read_as_java_reads_them(line: str, username:
     ],
 )
 def test_an_invalid_line_is_an_error_with_the_fix_and_without_a_value(line: str, says: str) -> None:
-    with pytest.raises(ValueError, match=says) as refused:
+    with pytest.raises(ValueError, match=says) as raised:
         credentials(line)
-    assert "s3cret" not in str(refused.value)
+    assert "s3cret" not in str(raised.value)

@@ -68,9 +68,9 @@ def test_the_error_for_bad_json_has_an_example_and_the_reason(text: str, says: s
         (parse_start, 'earliest, latest, committed or JSON.*{"orders":{"0":23,"1":-2}}'),
         (parse_end, 'latest or JSON.*{"orders":{"0":23,"1":-1}}'),
     ):
-        with pytest.raises(ValueError, match=good) as refused:
+        with pytest.raises(ValueError, match=good) as raised:
             parse(text)
-        assert says in str(refused.value)
+        assert says in str(raised.value)
 
 
 @pytest.mark.parametrize("text", ["newest", "", "12"])

@@ -143,11 +143,11 @@ BAD = [
 
 @pytest.mark.parametrize(("option", "text"), BAD)
 def test_the_error_for_a_bad_value_has_the_name_the_value_and_the_fix(option: Option, text: str) -> None:
-    with pytest.raises(OptionError) as refused:
+    with pytest.raises(OptionError) as raised:
         parse_options(others(option) | {option.name.upper(): text})
-    assert refused.value.happened == f"Option '{option.name}' is {text!r}."
-    assert refused.value.action.startswith("It must be ")
-    assert examples(option)[2] in refused.value.action
+    assert raised.value.happened == f"Option '{option.name}' is {text!r}."
+    assert raised.value.action.startswith("It must be ")
+    assert examples(option)[2] in raised.value.action
 
 
 # Typing errors
@@ -184,23 +184,23 @@ MISTYPED = [
 
 @pytest.mark.parametrize(("option", "wrong"), MISTYPED)
 def test_the_error_for_a_mistyped_name_suggests_the_option(option: Option, wrong: str) -> None:
-    with pytest.raises(OptionError) as refused:
+    with pytest.raises(OptionError) as raised:
         parse_options(GOOD | {wrong: "s3cret"})
-    assert refused.value.happened == f"Option '{wrong}' is unknown."
-    assert refused.value.action == f"Did you mean '{option.name}'?"
-    assert "s3cret" not in str(refused.value)
+    assert raised.value.happened == f"Option '{wrong}' is unknown."
+    assert raised.value.action == f"Did you mean '{option.name}'?"
+    assert "s3cret" not in str(raised.value)
 
 
 def test_the_error_for_an_unlike_name_lists_all_options() -> None:
-    with pytest.raises(OptionError, match="'qqqqqqqqqqqq' is unknown") as refused:
+    with pytest.raises(OptionError, match="'qqqqqqqqqqqq' is unknown") as raised:
         parse_options(GOOD | {"qqqqqqqqqqqq": "1"})
-    assert all(option.name in refused.value.action for option in OPTIONS)
+    assert all(option.name in raised.value.action for option in OPTIONS)
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
 @pytest.mark.parametrize("written", [str.lower, str.upper, "kafka.{}".format, lambda name: name.replace(".", "_")])
 def test_an_unsupported_option_is_an_error_in_any_spelling(name: str, written: Callable[[str], str]) -> None:
-    with pytest.raises(OptionError, match="is not supported: ") as refused:
+    with pytest.raises(OptionError, match="is not supported: ") as raised:
         parse_options(GOOD | {written(name): "s3cret"})
-    assert refused.value.action == UNSUPPORTED[name][1]
-    assert "s3cret" not in str(refused.value)
+    assert raised.value.action == UNSUPPORTED[name][1]
+    assert "s3cret" not in str(raised.value)

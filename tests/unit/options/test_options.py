@@ -86,9 +86,9 @@ def test_the_error_for_an_unknown_option_suggests_the_nearest_name(written: str,
 
 
 def test_the_value_of_an_unknown_option_is_never_shown() -> None:
-    with pytest.raises(OptionError) as refused:
+    with pytest.raises(OptionError) as raised:
         parse_options(GOOD | {"kafka.sasl.pasword": "hunter2"})
-    assert "hunter2" not in str(refused.value)
+    assert "hunter2" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -156,10 +156,10 @@ def test_the_value_of_an_unknown_option_is_never_shown() -> None:
     ],
 )
 def test_the_error_for_a_bad_value_shows_it_with_the_fix(name: str, value: str, says: str) -> None:
-    with pytest.raises(OptionError) as refused:
+    with pytest.raises(OptionError) as raised:
         parse_options(GOOD | {name: value})
-    assert f"'{name}' is {value!r}" in str(refused.value)
-    assert says in str(refused.value)
+    assert f"'{name}' is {value!r}" in str(raised.value)
+    assert says in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -97,9 +97,9 @@ def test_an_encrypted_key_needs_its_password(encrypted: Path, kind: str) -> None
         given = SSL | {"kafka.ssl.keystore.key": key, "kafka.ssl.keystore.certificate.chain": chain}
     assert wire(given | {"kafka.ssl.key.password": "s3cret"})[0]
     for wrong in ({}, {"kafka.ssl.key.password": "s4cret"}):
-        with pytest.raises(OptionError, match=f"kafka.ssl.{kind}.*'kafka.ssl.key.password' if") as refused:
+        with pytest.raises(OptionError, match=f"kafka.ssl.{kind}.*'kafka.ssl.key.password' if") as raised:
             parse_options(given | wrong)
-        assert "s4cret" not in str(refused.value)
+        assert "s4cret" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,9 @@ def test_an_encrypted_key_needs_its_password(encrypted: Path, kind: str) -> None
     ],
 )
 def test_the_error_names_the_bad_option_and_the_fix(given: dict[str, str], says: str) -> None:
-    with pytest.raises(OptionError, match=says) as refused:
+    with pytest.raises(OptionError, match=says) as raised:
         parse_options(given)
-    assert "s3cret" not in str(refused.value)
+    assert "s3cret" not in str(raised.value)
 
 
 def test_the_error_for_a_store_says_that_it_is_not_a_pem_file(authority: Authority, tmp_path: Path) -> None:
@@ -168,10 +168,10 @@ def test_the_error_for_a_store_says_that_it_is_not_a_pem_file(authority: Authori
 @pytest.mark.parametrize("password", ["s3cret" * 200, "s3cret\udc80"], ids=["too long", "no text"])
 def test_a_key_password_that_openssl_rejects_is_an_error_without_the_password(encrypted: Path, password: str) -> None:
     given = {"kafka.ssl.keystore.location": str(encrypted), "kafka.ssl.key.password": password}
-    with pytest.raises(OptionError, match=r"'kafka\.ssl\.key\.password' is not UTF-8 text") as refused:
+    with pytest.raises(OptionError, match=r"'kafka\.ssl\.key\.password' is not UTF-8 text") as raised:
         parse_options(SSL | given)
-    assert "s3cret" not in "".join(traceback.format_exception(refused.value))
-    assert refused.value.__cause__ is None
+    assert "s3cret" not in "".join(traceback.format_exception(raised.value))
+    assert raised.value.__cause__ is None
 
 
 def test_the_error_for_gssapi_without_its_library_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,9 +206,9 @@ def test_a_private_key_in_the_wrong_option_is_not_shown(client: Path) -> None:
     key, _ = parts(client)
     inside = key.splitlines()[1]
     for option in OPTIONS:
-        with pytest.raises(OptionError) as refused:
+        with pytest.raises(OptionError) as raised:
             parse_options(SSL | {option.name: key})
-        assert inside not in str(refused.value), option.name
+        assert inside not in str(raised.value), option.name
 
 
 def test_the_conversion_in_the_error_for_a_java_store_works(tmp_path: Path) -> None:

@@ -35,11 +35,11 @@ KNOWN = {option.name.lower() for option in OPTIONS}
     ],
 )
 def test_the_error_for_an_option_of_other_clients_names_the_alternative(key: str, instead: str) -> None:
-    with pytest.raises(OptionError) as refused:
+    with pytest.raises(OptionError) as raised:
         parse_options(GOOD | {key: "s3cret"})
-    assert f"'{key}' is not supported" in str(refused.value)
-    assert instead in str(refused.value)
-    assert "s3cret" not in str(refused.value)
+    assert f"'{key}' is not supported" in str(raised.value)
+    assert instead in str(raised.value)
+    assert "s3cret" not in str(raised.value)
 
 
 def test_no_unsupported_name_is_an_option_and_every_alternative_is_one() -> None:
