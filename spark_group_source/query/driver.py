@@ -1,7 +1,7 @@
 """One query on Spark's driver: starts, plans batches, completes them and closes. The parts do the work.
 
-No pyspark here: :mod:`spark_group_source.spark.stream` calls it for Spark, and tests call it directly. All methods are
-for the one thread on which Spark calls the source.
+No pyspark here: :mod:`spark_group_source.spark.stream` calls it for Spark, and tests call it directly. One thread at a
+time calls a driver, except for :meth:`Driver.leave`. Elsewhere in this package that is "the query's thread".
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from spark_group_source.query.planning.leader_epochs import EpochCheck
 from spark_group_source.query.planning.topic_ids import TopicIds
 
 MAX_TRIES = 3
-"""How many times one call plans at most: data loss may move positions in each of them."""
+"""Maximum number of times that one call plans: data loss may move positions each time."""
 
 
 class BatchPlanner:
@@ -67,9 +67,9 @@ class BatchPlanner:
 
     def prepare_for_available_now(self) -> None:
         """From here on batches end at the present end offsets. The first plan looks them up."""
-        given = self._options
+        options = self._options
         self._target = AvailableNowTarget(
-            self._clients, self._settings, given.read_committed, given.fail_on_data_loss, self._clock
+            self._clients, self._settings, options.read_committed, options.fail_on_data_loss, self._clock
         )
 
     @property
@@ -78,13 +78,13 @@ class BatchPlanner:
         return self._planned is not None
 
     def planned_from(self, start: BatchOffset) -> BatchOffset | None:
-        """The batch in flight if it begins at ``start``: Spark asks again for it, because it has not run it."""
+        """The in-flight batch if it begins at ``start``: Spark requests it again, because it has not run it."""
         return self._planned if start == self._planned_from else None
 
     def batch_completed(self, end: BatchOffset) -> float | None:
         """Spark has completed the batch that ends at ``end``; returns the seconds since it was planned.
 
-        Returns ``None`` if that is not the batch in flight.
+        Returns ``None`` if ``end`` is not that of the in-flight batch.
         """
         if self._planned is None or end != self._planned:
             return None
@@ -166,7 +166,7 @@ class BatchPlanner:
         return waited < self._options.max_trigger_delay and total_backlog(positions, end_offsets) < minimum
 
     def _record(self, start: BatchOffset, positions: Offsets, ends: Offsets, topic_ids: dict[str, str]) -> BatchOffset:
-        """Makes this the batch in flight: it reads up to ``ends``, and logs ``positions`` of all other partitions."""
+        """Makes this the in-flight batch: it reads up to ``ends``, and logs ``positions`` of all other partitions."""
         ranges = {
             tp: OffsetRange(*tp, read.end, read.end, read.topic_id, read.epoch)
             for tp, read in start.ranges.items()

@@ -145,21 +145,21 @@ class EndOffsets:
         leaderless = self._leaderless & partitions
         others = partitions - self._deleted - leaderless
         try:
-            found = self._look_up(others, LOOKUP_TIMEOUT, unknown)
+            current = self._look_up(others, LOOKUP_TIMEOUT, unknown)
         except GroupSourceError as error:
             if not error.retriable:
                 raise
             log.warning("the end offsets of %d partition(s) are unknown: %s", len(others), error)
-            found, others = {}, set()
-        found |= self._probe(leaderless, unknown)
+            current, others = {}, set()
+        current |= self._probe(leaderless, unknown)
         deleted = unknown_to_all(unknown, self._cluster, self._options.group_id)
         raise_or_skip_deleted(deleted, self._options.fail_on_data_loss)
         if deleted:
             self._deleted |= deleted
             self._deleted_at = self._clock()
-        self._note_leaderless((others | leaderless) - found.keys() - self._deleted)
+        self._note_leaderless((others | leaderless) - current.keys() - self._deleted)
         still_known = {tp: end for tp, end in self.known.items() if tp in partitions and tp not in self._deleted}
-        ends = still_known | found
+        ends = still_known | current
         self.epochs = {tp: epoch for tp, epoch in self.epochs.items() if tp in ends}
         self._looked_up_at = self._clock()
         if ends != self.known:

@@ -77,7 +77,7 @@ def raise_or_clamp(
 
     Args:
         fail_on_data_loss: if it is false, the nearest offset in the log replaces one outside.
-        prefix: the start of the sentence about offsets outside the log: who gave them.
+        prefix: the start of the sentence about an offset outside the log, which names its origin.
 
     Raises:
         DataLoss: one is not in the log, and ``fail_on_data_loss`` is set.

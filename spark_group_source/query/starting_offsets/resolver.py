@@ -11,8 +11,8 @@
    c. earliest, for partitions that were added since, or whose topic was recreated.
 5. **``rebalanceCallback``** may move any of these.
 
-A position before the start of the log is found by the task that reads it, and ``failOnDataLoss`` applies there.
-``startingOffsets`` is not used for it.
+The task that reads a position before the start of the log finds it, and applies ``failOnDataLoss``. It does not use
+``startingOffsets``.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class StartOffsetResolver:
             raise DataLoss(
                 f"Partitions that are new to the group '{self._group_id}' do not begin at offset 0: {gaps}.",
                 "Earlier records were deleted unread. To continue without them set failOnDataLoss to false, or commit"
-                " where to start (kafka-consumer-groups --reset-offsets).",
+                " a start offset (kafka-consumer-groups --reset-offsets).",
             )
         log.warning(
             "group %s: new partitions do not begin at offset 0: %s; the query reads them from there, because"
