@@ -25,7 +25,7 @@ from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 
 PATIENCE = 90.0
-"""Seconds in which everything that is waited for has happened; the tests are much faster."""
+"""Seconds until a wait fails; the tests are much faster."""
 
 POLL = 0.01
 
@@ -36,11 +36,11 @@ BASE = {
     "kafka.session.timeout.ms": "10000",
     "kafka.max.poll.interval.ms": "120000",
 }
-"""Options of all queries, unless they say otherwise."""
+"""Options of all queries; a test may override them."""
 
 
 class Kafka(Protocol):
-    """What the bench needs of a cluster, fake or real."""
+    """The methods of a cluster that the bench uses, fake or real."""
 
     @property
     def bootstrap_servers(self) -> str: ...
@@ -51,16 +51,16 @@ class Kafka(Protocol):
 
 
 def eventually(condition: Callable[[], Any], what: str = "") -> Any:
-    """What ``condition`` returns, once it is true."""
+    """Waits until ``condition`` returns a true value, and returns it."""
     deadline = time.monotonic() + PATIENCE
-    while not (found := condition()):
+    while not (value := condition()):
         assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s: {what or condition}"
         time.sleep(POLL)
-    return found
+    return value
 
 
 class Query:
-    """One streaming query: ``end`` is where its last completed batch ended, ``read`` what its batches covered."""
+    """One streaming query: ``end`` is the end of its last completed batch, ``read`` the ranges of its batches."""
 
     def __init__(self, options: SourceOptions, logged: BatchOffset) -> None:
         wire = WireOptions(options.bootstrap_servers, "contract", request_timeout=options.request_timeout)
@@ -77,30 +77,30 @@ class Query:
         return self
 
     def poll(self, limit: int | None = None) -> list[OffsetRange]:
-        """Spark's latestOffset: what the batch that begins now reads, nothing if there is none."""
+        """Calls latestOffset as Spark does; returns the ranges of the batch that begins, empty if none does."""
         assert self.running is None, "a batch is running"
-        found = self.driver.plan_batch(self.end, limit)
-        if found == self.end:
+        planned = self.driver.plan_batch(self.end, limit)
+        if planned == self.end:
             return []
-        if not found.reads():
-            # A batch without rows, if it is one at all: Spark completes it at once.
-            self.end = found
+        if not planned.reads():
+            # A batch without rows: Spark completes it at once.
+            self.end = planned
             return []
-        self.running = found
-        self.read += found.reads()
-        return found.reads()
+        self.running = planned
+        self.read += planned.reads()
+        return planned.reads()
 
     def begin(self, limit: int | None = None) -> list[OffsetRange]:
-        """The next batch, once there is one."""
+        """Waits for the next batch, and returns its ranges."""
         return list(eventually(lambda: self.poll(limit), "a batch"))
 
     def finish(self) -> None:
-        """The running batch is completed; the next poll tells so."""
+        """Completes the running batch; the next poll passes its end."""
         assert self.running is not None, "no batch is running"
         self.end, self.running = self.running, None
 
     def idle(self) -> Query:
-        """The query runs batches until there is nothing new."""
+        """Runs batches until no new records are left."""
         while self.poll():
             self.finish()
         return self
@@ -125,7 +125,7 @@ class Query:
 
 
 class Bench:
-    """A topic and a group of one test's own."""
+    """The topic and the group of one test."""
 
     def __init__(self, kafka: Kafka, topic: str, group: str) -> None:
         self.kafka = kafka
@@ -134,27 +134,27 @@ class Bench:
         self._queries: list[Query] = []
         self._cluster = Cluster(WireOptions(self.options().bootstrap_servers, "operator"))
         self._operator = GroupOffsets(self._cluster, group_settings(self.options()))
-        self._coordinator = MembershipRequests(self._cluster, group_settings(self.options()))
+        self._requests = MembershipRequests(self._cluster, group_settings(self.options()))
 
-    def options(self, **given: str) -> SourceOptions:
+    def options(self, **overrides: str) -> SourceOptions:
         base = {
             "kafka.bootstrap.servers": self.kafka.bootstrap_servers,
             "kafka.group.id": self.group,
             "subscribe": self.topic,
         }
-        return parse_options(BASE | base | {key.replace("_", "."): value for key, value in given.items()})
+        return parse_options(BASE | base | {key.replace("_", "."): value for key, value in overrides.items()})
 
     def query(self, logged: BatchOffset | None = None, **options: str) -> Query:
-        """A query of the group that is not started yet."""
+        """Creates a query of the group, without starting it."""
         self._queries.append(Query(self.options(**options), logged or BatchOffset()))
         return self._queries[-1]
 
     def start(self, logged: BatchOffset | None = None, **options: str) -> Query:
-        """A query that has its assignment."""
+        """Starts a query, and waits for its assignment."""
         return self.query(logged, **options).start()
 
     def produce(self, *counts: int) -> None:
-        """So many records more in partition 0, 1, ..."""
+        """Produces this number of records to partition 0, 1, ..."""
         for number, count in enumerate(counts):
             if count:
                 self.kafka.produce(self.topic, [f"v{each}" for each in range(count)], partition=number)
@@ -163,32 +163,32 @@ class Bench:
         return TopicPartition(self.topic, number)
 
     def committed(self) -> dict[int, int]:
-        """The group's commit of each partition that has one."""
+        """The committed offset of each partition with a commit."""
         return {number: each.offset for number, each in self.commits().items()}
 
     def commits(self) -> dict[int, CommittedOffset]:
         partitions = [self.tp(number) for number in range(10)]
-        found = eventually(
-            lambda: self._answer(self._operator.committed(partitions, Deadline.after(PATIENCE))), "offsets"
+        results = eventually(
+            lambda: self._if_successful(self._operator.committed(partitions, Deadline.after(PATIENCE))), "offsets"
         )
-        return {tp.partition: each for tp, each in found[0].items()}
+        return {tp.partition: commit for tp, commit in results[0].items()}
 
-    def _answer(self, found: Any) -> Any:
-        return None if isinstance(found, RequestFailed) else [found]
+    def _if_successful(self, result: Any) -> Any:
+        return None if isinstance(result, RequestFailed) else [result]
 
     def rewind(self, offsets: dict[int, int], metadata: str = "") -> None:
-        """Sets the offsets of the group, which has no members, as an operator does."""
+        """Resets the offsets of the group without members, as an operator does."""
         wanted = {self.tp(number): offset for number, offset in offsets.items()}
 
         def done() -> bool:
-            answer = self._operator.commit(Membership(), wanted, metadata, Deadline.after(PATIENCE))
-            return answer.failure is None and not answer.errors
+            result = self._operator.commit(Membership(), wanted, metadata, Deadline.after(PATIENCE))
+            return result.failure is None and not result.errors
 
         eventually(done, "the operator's commit")
 
     def expire(self, query: Query) -> None:
-        """The session of a query's member ends."""
-        assert self._coordinator.leave(query.me.member_id, "expired by the test", Deadline.after(PATIENCE)) is None
+        """Ends the session of a query's member."""
+        assert self._requests.leave(query.me.member_id, "expired by the test", Deadline.after(PATIENCE)) is None
 
     def close(self) -> None:
         for query in self._queries:
@@ -198,14 +198,14 @@ class Bench:
 
 @pytest.fixture
 def fake() -> Iterator[FakeKafka]:
-    """A fake Kafka of two brokers, which tests may break."""
+    """A fake Kafka with two brokers, in which tests may inject faults."""
     with FakeKafka(brokers=2) as running:
         yield running
 
 
 @pytest.fixture
 def on_fake(fake: FakeKafka, group: str) -> Iterator[Bench]:
-    """A topic of four partitions on the fake. When the test is over, no commit of a member went backwards."""
+    """A topic of four partitions on the fake. After the test, checks that no member's commit went backwards."""
     bench = Bench(fake, fake.create_topic("topic", partitions=4), group)
     yield bench
     bench.close()
@@ -225,7 +225,7 @@ def bench(request: pytest.FixtureRequest, unique: Callable[[str], str], group: s
 
 
 def assert_commits_never_go_backwards(fake: FakeKafka) -> None:
-    """While one member after the other owns a partition; an operator's commits (generation -1) start again."""
+    """Checks the commits of successive owners of a partition; an operator's commit (generation -1) may go back."""
     last: dict[tuple[str, str, int], int] = {}
     for commit in fake.commits:
         for (topic, number), offset in commit.offsets.items():

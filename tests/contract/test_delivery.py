@@ -245,9 +245,9 @@ def test_every_commit_has_the_tag(bench: Bench) -> None:
 def test_commit_metadata_has_the_tag_then_member_and_application(bench: Bench) -> None:
     bench.produce(5)
     query = bench.start(commitMetadata="true").idle()
-    found = bench.commits()[0]
-    assert found.tagged
-    assert json.loads(found.metadata.removeprefix(COMMIT_TAG)) == {
+    commit = bench.commits()[0]
+    assert commit.tagged
+    assert json.loads(commit.metadata.removeprefix(COMMIT_TAG)) == {
         "application": "app",
         "client": "contract",
         "member": query.me.member_id,

@@ -43,8 +43,8 @@ def test_a_query_that_ends_while_a_request_is_pending_leaves_the_group_at_once(
     on_fake: Bench, fake: FakeKafka, api: str
 ) -> None:
     on_fake.produce(5)
-    given: dict[str, Any] = {"kafka_metadata_max_age_ms": "50"} if api == "Metadata" else {}
-    query = on_fake.query(kafka_session_timeout_ms="60000", **given)
+    options: dict[str, Any] = {"kafka_metadata_max_age_ms": "50"} if api == "Metadata" else {}
+    query = on_fake.query(kafka_session_timeout_ms="60000", **options)
     if api in ("Heartbeat", "Metadata"):
         query.start()
         fake.next(api, Fault(silent=True), times=LONG)
@@ -131,12 +131,12 @@ def test_one_broker_that_does_not_know_a_topic_revokes_nothing(on_fake: Bench, f
 
 def test_a_member_finds_a_matching_topic_in_a_group_that_rebalances_often(on_fake: Bench, fake: FakeKafka) -> None:
     on_fake.produce(5)
-    given = {
+    options = {
         "kafka.bootstrap.servers": fake.bootstrap_servers,
         "kafka.group.id": on_fake.group,
         "subscribePattern": "t.*",
     }
-    query = Query(parse_options(BASE | given | {"kafka.metadata.max.age.ms": "1500"}), BatchOffset()).start()
+    query = Query(parse_options(BASE | options | {"kafka.metadata.max.age.ms": "1500"}), BatchOffset()).start()
     fake.create_topic("topic-new", partitions=1)
 
     def rebalanced_and_found() -> bool:

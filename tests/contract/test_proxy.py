@@ -1,4 +1,4 @@
-"""Connections that are cut, stall and end early at every step of the protocol, between the source and a real broker."""
+"""Connections that break or stall at each step of the protocol, between the source and a real broker."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.settings import WireOptions
 from tests.contract.conftest import Bench, eventually
-from tests.contract.proxy import APIS, Harm, Proxy
+from tests.contract.proxy import APIS, Proxy, ProxyFault
 
 REQUEST_TIMEOUT_S = 1.0
 MOST_S = 30.0
-"""For one call of Spark's: a few timeouts, on a machine that is slow."""
+"""Seconds for one call by Spark: a few timeouts, on a slow machine."""
 PARTITIONS, EACH = 4, 10
 
 Answer = TypeVar("Answer")
@@ -29,7 +29,7 @@ Proxied = tuple[EmbeddedKafka, Proxy]
 
 @pytest.fixture(scope="module")
 def proxied() -> Iterator[Proxied]:
-    """A broker that all clients find behind a proxy."""
+    """A broker that clients reach only through a proxy."""
     running: list[EmbeddedKafka] = []
     proxy = Proxy(lambda: int(running[0].address("PLAINTEXT").rpartition(":")[2]), "contract", 2 * REQUEST_TIMEOUT_S)
     running.append(EmbeddedKafka(config={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}))
@@ -41,9 +41,9 @@ def proxied() -> Iterator[Proxied]:
 @pytest.fixture
 def bench(proxied: Proxied, unique: Callable[[str], str], group: str) -> Iterator[Bench]:
     kafka, _ = proxied
-    made = Bench(kafka, kafka.create_topic(unique("proxied"), partitions=PARTITIONS), group)
-    yield made
-    made.close()
+    bench = Bench(kafka, kafka.create_topic(unique("proxied"), partitions=PARTITIONS), group)
+    yield bench
+    bench.close()
 
 
 def timed(call: Callable[[], Answer]) -> Answer:
@@ -54,11 +54,11 @@ def timed(call: Callable[[], Answer]) -> Answer:
 
 
 NO_STEP = {"DescribeGroups", "OffsetForLeaderEpoch", "SaslHandshake", "SaslAuthenticate"}
-"""What a member asks for only when it assigns itself its partitions, a leader changed, or it proves who it is."""
+"""Requests only of manual assignment, after a change of leader, or for authentication."""
 
 
 def rows(ranges: list[OffsetRange], wire: WireOptions) -> list[tuple[int, int]]:
-    """Partition and offset of what a task reads."""
+    """Partition and offset of each record that a task reads."""
     if not ranges:
         return []
     batches = read(FetchTask(tuple(ranges), wire, arrow_schema(["partition", "offset"]), poll_timeout=MOST_S))
@@ -66,10 +66,10 @@ def rows(ranges: list[OffsetRange], wire: WireOptions) -> list[tuple[int, int]]:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("harm", Harm, ids=lambda each: each.name)
+@pytest.mark.parametrize("fault", ProxyFault, ids=lambda each: each.name)
 @pytest.mark.parametrize("api", [each for each in APIS if each not in NO_STEP])
 def test_a_network_fault_at_any_step_loses_and_repeats_nothing(
-    proxied: Proxied, bench: Bench, monkeypatch: pytest.MonkeyPatch, api: str, harm: Harm
+    proxied: Proxied, bench: Bench, monkeypatch: pytest.MonkeyPatch, api: str, fault: ProxyFault
 ) -> None:
     monkeypatch.setattr(rebalance, "JOIN_SLACK", REQUEST_TIMEOUT_S)
     _, proxy = proxied
@@ -78,31 +78,31 @@ def test_a_network_fault_at_any_step_loses_and_repeats_nothing(
     wire = WireOptions(bench.options().bootstrap_servers, "contract", request_timeout=REQUEST_TIMEOUT_S)
     bench.produce(*[EACH] * PARTITIONS)
     if api != "LeaveGroup":
-        proxy.arm(api, harm)
+        proxy.arm(api, fault)
     timed(query.start)
-    found: list[tuple[int, int]] = []
+    read: list[tuple[int, int]] = []
 
     def advance() -> None:
         ranges = timed(query.poll)
         if ranges:
-            found.extend(timed(lambda: rows(ranges, wire)))
+            read.extend(timed(lambda: rows(ranges, wire)))
             query.finish()
 
     def has_read(count: int) -> bool:
         advance()
-        return len(found) >= count
+        return len(read) >= count
 
     def caught_up() -> bool:
         return has_read(PARTITIONS * EACH) and query.poll() == [] and bench.committed() == ends
 
     ends = dict.fromkeys(range(PARTITIONS), EACH)
     eventually(caught_up, "reading and committing all")
-    eventually(lambda: api == "LeaveGroup" or proxy.done(), "the harm")
+    eventually(lambda: api == "LeaveGroup" or proxy.done(), "the fault")
     bench.produce(*[EACH] * PARTITIONS)
     ends = dict.fromkeys(range(PARTITIONS), 2 * EACH)
     eventually(lambda: has_read(2 * PARTITIONS * EACH), "reading on")
     if api == "LeaveGroup":
-        proxy.arm(api, harm)
+        proxy.arm(api, fault)
     timed(query.close)
     assert proxy.done()
-    assert sorted(found) == [(partition, offset) for partition in range(PARTITIONS) for offset in range(2 * EACH)]
+    assert sorted(read) == [(partition, offset) for partition in range(PARTITIONS) for offset in range(2 * EACH)]

@@ -141,10 +141,10 @@ def test_a_commit_that_keeps_failing_fails_the_query_after_the_retries_if_so_set
             return error
         return None
 
-    said = str(eventually(failure, "the failure"))
-    assert "topic-0, topic-1" in said
-    assert f"{retries + 1} tries: OffsetCommit failed with 14 (COORDINATOR_LOAD_IN_PROGRESS)" in said
-    assert "onCommitFailure" in said
+    message = str(eventually(failure, "the failure"))
+    assert "topic-0, topic-1" in message
+    assert f"{retries + 1} tries: OffsetCommit failed with 14 (COORDINATOR_LOAD_IN_PROGRESS)" in message
+    assert "onCommitFailure" in message
     assert query.driver.counters.failed_commits == retries + 1
     fake.clear_faults()
 
@@ -650,7 +650,7 @@ def test_an_error_code_is_retried_or_fatal_as_in_the_table(
     )
     # A failed commit is retried after any error but a missing permission.
     if ERROR_ACTIONS[errno] is ErrorAction.FATAL and (api != "OffsetCommit" or denied(GroupError("", "", errno=errno))):
-        with pytest.raises(GroupSourceError) as refused:  # noqa: PT012 - the start may fail, or what comes after it
+        with pytest.raises(GroupSourceError) as raised:  # noqa: PT012 - the start may fail, or what comes after it
             if api not in ("Heartbeat", "OffsetCommit"):
                 query.start()
             if api == "OffsetCommit":
@@ -658,8 +658,8 @@ def test_an_error_code_is_retried_or_fatal_as_in_the_table(
                 query.finish()
                 eventually(lambda: query.poll() and False, "the error")
             eventually(lambda: query.me is None, "the error")
-        assert str(errno) in str(refused.value)
-        assert NAMED_OPTIONS.get(errno, "") in str(refused.value)
+        assert str(errno) in str(raised.value)
+        assert NAMED_OPTIONS.get(errno, "") in str(raised.value)
         return
     if api not in ("Heartbeat", "OffsetCommit"):
         query.start()

@@ -36,14 +36,14 @@ def test_a_lookup_of_committed_offsets_has_a_timeout(fake: FakeKafka) -> None:
     try:
         offsets = GroupOffsets(cluster, settings)
         fake.commit("g", {("t", 0): 7})
-        found = offsets.committed([TP], Deadline.after(LONG))
-        assert not isinstance(found, RequestFailed)
-        assert found[TP].offset == 7
+        committed = offsets.committed([TP], Deadline.after(LONG))
+        assert not isinstance(committed, RequestFailed)
+        assert committed[TP].offset == 7
         fake.next("OffsetFetch", Fault(silent=True))
         began = time.monotonic()
-        refused = offsets.committed([TP], Deadline.after(LONG))
-        assert isinstance(refused, RequestFailed)
-        assert "did not answer OffsetFetchRequest within " in refused.reason
+        failure = offsets.committed([TP], Deadline.after(LONG))
+        assert isinstance(failure, RequestFailed)
+        assert "did not answer OffsetFetchRequest within " in failure.reason
         assert time.monotonic() - began < LONG / 2
     finally:
         cluster.close()

@@ -34,10 +34,10 @@ class Brokers:
 
     def metadata_from(self, broker: int, topics: Collection[str] | None, deadline: Deadline) -> Metadata:
         self.asked += 1
-        found = self.answers[broker]
-        if found is None:
+        response = self.answers[broker]
+        if response is None:
             raise BrokerUnavailable("it is away")
-        return Metadata(topics={name: each for name, each in found.items() if topics is None or name in topics})
+        return Metadata(topics={name: each for name, each in response.items() if topics is None or name in topics})
 
     def broker_ids(self) -> list[int]:
         return list(range(len(self.answers)))
@@ -45,8 +45,8 @@ class Brokers:
 
 def seen(view: TopicView, wanted: Collection[str] | None = ("t",)) -> dict[str, int]:
     """The number of partitions of each topic without an error."""
-    found = view.metadata(wanted, SOON).topics
-    return {name: len(each.partitions) for name, each in found.items() if not each.error}
+    topics = view.metadata(wanted, SOON).topics
+    return {name: len(each.partitions) for name, each in topics.items() if not each.error}
 
 
 def view_of(brokers: Brokers) -> TopicView:

@@ -33,7 +33,7 @@ class Nameless(RoundRobinPartitionAssignor):  # type: ignore[misc]
 
 class NeedsMore(RoundRobinPartitionAssignor):  # type: ignore[misc]
     def __init__(self, more: object) -> None:
-        raise AssertionError("never made")
+        raise AssertionError("never created")
 
 
 class OnlyCooperative(RoundRobinPartitionAssignor):  # type: ignore[misc]
@@ -85,7 +85,7 @@ def test_an_assignor_is_a_name_a_java_class_or_a_users_own_class(text: str, name
     ],
 )
 def test_an_unusable_assignor_fails_at_load_with_the_reason(text: str, says: str) -> None:
-    with pytest.raises(OptionError) as refused:
+    with pytest.raises(OptionError) as raised:
         parsed(text)
-    assert f"'{STRATEGY}' is {text!r}" in str(refused.value)
-    assert says in str(refused.value)
+    assert f"'{STRATEGY}' is {text!r}" in str(raised.value)
+    assert says in str(raised.value)
