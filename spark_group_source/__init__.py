@@ -16,7 +16,7 @@ __version__ = "0.2.0"
 
 
 def register(spark: SparkSession) -> None:
-    """Registers ``format("kafka-group")`` in a Spark session. A second call has no effect."""
+    """Registers ``format("kafka-group")`` in a Spark session. A second call does no harm."""
     # Imported here, because Spark's workers import this package for each task and need no driver modules.
     from spark_group_source.spark.source import register as register_source
 
