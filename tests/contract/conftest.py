@@ -24,7 +24,7 @@ from spark_group_source.testing.fake import FakeKafka
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 
-PATIENCE = 90.0
+TIMEOUT_S = 90.0
 """Seconds until a wait fails; the tests are much faster."""
 
 POLL = 0.01
@@ -52,9 +52,9 @@ class Kafka(Protocol):
 
 def eventually(condition: Callable[[], Any], what: str = "") -> Any:
     """Waits until ``condition`` returns a true value, and returns it."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_S
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s: {what or condition}"
+        assert time.monotonic() < deadline, f"not within {TIMEOUT_S:.0f} s: {what or condition}"
         time.sleep(POLL)
     return value
 
@@ -169,7 +169,7 @@ class Bench:
     def commits(self) -> dict[int, CommittedOffset]:
         partitions = [self.tp(number) for number in range(10)]
         results = eventually(
-            lambda: self._if_successful(self._operator.committed(partitions, Deadline.after(PATIENCE))), "offsets"
+            lambda: self._if_successful(self._operator.committed(partitions, Deadline.after(TIMEOUT_S))), "offsets"
         )
         return {tp.partition: commit for tp, commit in results[0].items()}
 
@@ -181,14 +181,14 @@ class Bench:
         wanted = {self.tp(number): offset for number, offset in offsets.items()}
 
         def done() -> bool:
-            result = self._operator.commit(Membership(), wanted, metadata, Deadline.after(PATIENCE))
+            result = self._operator.commit(Membership(), wanted, metadata, Deadline.after(TIMEOUT_S))
             return result.failure is None and not result.errors
 
         eventually(done, "the operator's commit")
 
     def expire(self, query: Query) -> None:
         """Ends the session of a query's member."""
-        assert self._requests.leave(query.me.member_id, "expired by the test", Deadline.after(PATIENCE)) is None
+        assert self._requests.leave(query.me.member_id, "expired by the test", Deadline.after(TIMEOUT_S)) is None
 
     def close(self) -> None:
         for query in self._queries:

@@ -11,7 +11,7 @@ import pytest
 from spark_group_source.errors import DeadlineExceeded
 from spark_group_source.query.planning import available_now_target
 from spark_group_source.testing.fake import FakeKafka, Fault
-from tests.contract.conftest import BASE, PATIENCE, Bench, Query, eventually
+from tests.contract.conftest import BASE, TIMEOUT_S, Bench, Query, eventually
 
 
 @pytest.fixture(autouse=True)
@@ -38,8 +38,8 @@ class Background:
         return self._thread.is_alive()
 
     def result(self) -> Any:
-        self._thread.join(PATIENCE)
-        assert not self.waits, f"still waiting after {PATIENCE:.0f} s"
+        self._thread.join(TIMEOUT_S)
+        assert not self.waits, f"still waiting after {TIMEOUT_S:.0f} s"
         if isinstance(self._found[0], BaseException):
             raise self._found[0]
         return self._found[0]

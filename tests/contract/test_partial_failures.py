@@ -11,7 +11,7 @@ import pytest
 from spark_group_source.group.commits import COMMIT_TAG
 from spark_group_source.query.planning import available_now_target
 from spark_group_source.testing.fake import FakeKafka, Fault
-from tests.contract.conftest import BASE, PATIENCE, Bench, eventually
+from tests.contract.conftest import BASE, TIMEOUT_S, Bench, eventually
 
 UNKNOWN_TOPIC, NOT_LEADER, LOADING, NOT_COORDINATOR, REBALANCING = 3, 6, 14, 16, 27
 FOR_EVER = 100_000
@@ -43,7 +43,7 @@ def test_a_static_member_closes_without_a_warning(
 ) -> None:
     query = on_fake.start(kafka_group_instance_id="one")
     closing = threading.Event()
-    monkeypatch.setattr(query.driver._assigned_partitions, "partitions_revoked", lambda *_: closing.wait(PATIENCE))
+    monkeypatch.setattr(query.driver._assigned_partitions, "partitions_revoked", lambda *_: closing.wait(TIMEOUT_S))
     wait = query.member._leaving.wait
 
     def go_on(seconds: float) -> bool:

@@ -15,7 +15,7 @@ from spark_group_source.group.error_actions import ERROR_ACTIONS, ErrorAction, d
 from spark_group_source.group.state import Phase
 from spark_group_source.query.starting_offsets import topic_validator
 from spark_group_source.testing.fake import FakeKafka, Fault
-from tests.contract.conftest import BASE, PATIENCE, Bench, Query, eventually
+from tests.contract.conftest import BASE, TIMEOUT_S, Bench, Query, eventually
 
 
 @pytest.fixture(autouse=True)
@@ -702,7 +702,7 @@ def test_a_member_does_not_join_after_a_fatal_error(on_fake: Bench, fake: FakeKa
     answered.set()
     with pytest.raises(GroupError):
         eventually(first.poll, "the error")
-    first.member._thread.join(PATIENCE)
+    first.member._thread.join(TIMEOUT_S)
     assert fake.request_count("JoinGroup") == joins
 
 

@@ -1,4 +1,4 @@
-"""A Python that lacks packages this one has: those of a cluster's machines."""
+"""A Python with fewer packages than this one, like on the machines of a cluster."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pyspark
 REPOSITORY = Path(__file__).resolve().parents[2]
 SITE_PACKAGES = Path(pyspark.__file__).parents[1]
 DEPENDENCIES = ("kafka", "kafka_python-*.dist-info", "crc32c", "crc32c-*.dist-info")
-"""What the package needs beside what PySpark needs too (pyarrow, numpy). crc32c reads its own metadata."""
+"""Dependencies of the package that PySpark does not need too. crc32c reads its own metadata."""
 
 
 def bare_python(place: Path, *without: str) -> Path:
-    """Makes a virtual environment with all that this Python has but this package and those patterns; its directory.
+    """Creates a virtual environment with this Python's packages, except this package and those of the patterns.
 
-    The package is not in it, however it was installed here: of an editable install there is but a .pth file.
+    Skipping .pth files also leaves out an editable install of the package.
     """
     venv.create(place, symlinks=True, with_pip=False)
     site = site_packages(place)
@@ -29,12 +29,12 @@ def bare_python(place: Path, *without: str) -> Path:
 
 
 def site_packages(environment: Path) -> Path:
-    """Where a virtual environment of this version of Python has its packages."""
+    """Returns the package directory of a virtual environment of this Python version."""
     return environment / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
 
 
 def copy_package(place: Path) -> Path:
-    """Lays the package and what it needs into a directory, as ``pip install --target`` does."""
+    """Copies the package and its dependencies into a directory, like ``pip install --target``."""
     place.mkdir(exist_ok=True)
     sources = [
         REPOSITORY / "spark_group_source",
@@ -46,5 +46,5 @@ def copy_package(place: Path) -> Path:
 
 
 def zipped_package(place: Path) -> str:
-    """The package as ``--py-files`` takes it."""
+    """Returns the path of the package as a zip for ``--py-files``."""
     return shutil.make_archive(str(place / "package"), "zip", REPOSITORY, "spark_group_source")

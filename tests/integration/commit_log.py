@@ -1,6 +1,6 @@
-"""Every commit of a group, in order, as Kafka keeps them in ``__consumer_offsets``.
+"""Reads every commit of a group, in order, from ``__consumer_offsets``.
 
-Keys and values are those of Kafka's ``OffsetCommitKey`` and ``OffsetCommitValue``.
+Keys and values have the format of Kafka's ``OffsetCommitKey`` and ``OffsetCommitValue``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ POLL_MS = 1000
 
 
 def commits(kafka: EmbeddedKafka, group: str) -> dict[tuple[str, int], list[int]]:
-    """Offsets committed for each topic and partition, oldest first; -1 where a commit was deleted."""
+    """Returns the committed offsets by topic and partition, oldest first; -1 for a deleted commit."""
     found: dict[tuple[str, int], list[int]] = defaultdict(list)
     for key, value in _records(kafka):
         where = _where(key, group)
@@ -30,10 +30,10 @@ def commits(kafka: EmbeddedKafka, group: str) -> dict[tuple[str, int], list[int]
 
 
 def backward(kafka: EmbeddedKafka, group: str) -> list[tuple[tuple[str, int], int, int]]:
-    """Commits that went back or away: where, and the offsets before and after.
+    """Returns the commits that went backwards or were deleted: the partition, and the offsets before and after.
 
-    None of this source's may: while a partition is owned its commits only go forward, and a new owner, also of a
-    member that was killed, starts at the last commit. Only an operator's rewind goes back.
+    The source never does this. Commits of an owned partition only increase, and a new owner starts at the last commit,
+    even after the death of a member. Only an operator's rewind goes back.
     """
     found = commits(kafka, group)
     assert any(len(offsets) > 1 for offsets in found.values()), f"no commits of group {group} to compare in {TOPIC}"
@@ -60,7 +60,7 @@ def _records(kafka: EmbeddedKafka) -> Iterator[tuple[bytes, bytes | None]]:
 
 
 def _where(key: bytes, group: str) -> tuple[str, int] | None:
-    """Versions 0 and 1 are keys of commits; others are those of the groups themselves."""
+    """Returns the partition of a commit's key (version 0 or 1); other versions are keys of group metadata."""
     (version,) = struct.unpack_from(">h", key)
     if version > 1:
         return None

@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="session", autouse=True)
 def environment() -> None:
-    """Of Spark, and of the processes that tests start: they see this tree, installed or not, and a quiet console."""
+    """Makes Spark and all child processes find this tree, and logs little to the console."""
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_CONF_DIR"] = str(REPOSITORY / "conf")
@@ -36,7 +36,7 @@ def spark(kafka_spark: SparkSession) -> SparkSession:
 
 @pytest.fixture
 def start(spark: SparkSession, kafka: EmbeddedKafka, group: str) -> Iterator[Callable[..., Reader]]:
-    """Starts a query of the test's group there, ``start(topic, held=True, **options)``; all end with the test."""
+    """Starts a query of the test's group: ``start(topic, held=True, **options)``. All queries end with the test."""
     readers: list[Reader] = []
 
     def begin(topic: str, held: bool = False, **more: str) -> Reader:
@@ -57,7 +57,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[secured_kafka.
 
 @pytest.fixture
 def query(kafka: EmbeddedKafka, group: str, tmp_path: Path) -> Iterator[Callable[..., QueryProcess]]:
-    """Makes runs of queries of the test's group, each with a driver of its own: see ``QueryProcess``."""
+    """Creates runs of queries of the test's group, each with its own driver: see ``QueryProcess``."""
     made: list[QueryProcess] = []
 
     def make(

@@ -1,7 +1,7 @@
-"""Two brokers, one coordinates the group and the other leads the topic, and a network of its own for one query.
+"""Two brokers with a separate network for one query: one broker is the group's coordinator, the other leads the topic.
 
-That query reaches both brokers through a listener that only it uses. The listener advertises a link, a TCP proxy that a
-test can cut. So the query loses its coordinator alone. It keeps its leader, and all other clients keep both brokers.
+Only that query uses the listener, which advertises a link: a TCP proxy that a test can cut. So the query loses its
+coordinator and keeps its leader. All other clients keep both brokers.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from spark_group_source.wire.settings import WireOptions
 
 CHUNK = 65536
 LISTENER = "CUT"
-ANSWER_S = 60.0
+RESPONSE_TIMEOUT_S = 60.0
 
 
 class Link:
-    """Forwards between clients and a broker; ``upstream`` tells its port once there is one."""
+    """Forwards between clients and a broker; ``upstream`` returns the broker's port."""
 
     def __init__(self, upstream: Callable[[], int]) -> None:
         self.port = free_ports(1)[0]
@@ -35,11 +35,11 @@ class Link:
         self.heal()
 
     def swallow(self) -> None:
-        """From here on nothing arrives. Connections stay, new ones can be made; :meth:`heal` delivers what was sent."""
+        """Stops forwarding. Connections stay, and new connections succeed; :meth:`heal` delivers what was sent."""
         self._flowing.clear()
 
     def refuse(self) -> None:
-        """Ends all connections, and refuses new ones."""
+        """Ends all connections and refuses new connections."""
         server, self._server = self._server, None
         if server is not None:
             with contextlib.suppress(OSError):
@@ -58,7 +58,7 @@ class Link:
             threading.Thread(target=self._accept, args=(self._server,), daemon=True).start()
 
     def close(self) -> None:
-        """Ends the link and all of its threads."""
+        """Closes the link and ends all of its threads."""
         self.refuse()
         self._flowing.set()
 
@@ -86,14 +86,14 @@ class Link:
             while data := source.recv(CHUNK):
                 self._flowing.wait()
                 target.sendall(data)
-        # The end of a connection is a packet too.
+        # The end of a connection is also a packet.
         self._flowing.wait()
         with contextlib.suppress(OSError):
             target.shutdown(socket.SHUT_WR)
 
 
 class CutKafka(EmbeddedKafka):
-    """Two brokers, each with a :class:`Link` in ``links`` in front of a listener of its own."""
+    """Two brokers, each with a :class:`Link` in ``links`` in front of one listener."""
 
     def __init__(self) -> None:
         protocols = f"PLAINTEXT:PLAINTEXT,{LISTENER}:PLAINTEXT,CONTROLLER:PLAINTEXT"
@@ -103,7 +103,7 @@ class CutKafka(EmbeddedKafka):
 
     @property
     def linked_servers(self) -> str:
-        """``host:port`` of the links, for the query that is to be cut off."""
+        """``host:port`` of the links, for the query that the test cuts off."""
         return ",".join(f"{HOST}:{each.port}" for each in self.links.values())
 
     def close(self) -> None:
@@ -118,8 +118,8 @@ class CutKafka(EmbeddedKafka):
         servers = [each.rsplit(":", 1) for each in self.bootstrap_servers.split(",")]
         with contextlib.closing(
             Cluster(WireOptions(tuple((host, int(port)) for host, port in servers), "test"))
-        ) as asked:
-            coordinator = asked.find_coordinator(group, Deadline.after(ANSWER_S)).id
+        ) as cluster:
+            coordinator = cluster.find_coordinator(group, Deadline.after(RESPONSE_TIMEOUT_S)).id
         leader = next(node for node in self._nodes() if node != coordinator)
         wanted = NewTopic(topic, replica_assignments={number: [leader] for number in range(partitions)})
         with self.admin() as admin:

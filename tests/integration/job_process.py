@@ -1,4 +1,4 @@
-"""The jobs as people run them, with spark-submit, and their death between the sink's write and Spark's commit."""
+"""Runs the jobs with spark-submit, and kills them between the sink's write and Spark's commit."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from spark_group_source.testing.ports import HOST
 REPOSITORY = Path(__file__).resolve().parents[2]
 JOBS = REPOSITORY / "jobs"
 AVAILABLE_NOW = ("--trigger", "available-now")
-PATIENCE_S = 300.0
-GLANCE_S = 0.005
-"""Between two looks for a batch that is written and not committed: that takes Spark tens of milliseconds. Without a
-pause the looks would take a core from the job, and most of the time it has not even started."""
+TIMEOUT_S = 300.0
+CHECK_INTERVAL_S = 0.005
+"""Interval of checks for a batch that is written and not committed, a state that lasts tens of milliseconds. A busy
+loop would take a core from the job."""
 
 
 def environment() -> dict[str, str]:
-    """The environment of a job: this Python, this tree, a quiet console, no other Spark."""
+    """Returns the environment of a job: this Python, this tree, a quiet console, no other Spark."""
     kept = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
     path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     return {
@@ -39,7 +39,7 @@ def environment() -> dict[str, str]:
 
 
 def spark_submit() -> str:
-    """The command of this Python's PySpark."""
+    """Returns the spark-submit command of this Python's PySpark."""
     return str(Path(sys.executable).parent / "spark-submit")
 
 
@@ -47,8 +47,8 @@ class Job:
     """One of the jobs, over one topic, for one group.
 
     Args:
-        script: its file in jobs/.
-        work: what it writes, its checkpoints and its logs are below it.
+        script: file in jobs/.
+        work: directory of the output, the checkpoints and the logs.
         own: arguments of this job.
         spark: arguments of spark-submit.
     """
@@ -72,26 +72,26 @@ class Job:
         self._own = [*source, *own]
 
     def command(self, *more: str, checkpoint: str = "checkpoint") -> list[str]:
-        """The script and all of its arguments."""
+        """Returns the script and all of its arguments."""
         return [str(JOBS / self._script), *self._arguments(*more, checkpoint=checkpoint)]
 
     def _arguments(self, *more: str, checkpoint: str) -> list[str]:
         return [*self._own, "--checkpoint", str(self._work / checkpoint), *more]
 
     def run(self, *more: str, checkpoint: str = "checkpoint", spark: tuple[str, ...] = ("--master", "local[2]")) -> str:
-        """Runs it over what is in the topic now; returns what it printed."""
+        """Runs the job over the records that the topic contains now; returns its output."""
         command = [spark_submit(), *spark, *self._spark]
         command += self.command(*AVAILABLE_NOW, *more, checkpoint=checkpoint)
         done = subprocess.run(
-            command, env=environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False
+            command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
         return done.stdout
 
     def run_here(self, *more: str, checkpoint: str = "checkpoint") -> str:
-        """The same in the tests' own Spark, which saves the start of another: for what is not about processes.
+        """Runs the job in the tests' own Spark, which is faster than a new process.
 
-        What the job's tasks run must not be of the script itself, which executors do not find.
+        The job's tasks must not use functions of the script, because executors do not find its module.
         """
         main = importlib.import_module(self._script.removesuffix(".py")).main
         said, own = io.StringIO(), {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
@@ -106,7 +106,7 @@ class Job:
 
     @contextlib.contextmanager
     def started(self, *more: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Starts it without a trigger; kills it and all of its processes at the end. Its output is in ``log``."""
+        """Starts the job without a trigger; kills it with all of its processes at the end. Its output is in ``log``."""
         command = [spark_submit(), "--master", "local[2]", *self._spark, *self.command(*more)]
         with (self._work / "log").open("wb") as log:
             running = subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
@@ -116,48 +116,48 @@ class Job:
             kill(running)
 
     def kill_after_write(self, written: Callable[[], int], *more: str, query: str = "") -> int:
-        """Kills it (SIGKILL) when the sink has a batch that Spark has not committed; returns that batch's number.
+        """Kills the job (SIGKILL) when the sink has a batch that Spark has not committed; returns the batch's number.
 
         Args:
-            written: the last batch that the sink has, -1 for none.
-            query: the one whose batches are meant, where there are several.
+            written: returns the last batch in the sink, or -1.
+            query: the name of the query, if the job has several.
         """
         commits = self._work / "checkpoint" / query / "commits"
 
         def committed() -> int:
             return max((int(each.name) for each in commits.glob("[0-9]*")), default=-1)
 
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         with self.started(*more) as running:
             while True:
                 assert running.poll() is None, (self._work / "log").read_text()
                 assert time.monotonic() < deadline, (self._work / "log").read_text()
                 if written() > committed():
-                    # A job that stands still cannot commit: what is seen now is what a restart will find.
+                    # A suspended job cannot commit, so a restart will find the same state.
                     os.kill(running.pid, signal.SIGSTOP)
                     batch = written()
                     if batch > committed():
                         return batch
                     os.kill(running.pid, signal.SIGCONT)
-                time.sleep(GLANCE_S)
+                time.sleep(CHECK_INTERVAL_S)
 
 
 def family(pid: int) -> list[int]:
-    """The process and all that descend from it."""
-    told = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-    parents = [tuple(map(int, line.split())) for line in told.splitlines()]
+    """Returns the process and all of its descendants."""
+    table = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    parents = [tuple(map(int, line.split())) for line in table.splitlines()]
     found = [pid]
-    for parent in found:  # it grows meanwhile
+    for parent in found:  # the list grows in the loop
         found += [child for child, its in parents if its == parent]
     return found
 
 
 def kill(running: subprocess.Popen[bytes]) -> None:
-    """Ends a process and all that descend from it at once, as the loss of the machine would."""
+    """Kills a process and all of its descendants at once, like the loss of the machine."""
     if running.poll() is not None:
         return
     processes = family(running.pid)
-    # Stopped first: none of them may see another's death, or start anything for it.
+    # Suspended first, so that no process reacts to the death of another.
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in processes:
             with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""A Kerberos realm of the tests' own, with its KDC on this machine."""
+"""A Kerberos realm for tests, with a KDC on this machine."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tests.integration.query_process import eventually
 REALM = "EXAMPLE.TEST"
 PROGRAMS = ("krb5kdc", "kdb5_util", "kadmin.local")
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
-"""Debian puts servers where the PATH of a user may not look."""
+"""Debian installs servers in directories that the PATH of a user may not contain."""
 
 
 def missing() -> str:
-    """What this machine lacks for a realm and its clients; empty where it lacks nothing."""
-    lacks = [each for each in PROGRAMS if shutil.which(each, path=PATH) is None]
+    """Returns the programs that this machine lacks for a realm and its clients; empty if none."""
+    programs = [each for each in PROGRAMS if shutil.which(each, path=PATH) is None]
     if importlib.util.find_spec("gssapi") is None:
-        lacks.append("gssapi for Python")
-    return ", ".join(lacks)
+        programs.append("gssapi for Python")
+    return ", ".join(programs)
 
 
 class Realm:
-    """A realm whose database is in a directory of its own, without principals at first. Its KDC is to be started."""
+    """A realm with its own database directory, without principals at first. Call :meth:`start` to start its KDC."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -43,40 +43,40 @@ class Realm:
 
     @property
     def config(self) -> Path:
-        """The ``krb5.conf`` of everybody in the realm."""
+        """The ``krb5.conf`` of the realm's clients and servers."""
         return self._directory / "krb5.conf"
 
     def principal(self, name: str, lifetime: str = "1 day") -> Path:
-        """Makes a principal, with tickets that last so long; returns the keytab with which it proves who it is."""
+        """Creates a principal with this ticket lifetime; returns its keytab."""
         keytab = self._directory / f"{name.replace('/', '-')}.keytab"
         self._run("kadmin.local", "addprinc", "-randkey", "-maxlife", lifetime, name)
         self._run("kadmin.local", "ktadd", "-k", str(keytab), name)
         return keytab
 
     def start(self) -> None:
-        """Starts the KDC, and waits until it answers."""
+        """Starts the KDC and waits until it accepts connections."""
         with (self._directory / "kdc.log").open("ab") as log:
             self._kdc = subprocess.Popen(["krb5kdc", "-n"], env=self._environment(), stdout=log, stderr=log)
         eventually(self._answers, what="the KDC")
 
     def stop(self) -> None:
-        """Ends the KDC; it may be paused."""
+        """Kills the KDC, even if it is paused."""
         if self._kdc is not None:
             self._kdc.kill()
             self._kdc.wait()
 
     def pause(self) -> None:
-        """Stands the KDC still: it takes connections, and does not answer."""
+        """Suspends the KDC: it accepts connections, but does not respond."""
         assert self._kdc is not None
         self._kdc.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Lets it go on."""
+        """Continues the KDC."""
         assert self._kdc is not None
         self._kdc.send_signal(signal.SIGCONT)
 
     def _clients(self) -> list[str]:
-        # By TCP, and without a name service: the broker's principal has its address.
+        # By TCP and without a name service, because the broker's principal contains its address.
         off = [
             f"{each} = false" for each in ("dns_lookup_kdc", "dns_lookup_realm", "dns_canonicalize_hostname", "rdns")
         ]

@@ -1,11 +1,11 @@
-"""Runs one query without Spark, so that it starts in a second: drives the source's reader as Spark's engine does.
+"""Runs one query without Spark, so that it starts in a second: calls the source's reader like Spark's engine.
 
-The argument is a directory with ``settings.json``. The checkpoint has two logs, as Spark's: a batch is in ``offsets``
-before it is read and in ``commits`` when it is completed. The order of the calls is that of Spark 4.3, where it was
-looked at. Each attempt at a batch is written to ``rows/BATCH-ATTEMPT.json`` before the batch may end.
+The argument is a directory with ``settings.json``. The checkpoint has two logs, like Spark's: a batch is in ``offsets``
+before it is read and in ``commits`` when it is completed. The order of the calls is that of Spark 4.3. Each attempt at
+a batch is written to ``rows/BATCH-ATTEMPT.json`` before the batch may end.
 
-What happens is told in the file ``events``; at each event in ``pause`` of the settings the process waits for a file of
-that name, or to be killed. A file ``stop`` ends the query in order when it is idle.
+The file ``events`` lists the events. At each event in ``pause`` of the settings, the process waits for a file of that
+name, or for its death. A file ``stop`` ends the query in order when it is idle.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ Offset = dict[str, Any]
 
 
 class Log:
-    """One of the logs in a checkpoint: a file for each batch, which is there as a whole or not at all."""
+    """A log of a checkpoint: a file for each batch, written atomically."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
 
     def latest(self) -> int:
-        """The last batch; -1 where there is none."""
+        """Returns the last batch, or -1."""
         return max((int(each.name) for each in self._directory.glob("[0-9]*") if not each.suffix), default=-1)
 
     def add(self, batch: int, offset: Offset) -> None:
@@ -51,10 +51,10 @@ class Log:
         return found
 
 
-def write(path: Path, what: object) -> None:
-    """Writes the file at once."""
+def write(path: Path, content: object) -> None:
+    """Writes the file atomically."""
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(what))
+    partial.write_text(json.dumps(content))
     partial.rename(path)
 
 
@@ -71,16 +71,16 @@ class MicroBatches:
         self._rows.mkdir(exist_ok=True)
         self._reader = GroupStreamReader(parse_options(settings["options"]), source_schema(False), Application())
         self._ran = 0
-        self._happened: set[str] = set()
+        self._recorded: set[str] = set()
 
-    def happened_once(self, event: str) -> None:
-        """Tells of it the first time: an idle query is polled for ever."""
-        if event not in self._happened:
-            self.happened(event)
+    def record_once(self, event: str) -> None:
+        """Records an event only the first time, because an idle query is polled forever."""
+        if event not in self._recorded:
+            self.record(event)
 
-    def happened(self, event: str) -> None:
-        """Tells of it, and waits where that was asked for."""
-        self._happened.add(event)
+    def record(self, event: str) -> None:
+        """Records an event, and waits if the settings say so."""
+        self._recorded.add(event)
         with (self._work / "events").open("a") as events:
             events.write(event + "\n")
         while event in self._pause and not (self._work / event).exists():
@@ -96,14 +96,14 @@ class MicroBatches:
         self._reader.stop()
 
     def _advance(self, batch: int) -> int:
-        """Runs the next batch if there is one; returns the last that is completed."""
+        """Runs the next batch, if any; returns the last completed batch."""
         start = self._offsets.get(batch) if batch >= 0 else self._initial()
         end = self._reader.latestOffset(start, self._reader.getDefaultReadLimit())
         if batch >= 0 and json.dumps(end) == json.dumps(start):
-            self.happened_once(f"idle {batch}")
+            self.record_once(f"idle {batch}")
             time.sleep(POLL_S)
             return batch
-        self.happened(f"planned {batch + 1}")
+        self.record(f"planned {batch + 1}")
         self._offsets.add(batch + 1, end)
         if batch >= 0:
             self._reader.commit(start)
@@ -120,10 +120,10 @@ class MicroBatches:
         attempt = len(list(self._rows.glob(f"{batch}-*.json")))
         write(self._rows / f"{batch}-{attempt}.json", found)
         self._ran += 1
-        self.happened(f"read {batch}")
-        self.happened(f"read a batch, number {self._ran} of this run")
+        self.record(f"read {batch}")
+        self.record(f"read a batch, number {self._ran} of this run")
         self._commits.add(batch, {})
-        self.happened(f"completed {batch}")
+        self.record(f"completed {batch}")
 
     def _initial(self) -> Offset:
         found: Offset = json.loads(json.dumps(self._reader.initialOffset()))
@@ -131,18 +131,18 @@ class MicroBatches:
 
 
 def main(place: str) -> None:
-    """Ends when it is told to stop; its error is this process' error."""
+    """Runs until the file ``stop`` exists. Errors of the query end this process."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     batches = MicroBatches(Path(place))
     join, plan = Member.start, Driver.plan_batch
 
     def join_later(member: Member, topics: Collection[str]) -> None:
-        batches.happened("joining")
+        batches.record("joining")
         join(member, topics)
 
     def plan_later(driver: Driver, start: BatchOffset, max_offsets: int | None) -> BatchOffset:
         """A query plans nothing before it has found and committed its positions."""
-        batches.happened_once("started")
+        batches.record_once("started")
         return plan(driver, start, max_offsets)
 
     with mock.patch.object(Member, "start", join_later), mock.patch.object(Driver, "plan_batch", plan_later):

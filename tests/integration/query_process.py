@@ -1,4 +1,4 @@
-"""A streaming query in a process of its own, and what can happen to it: an orderly stop, signals, death."""
+"""A streaming query in a separate process that a test can stop, signal or kill."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from spark_group_source.testing import EmbeddedKafka
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).parent / "run_query.py"
-PATIENCE_S = 180.0
+TIMEOUT_S = 180.0
 POLL_S = 0.05
 
 Place = tuple[int, int]
 """Partition and offset of a record."""
 
 
-def eventually(condition: Callable[[], object], deadline: float = PATIENCE_S, what: str = "it") -> float:
-    """Waits until the condition holds and returns the seconds that took; fails when it does not in time."""
+def eventually(condition: Callable[[], object], deadline: float = TIMEOUT_S, what: str = "it") -> float:
+    """Waits until the condition holds and returns the seconds; fails after ``deadline`` seconds."""
     began = time.monotonic()
     while not condition():
         assert time.monotonic() - began < deadline, f"{what} did not happen within {deadline:.0f} s"
@@ -36,7 +36,7 @@ def eventually(condition: Callable[[], object], deadline: float = PATIENCE_S, wh
 
 
 def source_options(kafka: EmbeddedKafka, topic: str, group: str, **more: str) -> dict[str, str]:
-    """Options of a source that notices quickly what happens to its group: 5 heartbeats a second, sessions of 6 s."""
+    """Returns options of a source that reacts quickly to its group: 5 heartbeats a second, sessions of 6 s."""
     return {
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafka.group.id": group,
@@ -49,14 +49,14 @@ def source_options(kafka: EmbeddedKafka, topic: str, group: str, **more: str) ->
 
 
 class QueryProcess:
-    """One run of a query: the Python process that is told to stop, its JVM, and Spark's Python processes.
+    """One run of a query: the Python process that starts it, its JVM, and Spark's Python processes.
 
     Args:
-        work: a directory of this run's own; what the query read is below it.
-        options: of the source.
-        checkpoint: of the query; a run's own where none is given.
-        schema: the columns that it reads; all where none are given.
-        beside: another group, for which a second query of the same driver reads the same.
+        work: directory of this run, which also receives the rows.
+        options: options of the source.
+        checkpoint: checkpoint of the query; by default a new one.
+        schema: columns that the query reads; by default all.
+        beside: another group, for which a second query of the same driver reads the same topic.
     """
 
     def __init__(
@@ -82,16 +82,16 @@ class QueryProcess:
         self._family: set[int] = set()
 
     def start(self, *launcher: str) -> QueryProcess:
-        """Starts it with this Python, or with the launcher (``spark-submit``) that is given."""
+        """Starts the query with this Python, or with a launcher such as ``spark-submit``."""
         command = [*(launcher or (sys.executable,)), str(SCRIPT), str(self.work)]
         with (self.work / "log").open("ab") as log:
-            # A session of its own: its processes are found by it, and Ctrl-C is for the tests.
+            # A separate session identifies its processes, and Ctrl-C reaches only the tests.
             self._process = subprocess.Popen(
                 command, env=self._environment(), stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
             )
         return self
 
-    # What is seen of it
+    # State
 
     @property
     def pid(self) -> int:
@@ -99,7 +99,7 @@ class QueryProcess:
         return self._process.pid
 
     def log(self) -> str:
-        """What it and its JVM wrote to the console."""
+        """Returns the console output of the process and its JVM."""
         return (self.work / "log").read_text(errors="replace")
 
     def running(self) -> bool:
@@ -107,7 +107,7 @@ class QueryProcess:
         return self._process is not None and self._process.poll() is None
 
     def processes(self) -> dict[int, str]:
-        """Process id to command line of everything alive that descends from it, orphans included."""
+        """Returns process id and command line of all living descendants, including orphans."""
         told = subprocess.run(
             ["ps", "-eww", "-o", "pid=,ppid=,sess=,stat=,args="], capture_output=True, text=True, check=True
         )
@@ -123,25 +123,25 @@ class QueryProcess:
         return {pid: alive[pid][1] for pid in family if pid in alive}
 
     def jvm(self) -> int:
-        """Process id of its JVM."""
+        """Returns the process id of the JVM."""
         return next(pid for pid, args in self.processes().items() if "org.apache.spark.deploy.SparkSubmit" in args)
 
     def script(self) -> int:
-        """Process id of the Python process that made the query."""
+        """Returns the process id of the Python process that started the query."""
         return next(
             pid for pid, args in self.processes().items() if "python" in args.split()[0] and str(SCRIPT) in args
         )
 
     def reader(self) -> int:
-        """Process id of the stream runner, in which the group's member lives."""
+        """Returns the process id of the stream runner, which contains the group member."""
         return self.readers()[0]
 
     def readers(self) -> list[int]:
-        """The same of each query of this driver."""
+        """Returns the process ids of the stream runners of all queries of this driver."""
         return [pid for pid, args in self.processes().items() if "python_streaming_source_runner" in args]
 
-    def until(self, condition: Callable[[], object], deadline: float = PATIENCE_S, what: str = "it") -> float:
-        """As :func:`eventually`, and fails at once where the process has ended."""
+    def until(self, condition: Callable[[], object], deadline: float = TIMEOUT_S, what: str = "it") -> float:
+        """Like :func:`eventually`, but fails at once if the process has ended."""
 
         def holds() -> object:
             assert self.running(), f"the query has ended: {self.log()[-4000:]}"
@@ -150,31 +150,31 @@ class QueryProcess:
         return eventually(holds, deadline, what)
 
     def attempts(self, batch: int) -> list[pa.Table]:
-        """The rows of every attempt at a batch, in order."""
+        """Returns the rows of each attempt at a batch, in order."""
         found = sorted(self.work.glob(f"rows/{batch}-*.parquet"), key=lambda each: int(each.stem.split("-")[1]))
         return [pq.read_table(each) for each in found]
 
     def batches(self) -> list[int]:
-        """Ids of the batches that were read, sorted."""
+        """Returns the ids of the batches that were read, sorted."""
         return sorted({int(each.stem.split("-")[0]) for each in self.work.glob("rows/*.parquet")})
 
     def places(self) -> list[Place]:
-        """Where each row came from, of the last attempt at each batch."""
+        """Returns partition and offset of each row, from the last attempt at each batch."""
         found: list[Place] = []
         for batch in self.batches():
             rows = self.attempts(batch)[-1]
             found += zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True)
         return found
 
-    # What happens to it
+    # Control
 
     def hold(self, batch: int = 0) -> QueryProcess:
-        """From this batch on none ends, until :meth:`release`."""
+        """Keeps this batch and later batches from ending, until :meth:`release`."""
         (self.work / "hold").write_text(str(batch))
         return self
 
     def await_held(self, batch: int) -> None:
-        """Waits until this batch has been read, and is held."""
+        """Waits until the query has read this batch, which :meth:`hold` keeps from ending."""
         self.until(lambda: batch in self.batches(), what=f"batch {batch}")
 
     def release(self) -> None:
@@ -182,31 +182,31 @@ class QueryProcess:
         (self.work / "hold").unlink(missing_ok=True)
 
     def stop(self) -> None:
-        """Stops the query in order, and waits for the end of its processes."""
+        """Stops the query in order and waits until its processes end."""
         self.processes()
         self._close_stdin()
         self.await_end()
 
     def stop_between_batches(self) -> None:
-        """The same when the batch that runs has ended; a batch that is cut short is read again by its next owner."""
+        """Stops the query after its running batch, so that no other member replays the batch."""
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.write(b"\n")
         self.stop()
 
-    def await_end(self, deadline: float = PATIENCE_S) -> None:
-        """Waits for the end of the run; fails when it ends with an error."""
+    def await_end(self, deadline: float = TIMEOUT_S) -> None:
+        """Waits until the run ends; fails if it ends with an error."""
         assert self._process is not None
         code = self._process.wait(deadline)
         assert code == 0, f"exit code {code}: {self.log()[-4000:]}"
         eventually(lambda: not self.processes(), what="the end of all its processes")
 
     def kill(self) -> None:
-        """Ends all of its processes at once, as the loss of the machine would (SIGKILL)."""
+        """Kills all of its processes at once (SIGKILL), like the loss of the machine."""
         if self._process is None:
             return
         processes = self.processes()
-        # Stopped first: none of them may see another's death and leave the group in order.
+        # Suspended first, so that no process sees the death of another and leaves the group in order.
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in processes:
                 with contextlib.suppress(ProcessLookupError):
@@ -228,6 +228,6 @@ class QueryProcess:
             "PYTHONPATH": str(REPOSITORY),
             "SPARK_CONF_DIR": str(REPOSITORY / "conf"),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            # Who is killed cannot clean up.
+            # A killed process cannot clean up.
             "SPARK_LOCAL_DIRS": str(self.work / "local"),
         }

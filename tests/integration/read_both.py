@@ -20,7 +20,7 @@ OURS, THEIRS = "kafka-group", "kafka"
 
 @dataclass(frozen=True)
 class Case:
-    """One read: up to what there is when a stream begins, or a bounded read.
+    """One read: a batch read, or a stream up to the records that exist at its start.
 
     ``ours`` and ``theirs`` are options for this source alone, and for the JVM source.
     """
@@ -34,7 +34,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a case: how many rows were read, how these differ, and the errors of those that read none."""
+    """The result of a case: the number of rows, their difference, and the errors of the sources."""
 
     count: int = 0
     difference: str = ""
@@ -53,7 +53,7 @@ def load(path: Path) -> dict[str, Outcome]:
 
 
 def main(cases: str, outcomes: str, jars: str) -> None:
-    """Writes what became of each case."""
+    """Writes the outcome of each case."""
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.jars", jars)
@@ -83,13 +83,13 @@ def read_both(spark: SparkSession, case: Case, work: Path) -> Outcome:
         return Outcome(our_error=our_error, their_error=their_error)
     try:
         assert_df_equality(ours, theirs, ignore_row_order=True)
-    except Exception as error:  # chispa has one for each kind of difference
+    except Exception as error:  # chispa has an exception class for each kind of difference
         return Outcome(ours.count(), str(error))
     return Outcome(ours.count())
 
 
 def read(spark: SparkSession, source: str, case: Case, work: Path) -> tuple[DataFrame | None, str]:
-    """The rows of one source, read once; or its error."""
+    """Returns the rows of one source, read once, or its error."""
     options = case.options | (case.ours if source == OURS else case.theirs)
     try:
         frame = (spark.readStream if case.streaming else spark.read).format(source).options(**options).load()

@@ -1,4 +1,4 @@
-"""A query in the tests' own Spark, and what can happen to it in order. What dies is a ``query_process``."""
+"""A query in the tests' own Spark, for orderly tests. To kill a query, use ``query_process``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Reader:
-    """A query whose batches end when they may."""
+    """A query whose batches a test can keep from ending."""
 
     def __init__(self, spark: SparkSession, options: dict[str, str], held: bool = False) -> None:
         self.places: list[Place] = []
@@ -34,11 +34,11 @@ class Reader:
         self.places += places
 
     def hold(self) -> None:
-        """No batch ends from here on."""
+        """Keeps batches from ending."""
         self.may_end.clear()
 
     def end_one(self) -> None:
-        """Lets the batch that is held end, or the next one."""
+        """Lets the held batch end, or the next batch."""
         self._one_more.release()
 
     def stop(self) -> None:

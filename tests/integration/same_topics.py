@@ -32,7 +32,7 @@ TOMBSTONES = [
     Record(b"headers", None, (("why", b"deleted"),)),
 ]
 KINDS = {"plain": PLAIN, "headers": HEADERS, "tombstones": TOMBSTONES}
-"""What is written at first, in this order. What comes behind it is transactional."""
+"""The first records, in this order. Later records are transactional."""
 LAST = Record(None, b"behind the open transaction")
 
 Expected = dict[tuple[str, int], list[Record]]
@@ -40,7 +40,7 @@ Expected = dict[tuple[str, int], list[Record]]
 
 
 class Topics:
-    """Topics of one prefix, and what is to be read of them: ``expected``, by isolation level."""
+    """Topics of one prefix, and their ``expected`` records by isolation level."""
 
     def __init__(self, kafka: EmbeddedKafka, opened: Open, prefix: str) -> None:
         self._kafka, self._opened = kafka, opened
@@ -51,7 +51,7 @@ class Topics:
         return f"{self.prefix}-{codec}"
 
     def write(self, codec: str) -> None:
-        """One topic, of a partition for each producer. Their last transactions stay open."""
+        """Creates a topic with a partition for each producer. Their last transactions stay open."""
         topic = self._kafka.create_topic(self.name(codec), len(PRODUCERS), ANY_TIME)
         for partition, producer in enumerate(PRODUCERS):
             writer = self._opened(producer, codec, None)
@@ -73,7 +73,7 @@ class Topics:
             writer.begin()
             for each in records:
                 writer.send(topic, partition, each)
-            writer.flush()  # an abort drops what was not sent yet
+            writer.flush()  # an abort drops unsent records
             if end == "commit":
                 writer.commit()
             elif end == "abort":
@@ -82,7 +82,7 @@ class Topics:
         return every
 
     def write_timestamps(self, kind: str) -> None:
-        """One topic of null, empty and plain keys and values at both ends of time."""
+        """Creates a topic of null, empty and plain keys and values, with the lowest and highest timestamps."""
         config = ANY_TIME | {"message.timestamp.type": kind}
         topic = self._kafka.create_topic(f"{self.prefix}-{kind}", config=config)
         writer = self._opened("kafka-python", "none", None)

@@ -43,7 +43,7 @@ class Secured:
     encrypted_client: Path
 
     def options(self, listener: str, **more: str) -> dict[str, str]:
-        """Options to reach a listener with; names may have ``_`` for points, and stand without ``kafka.``."""
+        """Returns options for a listener. Names in ``more`` have ``_`` instead of points and no ``kafka.`` prefix."""
         found = {"bootstrap.servers": self.kafka.address(listener), "security.protocol": listener}
         if listener.endswith("SSL"):
             found["ssl.truststore.location"] = str(self.authority.file)
@@ -51,12 +51,12 @@ class Secured:
         return {f"kafka.{name}": value for name, value in found.items()}
 
     def scram(self, user: str = ALICE, password: str = PASSWORD, **more: str) -> dict[str, str]:
-        """Options of a user of SASL_SSL."""
+        """Returns options of a user on SASL_SSL."""
         login = {"sasl_mechanism": "SCRAM-SHA-512", "sasl_username": user, "sasl_password": password}
         return self.options("SASL_SSL", **{**login, **more})
 
     def grant(self, operation: str, kind: str, name: str) -> None:
-        """Lets Bob do this, for example ``READ`` of the ``GROUP`` of that name."""
+        """Grants Bob a permission, for example ``READ`` on the ``GROUP`` of that name."""
         rule = ACL(
             f"User:{BOB}",
             "*",
@@ -71,9 +71,9 @@ class Secured:
 
 @contextlib.contextmanager
 def running(directory: Path) -> Iterator[Secured]:
-    """Starts it; its certificates are in ``directory``. ``PLAINTEXT`` is for its own tools, and may do everything."""
+    """Starts Kafka with certificates in ``directory``. Clients of ``PLAINTEXT`` are superusers, for its tools."""
     authority = Authority(directory)
-    # Not "localhost": what a certificate is not for can be tried out.
+    # Without "localhost", so that a test can use a host that the certificate does not name.
     server = authority.issue("127.0.0.1", file="server.pem")
     client = authority.issue("client", file="client.pem")
     encrypted = authority.issue("client", file="encrypted-client.pem", password=KEY_PASSWORD)
@@ -92,7 +92,7 @@ def running(directory: Path) -> Iterator[Secured]:
         "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER",
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": plain,
         "listener.name.sasl_plaintext.plain.connections.max.reauth.ms": str(SESSION_MS),
-        # Tokens without a signature are taken: for tests only.
+        # The broker accepts unsigned tokens: for tests only.
         "listener.name.sasl_plaintext.oauthbearer.sasl.jaas.config": f"{_PACKAGE}oauthbearer.OAuthBearerLoginModule"
         ' required unsecuredLoginStringClaim_sub="broker";',
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -100,7 +100,7 @@ def running(directory: Path) -> Iterator[Secured]:
     }
     with EmbeddedKafka(config=config, listeners=("SSL", "SASL_SSL", "SASL_PLAINTEXT")) as kafka:
         with kafka.admin() as admin:
-            # One request takes a user once.
+            # A request may contain each user only once.
             for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
                 refused = admin.alter_user_scram_credentials(scram_users(mechanism))
                 assert set(refused.values()) == {None}, refused
@@ -108,31 +108,31 @@ def running(directory: Path) -> Iterator[Secured]:
 
 
 def scram_users(mechanism: ScramMechanism) -> list[UserScramCredentialUpsertion]:
-    """The users as brokers store them for one mechanism."""
+    """Returns the users for one mechanism, in the form that brokers store."""
     return [UserScramCredentialUpsertion(each, mechanism, password=PASSWORD, iterations=4096) for each in (ALICE, BOB)]
 
 
 def unsigned_token(lifetime: float = 3600.0, subject: str = ALICE) -> str:
-    """A token that says it is ``subject``'s, for ``lifetime`` seconds from now on."""
+    """Returns an unsigned token of ``subject`` that is valid for ``lifetime`` seconds."""
     now = time.time()
-    # Issued long ago: the broker's clock counts whole milliseconds, and a token of this one comes from its future.
+    # Issued long ago: the broker's clock counts whole milliseconds, so a token issued now may lie in its future.
     claims = {"sub": subject, "iat": now - 7200, "exp": now + lifetime}
     parts = [json.dumps(each).encode() for each in ({"alg": "none"}, claims)]
     return ".".join(base64.urlsafe_b64encode(each).decode().rstrip("=") for each in parts) + "."
 
 
 def unsigned_token_with_extensions() -> tuple[str, dict[str, str]]:
-    """The same with what some brokers want beside it."""
+    """Returns a token with the SASL extensions that some brokers require."""
     return unsigned_token(), {"logicalCluster": "lkc-1"}
 
 
 def short_token() -> str:
-    """One that ends soon."""
+    """Returns a token that expires soon."""
     return unsigned_token(SESSION_MS / 1000)
 
 
-def spoiled_token() -> str:
-    """One that has ended."""
+def expired_token() -> str:
+    """Returns an expired token."""
     return unsigned_token(-3600.0)
 
 

@@ -16,7 +16,7 @@ from tests.integration.query_process import eventually
 
 SPARK_HOME = Path(pyspark.__file__).parent
 SIZES = ("--conf", "spark.executor.cores=1", "--conf", "spark.executor.memory=512m", "--driver-memory", "512m")
-"""What spark-submit must ask for, so that each worker has an executor."""
+"""Arguments of spark-submit with which each worker gets an executor."""
 
 
 class Standalone:
@@ -34,7 +34,7 @@ class Standalone:
 
 @contextlib.contextmanager
 def running(work: Path, workers: int = 2) -> Iterator[Standalone]:
-    """A cluster for as long as the block; logs and what executors unpack are below ``work``, which goes with it."""
+    """Runs a cluster for the block. Logs and unpacked files are in ``work``, which is deleted afterwards."""
     work.mkdir()
     watchdog = Watchdog(work)
     daemons: list[subprocess.Popen[bytes]] = []
@@ -60,9 +60,9 @@ def running(work: Path, workers: int = 2) -> Iterator[Standalone]:
 
 
 def _start(work: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-    # Executors inherit this environment: nothing in it may lead them to this tree.
+    # Executors inherit this environment, and must not find this tree through it.
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK"))}
-    # Spark's own log settings: the lines that are waited for are INFO.
+    # Spark's own log settings, because the expected lines are INFO.
     settings = {"SPARK_HOME": str(SPARK_HOME), "SPARK_CONF_DIR": str(work), "SPARK_DAEMON_MEMORY": "256m"}
     command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}"]
     command += ["--host", HOST, "--webui-port", "0", *arguments]

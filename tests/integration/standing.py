@@ -1,4 +1,4 @@
-"""Where a topic's records are, and how far a group has come with them."""
+"""Records of a topic, and the progress of a group."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.integration.query_process import Place
 
 
 def fill(kafka: EmbeddedKafka, topic: str, count: int) -> set[Place]:
-    """Writes that many records to each partition; returns where these are."""
+    """Writes ``count`` records to each partition; returns their partitions and offsets."""
     places = set[Place]()
     for partition in kafka.end_offsets(topic):
         places.update(kafka.produce(topic, [f"value-{number}" for number in range(count)], partition=partition))
@@ -15,7 +15,7 @@ def fill(kafka: EmbeddedKafka, topic: str, count: int) -> set[Place]:
 
 
 def places_in(kafka: EmbeddedKafka, topic: str) -> set[Place]:
-    """Where all records of a topic are that nothing was deleted from."""
+    """Returns partition and offset of all records of a topic without deleted records."""
     return {(partition, offset) for partition, end in kafka.end_offsets(topic).items() for offset in range(end)}
 
 
@@ -24,7 +24,7 @@ def caught_up(kafka: EmbeddedKafka, topic: str, group: str) -> bool:
     return kafka.committed(group, topic) == {(topic, tp): end for tp, end in kafka.end_offsets(topic).items()}
 
 
-def shares(kafka: EmbeddedKafka, group: str) -> list[int]:
-    """How many partitions each member owns, sorted; nothing while the group rebalances."""
+def partitions_per_member(kafka: EmbeddedKafka, group: str) -> list[int]:
+    """Returns how many partitions each member owns, sorted; empty while the group rebalances."""
     stable = kafka.group_state(group) == "Stable"
     return sorted(each.partitions for each in kafka.members(group)) if stable else []

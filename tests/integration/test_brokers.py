@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RESUME_S = 90.0
-PATIENCE_S = 90.0
+TIMEOUT_S = 90.0
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_commits_resume_soon_after_the_death_of_the_coordinator_and_nothing_is_l
     try:
         with Producing(kafka, name, 3):
             eventually(lambda: sum(kafka.committed(group, name).values()) > 50, what="the first commits")
-            kafka.kill(cluster.find_coordinator(group, Deadline.after(PATIENCE_S)).id)
+            kafka.kill(cluster.find_coordinator(group, Deadline.after(TIMEOUT_S)).id)
             killed_at = time.monotonic()
             before = kafka.committed(group, name)
             eventually(
@@ -135,6 +135,6 @@ def test_a_task_continues_with_the_new_leader_when_the_leader_dies_during_the_re
 
 
 def leader(cluster: Cluster, topic: str) -> int:
-    found = cluster.metadata({topic}, Deadline.after(PATIENCE_S)).topics[topic].partitions[0]
+    found = cluster.metadata({topic}, Deadline.after(TIMEOUT_S)).topics[topic].partitions[0]
     assert found is not None, "there is no leader"
     return found

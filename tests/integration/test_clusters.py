@@ -24,7 +24,7 @@ from tests.integration.bare_python import (
     site_packages,
     zipped_package,
 )
-from tests.integration.job_process import PATIENCE_S, environment, family, kill, spark_submit
+from tests.integration.job_process import TIMEOUT_S, environment, family, kill, spark_submit
 from tests.integration.query_process import eventually, source_options
 from tests.integration.standalone import Standalone
 from tests.integration.standing import fill
@@ -63,7 +63,7 @@ class Run:
     def finish(self, running: subprocess.Popen[bytes]) -> list[dict[str, Any]]:
         """Waits for its end; what it told of the Python workers."""
         try:
-            assert running.wait(PATIENCE_S) == 0, self.log()
+            assert running.wait(TIMEOUT_S) == 0, self.log()
         finally:
             kill(running)
         workers: list[dict[str, Any]] = json.loads((self.work / "workers.json").read_text())
@@ -157,7 +157,7 @@ def test_a_worker_killed_during_a_batch_loses_and_repeats_nothing(
     (reading.work / "hold").touch()
     running = reading.start(*cluster.submit, *THIS_TREE, PYTHONPATH=str(REPOSITORY))
     try:
-        eventually(lambda: reading.notes() or running.poll() is not None, PATIENCE_S, what="a task")
+        eventually(lambda: reading.notes() or running.poll() is not None, TIMEOUT_S, what="a task")
         assert running.poll() is None, reading.log()
         daemon = reading.notes()[0]["daemon"]
         kill(next(each for each in cluster.workers if daemon in family(each.pid)))

@@ -14,7 +14,7 @@ import pytest
 
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.ports import HOST, free_ports
-from tests.integration.job_process import PATIENCE_S, environment, kill, spark_submit
+from tests.integration.job_process import TIMEOUT_S, environment, kill, spark_submit
 from tests.integration.query_process import eventually, source_options
 from tests.integration.standing import fill
 
@@ -53,7 +53,7 @@ def test_a_connect_client_streams_and_reads_batches_and_sees_lag_and_errors(
     (tmp_path / "settings.json").write_text(json.dumps(settings))
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(tmp_path)],
-        env=environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{(tmp_path / 'server.log').read_text()[-8000:]}"
     rows = ds.dataset(tmp_path / "output", format="parquet").to_table()

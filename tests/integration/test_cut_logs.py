@@ -21,7 +21,7 @@ from spark_group_source.wire.settings import WireOptions
 
 pytestmark = pytest.mark.core
 
-PATIENCE_S = 90.0
+TIMEOUT_S = 90.0
 Task = Callable[..., FetchTask]
 
 
@@ -68,7 +68,7 @@ def test_a_task_waits_for_an_open_transaction_and_reads_it_when_it_ends(
         with pytest.raises(DeadlineExceeded, match="last stable offset 0, end offset 10"):
             offsets(task(name, 10, read_committed=True, poll_timeout=3.0))
         producer.commit_transaction()
-    assert offsets(task(name, 10, read_committed=True, poll_timeout=PATIENCE_S)) == list(range(10))
+    assert offsets(task(name, 10, read_committed=True, poll_timeout=TIMEOUT_S)) == list(range(10))
 
 
 def ends(wire: WireOptions, topic: str) -> dict[int, int]:
@@ -76,7 +76,7 @@ def ends(wire: WireOptions, topic: str) -> dict[int, int]:
     tp, cluster = TopicPartition(topic, 0), Cluster(wire)
     try:
         return {
-            at: list_offsets(cluster, {tp: at}, read_committed=False, deadline=Deadline.after(PATIENCE_S))[tp]
+            at: list_offsets(cluster, {tp: at}, read_committed=False, deadline=Deadline.after(TIMEOUT_S))[tp]
             for at in (EARLIEST, LATEST)
         }
     finally:

@@ -17,7 +17,7 @@ from spark_group_source.testing.ports import free_ports
 if TYPE_CHECKING:
     import confluent_kafka
 
-PATIENCE_S = 90.0
+TIMEOUT_S = 90.0
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def member(kafka: EmbeddedKafka, topic: str, group: str) -> confluent_kafka.Cons
 def consume(kafka: EmbeddedKafka, topic: str, group: str, count: int) -> None:
     """Reads and commits as a member of the group, then leaves it."""
     consumer = member(kafka, topic, group)
-    deadline = Deadline.after(PATIENCE_S)
+    deadline = Deadline.after(TIMEOUT_S)
     try:
         while count > 0:
             assert not deadline.expired()
@@ -99,7 +99,7 @@ def test_members_are_the_same_by_request_and_by_kafkas_tool(
 ) -> None:
     consumer = member(kafka, topic(partitions=3), group)
     try:
-        deadline = Deadline.after(PATIENCE_S)
+        deadline = Deadline.after(TIMEOUT_S)
         while [each.partitions for each in kafka.members(group)] != [3]:
             assert not deadline.expired()
             consumer.poll(0.1)
@@ -120,7 +120,7 @@ def test_topics_are_created_and_deleted(kafka: EmbeddedKafka, topic: Callable[..
     name = topic()
     assert name in kafka.topics()
     kafka.delete_topic(name)
-    deadline = Deadline.after(PATIENCE_S)
+    deadline = Deadline.after(TIMEOUT_S)
     while name in kafka.topics():
         assert not deadline.expired()
         time.sleep(0.05)

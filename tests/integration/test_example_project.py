@@ -11,7 +11,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROJECT = REPOSITORY / "tests" / "example_project"
-PATIENCE_S = 300.0
+TIMEOUT_S = 300.0
 
 
 def installed(place: Path) -> Path:
@@ -40,7 +40,7 @@ def test_the_tests_of_the_example_project_pass_in_a_separate_directory(tmp_path:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

@@ -14,7 +14,7 @@ from tests.integration.commit_log import backward
 from tests.integration.cut_link import CutKafka, Link
 from tests.integration.query_process import Place, QueryProcess, eventually
 from tests.integration.reader import Reader
-from tests.integration.standing import caught_up, places_in, shares
+from tests.integration.standing import caught_up, partitions_per_member, places_in
 from tests.integration.test_brokers import Producing
 
 PARTITIONS = 4
@@ -111,7 +111,7 @@ def assert_read(watched: Watched, others: list[Place], since: float, everything:
 
 
 def halves(kafka: CutKafka, group: str) -> bool:
-    return shares(kafka, group) == [PARTITIONS // 2] * 2
+    return partitions_per_member(kafka, group) == [PARTITIONS // 2] * 2
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration.query_process import eventually
 from tests.integration.reader import Reader
-from tests.integration.standing import caught_up, fill, places_in, shares
+from tests.integration.standing import caught_up, fill, partitions_per_member, places_in
 
 Start = Callable[..., Reader]
 
@@ -37,13 +37,13 @@ def test_a_batch_in_flight_is_committed_before_its_partitions_are_revoked(
         assert set(kafka.committed(group, name).values()) == {0}
         time.sleep(HEARTBEAT_S)
     first.may_end.set()
-    took = eventually(lambda: shares(kafka, group) == [2, 2], deadline=MOVE_S, what="the move")
+    took = eventually(lambda: partitions_per_member(kafka, group) == [2, 2], deadline=MOVE_S, what="the move")
     print(f"partitions moved {took:.2f} s after a batch of {held_s:.0f} s")
     assert caught_up(kafka, name, group), "the batch was committed before the move"
     everything |= fill(kafka, name, 25)
     eventually(lambda: caught_up(kafka, name, group))
     first.stop()
-    eventually(lambda: shares(kafka, group) == [4])
+    eventually(lambda: partitions_per_member(kafka, group) == [4])
     everything |= fill(kafka, name, 25)
     eventually(lambda: caught_up(kafka, name, group))
     second.stop()
@@ -61,7 +61,7 @@ def test_kept_partitions_are_read_while_another_member_finishes_its_batch(
     other = start(name)
     eventually(lambda: len(kafka.members(group)) == 2)
     held.may_end.set()
-    eventually(lambda: shares(kafka, group) == [3, 3])
+    eventually(lambda: partitions_per_member(kafka, group) == [3, 3])
     # A first batch may read what came first only; the one after it reads all that came meanwhile.
     held.read_by_held = []
     held.hold()
@@ -79,7 +79,7 @@ def test_kept_partitions_are_read_while_another_member_finishes_its_batch(
     eventually(lambda: len(set(other.places)) >= 80, what="reading on")
     assert third.places == []
     held.may_end.set()
-    took = eventually(lambda: shares(kafka, group) == [2, 2, 2], deadline=2 * MOVE_S, what="the move")
+    took = eventually(lambda: partitions_per_member(kafka, group) == [2, 2, 2], deadline=2 * MOVE_S, what="the move")
     print(f"partitions moved {took:.2f} s after the batch")
     eventually(lambda: caught_up(kafka, name, group))
     for each in (held, other, third):
@@ -102,7 +102,7 @@ def test_members_that_join_and_leave_in_order_read_every_record_once(
             gone.append(running.pop(0))
             gone[-1].stop()
         fill(kafka, name, 50)
-        eventually(lambda: len(shares(kafka, group)) == len(running))
+        eventually(lambda: len(partitions_per_member(kafka, group)) == len(running))
     fill(kafka, name, 50)
     everything = places_in(kafka, name)
     eventually(lambda: caught_up(kafka, name, group))

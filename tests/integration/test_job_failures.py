@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration import postgres
 from tests.integration.job_process import Job
-from tests.integration.standing import shares
+from tests.integration.standing import partitions_per_member
 
 RECORDS, KEYS = 1_000, 200
 SMALL = ("--max-offsets-per-trigger", "20")
@@ -95,7 +95,7 @@ def test_queries_of_one_group_replay_their_own_batches(
     def written() -> int:
         # What is being handed over when all die is read again by its next owner: that is not what is asked here.
         nonlocal settled
-        settled = settled or shares(kafka, group) == [2, 2]
+        settled = settled or partitions_per_member(kafka, group) == [2, 2]
         if not settled:
             return -1
         run = json.loads((tmp_path / "checkpoint" / "query-0" / "metadata").read_text())["id"]

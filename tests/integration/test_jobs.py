@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_group_source.testing import EmbeddedKafka
-from tests.integration.job_process import PATIENCE_S, Job, environment
+from tests.integration.job_process import TIMEOUT_S, Job, environment
 from tests.integration.query_process import eventually
 
 
@@ -102,7 +102,7 @@ def test_a_signal_ends_a_running_job_and_its_membership(
             assert any(line.startswith("batch ") for line in running.stdout)
             assert len(kafka.describe_members(group)) == 1
             end(running)
-            said, _ = running.communicate(timeout=PATIENCE_S)
+            said, _ = running.communicate(timeout=TIMEOUT_S)
         finally:
             running.kill()
     assert running.returncode == 0, said

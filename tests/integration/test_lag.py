@@ -29,7 +29,7 @@ from spark_group_source.lag.report import LagReport
 from spark_group_source.testing.kafka import EmbeddedKafka
 from tests.integration import query_process
 from tests.integration.query_process import source_options
-from tests.integration.standing import shares
+from tests.integration.standing import partitions_per_member
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -194,7 +194,7 @@ def test_a_second_member_moves_the_counters_of_the_first_in_its_report_and_in_pr
         eventually(lambda: reports and reports[-1].total == 0 and len(reports[-1].partitions) == 2)
         assert (counters().revoked, counters().lost, counters().rebalances > 0) == (0, 0, True)
         queries.append(start("second"))
-        eventually(lambda: shares(kafka, group) == [1, 1])
+        eventually(lambda: partitions_per_member(kafka, group) == [1, 1])
         for number in range(2):
             kafka.produce(topic, ["more"], partition=number)
         eventually(lambda: counters().revoked == 1)

@@ -17,7 +17,7 @@ import pytest
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.broker_process import java_command
 from tests.integration.query_process import Place, eventually, source_options
-from tests.integration.standing import fill, shares
+from tests.integration.standing import fill, partitions_per_member
 
 if TYPE_CHECKING:
     from kafka import KafkaConsumer
@@ -182,7 +182,9 @@ def test_a_query_and_every_other_client_of_one_group_read_all_records(
             everything.update(fill(kafka, name, 5))
         return False
 
-    eventually(lambda: sum(shares(kafka, group)) == PARTITIONS and len(shares(kafka, group)) == 3)
+    eventually(
+        lambda: sum(partitions_per_member(kafka, group)) == PARTITIONS and len(partitions_per_member(kafka, group)) == 3
+    )
     everything = fill(kafka, name, 20)
     options = source_options(kafka, name, group, **{"kafka.partition.assignment.strategy": "range"})
     frame = spark.readStream.format("kafka-group").options(**options).load()
@@ -195,7 +197,7 @@ def test_a_query_and_every_other_client_of_one_group_read_all_records(
         assert query.exception() is None
     finally:
         query.stop()
-    eventually(lambda: len(shares(kafka, group)) == 3, what="the others taking over")
+    eventually(lambda: len(partitions_per_member(kafka, group)) == 3, what="the others taking over")
     everything |= fill(kafka, name, 20)
     eventually(lambda: read() == everything, what="the others reading all")
     assert len(mine) == len(set(mine)), "the query read nothing twice"

@@ -19,7 +19,7 @@ from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 from tests.integration.query_process import source_options
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 RECORDS = 2000
 RACKS = {
     "broker.rack": "rack-{node}",
@@ -47,7 +47,7 @@ def test_the_replica_in_the_readers_rack_serves_records_even_while_the_leader_is
     )
     cluster = Cluster(WireOptions(servers, "test"))
     try:
-        told = cluster.metadata({name}, Deadline.after(PATIENCE_S))
+        told = cluster.metadata({name}, Deadline.after(TIMEOUT_S))
     finally:
         cluster.close()
     leader = told.topics[name].partitions[0]

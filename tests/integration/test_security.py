@@ -122,7 +122,7 @@ def bearer(function: str) -> dict[str, str]:
         ),
         (lambda on: on.scram(sasl_mechanism="PLAIN", password="s3cret"), AuthenticationFailed, "Invalid username"),
         (
-            lambda on: on.options("SASL_PLAINTEXT", **bearer("spoiled_token")),
+            lambda on: on.options("SASL_PLAINTEXT", **bearer("expired_token")),
             AuthenticationFailed,
             "invalid_token|OAUTHBEARER.*token.provider",
         ),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.core
 
-PATIENCE_S = 120
+TIMEOUT_S = 120
 LEADER, FOLLOWER = 1, 2
 REPLICATED, READ, GROWN = 10, 20, 35
 """Records that both replicas had; that the leader had, and that were read; that the next leader has in the end."""
@@ -61,7 +61,7 @@ class Query:
         self.values.clear()
         query = self.start(fail_on_data_loss=fail_on_data_loss)
         try:
-            assert query.awaitTermination(PATIENCE_S)
+            assert query.awaitTermination(TIMEOUT_S)
         finally:
             query.stop()
         return self.values
@@ -69,7 +69,7 @@ class Query:
     def error(self, query: StreamingQuery) -> str:
         """The error that a query ends with."""
         try:
-            eventually(lambda: not query.isActive, PATIENCE_S, "the end of the query")
+            eventually(lambda: not query.isActive, TIMEOUT_S, "the end of the query")
             return str(query.exception())
         finally:
             query.stop()
@@ -95,7 +95,7 @@ def leads(kafka: EmbeddedKafka, topic: str, broker: int) -> bool:
     servers = [each.rsplit(":", 1) for each in kafka.bootstrap_servers.split(",")]
     cluster = Cluster(WireOptions(tuple((host, int(port)) for host, port in servers), "test"))
     try:
-        return cluster.metadata({topic}, Deadline.after(PATIENCE_S)).topics[topic].partitions.get(0) == broker
+        return cluster.metadata({topic}, Deadline.after(TIMEOUT_S)).topics[topic].partitions.get(0) == broker
     finally:
         cluster.close()
 
@@ -113,7 +113,7 @@ def elect_follower(kafka: EmbeddedKafka, topic: str) -> None:
 
     kafka.kill(LEADER)
     kafka.start(FOLLOWER)
-    eventually(elected, PATIENCE_S, "the election")
+    eventually(elected, TIMEOUT_S, "the election")
     kafka.produce(topic, NEW[REPLICATED:], acks="all")
     assert kafka.end_offsets(topic) == {0: GROWN}
 
@@ -131,7 +131,7 @@ def test_records_that_an_unclean_election_replaced_are_data_loss_or_read_again(
         Query(spark, kafka, topic, unique(name), tmp_path / name) for name in ("running", "restarted", "replayed")
     )
     query = running.start(available_now=False)
-    eventually(lambda: running.values == OLD, PATIENCE_S, "reading all")
+    eventually(lambda: running.values == OLD, TIMEOUT_S, "reading all")
     assert restarted.run() == OLD
     replayed.failing = True
     assert "this batch fails" in replayed.error(replayed.start())

@@ -1,6 +1,6 @@
-"""Producers of three clients behind one face: Java's own, librdkafka's and kafka-python's.
+"""Producers of three clients with one interface: Java's own, librdkafka's and kafka-python's.
 
-Java's is driven through py4j, whose jar PySpark ships, so that a JRE is enough.
+The Java producer runs through py4j, whose jar PySpark ships, so a JRE is enough.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from spark_group_source.testing.java import java
 from spark_group_source.testing.kafka import EmbeddedKafka
 
 LINGER_MS = 200
-"""Long enough that what is written before a flush makes one batch."""
+"""Long enough that records before a flush form one batch."""
 OPEN_MS = 900_000
-"""A transaction left open stays so while it is read: the longest that brokers allow."""
+"""Timeout of open transactions: the maximum that brokers allow, so that they stay open during the tests."""
 TIMEOUT_S = 90.0
 
 
 class Record(NamedTuple):
-    """What is written; the timestamp in milliseconds, None where it is the broker's."""
+    """A record to write; the timestamp is in milliseconds, or ``None`` if the broker sets it."""
 
     key: bytes | None
     value: bytes | None
@@ -35,7 +35,7 @@ class Record(NamedTuple):
 
 
 class Writer(Protocol):
-    """A producer; transactional where it was given an id, and then begun before anything is sent."""
+    """A producer. With a transactional id, call :meth:`begin` before :meth:`send`."""
 
     def send(self, topic: str, partition: int, record: Record) -> None: ...
     def flush(self) -> None: ...
@@ -139,7 +139,7 @@ Open = Callable[[str, str, str | None], Writer]
 
 @contextlib.contextmanager
 def writers(kafka: EmbeddedKafka) -> Iterator[Open]:
-    """Opens writers by producer, codec and transactional id; closes them all in the end."""
+    """Yields a function that opens writers by producer, codec and transactional id; closes them all at the end."""
     servers = kafka.bootstrap_servers
     with contextlib.ExitStack() as closing:
         jvm = closing.enter_context(_jvm(kafka.libs))
@@ -159,7 +159,7 @@ def writers(kafka: EmbeddedKafka) -> Iterator[Open]:
 
 @contextlib.contextmanager
 def _jvm(libs: Path) -> Iterator[Any]:
-    """A Java of its own that has Kafka's client; it ends with this process at the latest."""
+    """Starts a JVM with Kafka's client, which ends with this process at the latest."""
     spark = importlib.util.find_spec("pyspark")
     assert spark is not None
     assert spark.origin is not None

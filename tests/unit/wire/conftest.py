@@ -1,4 +1,4 @@
-"""What the tests of connections share."""
+"""Fixtures for tests of connections."""
 
 from __future__ import annotations
 

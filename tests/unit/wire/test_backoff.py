@@ -1,4 +1,4 @@
-"""Pauses double, up to a maximum, and vary by chance."""
+"""Backoffs double up to a maximum and vary by chance."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def test_each_backoff_is_twice_the_previous_within_the_jitter(chance: float, fac
 
 def test_each_backoff_varies_within_the_jitter() -> None:
     backoff = Backoff(1.0, 1.0)
-    pauses = [backoff.next() for _ in range(1000)]
-    assert len(set(pauses)) > 900
-    assert 1 - JITTER <= min(pauses) < 1 - JITTER / 2 < 1 + JITTER / 2 < max(pauses) <= 1 + JITTER
+    backoffs = [backoff.next() for _ in range(1000)]
+    assert len(set(backoffs)) > 900
+    assert 1 - JITTER <= min(backoffs) < 1 - JITTER / 2 < 1 + JITTER / 2 < max(backoffs) <= 1 + JITTER
 
 
 def test_many_failures_do_not_overflow() -> None:
@@ -37,13 +37,13 @@ def test_many_failures_do_not_overflow() -> None:
 
 
 def test_the_retries_of_a_cluster_vary(monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses: list[float] = []
-    monkeypatch.setattr(time, "sleep", pauses.append)
+    backoffs: list[float] = []
+    monkeypatch.setattr(time, "sleep", backoffs.append)
     with FakeKafka() as fake:
         fake.next("FindCoordinator", Fault(error=15), times=6)
         cluster = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test", retry_backoff_max=0.1))
         cluster.find_coordinator("g", Deadline.after(LONG))
         cluster.close()
-    assert len(pauses) == 6
-    assert len(set(pauses)) > 1
-    assert all(0.08 <= each <= 0.12 for each in pauses)
+    assert len(backoffs) == 6
+    assert len(set(backoffs)) > 1
+    assert all(0.08 <= each <= 0.12 for each in backoffs)

@@ -1,4 +1,4 @@
-"""The cluster as one thread sees it: answers of any broker that has one, connections that are opened again."""
+"""The cluster as one thread sees it: requests to any broker, and connections that are reopened."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_connected_brokers_are_asked_before_brokers_whose_connection_failed(fake
 
 
 def knows_nothing(answer: Any) -> None:
-    """What a broker tells that has just started."""
+    """Makes the response that of a broker that has just started."""
     answer.brokers = []
     for each in answer.topics:
         each.error_code, each.partitions = 3, []
@@ -113,9 +113,9 @@ def knows_nothing(answer: Any) -> None:
 def test_metadata_without_brokers_is_rejected(fake: FakeKafka, cluster: Cluster) -> None:
     fake.next("Metadata", Fault(edit=knows_nothing, broker=1), times=1000)
     for _ in range(6):
-        told = cluster.metadata(["t"], after())
-        assert set(told.brokers) == {1, 2}
-        assert told.topics["t"].partitions == {0: 1, 1: 2}
+        found = cluster.metadata(["t"], after())
+        assert set(found.brokers) == {1, 2}
+        assert found.topics["t"].partitions == {0: 1, 1: 2}
 
 
 def test_metadata_without_brokers_is_retried_until_the_deadline(fake: FakeKafka, cluster: Cluster) -> None:
@@ -146,10 +146,10 @@ def test_an_open_connection_is_reused_and_a_broken_connection_is_not(fake: FakeK
     while kept.is_reusable():
         assert not deadline.expired()
         time.sleep(0.005)
-    anew = cluster.connection(1, after())
-    assert anew is not kept
+    reopened = cluster.connection(1, after())
+    assert reopened is not kept
     assert kept.closed
-    assert anew.is_reusable()
+    assert reopened.is_reusable()
 
 
 def test_connections_to_a_retired_broker_are_closed_after_the_broker_ended_them(
@@ -159,7 +159,7 @@ def test_connections_to_a_retired_broker_are_closed_after_the_broker_ended_them(
     kept = [cluster.connection(2, after(), purpose) for purpose in ("", "other")]
     retired = fake.brokers.pop(2)
     cluster.metadata(None, after())
-    assert not any(each.closed for each in kept), "whoever holds one may still use it"
+    assert not any(each.closed for each in kept), "their holders may still use them"
     retired.stop()
     deadline = after()
     while not all(each.closed for each in kept):

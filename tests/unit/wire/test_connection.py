@@ -1,4 +1,4 @@
-"""A connection whose peer is slow, broken or no Kafka broker at all: one error in time, and never another's answer."""
+"""A connection to a slow, broken or foreign peer: one error in time, and never the response to another request."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def connection(fake: FakeKafka) -> Iterator[Connection]:
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Connection, socket.socket]]:
-    """A connection without a broker, and the peer's end of it."""
+    """A connection without a broker, and the socket of its peer."""
     ours, theirs = socket.socketpair()
     connection = Connection(ours, "peer", 9092, OPTIONS)
     yield connection, theirs
@@ -87,7 +87,7 @@ def test_slow_bytes_do_not_extend_the_deadline(fake: FakeKafka, connection: Conn
     began = time.monotonic()
     with pytest.raises(DeadlineExceeded, match="HeartbeatRequest"):
         connection.call(heartbeat(), Deadline.after(0.2))
-    assert time.monotonic() - began < 10.0, "the whole answer takes longer"
+    assert time.monotonic() - began < 10.0, "the complete response takes longer"
     assert connection.closed
 
 
@@ -276,7 +276,7 @@ def found_coordinator() -> bytes:
 
 
 def received(body: bytes) -> Any:
-    """What a connection makes of ``body`` as the answer to FindCoordinator; our errors only."""
+    """Returns the decoded response to FindCoordinator, or one of our errors."""
     ours, theirs = socket.socketpair()
     connection = Connection(ours, "peer", 9092, OPTIONS)
     try:
@@ -285,7 +285,7 @@ def received(body: bytes) -> Any:
         theirs.shutdown(socket.SHUT_WR)
         return connection.receive(Deadline.after(LONG))
     except GroupSourceError as error:
-        assert connection.closed, error  # noqa: PT017 - not every answer is refused
+        assert connection.closed, error  # noqa: PT017 - some responses are valid
         return error
     finally:
         connection.close()

@@ -1,4 +1,4 @@
-"""A refused authentication: final for settings that never worked, retried for a while for those that have."""
+"""A rejected authentication: final if the settings never worked, otherwise retried for a while."""
 
 from __future__ import annotations
 

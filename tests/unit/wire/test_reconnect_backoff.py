@@ -1,4 +1,4 @@
-"""A broker that cannot be reached is left alone for a while, and has more time with each failure."""
+"""The backoff and the connect timeout of an unreachable broker grow with each failure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPTIONS = WireOptions(
 
 
 class Hand:
-    """A clock that is turned by hand."""
+    """A clock that tests set."""
 
     now = 0.0
 

@@ -1,4 +1,4 @@
-"""SASL without a broker: what a mechanism is given, what its answers mean, and how long a session lasts."""
+"""SASL without a broker: arguments of mechanisms, errors in responses, and the lifetime of sessions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLAIN = Sasl("PLAIN", "alice", Secret("s3cret"))
 
 
 class Broker:
-    """Answers as it is told, and remembers what it was sent."""
+    """Returns the given responses and keeps the messages that were sent."""
 
     def __init__(self, *answers: Any) -> None:
         self._answers = iter(answers)
@@ -189,7 +189,7 @@ def test_a_token_function_that_hangs_is_not_called_again_before_it_returns() -> 
 
 
 class GSSError(Exception):
-    """As gssapi raises it; see what a real one says in tests/integration/test_kerberos.py."""
+    """Like gssapi's error; for a real error see tests/integration/test_kerberos.py."""
 
     def __init__(self, minor: int) -> None:
         super().__init__("Unspecified GSS failure")
@@ -197,7 +197,7 @@ class GSSError(Exception):
 
 
 def gssapi(monkeypatch: pytest.MonkeyPatch, begin: Callable[[object], bytes]) -> Sasl:
-    """Settings of a mechanism whose library begins so: there it asks a KDC for a ticket."""
+    """Returns settings of a mechanism whose library calls ``begin`` to request a ticket from a KDC."""
     name = types.SimpleNamespace(canonicalize=lambda _: "name")
     library = types.SimpleNamespace(
         Name=lambda *_, **__: name,

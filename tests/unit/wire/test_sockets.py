@@ -1,4 +1,4 @@
-"""Where connections come from, whom they ask for names, and what their sockets are like."""
+"""Local addresses, name resolution and socket options of connections."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def connect(server: socket.socket, **given: object) -> socket.socket:
 
 
 def free_range() -> tuple[int, int]:
-    """Two ports in a row that are free now."""
+    """Returns two consecutive ports that are free now."""
     while True:
         first = free_ports(1)[0]
         with socket.socket() as probe:
@@ -45,7 +45,7 @@ def free_range() -> tuple[int, int]:
 
 def test_socket_buffers_have_the_configured_size_or_the_systems_default(server: socket.socket) -> None:
     with connect(server) as plain, connect(server, receive_buffer=20_000, send_buffer=30_000) as sized:
-        # Linux doubles what is asked for, for its own bookkeeping; other systems do not.
+        # Linux doubles the requested size for its own bookkeeping; other systems do not.
         for option, asked in ((socket.SO_RCVBUF, 20_000), (socket.SO_SNDBUF, 30_000)):
             assert sized.getsockopt(socket.SOL_SOCKET, option) in (asked, 2 * asked)
             assert plain.getsockopt(socket.SOL_SOCKET, option) not in (asked, 2 * asked)

@@ -1,4 +1,4 @@
-"""A broker that throttles this client: nothing is sent that it would not read, and the connection stays good."""
+"""A broker that throttles this client gets no request that it would not read, and the connection stays usable."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def heartbeat() -> Any:
 
 
 def throttled(fake: FakeKafka, connection: Connection, seconds: float) -> None:
-    """The broker throttles the client in an answer to this connection."""
+    """Lets the broker throttle the client in a response on this connection."""
     fake.next("Heartbeat", Fault(throttle=seconds))
     connection.call(heartbeat(), after())
 

@@ -1,4 +1,4 @@
-"""TLS and the waits on sockets: what TLS has read ahead, or says of itself, must not be mistaken."""
+"""TLS and waits on sockets: bytes that TLS has read ahead, and records of TLS itself."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def serving(file: Path, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> ssl
 
 @pytest.fixture
 def pair(authority: Authority) -> Iterator[tuple[Connection, ssl.SSLSocket]]:
-    """A connection with TLS 1.3, and the peer's end of it."""
+    """A connection with TLS 1.3, and the socket of its peer."""
     ours, theirs = socket.socketpair()
     server = serving(authority.issue("broker", file="broker.pem"))
     accepted: list[ssl.SSLSocket] = []
@@ -57,7 +57,7 @@ def pair(authority: Authority) -> Iterator[tuple[Connection, ssl.SSLSocket]]:
 
 
 def by_hand(authority: Authority) -> tuple[Connection, ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO, socket.socket]:
-    """A connection, and a TLS peer whose bytes the test carries in both directions."""
+    """Returns a connection, and a TLS peer whose bytes the test transfers in both directions."""
     ours, theirs = socket.socketpair()
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = serving(authority.issue("broker", file="by-hand.pem")).wrap_bio(to_server, to_client, server_side=True)

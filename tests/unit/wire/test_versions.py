@@ -1,4 +1,4 @@
-"""Requests are sent in the versions that connections check for: the numbers stand in ``wire/versions.py`` alone."""
+"""Requests have the versions that connections check; only ``wire/versions.py`` contains the numbers."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from spark_group_source.wire import versions
 PACKAGE = Path(spark_group_source.__file__).parent
 SENDING = [path for path in sorted(PACKAGE.rglob("*.py")) if "testing" not in path.relative_to(PACKAGE).parts]
 NO_REQUESTS = {"JoinGroupResponse.JoinGroupResponseMember", "told.user_data.encode"}
-"""Not sent as requests: what assignors of kafka-python are given, and what they write."""
+"""Not requests: arguments and results of kafka-python's assignors."""
 
 
 def constant(request: str) -> str:
-    """The name of the version of a request: ``OFFSET_FETCH`` for ``OffsetFetchRequest``."""
+    """Returns the constant of a request's version: ``OFFSET_FETCH`` for ``OffsetFetchRequest``."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", request.removesuffix("Request")).upper()
 
 
 def versions_given(node: ast.AST) -> list[tuple[str, str]]:
-    """(what is called, its ``version=``) of the calls below a node."""
+    """Returns the called name and the ``version=`` of each call below a node."""
     return [
         (ast.unparse(call.func), ast.unparse(keyword.value))
         for call in ast.walk(node)
@@ -34,7 +34,7 @@ def versions_given(node: ast.AST) -> list[tuple[str, str]]:
 
 
 def functions() -> list[ast.FunctionDef]:
-    """All functions that build a request."""
+    """Returns all functions that build a request."""
     found = [
         node for path in SENDING for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)
     ]
