@@ -19,7 +19,7 @@ from spark_group_source.testing.lock import file_lock
 from spark_group_source.testing.ports import HOST, free_ports
 from spark_group_source.testing.properties import parse_properties
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 
 PARENT = """
 import pathlib, subprocess, sys, time
@@ -43,7 +43,7 @@ def runs(pid: int) -> bool:
 
 
 def await_end_of(pid: int) -> None:
-    deadline = Deadline.after(PATIENCE_S)
+    deadline = Deadline.after(TIMEOUT_S)
     while runs(pid):
         assert not deadline.expired(), f"process {pid} still runs"
         time.sleep(0.05)
@@ -58,12 +58,12 @@ def test_the_watchdog_ends_the_children_of_a_killed_parent_and_deletes_its_direc
     parent.stdout.close()
     try:
         parent.send_signal(signal.SIGKILL)
-        parent.wait(PATIENCE_S)
+        parent.wait(TIMEOUT_S)
         await_end_of(watched)
         assert runs(forgotten), "what was forgotten is not the watchdog's to end"
     finally:
         os.kill(forgotten, signal.SIGKILL)
-    deadline = Deadline.after(PATIENCE_S)
+    deadline = Deadline.after(TIMEOUT_S)
     while directory.exists():
         assert not deadline.expired()
         time.sleep(0.05)
