@@ -54,9 +54,9 @@ class QueryLog:
         return counts and f"; since the last such line the coordinator answered {counts}"
 
     def warn_if_slow(self, seconds: float) -> None:
-        """Warns once if a batch and the time to the next trigger take longer than a revocation waits.
+        """Warns once if a batch takes longer than a revocation waits.
 
-        Spark reports nothing in between, so ``seconds`` covers both.
+        ``seconds`` includes the time to the next trigger if completed batches are not reported.
         """
         if self._warned_of_slow_batch or seconds <= self._settings.revocation_timeout:
             return

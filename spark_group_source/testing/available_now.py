@@ -29,8 +29,8 @@ def run_available_now(
 ) -> DataFrame:
     """Runs ``frame`` with Trigger.AvailableNow until it has read and committed all available records.
 
-    PySpark 4.1 plans one batch per run and does not report its completion to a Python source. There this function
-    repeats the run with the same checkpoint until a run has no batch, so the result is the same on every version.
+    On PySpark 4.1 a run is one batch, and a repeated batch is a run of its own. There this function repeats the run
+    with the same checkpoint until a run has no batch, so the result is the same on every version.
 
     Args:
         frame: a streaming DataFrame.
@@ -51,7 +51,7 @@ def run_available_now(
     while True:
         before = len(batches)
         _run(frame, str(checkpoint), output_mode, batches, kafka, deadline)
-        if _spark_reports_completion() or len(batches) == before:
+        if _run_has_all_batches() or len(batches) == before:
             break
     return _combined(frame, batches, output_mode)
 
@@ -83,6 +83,6 @@ def _combined(frame: DataFrame, batches: dict[int, pa.Table], output_mode: str) 
     return frame.sparkSession.createDataFrame(rows, frame.schema)
 
 
-def _spark_reports_completion() -> bool:
-    """Whether this is PySpark 4.2 or later."""
+def _run_has_all_batches() -> bool:
+    """Whether one run reads everything: PySpark 4.2 or later."""
     return importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
