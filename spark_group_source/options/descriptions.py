@@ -24,6 +24,7 @@ DESCRIPTIONS = {
     "maxOffsetsPerTrigger": "Maximum number of offsets in a micro-batch.",
     "minOffsetsPerTrigger": "Minimum number of new offsets for a micro-batch.",
     "maxTriggerDelay": "How long minOffsetsPerTrigger may delay a micro-batch: a number with a unit (ms, s, m, h, d).",
+    "batchInterval": "Minimum time between the starts of two micro-batches, with the default trigger: 10 minutes, 30s.",
     "resetOffsetsOnStart": "Whether a new checkpoint starts at startingOffsets and ignores committed offsets.",
     "rebalanceCallback": "Function that may change start positions, as module:function.",
     "groupCommit.timeoutMs": "How long a micro-batch waits for a commit, in ms.",

@@ -24,6 +24,7 @@ STREAM_ONLY = (
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
+    "batchInterval",
     "resetOffsetsOnStart",
     "rebalanceCallback",
     "groupCommit.timeoutMs",

@@ -34,6 +34,7 @@ from spark_group_source.options.value_parsers import (
     host_ports,
     importable_function,
     instance_id,
+    interval,
     isolation_level,
     milliseconds,
     non_blank,
@@ -69,6 +70,7 @@ class SourceOptions(SecurityOptions):
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay: float = 900.0
+    batch_interval: float | None = None
     reset_offsets_on_start: bool = False
     rebalance_callback: str | None = None
     commit_timeout: float = 5.0
@@ -137,6 +139,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", positive_count),
     Option("minOffsetsPerTrigger", "min_offsets_per_trigger", positive_count),
     Option("maxTriggerDelay", "max_trigger_delay", duration),
+    Option("batchInterval", "batch_interval", interval),
     Option("resetOffsetsOnStart", "reset_offsets_on_start", boolean),
     Option("rebalanceCallback", "rebalance_callback", importable_function),
     Option("groupCommit.timeoutMs", "commit_timeout", milliseconds),

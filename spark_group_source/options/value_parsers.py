@@ -183,6 +183,24 @@ def duration(text: str) -> float:
     return int(match[1]) * unit
 
 
+_INTERVAL_UNITS = {
+    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1e-3),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60),
+    **dict.fromkeys(("h", "hour", "hours"), 3600),
+    **dict.fromkeys(("d", "day", "days"), 86400),
+}
+
+
+def interval(text: str) -> float:
+    """An interval as ``trigger(processingTime=...)`` takes it, in seconds; the short units of durations are allowed."""
+    parts = re.findall(r"(\d{1,9})\s*([a-z]+)\s*", text.strip().lower().removeprefix("interval "))
+    whole = re.fullmatch(r"(?:interval\s+)?(?:\d{1,9}\s*[a-z]+\s*)+", text.strip().lower())
+    if not whole or any(unit not in _INTERVAL_UNITS for _, unit in parts):
+        raise ValueError("a number with a unit, for example 10 minutes or 30s (units: ms, s, m, h, d)")
+    return sum(int(number) * _INTERVAL_UNITS[unit] for number, unit in parts)
+
+
 def importable_function(text: str) -> str:
     """The path of a function that can be imported: ``module:function``."""
     load(text, "function")

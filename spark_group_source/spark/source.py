@@ -60,8 +60,8 @@ class GroupSource(DataSource):
         return GroupBatchReader(self._parsed, schema, self.application, ignored_in_batch_reads(self.options))
 
 
-_registered: weakref.WeakKeyDictionary[SparkSession, tuple[Application, str]] = weakref.WeakKeyDictionary()
-"""Sessions in which the source is registered, with the socket for their readers: Spark warns about a repetition."""
+_registered: weakref.WeakKeyDictionary[SparkSession, Application] = weakref.WeakKeyDictionary()
+"""Sessions in which the source is registered: Spark warns about a repeated registration."""
 
 
 def register(spark: SparkSession) -> None:
@@ -69,10 +69,8 @@ def register(spark: SparkSession) -> None:
     # The processes in which Spark creates readers have no session, so the class carries its name and id.
     conf = spark.conf
     application = Application(conf.get("spark.app.name", "pyspark") or "", conf.get("spark.app.id", "") or "")
-    known, completions = _registered.get(spark, (None, None))
-    if known != application:
-        if completions is None:
-            completions = report_completions(spark)
-        attributes = {"application": application, "completions": completions}
-        spark.dataSource.register(type(GroupSource.__name__, (GroupSource,), attributes))
-        _registered[spark] = application, completions
+    if _registered.get(spark) == application:
+        return
+    attributes = {"application": application, "completions": report_completions(spark)}
+    spark.dataSource.register(type(GroupSource.__name__, (GroupSource,), attributes))
+    _registered[spark] = application

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,6 +82,13 @@ def caught_up(kafka: EmbeddedKafka, topic: str, group: str) -> bool:
     return kafka.committed(group, topic) == {(topic, number): end for number, end in kafka.end_offsets(topic).items()}
 
 
+def cut_off_readers() -> None:
+    server = completion_listener._servers[-1]
+    with server._lock:
+        for reader in list(server._readers):
+            server._drop(reader)
+
+
 @pytest.mark.core
 def test_a_batch_is_committed_when_it_ends_and_its_partitions_move_before_the_next_trigger(
     kafka: EmbeddedKafka, name: str, group: str, start: Start
@@ -140,6 +149,28 @@ def test_nothing_is_committed_of_a_batch_that_fails(kafka: EmbeddedKafka, name: 
     eventually(lambda: kafka.group_state(group) in ("Empty", "Dead"))
     assert set(kafka.committed(group, name).values()) == {0}
     other.stop()
+
+
+@pytest.mark.core
+def test_batch_interval_paces_batches_and_each_is_committed_at_once_even_if_no_completion_is_reported(
+    spark: SparkSession, kafka: EmbeddedKafka, name: str, group: str, tmp_path: Path
+) -> None:
+    options = query_process.source_options(kafka, name, group, batchInterval="6 seconds")
+    sink = Sink()
+    frame = spark.readStream.format("kafka-group").options(**options).load()
+    query = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "paced")).start()
+    try:
+        eventually(lambda: len(sink.values) == 12)
+        cut_off_readers()
+        for batches in (2, 3):
+            fill(kafka, name)
+            eventually(lambda count=batches: len(sink.values) == 12 * count)  # type: ignore[misc]
+            eventually(lambda: caught_up(kafka, name, group), deadline=4)
+        progress = [each for each in query.recentProgress if each.numInputRows]
+        began = [datetime.fromisoformat(each.timestamp.rstrip("Z")) for each in progress]
+        assert all((later - earlier).total_seconds() > 5 for earlier, later in itertools.pairwise(began)), began
+    finally:
+        query.stop()
 
 
 def test_queries_of_several_groups_and_a_query_of_two_sources_each_commit_their_own_batches(
@@ -207,10 +238,7 @@ def test_a_reader_that_is_cut_off_commits_with_the_next_trigger(
     sink = Sink()
     query = start(sink, name, group, processingTime="8 seconds")
     eventually(lambda: caught_up(kafka, name, group))
-    server = completion_listener._servers[-1]
-    with server._lock:
-        for reader in list(server._readers):
-            server._drop(reader)
+    cut_off_readers()
     fill(kafka, name)
     eventually(lambda: len(sink.values) == 24)
     eventually(lambda: caught_up(kafka, name, group), deadline=30)

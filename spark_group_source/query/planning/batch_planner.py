@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from spark_group_source.clock import Clock
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
@@ -21,6 +23,9 @@ from spark_group_source.query.planning.topic_ids import TopicIds
 
 MAX_TRIES = 3
 """Maximum number of times that one call plans: data loss may move positions each time."""
+
+IDLE_S = 0.1
+"""Maximum seconds that a call waits while ``batchInterval`` delays the batch."""
 
 
 class BatchPlanner:
@@ -101,7 +106,7 @@ class BatchPlanner:
             me: the membership as it is now.
         """
         if self._target is None:
-            return self._plan(start, max_offsets, me)
+            return start if self._waits_for_interval() else self._plan(start, max_offsets, me)
         return self._plan_to_target(self._target, start, max_offsets)
 
     def _plan_to_target(self, target: AvailableNowTarget, start: BatchOffset, max_offsets: int | None) -> BatchOffset:
@@ -156,6 +161,13 @@ class BatchPlanner:
         if not moving and not must_log:
             return start
         return self._record(start, positions, {tp: admitted[tp] for tp in moving}, topic_ids)
+
+    def _waits_for_interval(self) -> bool:
+        """Whether ``batchInterval`` delays the batch. Waits a moment for it: Spark asks a hundred times a second."""
+        remaining = self._planned_at + (self._options.batch_interval or 0.0) - self._clock()
+        if remaining > 0:
+            time.sleep(min(remaining, IDLE_S))
+        return remaining > IDLE_S
 
     def _must_wait(self, positions: Offsets, end_offsets: Offsets) -> bool:
         """Whether ``minOffsetsPerTrigger`` delays the batch. It never delays the first batch or an AvailableNow run."""

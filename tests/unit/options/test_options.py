@@ -226,3 +226,18 @@ def test_every_field_has_exactly_one_option() -> None:
     fields = [option.field for option in OPTIONS]
     assert sorted(fields) == sorted(SourceOptions.__dataclass_fields__)
     assert len(defaults()) == len(OPTIONS) - 1
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("10 minutes", 600),
+        ("1 minute 30 seconds", 90),
+        ("interval 2 hours", 7200),
+        ("30s", 30),
+        ("500 ms", 0.5),
+        ("1D", 86400),
+    ],
+)
+def test_intervals_are_read_as_spark_reads_those_of_triggers(text: str, seconds: float) -> None:
+    assert parse_options(GOOD | {"batchInterval": text}).batch_interval == seconds
