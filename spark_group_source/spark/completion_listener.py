@@ -55,7 +55,8 @@ class CompletionListener:
         self._streams: list[Any] = []
         self._asynchronous: dict[str, bool] = {}
         self._markers: dict[str, threading.Event] = {}
-        threading.Thread(target=self._take, name="kafka-group-progress", daemon=True).start()
+        self._thread = threading.Thread(target=self._take, name="kafka-group-progress", daemon=True)
+        self._thread.start()
 
     def listen(self, streams: Any) -> None:
         """Adds the listener to a session's queries; ``streams`` is the JVM's manager of them."""
@@ -74,6 +75,8 @@ class CompletionListener:
         """Returns when all batches completed so far are reported, at most after twice :data:`DRAIN_TIMEOUT_MS`."""
         with contextlib.suppress(Exception):  # its TimeoutException; what came by then is reported
             self._context.listenerBus().waitUntilEmpty(DRAIN_TIMEOUT_MS)
+        if not self._thread.is_alive():
+            return
         marker, event = uuid.uuid4().hex, threading.Event()
         self._markers[marker] = event
         if self._queue.offer(marker):
@@ -82,11 +85,14 @@ class CompletionListener:
 
     def _take(self) -> None:
         try:
-            while not self.stopped():
+            while True:
                 event = self._queue.poll(POLL_S, self._jvm.java.util.concurrent.TimeUnit.SECONDS)
-                if event in self._markers:
+                if event is None:
+                    if self.stopped():
+                        return
+                elif event in self._markers:
                     self._markers[event].set()
-                elif event is not None:
+                else:
                     self._report(json.loads(event))
         except Exception as error:  # the JVM is gone, or py4j's connection to it
             log.debug("no more completed batches: %s", error)

@@ -159,7 +159,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         with self._lock:
             try:
-                if digest(self._position.as_json()) != reported:
+                if not self._in_flight() or digest(self._position.as_json()) != reported:
                     return
                 if self._driver is not None and self._running:
                     self._driver.complete(self._position)

@@ -73,7 +73,7 @@ class Jvm:
 
     def _poll(self, seconds: int, unit: int) -> str | None:
         try:
-            return self.queue.get(timeout=0.05)
+            return self.queue.get(timeout=0.2)
         except queue.Empty:
             return None
 
@@ -109,6 +109,17 @@ def test_every_reader_hears_of_every_completed_batch_of_this_source(
     listen()[1].complete(END, "not JSON", None, 17, {"t": {"0": 5}}, json.dumps(other))
     eventually(lambda: all(len(each) == 2 for each in heard), 10)
     assert heard == [[digest(END), digest(other)]] * 3
+
+
+def test_events_that_came_before_spark_stopped_are_reported(
+    server: CompletionServer, connect: Callable[[], tuple[CompletionClient, list[bytes]]]
+) -> None:
+    _, heard = connect()
+    jvm = Jvm(None)
+    jvm.stopped.set()
+    jvm.complete(END)
+    CompletionListener(server, jvm.context, jvm)
+    eventually(lambda: heard == [digest(END)], 10)
 
 
 def test_equal_offsets_have_equal_digests_and_others_have_not() -> None:
