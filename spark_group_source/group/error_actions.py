@@ -65,7 +65,7 @@ ERROR_ACTIONS: dict[int, ErrorAction] = {
 
 _DENIED = {TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED}
 
-_ACTIONS = {
+_ADVICE = {
     23: "The other members use different assignors, or are no consumers: set 'kafka.partition.assignment.strategy' to"
     " an assignor that they use (range for librdkafka and most Java consumers), or use another group id.",
     24: "Set 'kafka.group.id' to a group id that the brokers accept.",
@@ -93,6 +93,6 @@ def fatal(request: str, group: str, errno: int, topics: Collection[str] = ()) ->
     suffix = f" for {names(set(topics))}" if topics else ""
     return GroupError(
         f"{request} of group '{group}' failed with {describe(errno)}{suffix}.",
-        _ACTIONS.get(errno, ""),
+        _ADVICE.get(errno, ""),
         errno=errno,
     )

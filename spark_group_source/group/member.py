@@ -194,7 +194,9 @@ class Member:
             case Leave():
                 self._leave()
             case Assigned(partitions):
-                self._listener.partitions_assigned(partitions, self._shared.now, self._start_positions_deadline())
+                self._listener.partitions_assigned(
+                    partitions, self._shared.membership, self._start_positions_deadline()
+                )
             case Revoked(partitions, late):
                 self._listener.partitions_revoked(partitions, late)
             case Lost(partitions, reason):
@@ -202,7 +204,7 @@ class Member:
 
     def _join(self) -> None:
         self._rebalance.await_join_backoff()
-        me = self._shared.now
+        me = self._shared.membership
         self._rebalance.log_join(me)
         self._listener.join_started()
         joined = self._rebalance.join(me, self._heartbeats.while_join_or_sync_waits(me))
@@ -218,7 +220,7 @@ class Member:
             assigned = assignments
         else:
             self._heartbeats.note_sync_sent()
-            while_waiting = self._heartbeats.while_join_or_sync_waits(self._shared.now)
+            while_waiting = self._heartbeats.while_join_or_sync_waits(self._shared.membership)
             assigned = self._rebalance.sync(assignments, while_waiting)
         if isinstance(assigned, RequestFailed):
             self._request_failed(assigned)
@@ -226,7 +228,7 @@ class Member:
         self._heartbeat_state.record_success()
         self._heartbeats.schedule_next()
         self._shared.post(Synced(assigned, self._heartbeats.session_ends))
-        self._rebalance.log_generation(self._shared.now)
+        self._rebalance.log_generation(self._shared.membership)
         self._listener.rebalance_completed()
         while notification := self._shared.next_notification():  # before note_assignment: the query needs the positions
             self._perform(notification)
@@ -235,7 +237,7 @@ class Member:
     def _keep_alive(self) -> None:
         """Sends a heartbeat if one is due; after its success, checks topics or retries start positions."""
         self._shared.post(Tick())
-        me = self._shared.now
+        me = self._shared.membership
         if me.phase not in (Phase.STABLE, Phase.REVOKING) or not self._heartbeats.try_acquire():
             return
         failure = self._heartbeats.send(me)
@@ -269,7 +271,7 @@ class Member:
     def _leave(self, requests: MembershipRequests | None = None) -> None:
         if not self._leaving.is_set():
             self._leaving.set()
-            leave(requests or self._requests, self._settings, self._shared.now.member_id, self._clock)
+            leave(requests or self._requests, self._settings, self._shared.membership.member_id, self._clock)
 
     def _within(self, seconds: float) -> Deadline:
         return Deadline.after(seconds, self._clock, self._closing)

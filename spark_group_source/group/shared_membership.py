@@ -43,7 +43,7 @@ class SharedMembership:
         self._has_assignment = False
 
     @property
-    def now(self) -> Membership:
+    def membership(self) -> Membership:
         """The membership after the last event. Caller: the member's thread."""
         return self._state
 

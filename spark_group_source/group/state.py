@@ -92,53 +92,59 @@ class Membership:
 Step = tuple[Membership, list[Action]]
 
 
-def step(now: Membership, event: Event, time: float, revocation_timeout: float) -> Step:
+def step(membership: Membership, event: Event, now: float, revocation_timeout: float) -> Step:
     """Returns the membership after ``event``, and the actions to perform.
 
     Args:
-        now: the membership before the event.
+        membership: the membership before the event.
         event: what happened.
-        time: seconds on the caller's monotonic clock.
+        now: seconds on the caller's monotonic clock.
         revocation_timeout: how many seconds a revocation may wait for the batch that reads the partitions.
     """
-    if now.phase in (Phase.LEFT, Phase.FAILED):
-        return now, []
+    if membership.phase in (Phase.LEFT, Phase.FAILED):
+        return membership, []
     match event:
         case HeartbeatSucceeded(generation, session_ends):
             # A heartbeat of an earlier generation does not prove this one.
-            return replace(now, session_ends=session_ends) if generation == now.generation else now, []
+            return replace(
+                membership, session_ends=session_ends
+            ) if generation == membership.generation else membership, []
         case BatchPlanned(partitions):
-            return replace(now, in_flight=partitions), []
+            return replace(membership, in_flight=partitions), []
         case BatchCompleted(uncommitted):
-            return _finish_revocation(replace(now, in_flight=uncommitted), time)
-        case Tick() if now.owned and time >= now.session_ends:
-            return _lose(now, SESSION_TIMED_OUT)
+            return _finish_revocation(replace(membership, in_flight=uncommitted), now)
+        case Tick() if membership.owned and now >= membership.session_ends:
+            return _lose(membership, SESSION_TIMED_OUT)
         case Tick():
-            return _finish_revocation(now, time)
+            return _finish_revocation(membership, now)
         case Joined(member_id, generation):
-            joined = replace(now, phase=Phase.SYNCING, member_id=member_id, generation=generation)
+            joined = replace(membership, phase=Phase.SYNCING, member_id=member_id, generation=generation)
             return joined, [Sync()]
         case Synced():
-            return _synced(now, event, time + revocation_timeout)
+            return _synced(membership, event, now + revocation_timeout)
         case SubscriptionChanged(reason):
-            return _rejoin(now, reason, time + revocation_timeout) if now.phase is Phase.STABLE else (now, [])
+            return (
+                _rejoin(membership, reason, now + revocation_timeout)
+                if membership.phase is Phase.STABLE
+                else (membership, [])
+            )
         case RequestFailed():
-            return _request_failed(now, event, time + revocation_timeout)
+            return _request_failed(membership, event, now + revocation_timeout)
         case Close():
             # Spark may never confirm the batch in flight: waiting for it would delay the other members.
-            notifications: list[Action] = [Revoked(frozenset(now.owned))] if now.owned else []
-            return replace(now, phase=Phase.LEFT, owned={}, revoking=NONE), [*notifications, Leave()]
+            notifications: list[Action] = [Revoked(frozenset(membership.owned))] if membership.owned else []
+            return replace(membership, phase=Phase.LEFT, owned={}, revoking=NONE), [*notifications, Leave()]
     raise AssertionError(f"unknown event: {event!r}")
 
 
-def _synced(now: Membership, synced: Synced, revoke_by: float) -> Step:
-    if now.phase is not Phase.SYNCING:
-        return now, []  # the session timed out while the sync was pending: a join follows
+def _synced(membership: Membership, synced: Synced, revoke_by: float) -> Step:
+    if membership.phase is not Phase.SYNCING:
+        return membership, []  # the session timed out while the sync was pending: a join follows
     assigned = synced.assigned
-    added = assigned - now.owned.keys()
-    owned = {**now.owned, **dict.fromkeys(added, now.generation)}
+    added = assigned - membership.owned.keys()
+    owned = {**membership.owned, **dict.fromkeys(added, membership.generation)}
     to_revoke = frozenset(owned) - assigned
-    stable = replace(now, phase=Phase.STABLE, owned=owned, revoking=NONE, session_ends=synced.session_ends)
+    stable = replace(membership, phase=Phase.STABLE, owned=owned, revoking=NONE, session_ends=synced.session_ends)
     notifications: list[Action] = [Assigned(added)] if added else []
     if not to_revoke:
         return stable, notifications
@@ -146,61 +152,61 @@ def _synced(now: Membership, synced: Synced, revoke_by: float) -> Step:
     return after, notifications + actions
 
 
-def _rejoin(now: Membership, reason: str, revoke_by: float) -> Step:
-    if now.cooperative:
-        return replace(now, phase=Phase.JOINING, reason=reason), [Join()]
+def _rejoin(membership: Membership, reason: str, revoke_by: float) -> Step:
+    if membership.cooperative:
+        return replace(membership, phase=Phase.JOINING, reason=reason), [Join()]
     # An eager assignor assigns every partition again: the member revokes all of its partitions before the join.
-    return _revoke(now, frozenset(now.owned), reason, revoke_by)
+    return _revoke(membership, frozenset(membership.owned), reason, revoke_by)
 
 
-def _revoke(now: Membership, partitions: Partitions, reason: str, revoke_by: float) -> Step:
+def _revoke(membership: Membership, partitions: Partitions, reason: str, revoke_by: float) -> Step:
     """Revokes partitions and joins again; first waits for the batch that reads them, if it is running."""
     return _finish_revocation(
-        replace(now, phase=Phase.REVOKING, revoking=partitions, revoke_by=revoke_by, reason=reason), -math.inf
+        replace(membership, phase=Phase.REVOKING, revoking=partitions, revoke_by=revoke_by, reason=reason), -math.inf
     )
 
 
-def _finish_revocation(now: Membership, time: float) -> Step:
+def _finish_revocation(membership: Membership, now: float) -> Step:
     """Ends a pending revocation once the batch is committed or ``revoke_by`` has passed, and joins again."""
-    late = now.revoking & now.in_flight
-    if now.phase is not Phase.REVOKING or (late and time < now.revoke_by):
-        return now, []
-    owned = {tp: since for tp, since in now.owned.items() if tp not in now.revoking}
-    notifications: list[Action] = [Revoked(now.revoking, late)] if now.revoking else []
-    return replace(now, phase=Phase.JOINING, owned=owned, revoking=NONE), [*notifications, Join()]
+    late = membership.revoking & membership.in_flight
+    if membership.phase is not Phase.REVOKING or (late and now < membership.revoke_by):
+        return membership, []
+    owned = {tp: since for tp, since in membership.owned.items() if tp not in membership.revoking}
+    notifications: list[Action] = [Revoked(membership.revoking, late)] if membership.revoking else []
+    return replace(membership, phase=Phase.JOINING, owned=owned, revoking=NONE), [*notifications, Join()]
 
 
-def _request_failed(now: Membership, failure: RequestFailed, revoke_by: float) -> Step:
+def _request_failed(membership: Membership, failure: RequestFailed, revoke_by: float) -> Step:
     match failure.action:
         case ErrorAction.MEMBER_ID_REQUIRED:
-            return replace(now, phase=Phase.JOINING, member_id=failure.member_id), [Join()]
-        case ErrorAction.REJOIN if now.phase is Phase.STABLE:
-            return _rejoin(now, failure.reason, revoke_by)
-        case ErrorAction.REJOIN if now.phase is Phase.REVOKING:
+            return replace(membership, phase=Phase.JOINING, member_id=failure.member_id), [Join()]
+        case ErrorAction.REJOIN if membership.phase is Phase.STABLE:
+            return _rejoin(membership, failure.reason, revoke_by)
+        case ErrorAction.REJOIN if membership.phase is Phase.REVOKING:
             # The group waits for this revocation; the heartbeat that returned this error kept the session alive.
-            return now, []
+            return membership, []
         case ErrorAction.REJOIN:
-            return replace(now, phase=Phase.JOINING, reason=failure.reason), [Join()]
+            return replace(membership, phase=Phase.JOINING, reason=failure.reason), [Join()]
         case ErrorAction.RESET_GENERATION:
-            return _lose(now, failure.reason)
+            return _lose(membership, failure.reason)
         case ErrorAction.RESET_MEMBER_ID:
-            return _lose(replace(now, member_id=""), failure.reason)
+            return _lose(replace(membership, member_id=""), failure.reason)
         case ErrorAction.FATAL:
-            failed = replace(now, phase=Phase.FAILED, owned={}, revoking=NONE, error=failure.error)
-            return failed, [Lost(frozenset(now.owned), failure.reason)] if now.owned else []
+            failed = replace(membership, phase=Phase.FAILED, owned={}, revoking=NONE, error=failure.error)
+            return failed, [Lost(frozenset(membership.owned), failure.reason)] if membership.owned else []
         case _:
-            return _retry(now, rediscover=failure.action is not ErrorAction.RETRY)
+            return _retry(membership, rediscover=failure.action is not ErrorAction.RETRY)
 
 
-def _lose(now: Membership, reason: str) -> Step:
-    after = replace(now, phase=Phase.JOINING, generation=-1, owned={}, revoking=NONE, reason=reason)
-    notifications: list[Action] = [Lost(frozenset(now.owned), reason)] if now.owned else []
+def _lose(membership: Membership, reason: str) -> Step:
+    after = replace(membership, phase=Phase.JOINING, generation=-1, owned={}, revoking=NONE, reason=reason)
+    notifications: list[Action] = [Lost(frozenset(membership.owned), reason)] if membership.owned else []
     return after, [*notifications, Join()]
 
 
-def _retry(now: Membership, rediscover: bool) -> Step:
+def _retry(membership: Membership, rediscover: bool) -> Step:
     backoff: list[Action] = [AwaitBackoff(rediscover)]
-    if now.phase in (Phase.JOINING, Phase.SYNCING):
+    if membership.phase in (Phase.JOINING, Phase.SYNCING):
         # A sync without a response is a new join: the response may have been lost with the connection.
-        return replace(now, phase=Phase.JOINING), [*backoff, Join()]
-    return now, backoff
+        return replace(membership, phase=Phase.JOINING), [*backoff, Join()]
+    return membership, backoff

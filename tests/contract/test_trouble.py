@@ -683,7 +683,7 @@ def test_an_error_code_outside_the_table_is_fatal(on_fake: Bench, fake: FakeKafk
     fake.next("Heartbeat", Fault(error=42))
     with pytest.raises(GroupError, match="42"):
         eventually(query.poll, "the error")
-    assert describe(42) in str(query.member._shared.now.error)
+    assert describe(42) in str(query.member._shared.membership.error)
 
 
 def test_a_member_does_not_join_after_a_fatal_error(on_fake: Bench, fake: FakeKafka) -> None:

@@ -141,7 +141,7 @@ class Heartbeats:
 
         def heartbeat() -> RequestFailed | None:
             self._shared.post(Tick())
-            if self._shared.now.generation != me.generation:
+            if self._shared.membership.generation != me.generation:
                 return RequestFailed(ErrorAction.REDISCOVER, SESSION_TIMED_OUT)
             if me.generation < 0:
                 return None  # the coordinator accepts no heartbeat of a new member before its join is complete

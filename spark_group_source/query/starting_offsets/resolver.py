@@ -6,13 +6,15 @@
 3. **The further of the group's commit and the end that this query logged last.** A lower commit without the tag of this
    source is an operator's rewind, and applies.
 4. Without either, a **starting offset**:
-   a. pinned: what ``startingOffsets`` meant when the query first started, for partitions that existed then;
-   b. ``startingOffsets`` looked up now, if no leader answered then;
-   c. earliest, for partitions that were added since, or whose topic was recreated.
+   a. for partitions that existed when the query first started: what ``latest`` was then (pinned), or another
+      ``startingOffsets``, looked up now;
+   b. for partitions that were added since: earliest. If that is above 0, ``failOnDataLoss`` applies;
+   c. for a recreated topic: earliest.
 5. **``rebalanceCallback``** may move any of these.
 
-The task that reads a position before the start of the log finds it, and applies ``failOnDataLoss``. It does not use
-``startingOffsets``.
+Once a partition has a position, ``startingOffsets`` plays no part. The planner finds recreated topics and positions
+past the end of the log (``planning/data_loss.py``); the task finds positions before the start of the log. Both then
+apply ``failOnDataLoss``.
 """
 
 from __future__ import annotations
