@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -19,10 +20,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     explain.add_argument("code", nargs="?", metavar="CODE", help="for example DATA_LOSS; without it: all codes")
     code = parser.parse_args(arguments).code
     try:
-        print(explanation(code) if code else overview())
+        print(explanation(code) if code else overview(), flush=True)
     except LookupError as unknown:
         print(unknown.args[0], file=sys.stderr)
         return 2
+    except BrokenPipeError:  # a program such as head has closed the pipe; Python flushes again when it exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

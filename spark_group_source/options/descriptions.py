@@ -17,7 +17,9 @@ DESCRIPTIONS = {
     "startingOffsetsFallback": "Start of partitions without a committed offset: earliest, latest or fail.",
     "startingOffsetsByTimestamp": "JSON start times in ms since 1970. Takes precedence over startingOffsets.",
     "startingTimestamp": "Start time in ms since 1970. Takes precedence over startingOffsetsByTimestamp.",
-    "startingOffsetsByTimestampStrategy": "If no record is as late as the start time: error or latest.",
+    "startingOffsetsByTimestampStrategy": (
+        "If no record is at or after the start time: error fails the query, latest starts at the end."
+    ),
     "endingOffsets": "End of a batch read: latest or JSON offsets.",
     "endingOffsetsByTimestamp": "JSON end times in ms since 1970. Takes precedence over endingOffsets.",
     "endingTimestamp": "End time in ms since 1970. Takes precedence over endingOffsetsByTimestamp.",
@@ -61,7 +63,7 @@ DESCRIPTIONS = {
     "kafka.check.crcs": "Whether the source checks the CRC of every record batch.",
     "minPartitions": "Minimum number of tasks of a batch; the source splits large ranges to reach it.",
     "maxRecordsPerPartition": "Maximum number of offsets in a task; the source splits larger ranges.",
-    "minRecordsPerTask": "Minimum number of offsets in a task; smaller ranges share a task. With 1 none do.",
+    "minRecordsPerTask": "Minimum number of offsets in a task; smaller ranges share a task. With 1 no ranges do.",
     "kafka.fetch.max.bytes": "Maximum size of a fetch in bytes; it limits the memory of a task.",
     "kafka.fetch.min.bytes": "Minimum size of a fetch in bytes; a broker waits for it up to kafka.fetch.max.wait.ms.",
     "kafka.max.partition.fetch.bytes": "Maximum part of a fetch for one partition, in bytes.",

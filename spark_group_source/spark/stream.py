@@ -187,7 +187,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _close(self, driver: Driver) -> None:
         if not self._lock.acquire(timeout=STOP_TIMEOUT):
-            log.warning("group %s: the query ends before a join or a commit has", self._options.group_id)
+            log.warning("group %s: the query ends while a join or a commit is in progress", self._options.group_id)
             driver.leave()
             return
         try:

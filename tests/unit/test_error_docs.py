@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import pkgutil
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -84,6 +87,17 @@ def test_an_unknown_code_is_an_error_that_names_the_nearest(
     assert main(["explain", written]) == 2
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", f"No error has the code '{written}'. The nearest code is {nearest}.\n")
+
+
+def test_a_closed_pipe_ends_the_command_quietly() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "spark_group_source", "explain"]
+    try:
+        ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    finally:
+        os.close(writer)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_an_explanation_needs_no_link_and_no_markdown() -> None:
