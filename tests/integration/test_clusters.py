@@ -66,6 +66,7 @@ class Run:
             assert running.wait(TIMEOUT_S) == 0, self.log()
         finally:
             kill(running)
+        assert "commits each batch when Spark has completed it" in (self.work / "log").read_text(errors="replace")
         workers: list[dict[str, Any]] = json.loads((self.work / "workers.json").read_text())
         return workers
 

@@ -58,6 +58,7 @@ def test_a_connect_client_streams_and_reads_batches_and_sees_lag_and_errors(
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{(tmp_path / 'server.log').read_text()[-8000:]}"
     rows = ds.dataset(tmp_path / "output", format="parquet").to_table()
     assert sorted(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True)) == sorted(everything)
+    assert "commits each batch when Spark plans the next one" in (tmp_path / "server.log").read_text()
     assert "bar 200 of 200" in done.stdout
     assert "lag " + " ".join(str((name, partition, 50)) for partition in range(4)) in done.stdout
     assert "bounded 200" in done.stdout
