@@ -2,6 +2,7 @@
 
     GroupSourceError
     ├── OptionError            a source option is missing, unknown or has a bad value
+    ├── CheckpointError        the query's checkpoint is of another source, release or group
     ├── BrokerUnavailable      no broker could be reached, or a connection broke (retriable)
     ├── DeadlineExceeded       an operation took longer than its timeout (retriable)
     ├── AuthenticationFailed   a broker rejected the client's credentials, or the client the broker's certificate
@@ -62,6 +63,12 @@ class OptionError(GroupSourceError):
     """A source option is missing, unknown or has a bad value."""
 
     code = "INVALID_OPTION"
+
+
+class CheckpointError(GroupSourceError):
+    """The query's checkpoint is of another source, a later release or another group."""
+
+    code = "CHECKPOINT_MISMATCH"
 
 
 class BrokerUnavailable(GroupSourceError):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from spark_group_source.errors import GroupSourceError
+from spark_group_source.errors import CheckpointError
 
 VERSION = 2
 """Version of the offset JSON. Version 1, without leader epochs and group id, is still readable; later ones are not."""
@@ -114,10 +114,10 @@ class BatchOffset:
         """Rejects the checkpoint of another group.
 
         Raises:
-            GroupSourceError: a member of another group logged this offset.
+            CheckpointError: a member of another group logged this offset.
         """
         if self.group and self.group != group_id:
-            raise GroupSourceError(
+            raise CheckpointError(
                 f"The checkpoint belongs to the group '{self.group}', and 'kafka.group.id' is '{group_id}'.",
                 f"Set 'kafka.group.id' to '{self.group}', or use a new checkpointLocation. The query then starts at the"
                 f" committed offsets of '{group_id}'; without committed offsets it starts at 'startingOffsets'.",
@@ -150,7 +150,7 @@ class BatchOffset:
         """The offset from the JSON of :meth:`as_json`, of this or an earlier version; ``None`` and ``{}`` are empty.
 
         Raises:
-            GroupSourceError: a later release or another source wrote the JSON.
+            CheckpointError: a later release or another source wrote the JSON.
         """
         if not logged:
             return cls()
@@ -174,7 +174,7 @@ class BatchOffset:
                 for number in numbers
             }
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise GroupSourceError(
+            raise CheckpointError(
                 f"The checkpoint has offsets of another source: {_shown(logged)}.", _NEW_CHECKPOINT
             ) from error
         return replace(cls.of(ranges, str(logged.get("group", ""))), pinned_starts=starts, resets=frozenset(resets))
@@ -188,14 +188,14 @@ def _range(topic: str, number: int, topic_id: str, start: int, end: int, epoch: 
     return OffsetRange(topic, number, int(start), int(end), topic_id, int(epoch))
 
 
-def _unreadable(logged: Mapping[str, Any]) -> GroupSourceError:
+def _unreadable(logged: Mapping[str, Any]) -> CheckpointError:
     if _is_of_sparks_kafka_source(logged):
-        return GroupSourceError(
+        return CheckpointError(
             f'The checkpoint was written by format("kafka"): {_shown(logged)}. This source cannot read its offsets.',
             "Use a new checkpointLocation. To continue at the old position, set 'startingOffsets' to the offsets of the"
             " last completed batch in the old checkpoint. The command at the end prints the steps.",
         )
-    return GroupSourceError(
+    return CheckpointError(
         f"The checkpoint has offsets in format version {logged.get('version')!r}: {_shown(logged)}. This release reads"
         f" versions up to {VERSION}.",
         f"Run the release that wrote the checkpoint, or a later release. {_NEW_CHECKPOINT}",

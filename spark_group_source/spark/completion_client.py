@@ -1,4 +1,4 @@
-"""Hears of completed batches in the reader's process, from :mod:`.completion_server` in the user's."""
+"""Receives reports of completed batches in the reader's process, from :mod:`.completion_server` in the user's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Hears in the user's process which batches Spark has completed, and reports them to readers.
+"""Learns in the user's process which batches Spark has completed, and reports them to readers.
 
 Spark tells a reader that a batch is complete only when it plans the next one: with ``processingTime="10 minutes"`` ten
-minutes later. A query listener learns it at once, after Spark has written its commit log.
+minutes later. A query listener learns this at once, after Spark has written its commit log.
 
 The listener is an object of the JVM that puts the JSON of each progress into a queue. The thread named
 ``kafka-group-progress`` takes it from there. A listener in Python would be called on the thread of each query that

@@ -1,7 +1,7 @@
 """Reports completed batches from the user's process to the readers of its queries, through a Unix socket.
 
-Each reader connects (:mod:`.completion_client`), hears of every completed batch of the application, and knows its own
-by the digest of its end offset. The thread ``kafka-group-readers`` accepts readers and answers their requests.
+Each reader connects (:mod:`.completion_client`). It receives a digest of the end offset of every batch that the
+application completes, and recognises its own batch. The thread ``kafka-group-readers`` accepts readers and answers their requests.
 ``_lock`` guards the connections; no thread waits for Kafka or Spark under it.
 """
 
@@ -31,7 +31,7 @@ CLOSE_TIMEOUT = 2.0
 
 
 class CompletionServer:
-    """Tells all connected readers which batches are complete.
+    """Reports completed batches to all connected readers.
 
     Only processes of this user can connect: the socket lies in a directory that is closed to others.
 
@@ -66,14 +66,14 @@ class CompletionServer:
         self._thread.start()
 
     def send(self, ends: list[dict[str, Any]]) -> None:
-        """Reports the end offsets of one completed batch to every reader; a reader that does not read is cut off."""
+        """Reports the end offsets of one completed batch to every reader; closes the connection of one that does not read."""
         message = b"".join(digest(end) + b"\n" for end in ends)
         with self._lock:
             for reader in list(self._readers):
                 self._send(reader, message)
 
     def close(self) -> None:
-        """Delivers what Spark has still to report, then cuts all readers off. In a forked child it does nothing."""
+        """Delivers what Spark has still to report, then closes all connections. In a forked child it does nothing."""
         if os.getpid() != self.process:
             return
         with contextlib.suppress(Exception):  # the JVM may be gone

@@ -37,7 +37,7 @@ def test_version_1_offsets_are_read_with_unknown_epoch_and_group() -> None:
 
 
 def test_a_checkpoint_of_sparks_kafka_source_is_recognized() -> None:
-    with pytest.raises(GroupSourceError, match=r'written by format\("kafka"\).*"orders".*explain KAFKA_GROUP_SOURCE$'):
+    with pytest.raises(GroupSourceError, match=r'written by format\("kafka"\).*"orders".*explain CHECKPOINT_MISMATCH$'):
         BatchOffset.from_json({"orders": {"0": 23, "1": 0}, "version": {"0": 1}})
 
 
