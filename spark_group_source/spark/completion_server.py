@@ -1,8 +1,8 @@
 """Reports completed batches from the user's process to the readers of its queries, through a Unix socket.
 
 Each reader connects (:mod:`.completion_client`). It receives a digest of the end offset of every batch that the
-application completes, and recognises its own batch. The thread ``kafka-group-readers`` accepts readers and answers their requests.
-``_lock`` guards the connections; no thread waits for Kafka or Spark under it.
+application completes, and recognises its own batch. The thread ``kafka-group-readers`` accepts readers and answers their
+requests. ``_lock`` guards the connections; no thread waits for Kafka or Spark under it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class CompletionServer:
         self._thread.start()
 
     def send(self, ends: list[dict[str, Any]]) -> None:
-        """Reports the end offsets of one completed batch to every reader; closes the connection of one that does not read."""
+        """Reports the end offsets of a completed batch to all readers; disconnects a reader that does not read."""
         message = b"".join(digest(end) + b"\n" for end in ends)
         with self._lock:
             for reader in list(self._readers):
