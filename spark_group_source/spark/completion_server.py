@@ -1,8 +1,8 @@
 """Reports completed batches from the user's process to the readers of its queries, through a Unix socket.
 
 Each reader connects (:mod:`.completion_client`). It receives a digest of the end offset of every batch that the
-application completes, and recognises its own batch. The thread ``kafka-group-readers`` accepts readers and answers their
-requests. ``_lock`` guards the connections; no thread waits for Kafka or Spark under it.
+application completes, and recognises its own batch. The thread ``kafka-group-readers`` accepts readers and answers
+their requests. ``_lock`` guards the connections; no thread waits for Kafka or Spark under it.
 """
 
 from __future__ import annotations
