@@ -57,6 +57,7 @@ class QueryProcess:
         checkpoint: checkpoint of the query; by default a new one.
         schema: columns that the query reads; by default all.
         beside: another group, for which a second query of the same driver reads the same topic.
+        processing_time: interval of the trigger. The query then writes Parquet to ``sink``, beside its checkpoint.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class QueryProcess:
         available_now: bool = False,
         schema: str = "",
         beside: str = "",
+        processing_time: str = "",
     ) -> None:
         self.work = work
         (work / "rows").mkdir(parents=True)
@@ -76,6 +78,7 @@ class QueryProcess:
             "available_now": available_now,
             "schema": schema,
             "beside": beside,
+            "processing_time": processing_time,
         }
         (work / "settings.json").write_text(json.dumps(settings))
         self._process: subprocess.Popen[bytes] | None = None

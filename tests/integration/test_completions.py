@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
@@ -244,6 +248,48 @@ def test_a_reader_that_is_cut_off_commits_with_the_next_trigger(
     eventually(lambda: caught_up(kafka, name, group), deadline=30)
     query.stop()
     assert len(sink.values) == 24
+
+
+def test_no_record_is_lost_or_written_twice_when_processes_are_killed_between_triggers(
+    kafka: EmbeddedKafka, name: str, group: str, tmp_path: Path
+) -> None:
+    options = query_process.source_options(kafka, name, group)
+    checkpoint, sink = tmp_path / "shared" / "checkpoint", tmp_path / "shared" / "sink"
+
+    def rows() -> int:
+        # The sink's log names the files of completed batches.
+        logged = [line for file in sink.glob("_spark_metadata/[0-9]") for line in file.read_text().splitlines()[1:]]
+        paths = {urlparse(json.loads(line)["path"]).path for line in logged}
+        return sum(pq.read_metadata(path).num_rows for path in paths)
+
+    def run(number: int) -> query_process.QueryProcess:
+        work = tmp_path / f"run-{number}"
+        return query_process.QueryProcess(work, options, checkpoint, processing_time="6 seconds").start()
+
+    first = run(1)
+    try:
+        first.until(lambda: caught_up(kafka, name, group))
+        fill(kafka, name)
+        first.until(lambda: caught_up(kafka, name, group), 30)
+        os.kill(first.reader(), signal.SIGKILL)
+        eventually(lambda: not first.running())
+        fill(kafka, name)
+    finally:
+        first.kill()
+    second = run(2)
+    try:
+        second.until(lambda: caught_up(kafka, name, group))
+        fill(kafka, name)
+        second.until(lambda: rows() == 48)
+    finally:
+        second.kill()  # all processes at once, before or after the commit
+    third = run(3)
+    try:
+        third.until(lambda: caught_up(kafka, name, group))
+        third.stop()
+    finally:
+        third.kill()
+    assert rows() == 48
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are counted in /proc")
