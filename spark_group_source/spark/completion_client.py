@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
 import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from spark_group_source.spark.completion_server import DRAINED
+from spark_group_source.spark.completion_server import DRAINED, remove_if_dead
 
 log = logging.getLogger(__name__)
 
@@ -77,14 +76,4 @@ class CompletionClient:
             self._drained.set()
             if not self._closed:
                 log.info("completed batches are not reported any more: each is committed when the next one is planned")
-                self._clean_up()
-
-    def _clean_up(self) -> None:
-        """Removes the socket of a server that was killed."""
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as another:
-                another.connect(str(self._path))
-        except ConnectionRefusedError:
-            shutil.rmtree(self._path.parent, ignore_errors=True)
-        except OSError as error:
-            log.debug("the socket is gone: %s", error)
+                remove_if_dead(self._path)

@@ -23,6 +23,9 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
+PREFIX, NAME = "kafka-group-", "completions"
+"""Names of the directory and of the socket in it."""
+
 DRAINED = b"drained\n"
 """The answer to a reader that asked for all completions so far."""
 
@@ -44,8 +47,10 @@ class CompletionServer:
 
     def __init__(self, drain: Callable[[], None]) -> None:
         self._drain = drain
-        self._directory = Path(tempfile.mkdtemp(prefix="kafka-group-"))
-        self.path = str(self._directory / "completions")
+        for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{NAME}"):
+            remove_if_dead(path)
+        self._directory = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self.path = str(self._directory / NAME)
         self.process = os.getpid()
         self._closed = False
         self._lock = threading.Lock()
@@ -53,8 +58,10 @@ class CompletionServer:
         self._selector = selectors.DefaultSelector()
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._listening.bind(self.path)
+            # It gets its name when it listens: before that, another process would take it for a dead server's.
+            self._listening.bind(f"{self.path}.new")
             self._listening.listen()
+            os.rename(f"{self.path}.new", self.path)
             self._listening.setblocking(False)
         except OSError:
             self._listening.close()
@@ -144,3 +151,14 @@ class CompletionServer:
 def digest(end: dict[str, Any]) -> bytes:
     """A name for an end offset: equal for equal offsets only."""
     return hashlib.sha256(json.dumps(end, sort_keys=True).encode()).hexdigest().encode()
+
+
+def remove_if_dead(path: Path) -> None:
+    """Removes the socket at ``path``, and its directory, if its server was killed."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.connect(str(path))
+    except ConnectionRefusedError:
+        shutil.rmtree(path.parent, ignore_errors=True)
+    except OSError as error:
+        log.debug("the socket %s is not available: %s", path, error)

@@ -7,6 +7,7 @@ import os
 import queue
 import socket
 import stat
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -236,6 +237,24 @@ def test_a_reader_removes_the_socket_of_a_server_that_was_killed(tmp_path: Path)
     accepted.close()
     eventually(lambda: not path.parent.exists(), 10)
     reader.close()
+
+
+def test_a_new_server_removes_the_sockets_of_killed_servers_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with tempfile.TemporaryDirectory() as place:  # the path of a socket has at most 107 characters
+        monkeypatch.setattr(tempfile, "tempdir", place)
+        killed = Path(place, "kafka-group-killed", "completions")
+        killed.parent.mkdir()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+            listening.bind(str(killed))
+        first = CompletionServer(lambda: None)
+        second = CompletionServer(lambda: None)
+        assert not killed.parent.exists()
+        assert Path(first.path).exists()
+        for running in (first, second):
+            running.close()
+        assert list(Path(place).iterdir()) == []
 
 
 def test_a_reader_that_is_cut_off_leaves_the_socket_to_the_others(
