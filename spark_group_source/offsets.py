@@ -180,6 +180,16 @@ class BatchOffset:
         return replace(cls.of(ranges, str(logged.get("group", ""))), pinned_starts=starts, resets=frozenset(resets))
 
 
+def parse_progress_offset(offset: object) -> object:
+    """An offset as Spark's progress shows it, which is JSON or text that holds JSON; ``None`` for any other text."""
+    if not isinstance(offset, str):
+        return offset
+    try:
+        return json.loads(offset)
+    except ValueError:  # the offset of another source, which need not be JSON
+        return None
+
+
 _NEW_CHECKPOINT = "Use a new checkpointLocation. The query then starts at the group's committed offsets."
 _MAX_SHOWN = 200  # characters
 

@@ -8,7 +8,6 @@ the progress of a Spark Connect client's query both are text that holds this JSO
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timezone
@@ -18,7 +17,7 @@ from spark_group_source import reported_offset
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.counters import Counters
 from spark_group_source.lag.sample import Sample
-from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition
+from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition, parse_progress_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +46,10 @@ def source_progress(progress: Mapping[str, Any], before: Mapping[int, SourceProg
     """
     sources = {}
     for number, source in enumerate(progress.get("sources", ())):
-        batch = _batch_offset(_parse(source.get("endOffset")))
+        batch = _batch_offset(parse_progress_offset(source.get("endOffset")))
         if batch is None:
             continue
-        end_offsets, counters = _reported(_parse(source.get("latestOffset")))
+        end_offsets, counters = _reported(parse_progress_offset(source.get("latestOffset")))
         owned = frozenset(batch.ranges) & (end_offsets or {}).keys()
         if source.get("startOffset") == source["endOffset"] and number in before:
             # This source had no records for the batch, so the offset has no new position for partitions that came back.
@@ -62,15 +61,6 @@ def source_progress(progress: Mapping[str, Any], before: Mapping[int, SourceProg
 def epoch_seconds(timestamp: str) -> float:
     """Converts a timestamp of Spark's events, such as ``2026-01-31T12:00:00.000Z``, to seconds since 1970."""
     return datetime.strptime(timestamp, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc).timestamp()
-
-
-def _parse(offset: object) -> object:
-    if not isinstance(offset, str):
-        return offset
-    try:
-        return json.loads(offset)
-    except ValueError:  # the offset of another source, which need not be JSON
-        return None
 
 
 def _batch_offset(offset: object) -> BatchOffset | None:

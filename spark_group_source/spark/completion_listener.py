@@ -21,6 +21,7 @@ import threading
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from spark_group_source.offsets import parse_progress_offset
 from spark_group_source.spark.completion_server import CompletionServer
 
 if TYPE_CHECKING:
@@ -118,12 +119,8 @@ class CompletionListener:
 
 def own_offset(offset: object) -> dict[str, Any] | None:
     """An end offset as this source writes it; ``None`` for those of other sources."""
-    if isinstance(offset, str):
-        try:
-            offset = json.loads(offset)
-        except ValueError:
-            return None
-    return offset if isinstance(offset, dict) and "group" in offset else None
+    parsed = parse_progress_offset(offset)
+    return parsed if isinstance(parsed, dict) and "group" in parsed else None
 
 
 _lock = threading.Lock()
