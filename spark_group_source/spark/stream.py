@@ -159,12 +159,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         with self._lock:
             try:
-                if not self._in_flight() or digest(self._position.as_json()) != reported:
-                    return
-                if self._driver is not None and self._running:
-                    self._driver.complete(self._position)
-                elif self._replayed:
-                    self._joined_driver(self._position)
+                if self._in_flight() and digest(self._position.as_json()) == reported:
+                    self._joined_driver(self._position).complete(self._position)
             except GroupSourceError as error:
                 self._failed = error
 
