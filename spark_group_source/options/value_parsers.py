@@ -194,9 +194,9 @@ _INTERVAL_UNITS = {
 
 def interval(text: str) -> float:
     """An interval as ``trigger(processingTime=...)`` takes it, in seconds; the short units of durations are allowed."""
-    parts = re.findall(r"(\d{1,9})\s*([a-z]+)\s*", text.strip().lower().removeprefix("interval "))
-    whole = re.fullmatch(r"(?:interval\s+)?(?:\d{1,9}\s*[a-z]+\s*)+", text.strip().lower())
-    if not whole or any(unit not in _INTERVAL_UNITS for _, unit in parts):
+    spelled = re.sub(r"^interval\s+", "", text.strip().lower())
+    parts = re.findall(r"(\d{1,9})\s*([a-z]+)", spelled)
+    if not re.fullmatch(r"(?:\d{1,9}\s*[a-z]+\s*)+", spelled) or any(unit not in _INTERVAL_UNITS for _, unit in parts):
         raise ValueError("a number with a unit, for example 10 minutes or 30s (units: ms, s, m, h, d)")
     return sum(int(number) * _INTERVAL_UNITS[unit] for number, unit in parts)
 
