@@ -28,11 +28,6 @@ from tests.unit.lag.events import (
 
 
 @pytest.fixture
-def reports() -> Reports:
-    return Reports()
-
-
-@pytest.fixture
 def listener(reports: Reports) -> LagListener:
     return LagListener(reports)
 

@@ -32,11 +32,6 @@ from tests.unit.lag.events import (
 )
 
 
-@pytest.fixture
-def reports() -> Reports:
-    return Reports()
-
-
 class FakeProbe(GroupOffsetsProbe):
     """A probe whose results the test sets."""
 
