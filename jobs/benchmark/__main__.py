@@ -11,6 +11,9 @@ read one batch that ends before the end offset, where the JVM source waits half 
 micro-batches of 1,000 records the time is triggerExecution, the whole trigger. For "latency" it is the age of records
 when foreachBatch gets their rows, at 1,000 records per second.
 
+"ceiling" is the rate of kafka-group as a percentage of the rate of rows-from-memory. The tasks of that source return
+the same number of rows of the same size from memory, without Kafka. No Python source can be faster in this Spark.
+
 --peers also reads the topic of the case "100B" with other clients, in one process without Spark. "worker MiB" is the
 peak memory of kafka-group's largest Python worker.
 
@@ -138,20 +141,20 @@ def _measure_all(
     """Measures cases as long as the next one is likely to fit in the time."""
     longest_s = 0.0
     for number, cases in enumerate(work):
-        topic = f"bench-{number}"
+        name = f"bench-{number}"
         for case in cases:
             began = time.monotonic()
             if began + longest_s > end:
                 report.skipped.append(case.name)
                 continue
             if case is cases[0]:
-                measurement.prepare(topic, cases)
+                topic = measurement.prepare(name, cases)
             report.add(measurement.measure(topic, case))
             if with_peers and case.name == PEERS_CASE:
-                report.add_peers(peers.measure(measurement.kafka, topic))
+                report.add_peers(peers.measure(measurement.kafka, name))
             longest_s = max(longest_s, time.monotonic() - began)
         if cases[0].name not in report.skipped:
-            measurement.kafka.delete_topic(topic)
+            measurement.kafka.delete_topic(name)
 
 
 def say(text: str) -> None:

@@ -7,7 +7,8 @@ from enum import Enum
 from itertools import groupby
 from typing import Any
 
-JVM, GROUP = "kafka", "kafka-group"
+JVM, GROUP, MEMORY = "kafka", "kafka-group", "rows-from-memory"
+"""The formats: the two sources, and the ceiling of a Python source, which reads no Kafka."""
 QUICK_SHARE = 0.4
 """Fraction of the records that a quick run reads."""
 MICRO_BATCH, MICRO_BATCHES = 1_000, 23
@@ -17,6 +18,9 @@ RECORDS_AFTER_END = 1_000
 it sends the next fetch. At the end offset the broker holds this fetch for ``fetch.max.wait.ms``, half a second, and the
 next request waits for it. A run over a whole topic includes this delay, because users wait for it. A run that ends
 before the end offset shows the other costs."""
+
+LARGE_EVERY = 100
+"""One value in this number is large, in a topic with large values."""
 
 
 class Sink(Enum):
@@ -45,13 +49,18 @@ class Extent(Enum):
 class Topic:
     """A topic and its records.
 
-    ``value_bytes`` is the size of each value. Without ``batched`` each record has its own record batch. A
-    ``transactional`` topic is written in transactions and read with read_committed. In a ``compacted`` topic compaction
-    has removed about a third of the records.
+    ``value_bytes`` is the size of each value. If ``large_value_bytes`` is not 0, one value in :data:`LARGE_EVERY` has
+    this size. ``batch_bytes`` is the ``batch.size`` of a producer with time to fill record batches; None is the
+    default, 16 kB. The producer changes the partition after this number of bytes before compression, so compressed
+    record batches are smaller. Without ``batched`` each record has its own record batch. A ``transactional`` topic is
+    written in transactions and read with read_committed. In a ``compacted`` topic compaction has removed about a third
+    of the records.
     """
 
     records: int
     value_bytes: int = 100
+    large_value_bytes: int = 0
+    batch_bytes: int | None = None
     codec: str = "none"
     partitions: int = 8
     headers: bool = False
@@ -63,6 +72,12 @@ class Topic:
     def gaps(self) -> bool:
         """Whether some offsets have no row."""
         return self.transactional or self.compacted
+
+    @property
+    def mean_value_bytes(self) -> int:
+        """The mean size of a value."""
+        more = self.large_value_bytes - self.value_bytes if self.large_value_bytes else 0
+        return self.value_bytes + more // LARGE_EVERY
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +98,30 @@ class Case:
         whole = topic.records - RECORDS_AFTER_END * topic.partitions
         return {Extent.INSIDE: whole, Extent.MICRO_BATCHES: MICRO_BATCH}.get(self.extent)
 
+    @property
+    def has_ceiling(self) -> bool:
+        """Whether the ceiling is measured, too. A whole topic has the same ceiling as the part of it inside the log."""
+        return self.extent is Extent.INSIDE
+
 
 # The slower source reads this number of records in 2 to 4 s with two cores.
 _PLAIN = Topic(4_000_000)
 _SPREAD = replace(_PLAIN, partitions=100)
+_16_KB, _256_KB, _1_MB = 2**14, 2**18, 2**20
+_FILLED = replace(_PLAIN, partitions=4, batch_bytes=_256_KB)
+_FILLED_1_KB = Topic(1_200_000, value_bytes=1_000, partitions=4, batch_bytes=_256_KB)
+_FILLED_10_KB = Topic(150_000, value_bytes=10_000, partitions=4, batch_bytes=_256_KB)
+_FILLED_MIXED = replace(_FILLED, records=3_000_000, large_value_bytes=10_000)
 
 
 def _rates(name: str, topic: Topic, **more: Any) -> tuple[Case, Case]:
     """The case over the whole topic, and in one batch inside its log."""
     case = Case(name, topic, **more)
-    return case, replace(case, name=f"{name}-inside", extent=Extent.INSIDE)
+    return case, _inside(name, topic, **more)
+
+
+def _inside(name: str, topic: Topic, **more: Any) -> Case:
+    return Case(f"{name}-inside", topic, extent=Extent.INSIDE, **more)
 
 
 CASES = (
@@ -103,6 +132,17 @@ CASES = (
     *_rates("projection", _PLAIN, columns=("value", "offset")),
     *_rates("1kB", Topic(1_200_000, value_bytes=1_000), quick=True),
     *_rates("10kB", Topic(150_000, value_bytes=10_000)),
+    *_rates("100B-256kB", _FILLED),
+    *_rates("aggregation-256kB", _FILLED, sink=Sink.AGGREGATION),
+    *_rates("1kB-256kB", _FILLED_1_KB),
+    *_rates("10kB-256kB", _FILLED_10_KB),
+    *_rates("lz4-256kB", replace(_FILLED, codec="lz4")),
+    *_rates("zstd-256kB", replace(_FILLED, codec="zstd")),
+    _inside("mixed-256kB", _FILLED_MIXED),
+    _inside("100B-16kB", replace(_FILLED, batch_bytes=_16_KB)),
+    _inside("100B-1MB", replace(_FILLED, batch_bytes=_1_MB)),
+    _inside("1kB-1MB", replace(_FILLED_1_KB, batch_bytes=_1_MB)),
+    _inside("10kB-1MB", replace(_FILLED_10_KB, batch_bytes=_1_MB)),
     *_rates("lz4", replace(_PLAIN, codec="lz4")),
     *_rates("zstd", replace(_PLAIN, codec="zstd")),
     *_rates("snappy", replace(_PLAIN, codec="snappy")),

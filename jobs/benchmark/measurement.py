@@ -8,7 +8,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from benchmark import memory, topics
-from benchmark.cases import Case, Topic
+from benchmark.cases import GROUP, MEMORY, Case, Topic
 from benchmark.errors import BenchError
 from benchmark.queries import Run, contents, run
 from benchmark.results import Result
@@ -17,6 +17,14 @@ from spark_group_source.testing import EmbeddedKafka
 
 WARM_UPS = 1
 """Runs of each source that do not count, after the check."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilledTopic:
+    """A topic with all its records, and the number of rows in each partition."""
+
+    name: str
+    rows: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +37,8 @@ class Measurement:
     runs: int
     work: Path
 
-    def prepare(self, name: str, cases: list[Case]) -> None:
-        """Creates and fills the topic of the cases, and checks that all sources read the same rows.
+    def prepare(self, name: str, cases: list[Case]) -> FilledTopic:
+        """Creates and fills the topic of the cases, and checks that both sources read the same rows.
 
         Raises:
             BenchError: the rows differ.
@@ -39,23 +47,33 @@ class Measurement:
         topics.write(self.kafka, name, topic, self.work)
         for columns in sorted({case.columns for case in cases}):
             check = replace(cases[0], columns=columns)
-            contents_of = {source: contents(self._source_query(source, name, check)) for source in self.sources}
+            contents_of = {
+                source: contents(self._source_query(source, FilledTopic(name), check)) for source in self.sources
+            }
             rows = {number for number, _ in contents_of.values()}
             if len(set(contents_of.values())) != 1 or (rows != {topic.records} and not topic.compacted):
                 raise BenchError(f"Rows differ for {topic.records:,} records, columns {columns or '*'}: {contents_of}")
+        ends = self.kafka.end_offsets(name).values()
+        # Gaps in the offsets have no rows.
+        return FilledTopic(name, tuple(end * max(rows) // sum(ends) for end in ends))
 
-    def measure(self, name: str, case: Case) -> Result:
-        """Runs the case: first the warm-up, then pairs of runs."""
-        source_queries = [self._source_query(source, name, case) for source in self.sources]
-        memory.reset_peaks()
+    def measure(self, topic: FilledTopic, case: Case) -> Result:
+        """Runs the case: first the warm-up, then pairs of runs, each with a run of the ceiling if the case has one."""
+        sources = (*self.sources, MEMORY) if case.has_ceiling else self.sources
+        source_queries = [self._source_query(source, topic, case) for source in sources]
         for source_query in source_queries * WARM_UPS:
             run(source_query)
-        runs: dict[str, list[Run]] = {source: [] for source in self.sources}
+        runs: dict[str, list[Run]] = {source: [] for source in sources}
+        peaks: list[float] = []
         for number in range(self.runs):
             # The sources alternate as the first of a pair.
             for source_query in source_queries[:: -1 if number % 2 else 1]:
+                memory.reset_peaks()
                 runs[source_query.source].append(run(source_query))
-        return Result(case, runs, memory.peak_mib())
+                peak = memory.peak_mib()
+                if source_query.source == GROUP and peak is not None:
+                    peaks.append(peak)
+        return Result(case, runs, max(peaks, default=None))
 
-    def _source_query(self, source: str, topic: str, case: Case) -> SourceQuery:
-        return SourceQuery(self.spark, self.kafka.bootstrap_servers, source, topic, case)
+    def _source_query(self, source: str, topic: FilledTopic, case: Case) -> SourceQuery:
+        return SourceQuery(self.spark, self.kafka.bootstrap_servers, source, topic.name, topic.rows, case)

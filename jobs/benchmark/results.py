@@ -6,19 +6,19 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from benchmark.cases import GROUP, JVM, Case, Extent
+from benchmark.cases import GROUP, JVM, MEMORY, Case, Extent
 from benchmark.queries import Run
 
 WARM_UP_BATCHES = 3
 """The first micro-batches of a run, in which processes start and the JVM compiles code; its median skips them."""
 
-HEAD = ("case", "records", JVM, GROUP, "ratio", "least-most", "with start", "worker MiB")
+HEAD = ("case", "records", JVM, GROUP, "ratio", "least-most", "ceiling", "with start", "worker MiB")
 NO_VALUE = "-"
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A case with its measured runs by source; run n of one source directly followed run n of the other."""
+    """A case with its measured runs by source; run n of each source directly followed run n of another."""
 
     case: Case
     runs: dict[str, list[Run]]
@@ -44,6 +44,12 @@ class Result:
         """Median of :meth:`ratios`."""
         return median(self.ratios()) if self.ratios() else None
 
+    def ceiling(self) -> float | None:
+        """The median rate of kafka-group as a fraction of the ceiling's; None if the ceiling was not measured."""
+        pairs = zip(self.runs.get(GROUP, []), self.runs.get(MEMORY, []), strict=False)
+        quotients = [_value(self.case, ours) / _value(self.case, ceiling) for ours, ceiling in pairs]
+        return median(quotients) if quotients else None
+
     def ratio_with_start(self) -> float | None:
         """The median ratio of the times from start() to the end of the last batch; None if the figure is a time."""
         if self.in_ms:
@@ -65,6 +71,7 @@ class Result:
             "sources": sources,
             "ratio": self.ratio(),
             "ratios": self.ratios(),
+            "ceiling": self.ceiling(),
             "ratio_with_start": self.ratio_with_start(),
             "peak_worker_mib": self.peak_mib,
         }
@@ -79,6 +86,7 @@ class Result:
             self.formatted(GROUP),
             _number(self.ratio(), "{:.2f}"),
             f"{min(ratios):.2f}-{max(ratios):.2f}" if ratios else NO_VALUE,
+            _number(self.ceiling(), "{:.0%}"),
             _number(self.ratio_with_start(), "{:.2f}"),
             _number(self.peak_mib, "{:.0f}"),
         )

@@ -11,8 +11,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import spark_group_source
+from benchmark.rows_from_memory import RowsFromMemory
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
+JOBS = Path(__file__).resolve().parents[1]
+CONF = JOBS.parent / "conf"
 CORES = 2
 STDERR = 2
 
@@ -22,7 +24,7 @@ def spark_session(jars: list[Path], log: Path) -> Iterator[SparkSession]:
     """A local Spark with the sources registered; its processes write stderr to ``log``."""
     # Workers and stream runners are separate processes, which inherit the environment but not sys.path.
     package = Path(spark_group_source.__file__).parents[1]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")]))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(package), str(JOBS), os.environ.get("PYTHONPATH")]))
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_CONF_DIR"] = str(CONF)
     builder = (
@@ -40,6 +42,7 @@ def spark_session(jars: list[Path], log: Path) -> Iterator[SparkSession]:
         spark = builder.getOrCreate()
     try:
         spark_group_source.register(spark)
+        spark.dataSource.register(RowsFromMemory)
         yield spark
     finally:
         spark.stop()

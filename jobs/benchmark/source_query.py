@@ -7,23 +7,31 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmark.cases import GROUP, Case
+from benchmark import rows_from_memory
+from benchmark.cases import GROUP, MEMORY, Case
 
 TYPES = {"value": "binary", "offset": "long"}
 
 
 @dataclass(frozen=True, slots=True)
 class SourceQuery:
-    """One source that reads one topic for one case."""
+    """One source that reads one topic for one case; ``rows`` are the numbers of rows in the topic's partitions."""
 
     spark: SparkSession
     servers: str
     source: str
     topic: str
+    rows: tuple[int, ...]
     case: Case
 
     def frame(self, limit: int | None, **options: str) -> DataFrame:
         """The streaming DataFrame. If the source can select columns, it does, as its users would."""
+        columns = self.case.columns
+        schema = ", ".join(f"{name} {TYPES[name]}" for name in columns)
+        if self.source == MEMORY:
+            assert limit, self.case
+            rows = [each * limit // self.case.topic.records for each in self.rows]
+            return rows_from_memory.frame(self.spark, self.topic, self.case.topic, rows, schema)
         options = {"startingOffsets": "earliest", **options}
         options |= {"kafka.bootstrap.servers": self.servers, "subscribe": self.topic}
         options["includeHeaders"] = str(self.case.topic.headers).lower()
@@ -34,7 +42,6 @@ class SourceQuery:
         if self.source == GROUP:
             options["kafka.group.id"] = f"bench-{uuid.uuid4().hex}"
         reader = self.spark.readStream.format(self.source).options(**options)
-        columns = self.case.columns
         if columns and self.source == GROUP:
-            return reader.schema(", ".join(f"{name} {TYPES[name]}" for name in columns)).load()
+            return reader.schema(schema).load()
         return reader.load().select(*columns) if columns else reader.load()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import random
 import subprocess
 import time
@@ -12,7 +11,10 @@ from pathlib import Path
 
 from benchmark.cases import Topic
 from benchmark.errors import BenchError
+from benchmark.values import headers, key, values
 from spark_group_source.clock import Deadline
+from spark_group_source.offsets import TopicPartition
+from spark_group_source.records.record_batches import find_record_batches
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.broker_process import java_command
 
@@ -29,23 +31,25 @@ COMPACTION = {
 COMPACTED_RATIO, COMPACTION_TIMEOUT_S, SETTLED_S, POLL_S = 0.9, 180.0, 5.0, 0.5
 """Compaction is complete when the size of the topic is at most this ratio of the written values, and constant for a
 while. It starts during the writes."""
-MAX_VALUES, MAX_VALUE_BYTES = 10_000, 20_000_000
-"""Maximum number of distinct values of a topic, and their maximum size in bytes."""
-WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "haven", "inlet", "jetty", "knoll", "ledge")
-HEADERS = "trace:{trace:08x},origin:sensor-{origin}"
+LINGER_MS, BUFFER_BYTES = "100", str(2**26)
+"""Settings of the producer that fill record batches of a given size: a long linger, and memory for all partitions."""
+MIN_FILLED, MAX_FILLED = 0.5, 1.1
+"""Limits on the mean size of the values in a record batch, as fractions of the producer's ``batch.size``."""
 
 
 def write(kafka: EmbeddedKafka, name: str, topic: Topic, work: Path) -> None:
     """Creates and fills a topic.
 
     Raises:
-        BenchError: Kafka's producer failed, or records are missing in the topic.
+        BenchError: Kafka's producer failed, records are missing in the topic, or its record batches have another size.
     """
     kafka.create_topic(name, topic.partitions, COMPACTION if topic.compacted else None)
     properties = {"bootstrap.servers": kafka.bootstrap_servers, "compression.type": topic.codec}
     properties["acks"] = "all" if topic.transactional else "1"
     if not topic.batched:
         properties |= {"linger.ms": "0", "batch.size": "1"}
+    elif topic.batch_bytes:
+        properties |= {"linger.ms": LINGER_MS, "batch.size": str(topic.batch_bytes), "buffer.memory": BUFFER_BYTES}
     settings = [f"{key}={value}" for key, value in properties.items()]
     if topic.headers or topic.compacted:
         _produce_lines(kafka, name, topic, settings)
@@ -54,8 +58,20 @@ def write(kafka: EmbeddedKafka, name: str, topic: Topic, work: Path) -> None:
     written = sum(kafka.end_offsets(name).values())
     if written != topic.records and not topic.transactional:
         raise BenchError(f"Topic {name} has {written:,} of {topic.records:,} records.")
+    if topic.batch_bytes:
+        _check_record_batches(kafka, name, topic, topic.batch_bytes)
     if topic.compacted:
         _wait_until_compacted(kafka, name, topic.records * topic.value_bytes)
+
+
+def _check_record_batches(kafka: EmbeddedKafka, name: str, topic: Topic, batch_bytes: int) -> None:
+    """Counts the record batches in the broker's files."""
+    count = 0
+    for path in kafka.directory.glob(f"node-*/data/{name}-*/*.log"):
+        count += len(find_record_batches(TopicPartition(name, 0), memoryview(path.read_bytes())))
+    mean = topic.records * topic.mean_value_bytes / max(count, 1)
+    if not MIN_FILLED * batch_bytes <= mean <= MAX_FILLED * batch_bytes:
+        raise BenchError(f"The record batches of topic {name} have {mean:,.0f} bytes on average, not {batch_bytes:,}.")
 
 
 def _wait_until_compacted(kafka: EmbeddedKafka, name: str, written: int) -> None:
@@ -83,19 +99,6 @@ def _size(kafka: EmbeddedKafka, name: str) -> int:
     )
 
 
-def values(topic: Topic) -> list[str]:
-    """Lines of JSON with the size ``value_bytes`` of the topic, the same in every run."""
-    rng = random.Random(topic.value_bytes)
-    return [_value(rng, topic.value_bytes) for _ in range(min(MAX_VALUES, MAX_VALUE_BYTES // topic.value_bytes))]
-
-
-def _value(rng: random.Random, size: int) -> str:
-    event = {"id": f"{rng.getrandbits(32):08x}", "at": 1_700_000_000_000 + rng.randrange(10**9), "note": ""}
-    missing = size - len(json.dumps(event, separators=(",", ":")))
-    note = " ".join(rng.choices(WORDS, k=missing // 6 + 1))[:missing]
-    return json.dumps(event | {"note": note.ljust(missing, ".")}, separators=(",", ":"))
-
-
 def _produce(kafka: EmbeddedKafka, name: str, topic: Topic, properties: list[str], work: Path) -> None:
     lines = work / f"{name}.values"
     lines.write_text("\n".join(values(topic)), encoding="ascii")
@@ -118,8 +121,8 @@ def _produce_lines(kafka: EmbeddedKafka, name: str, topic: Topic, properties: li
 
     def line(number: int, value: str) -> str:
         if topic.headers:
-            return f"{HEADERS.format(trace=number * 2_654_435_761 % 2**32, origin=number % 50)}\t{value}\n"
-        return f"{rng.randrange(topic.records):08x}\t{value}\n"
+            return f"{','.join(f'{name}:{text}' for name, text in headers(number).items())}\t{value}\n"
+        return f"{key(rng, topic)}\t{value}\n"
 
     arguments = ["--topic", name, "--bootstrap-server", kafka.bootstrap_servers]
     arguments += ["--property", f"{parsed}=true", "--compression-codec", topic.codec]
