@@ -9,7 +9,6 @@ import socket
 import struct
 import subprocess
 import sys
-import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,8 +27,8 @@ def read_int(read: Callable[[int], bytes]) -> int:
 
 
 @pytest.fixture
-def task(tmp_path: Path) -> Iterator[Task]:
-    """Runs statements as a task of a worker after its first task; returns the repr of ``answer``."""
+def new_worker(tmp_path: Path) -> Iterator[Task]:
+    """Runs statements as a task of a worker; returns the repr of ``answer``."""
     # The daemon only accepts workers whose name begins with "pyspark".
     shutil.copy(Path(__file__).with_name("worker_probe.py"), tmp_path / "pyspark_probe.py")
     env = os.environ | {
@@ -52,10 +51,16 @@ def task(tmp_path: Path) -> Iterator[Task]:
                     return stream.read(read_int(stream.read)).decode()
 
                 assert run("secret") == "ok"
-                assert run("python_worker.prepare_for_next_task()") == "None"
                 yield run
         finally:
             daemon.stdin.close()
+
+
+@pytest.fixture
+def task(new_worker: Task) -> Task:
+    """The same in a worker that has run its first task."""
+    assert new_worker("python_worker.prepare_for_next_task()") == "None"
+    return new_worker
 
 
 @pytest.mark.parametrize("option", ["TCP_NODELAY", pytest.param("TCP_QUICKACK", marks=LINUX)])
@@ -110,41 +115,38 @@ answer = failed.__self__"""
     assert task(code) == "[]"
 
 
-@pytest.fixture
-def outside_of_a_worker() -> Iterator[None]:
-    callbacks = list(gc.callbacks)
-    python_worker.prepare_for_next_task.cache_clear()
-    yield
-    gc.callbacks[:] = callbacks
-    gc.unfreeze()
-
-
-@pytest.mark.usefixtures("outside_of_a_worker")
-def test_later_collections_skip_the_modules_that_the_first_task_imported() -> None:
-    python_worker.prepare_for_next_task()
-    frozen = gc.get_freeze_count()
+def test_later_collections_skip_the_modules_that_the_first_task_imported(task: Task) -> None:
+    frozen = int(task("answer = gc.get_freeze_count()"))
     assert frozen > 10_000
-    objects_of_a_later_task = [[number] for number in range(10_000)]
-    python_worker.prepare_for_next_task()
-    assert gc.get_freeze_count() < frozen + len(objects_of_a_later_task), "objects of later tasks would never be freed"
+    task("""
+python_worker.kept = [[number] for number in range(10_000)]
+python_worker.prepare_for_next_task()""")
+    assert int(task("answer = gc.get_freeze_count()")) <= frozen, "objects of later tasks would never be freed"
 
 
-class Node:
-    """A cycle, which only a collection frees."""
-
-    def __init__(self) -> None:
-        self.itself = self
-
-
-@pytest.mark.usefixtures("outside_of_a_worker")
-def test_garbage_of_the_first_task_is_freed() -> None:
-    garbage = weakref.ref(Node())
-    python_worker.prepare_for_next_task()
-    assert garbage() is None
+NODE = """
+class Node: pass
+node = Node()
+node.itself = node"""
 
 
-@pytest.mark.usefixtures("outside_of_a_worker")
+def test_garbage_of_the_first_task_is_freed(new_worker: Task) -> None:
+    code = f"import weakref{NODE}\npython_worker.garbage = weakref.ref(node)\ndel node, Node"
+    assert new_worker(f"{code}\npython_worker.prepare_for_next_task()") == "None"
+    assert new_worker("answer = python_worker.garbage() is None") == "True"
+
+
+def test_the_first_task_does_not_wait_for_a_collection(new_worker: Task) -> None:
+    code = """
+collections = []
+gc.callbacks.append(lambda phase, info: collections.append(info["generation"]))
+python_worker.prepare_for_next_task()
+answer = 2 in collections, gc.get_freeze_count()"""
+    assert new_worker(code) == "(False, 0)"
+
+
 def test_without_a_daemon_no_callback_is_registered() -> None:
     before = list(gc.callbacks)
+    python_worker.prepare_for_next_task.cache_clear()
     python_worker.prepare_for_next_task()
     assert gc.callbacks == before
