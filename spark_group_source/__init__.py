@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from spark_group_source.kafka_package import defer_clients
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __version__ = "0.2.0"
+
+defer_clients()  # here, because it must precede each import of kafka-python's messages
 
 
 def register(spark: SparkSession) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kafka.protocol.admin import DescribeGroupsRequest
-
 from spark_group_source.clock import Deadline
 from spark_group_source.group.classic.assignment import decode_assignment
 from spark_group_source.group.coordinator_client import CoordinatorClient
@@ -60,6 +58,8 @@ def interpret(group: Any) -> GroupDescription:
 
 def describe(client: CoordinatorClient, group_id: str, deadline: Deadline) -> GroupDescription | RequestFailed:
     """Returns the group's state and members; no members for a group with the protocol of KIP-848."""
+    from kafka.protocol.admin import DescribeGroupsRequest  # takes 30 ms, which no join waits for
+
     request = DescribeGroupsRequest(
         version=versions.DESCRIBE_GROUPS, groups=[group_id], include_authorized_operations=False
     )

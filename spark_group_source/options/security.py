@@ -28,7 +28,6 @@ from spark_group_source.options.security_parsers import (
 )
 from spark_group_source.options.value_parsers import importable_function, non_blank
 from spark_group_source.secret import Secret
-from spark_group_source.wire import tls_context
 from spark_group_source.wire.settings import Sasl, Tls
 
 
@@ -132,7 +131,9 @@ def check_security(options: SecurityOptions) -> None:
         _check_credentials(options, given)
     settings = tls_settings(options)
     if settings is not None:
-        tls_context.ssl_context(settings)
+        from spark_group_source.wire.tls_context import ssl_context
+
+        ssl_context(settings)
 
 
 _DEFAULTS = {name: field.default for name, field in SecurityOptions.__dataclass_fields__.items()}

@@ -8,7 +8,7 @@ import importlib.util
 import re
 
 from spark_group_source.secret import Secret
-from spark_group_source.wire import tls_context
+from spark_group_source.wire.settings import TLS_VERSIONS
 from spark_group_source.wire.ssl_stores import how_to_convert
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -102,8 +102,8 @@ def host_name_check(text: str) -> bool:
 def protocols(text: str) -> tuple[str, ...]:
     """TLS versions."""
     names = [part.strip() for part in text.split(",") if part.strip()]
-    if not names or not set(names) <= set(tls_context.PROTOCOLS):
-        raise ValueError(f"one or more of {', '.join(tls_context.PROTOCOLS)}, separated by commas")
+    if not names or not set(names) <= set(TLS_VERSIONS):
+        raise ValueError(f"one or more of {', '.join(TLS_VERSIONS)}, separated by commas")
     return tuple(dict.fromkeys(names))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from spark_group_source.group.classic.assignors import parse_assignors
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.options.offset_specs import (
     AtTimestamp,
@@ -26,6 +25,7 @@ from spark_group_source.options.offset_specs import (
 from spark_group_source.options.option import Option
 from spark_group_source.options.security import SECURITY_OPTIONS, SecurityOptions
 from spark_group_source.options.value_parsers import (
+    assignor_names,
     boolean,
     byte_count,
     byte_size,
@@ -153,7 +153,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("kafka.client.id", "client_id", non_blank),
     Option("kafka.group.instance.id", "group_instance_id", instance_id),
     Option("leaveGroupOnStop", "leave_on_stop", boolean),
-    Option("kafka.partition.assignment.strategy", "assignors", parse_assignors),
+    Option("kafka.partition.assignment.strategy", "assignors", assignor_names),
     Option("kafka.session.timeout.ms", "session_timeout", milliseconds),
     Option("kafka.heartbeat.interval.ms", "heartbeat_interval", milliseconds),
     Option("kafka.max.poll.interval.ms", "max_poll_interval", milliseconds),

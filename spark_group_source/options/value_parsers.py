@@ -201,6 +201,13 @@ def interval(text: str) -> float:
     return sum(int(number) * _INTERVAL_UNITS[unit] for number, unit in parts)
 
 
+def assignor_names(text: str) -> tuple[str, ...]:
+    """Names of assignors and ``module:Class`` paths."""
+    from spark_group_source.group.classic.assignors import parse_assignors  # most queries do not set this option
+
+    return parse_assignors(text)
+
+
 def importable_function(text: str) -> str:
     """The path of a function that can be imported: ``module:function``."""
     load(text, "function")

@@ -6,6 +6,7 @@ time calls a driver, except for :meth:`Driver.leave`. Elsewhere in this package 
 
 from __future__ import annotations
 
+import importlib
 import logging
 
 from spark_group_source.clock import Clock, Deadline, monotonic
@@ -96,6 +97,7 @@ class Driver:
 
     def await_assignment(self) -> None:
         """Waits for the first assignment, at most for the session of a dead member."""
+        importlib.import_module("kafka.protocol.admin")  # takes 30 ms; needed below, and the member's thread joins now
         if not self._member.await_assignment(Deadline.after(self._settings.session_timeout, self._clock)):
             log.warning(
                 "group %s: no assignment after %.0f s; the query waits for it and reads nothing until then",

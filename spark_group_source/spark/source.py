@@ -9,14 +9,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.stream_and_batch import ignored_in_batch_reads
-from spark_group_source.spark.batch import GroupBatchReader
-from spark_group_source.spark.completion_listener import report_completions
 from spark_group_source.spark.input_partitions import Application
 from spark_group_source.spark.plain_errors import plain_errors
 from spark_group_source.spark.schema import source_schema
-from spark_group_source.spark.stream import GroupStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +28,10 @@ class GroupSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
+        # Here and below, a function imports its modules itself: the executors, the stream runner and the planner import
+        # this module too, and each needs only some of the others.
+        from spark_group_source.options.parsing import parse_options
+
         # Spark constructs the source in load(), so load() rejects wrong options.
         with plain_errors():
             self._parsed = parse_options(options)
@@ -48,6 +47,8 @@ class GroupSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader of one streaming query."""
+        from spark_group_source.spark.stream import GroupStreamReader
+
         return GroupStreamReader(self._parsed, schema, self.application, self.completions)
 
     @plain_errors()
@@ -57,6 +58,9 @@ class GroupSource(DataSource):
         Raises:
             OptionError: an option that batch reads need is missing, or a value is not allowed in a batch read.
         """
+        from spark_group_source.options.stream_and_batch import ignored_in_batch_reads
+        from spark_group_source.spark.batch import GroupBatchReader
+
         return GroupBatchReader(self._parsed, schema, self.application, ignored_in_batch_reads(self.options))
 
 
@@ -66,6 +70,8 @@ _registered: weakref.WeakKeyDictionary[SparkSession, Application] = weakref.Weak
 
 def register(spark: SparkSession) -> None:
     """Registers ``format("kafka-group")`` in a Spark session. Repeated calls do nothing."""
+    from spark_group_source.spark.completion_listener import report_completions
+
     # The processes in which Spark creates readers have no session, so the class carries its name and id.
     conf = spark.conf
     application = Application(conf.get("spark.app.name", "pyspark") or "", conf.get("spark.app.id", "") or "")

@@ -8,7 +8,6 @@ because a late response must never pass for the response to the next request.
 from __future__ import annotations
 
 import contextlib
-import ssl
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from kafka.protocol.metadata import ApiVersionsRequest
 
 from spark_group_source.clock import Deadline, monotonic
-from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, ProtocolError
-from spark_group_source.wire import sasl, sockets, tls, versions
+from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, ProtocolError
+from spark_group_source.wire import sockets, versions
 from spark_group_source.wire.frame_reader import MAX_FRAME, FrameReader
 from spark_group_source.wire.response import Response, correlation_id, header_size
 from spark_group_source.wire.settings import Sasl, WireOptions
@@ -64,6 +63,7 @@ class Connection:
         self._frame_reader = FrameReader(str(self))
         self._throttle = Throttle(str(self))
         self._reauthenticate_by: Deadline | None = None
+        self._uses_tls = sockets.uses_tls(sock)
         self._uses_sasl = options.sasl is not None
         self._served = False
 
@@ -81,6 +81,8 @@ class Connection:
         """
         sock = sockets.connect(host, port, options, deadline)
         if options.tls is not None:
+            from spark_group_source.wire import tls
+
             sock = tls.handshake(sock, host, _peer_name(host, port, broker_id), options.tls, deadline)
         connection = cls(sock, host, port, options, broker_id)
         try:
@@ -220,6 +222,8 @@ class Connection:
         self._frame_reader.max_frame = MAX_FRAME
 
     def _authenticate(self, settings: Sasl, deadline: Deadline) -> None:
+        from spark_group_source.wire import sasl  # imports kafka-python's clients, which takes 0.1 s
+
         started_at = deadline.clock()
         seconds = sasl.authenticate(
             settings, self.host, str(self), lambda request: self.call(request, deadline), deadline
@@ -243,16 +247,21 @@ class Connection:
             self.close()
             waited = deadline.clock() - sent.sent_at
             raise DeadlineExceeded(f"Broker {self} did not answer {name} within {waited:.1f} s.") from error
-        except ssl.SSLError as error:
-            self.close()
-            raise tls.session_error(str(self), error, responded=self.responded_at is not None) from error
         except OSError as error:
             self.close()
-            action = "" if self._served or self._uses_sasl else _CHECK_SASL
-            raise BrokerUnavailable(f"{name} to broker {self} failed: {error}.", action) from error
+            raise self._failure(name, error) from error
         except BaseException:
             self.close()
             raise
+
+    def _failure(self, request: str, error: OSError) -> GroupSourceError:
+        if self._uses_tls:
+            from spark_group_source.wire import tls
+
+            if tls.is_tls_error(error):
+                return tls.session_error(str(self), error, responded=self.responded_at is not None)
+        action = "" if self._served or self._uses_sasl else _CHECK_SASL
+        return BrokerUnavailable(f"{request} to broker {self} failed: {error}.", action)
 
     def _malformed_response(self, request: Any) -> ProtocolError:
         self.close()

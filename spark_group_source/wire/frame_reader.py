@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ssl
 import struct
 from socket import socket
 
@@ -115,5 +114,5 @@ def _receive_interruptibly(sock: socket, target: memoryview, deadline: Deadline)
             raise TimeoutError
         # No wait in recv_into: the bytes may be a part of a TLS record, and the rest may never come.
         sock.settimeout(0)
-        with contextlib.suppress(ssl.SSLWantReadError, BlockingIOError):
+        with contextlib.suppress(*sockets.not_ready_errors(sock)):
             return sock.recv_into(target)

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from spark_group_source.secret import Secret
 
+TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
+"""TLS versions by Java's names: those that brokers from 3.3 on support by default."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tls:
@@ -24,7 +27,7 @@ class Tls:
     chain_text: str | None = None
     key_password: Secret | None = None
     check_host_name: bool = True
-    versions: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
+    versions: tuple[str, ...] = TLS_VERSIONS
     ciphers: tuple[str, ...] = ()
 
 

@@ -7,14 +7,16 @@ import os
 import random
 import select
 import socket
-import ssl
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.waiting import Result, call_with_timeout, poll_readable, wait_ready
+
+if TYPE_CHECKING:
+    import ssl
 
 MIN_TIMEOUT, MAX_TIMEOUT = 0.001, 1e6
 """Limits of a socket's timeout in seconds: 0 would mean not to wait at all, and the system counts milliseconds in 31
@@ -33,9 +35,23 @@ def set_timeout(sock: socket.socket, deadline: Deadline) -> None:
     sock.settimeout(min(max(deadline.remaining(), MIN_TIMEOUT), MAX_TIMEOUT))
 
 
+def uses_tls(sock: socket.socket) -> TypeGuard[ssl.SSLSocket]:
+    """Whether TLS wraps the socket. Without TLS no process imports ``ssl``, which takes 20 ms at its start."""
+    return hasattr(sock, "pending")
+
+
+def not_ready_errors(sock: socket.socket) -> tuple[type[OSError], ...]:
+    """The errors by which a socket with a timeout of 0 says that it has no bytes yet."""
+    if not uses_tls(sock):
+        return (BlockingIOError,)
+    import ssl
+
+    return ssl.SSLWantReadError, BlockingIOError
+
+
 def has_decrypted_bytes(sock: socket.socket) -> bool:
     """Whether TLS has decrypted bytes that nothing has read yet. A wait on the descriptor does not notice them."""
-    return isinstance(sock, ssl.SSLSocket) and sock.pending() > 0
+    return uses_tls(sock) and sock.pending() > 0
 
 
 def is_idle(sock: socket.socket) -> bool:
@@ -44,13 +60,13 @@ def is_idle(sock: socket.socket) -> bool:
         return False
     if not poll_readable([sock.fileno()], 0):
         return True
-    if not isinstance(sock, ssl.SSLSocket):
+    if not uses_tls(sock):
         return False
     # The bytes may belong to TLS itself: a session ticket, for example.
     sock.settimeout(0)
     try:
         sock.recv(1)
-    except ssl.SSLWantReadError:
+    except not_ready_errors(sock):
         return True
     except OSError:
         return False

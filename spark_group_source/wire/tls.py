@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import ssl
+from typing import TypeGuard
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, GroupSourceError
@@ -97,6 +98,11 @@ def handshake_error(broker: str, error: OSError) -> GroupSourceError:
             "Compare 'kafka.ssl.enabled.protocols' and 'kafka.ssl.cipher.suites' with the broker's settings.",
         )
     return BrokerUnavailable(f"Broker {broker} ended the TLS handshake: {error}.", _CHECK_LISTENER)
+
+
+def is_tls_error(error: OSError) -> TypeGuard[ssl.SSLError]:
+    """Whether TLS itself failed, not the connection below it."""
+    return isinstance(error, ssl.SSLError)
 
 
 def session_error(broker: str, error: ssl.SSLError, *, responded: bool) -> GroupSourceError:

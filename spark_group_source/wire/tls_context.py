@@ -23,9 +23,6 @@ log = logging.getLogger(__name__)
 
 _FileStamp = tuple[int, int, int]
 
-PROTOCOLS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
-"""TLS versions by Java's names: those that brokers from 3.3 on support by default."""
-
 _PEM = (
     "PEM is needed: certificates between '-----BEGIN CERTIFICATE-----' and '-----END CERTIFICATE-----', a private key"
     " likewise, and 'kafka.ssl.key.password' if the key is encrypted."
@@ -78,7 +75,7 @@ def _unreadable(path: str, store: str, error: OSError) -> OptionError:
 def _build(tls: Tls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = tls.check_host_name
-    versions = [PROTOCOLS[name] for name in tls.versions]
+    versions = [ssl.TLSVersion[name.replace(".", "_")] for name in tls.versions]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     # Java trusts every certificate in a truststore, even if it is not a root.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

@@ -8,19 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kafka.protocol.admin import DescribeGroupsRequest
-from kafka.protocol.consumer import (
-    FetchRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    ListOffsetsRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    OffsetForLeaderEpochRequest,
-    SyncGroupRequest,
-)
-from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
+from kafka.protocol.api_key import ApiKey
+from kafka.protocol.metadata import ApiVersionsRequest
 
 from spark_group_source.errors import ProtocolError
 
@@ -41,20 +30,21 @@ SASL_HANDSHAKE = 1
 SASL_AUTHENTICATE = 2
 
 PINNED = {
-    FetchRequest: FETCH,
-    ListOffsetsRequest: LIST_OFFSETS,
-    OffsetForLeaderEpochRequest: OFFSET_FOR_LEADER_EPOCH,
-    MetadataRequest: METADATA,
-    OffsetCommitRequest: OFFSET_COMMIT,
-    OffsetFetchRequest: OFFSET_FETCH,
-    FindCoordinatorRequest: FIND_COORDINATOR,
-    JoinGroupRequest: JOIN_GROUP,
-    HeartbeatRequest: HEARTBEAT,
-    LeaveGroupRequest: LEAVE_GROUP,
-    SyncGroupRequest: SYNC_GROUP,
-    DescribeGroupsRequest: DESCRIBE_GROUPS,
+    ApiKey.Fetch: FETCH,
+    ApiKey.ListOffsets: LIST_OFFSETS,
+    ApiKey.OffsetForLeaderEpoch: OFFSET_FOR_LEADER_EPOCH,
+    ApiKey.Metadata: METADATA,
+    ApiKey.OffsetCommit: OFFSET_COMMIT,
+    ApiKey.OffsetFetch: OFFSET_FETCH,
+    ApiKey.FindCoordinator: FIND_COORDINATOR,
+    ApiKey.JoinGroup: JOIN_GROUP,
+    ApiKey.Heartbeat: HEARTBEAT,
+    ApiKey.LeaveGroup: LEAVE_GROUP,
+    ApiKey.SyncGroup: SYNC_GROUP,
+    ApiKey.DescribeGroups: DESCRIBE_GROUPS,
 }
-"""Maps each request class to the version that the source sends."""
+"""Maps each API to the version that the source sends. No process needs all request classes, and some take long to
+import."""
 
 
 def build_request() -> Any:
@@ -67,11 +57,11 @@ def build_request() -> Any:
 def check_response(response: Any, broker: str) -> None:
     """Raises ``ProtocolError`` if the broker does not support one of the pinned versions."""
     supported = {api.api_key: api for api in response.api_keys}
-    for request, version in PINNED.items():
-        api = supported.get(request.API_KEY)
+    for key, version in PINNED.items():
+        api = supported.get(key)
         if api is None or not api.min_version <= version <= api.max_version:
             found = f"{api.min_version} to {api.max_version}" if api else "none"
             raise ProtocolError(
-                f"Broker {broker} does not support version {version} of {request.name}. It supports: {found}.",
+                f"Broker {broker} does not support version {version} of {key.name}Request. It supports: {found}.",
                 "Use Kafka 3.3 or later.",
             )

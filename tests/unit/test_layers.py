@@ -110,4 +110,4 @@ def test_a_task_imports_no_driver_modules() -> None:
     found = {name.removeprefix("spark_group_source.") for name in printed.split()}
     assert "fetch.task_reader" in found
     parts = {".".join(name.split(".")[:2]) for name in found if name.split(".")[0] in {"query", "group"}}
-    assert parts == {"group", "group.classic"}
+    assert parts == set()

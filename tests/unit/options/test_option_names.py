@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from spark_group_source.errors import OptionError
-from spark_group_source.group.classic.assignors import parse_assignors
 from spark_group_source.options import value_parsers
 from spark_group_source.options.offset_specs import parse_end, parse_fallback, parse_start, parse_timestamp_strategy
 from spark_group_source.options.option import Option
@@ -61,7 +60,7 @@ KINDS: dict[Callable[[str], Any], tuple[str, tuple[str, ...], str]] = {
     parse_timestamp_strategy: ("latest", ("", "earliest"), "error or latest"),
     parse_start: ("earliest", ("", "newest", "-2"), "earliest, latest"),
     parse_fallback: ("fail", ("", "committed", "error"), "earliest, latest or fail"),
-    parse_assignors: ("range,roundrobin", ("", "rang", ","), "range, roundrobin"),
+    value_parsers.assignor_names: ("range,roundrobin", ("", "rang", ","), "range, roundrobin"),
 }
 """Parser -> a good text, bad texts, and a part of the fix in the error."""
 
@@ -84,7 +83,7 @@ NAMES = {
     value_parsers.importable_function,
     value_parsers.host_ports,
     value_parsers.partitions_json,
-    parse_assignors,
+    value_parsers.assignor_names,
 }
 """Parsers of texts whose case matters."""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kafka.protocol import admin, consumer, metadata
 from kafka.protocol.consumer import HeartbeatRequest
 
 from spark_group_source.clock import Deadline
@@ -83,9 +84,10 @@ def test_the_throttle_time_of_the_first_response_counts(fake: FakeKafka, cluster
     assert cluster.connection(1, after(), "new").throttle_remaining > BEYOND - LONG
 
 
-@pytest.mark.parametrize("request_class", versions.PINNED, ids=lambda each: each.__name__)
-def test_responses_begin_with_the_throttle_time(request_class: Any) -> None:
-    request = request_class(version=versions.PINNED[request_class])
+@pytest.mark.parametrize("api", versions.PINNED, ids=lambda each: each.name)
+def test_responses_begin_with_the_throttle_time(api: Any) -> None:
+    messages = next(m for m in (consumer, metadata, admin) if hasattr(m, f"{api.name}Request"))
+    request = getattr(messages, f"{api.name}Request")(version=versions.PINNED[api])
     request.with_header(correlation_id=1, client_id="c")
     assert next(iter(request.header.get_response_class()._struct.fields)) == "throttle_time_ms"
 

@@ -58,7 +58,5 @@ def test_a_request_and_the_messages_in_it_have_the_version_of_its_name(function:
 def test_the_version_of_every_request_after_the_check_is_checked() -> None:
     built = {called for each in functions() for called, _ in versions_given(each) if called.endswith("Request")}
     before = {"ApiVersionsRequest", "SaslHandshakeRequest", "SaslAuthenticateRequest"}
-    assert built - before == {each.__name__ for each in versions.PINNED}
-    assert {each.__name__: getattr(versions, constant(each.__name__)) for each in versions.PINNED} == {
-        each.__name__: version for each, version in versions.PINNED.items()
-    }
+    assert built - before == {f"{each.name}Request" for each in versions.PINNED}
+    assert {each: getattr(versions, constant(each.name)) for each in versions.PINNED} == versions.PINNED

@@ -1,0 +1,35 @@
+"""Imports kafka-python's messages without its clients."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from importlib.util import find_spec, module_from_spec
+
+
+def defer_clients() -> None:
+    """Puts the package ``kafka`` into ``sys.modules`` without running its ``__init__.py``, unless it is there already.
+
+    That file imports the producer, the consumer and the admin client, which this source never uses: 0.1 s in each
+    process that Spark starts for a query. The first use of one of the package's names runs it, so other code sees no
+    difference.
+    """
+    spec = None if "kafka" in sys.modules else find_spec("kafka")
+    if spec is None or spec.loader is None:
+        return
+    loader, package = spec.loader, module_from_spec(spec)
+    lock = threading.RLock()
+    started = False
+
+    def find(name: str) -> object:
+        nonlocal started
+        with lock:  # another thread waits until the file has run
+            if not started:
+                started = True
+                loader.exec_module(package)
+        if name not in vars(package):
+            raise AttributeError(f"module 'kafka' has no attribute {name!r}")
+        return vars(package)[name]
+
+    vars(package)["__getattr__"] = find  # Python calls it for names that a module does not have (PEP 562)
+    sys.modules["kafka"] = package

@@ -1,0 +1,87 @@
+"""The package ``kafka`` behaves as usual, but its clients are imported only when somebody uses them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import spark_group_source
+
+CLIENTS = "{'kafka.admin', 'kafka.consumer', 'kafka.producer', 'kafka.net'}"
+
+
+def output(code: str) -> str:
+    """What a new process prints; it has imported this package first, as Spark's processes do."""
+    return subprocess.run(
+        [sys.executable, "-c", f"import spark_group_source, sys\n{code}"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        cwd=Path(spark_group_source.__file__).parents[1],
+    ).stdout.strip()
+
+
+def test_messages_are_imported_without_the_clients() -> None:
+    code = "import kafka, kafka.errors\nfrom kafka.protocol.consumer import FetchRequest"
+    assert output(f"{code}\nprint({CLIENTS} & {{*sys.modules}})") == "set()"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from kafka import KafkaConsumer",
+        "import kafka; kafka.KafkaProducer; from kafka import KafkaConsumer",
+        "import kafka.errors; from kafka import *",
+        "from kafka.admin import KafkaAdminClient; from kafka import KafkaConsumer",
+        "import kafka; assert kafka.__version__; from kafka import KafkaConsumer",
+    ],
+)
+def test_the_first_use_of_a_client_imports_it(code: str) -> None:
+    checks = "from kafka.consumer import KafkaConsumer as own\nimport kafka.errors\nfrom kafka import errors"
+    assert output(f"{code}\n{checks}\nprint(KafkaConsumer is own, kafka.errors is errors)") == "True True"
+
+
+def test_a_name_that_the_package_does_not_have_is_an_error() -> None:
+    code = """
+import kafka
+for _ in range(2):
+    try:
+        kafka.Missing
+    except AttributeError as error:
+        print(error)
+try:
+    from kafka import Missing
+except ImportError as error:
+    print("cannot import" in str(error))"""
+    message = "module 'kafka' has no attribute 'Missing'"
+    assert output(code).splitlines() == [message, message, "True"]
+
+
+def test_threads_wait_until_the_clients_are_imported() -> None:
+    code = """
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+import kafka
+barrier = Barrier(8)
+def use(_):
+    barrier.wait()
+    return kafka.KafkaConsumer.__name__
+with ThreadPoolExecutor(8) as pool:
+    print({*pool.map(use, range(8))})"""
+    assert output(code) == "{'KafkaConsumer'}"
+
+
+def test_a_package_that_is_imported_already_is_left_alone() -> None:
+    code = """
+for name in [*sys.modules]:
+    if name.split(".")[0] in ("kafka", "spark_group_source"):
+        del sys.modules[name]
+import kafka
+before = kafka
+import spark_group_source, kafka
+print(kafka is before)"""
+    assert output(code) == "True"

@@ -1,0 +1,101 @@
+"""Each of Spark's processes imports only what it needs, because every query waits for these imports."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import spark_group_source
+from spark_group_source.fetch.fetch_task import FetchTask
+from spark_group_source.offsets import OffsetRange
+from spark_group_source.records.columns import ALL_COLUMNS
+from spark_group_source.testing.fake import FakeKafka
+from spark_group_source.wire.settings import WireOptions
+from tests.unit.records.build import Record, batch
+
+CLIENTS = {"kafka.admin", "kafka.consumer", "kafka.producer", "kafka.net"}
+SECURITY = {"ssl", "spark_group_source.wire.sasl", "spark_group_source.wire.tls"}
+MEMBERSHIP = {"spark_group_source.group", "spark_group_source.query"}
+SLOW = CLIENTS | SECURITY | {"kafka.protocol.admin", "pandas"}
+
+PRINT_IMPORTS = """
+import sys
+class Recorder:  # sees imports of packages that are not installed, too
+    def find_spec(self, name, path=None, target=None):
+        print("imports", name)
+sys.meta_path.insert(0, Recorder())
+"""
+
+
+def imported(code: str, *arguments: str) -> list[str]:
+    """The modules that a new process imports, or tries to, in this order."""
+    printed = subprocess.run(
+        [sys.executable, "-c", PRINT_IMPORTS + code, *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        cwd=Path(spark_group_source.__file__).parents[1],
+    ).stdout
+    return [line.removeprefix("imports ") for line in printed.splitlines() if line.startswith("imports ")]
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeKafka]:
+    with FakeKafka() as running:
+        running.create_topic("t", partitions=1)
+        yield running
+
+
+def wire(fake: FakeKafka) -> WireOptions:
+    return WireOptions(tuple(("127.0.0.1", broker.port) for broker in fake.brokers.values()), "test")
+
+
+def test_a_source_and_its_reader_need_no_clients_and_no_membership() -> None:
+    names = imported("import spark_group_source.spark.source, spark_group_source.spark.stream")
+    assert "spark_group_source.spark.source" in names
+    assert not {*names} & (SLOW | MEMBERSHIP | {"kafka.protocol", "spark_group_source.options.parsing"})
+
+
+def test_the_stream_runner_needs_no_clients() -> None:
+    names = imported("import spark_group_source.spark.stream, spark_group_source.query.driver")
+    assert "spark_group_source.query.driver" in names
+    assert not {*names} & SLOW
+
+
+def test_modules_needed_after_the_join_are_imported_before_the_wait_for_it(fake: FakeKafka) -> None:
+    code = """
+from types import SimpleNamespace
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.wire import wire_options
+from spark_group_source.query.driver import Driver
+options = {"kafka.bootstrap.servers": sys.argv[1], "kafka.group.id": "g", "subscribe": "t"}
+parsed = parse_options(options)
+driver = Driver(parsed, wire_options(parsed, "app-1"), application_id="app")
+driver._member = SimpleNamespace(await_assignment=lambda deadline: print("imports the wait") or True)
+driver.await_assignment()
+"""
+    names = imported(code, fake.bootstrap_servers)
+    assert fake.request_count("DescribeGroups") == 1
+    assert "kafka.protocol.admin" in names[: names.index("the wait")]
+
+
+@pytest.mark.parametrize("value", [b"value", None])
+def test_a_task_needs_no_clients_and_no_pandas(fake: FakeKafka, tmp_path: Path, value: bytes | None) -> None:
+    fake.append("t", 0, batch([Record(b"value", b"key"), Record(value)]), 2)
+    task = FetchTask((OffsetRange("t", 0, 0, 2, str(fake.ids["t"])),), wire(fake), ALL_COLUMNS)
+    file = tmp_path / "task"
+    file.write_bytes(pickle.dumps(task))
+    code = """
+import pickle, pathlib
+from spark_group_source.fetch.task_reader import read
+assert sum(rows.num_rows for rows in read(pickle.loads(pathlib.Path(sys.argv[1]).read_bytes()))) == 2
+"""
+    names = imported(code, str(file))
+    assert "spark_group_source.records.decode" in names
+    assert not {*names} & (SLOW | MEMBERSHIP)
