@@ -130,7 +130,7 @@ class FetchErrorHandler:
     def _skip_lost(self, position: FetchPosition, end: int, reason: str) -> None:
         """Fails because the offsets before ``end`` are lost, or warns and continues after them."""
         self._report_loss(position, position.offset, end, reason)
-        position.advance(end, self._task.partition_max_bytes)
+        position.advance(end)
 
     def _report_loss(self, position: FetchPosition, start: int, end: int, reason: str) -> None:
         loss = f"Offsets [{start}, {end}) of {position.tp}, in the range {position.range}, are lost: {reason}."

@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from spark_group_source.fetch.error_actions import FetchErrorAction
+from spark_group_source.fetch.record_sizes import RecordSizes, sizes_of
 from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange, TopicPartition
 
-MIN_FIRST_FETCH = 64 * 1024
-"""Minimum size in bytes of the first fetch of a range. A small range starts small, so that a micro-batch of few records
-does not fetch megabytes beyond its end."""
-ESTIMATED_RECORD_SIZE = 1024
-"""Estimated size in bytes of a record, for the first fetch of a range; later fetches double."""
 MAX_INT32 = 2**31 - 1
 """Maximum size in bytes that a Fetch request can hold."""
 
@@ -30,7 +26,10 @@ class FetchPosition:
     range: OffsetRange
     topic_id: str
     offset: int
-    partition_max_bytes: int
+    sizes: RecordSizes
+    max_bytes: int
+    max_read_ahead: int
+    partition_max_bytes: int = 0
     leader_epoch: int = UNKNOWN_EPOCH
     verified_epoch: int = UNKNOWN_EPOCH
     next_fetch_at: float = 0.0
@@ -40,11 +39,16 @@ class FetchPosition:
     _last_action: FetchErrorAction | None = None
 
     @classmethod
-    def at_start(cls, offset_range: OffsetRange, max_bytes: int) -> FetchPosition:
-        """The start of a range; no fetch requests more than ``max_bytes`` of its partition."""
-        first_fetch = min(max(offset_range.size * ESTIMATED_RECORD_SIZE, MIN_FIRST_FETCH), max_bytes)
-        epoch = offset_range.epoch
-        return cls(offset_range, offset_range.topic_id, offset_range.start, first_fetch, verified_epoch=epoch)
+    def at_start(cls, offset_range: OffsetRange, max_bytes: int, max_read_ahead: int) -> FetchPosition:
+        """The start of a range; no fetch requests more than ``max_bytes`` of its partition.
+
+        A fetch may request up to ``max_read_ahead`` bytes for the ranges of later tasks.
+        """
+        sizes = sizes_of(offset_range.topic_id, offset_range.partition)
+        topic_id, start, epoch = offset_range.topic_id, offset_range.start, offset_range.epoch
+        position = cls(offset_range, topic_id, start, sizes, max_bytes, max_read_ahead, verified_epoch=epoch)
+        position._resize()
+        return position
 
     @property
     def tp(self) -> TopicPartition:
@@ -66,16 +70,21 @@ class FetchPosition:
         """Ends the range at ``offset``, or at the position if that is further."""
         self.range = replace(self.range, end=max(offset, self.offset))
 
-    def advance(self, offset: int, max_bytes: int) -> None:
+    def advance(self, offset: int) -> None:
         """Moves to ``offset``, after the task has read or skipped the records before it."""
         self.offset = offset
-        self.partition_max_bytes = min(self.partition_max_bytes * 2, max_bytes)
+        self._resize()
         self._attempts, self._last_action = 0, None
         self.next_fetch_at = self.backoff = 0.0
 
     def request_more(self, batch_size: int) -> None:
         """Doubles the size of the next fetch, to at least ``batch_size``, because a record batch was incomplete."""
         self.partition_max_bytes = min(max(self.partition_max_bytes * 2, batch_size), MAX_INT32)
+
+    def _resize(self) -> None:
+        self.partition_max_bytes = self.sizes.fetch_bytes(
+            self.range.end - self.offset, self.max_bytes, self.max_read_ahead
+        )
 
     def count_attempt(self, action: FetchErrorAction) -> int:
         """Counts an attempt; returns how many in a row, including this one, had the same action."""

@@ -23,7 +23,8 @@ class FetchTask:
     ``max_partition_fetch_bytes`` is the part of a response that one partition may take, the whole if None. A broker
     waits for ``min_bytes``, up to ``max_wait``. With a ``rack`` the task reads from the preferred read replica for
     ``replica_max_age`` before it asks the leader again. ``poll_timeout`` is how long a task runs without progress
-    before it fails. Each partition has at most one range.
+    before it fails. ``query_id`` identifies the run of a query. Its later tasks read what this one received beyond its
+    ranges; without an id nothing is kept. Each partition has at most one range.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -39,6 +40,7 @@ class FetchTask:
     rack: str | None = None
     replica_max_age: float = 300.0
     poll_timeout: float = 120.0
+    query_id: str = ""
 
     @property
     def max_bytes(self) -> int:

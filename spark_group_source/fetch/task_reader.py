@@ -12,16 +12,19 @@ import pyarrow as pa
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import BrokerError, BrokerUnavailable, DeadlineExceeded, ProtocolError
+from spark_group_source.fetch import kept_records
 from spark_group_source.fetch.broker_selection import BrokerSelection
 from spark_group_source.fetch.cluster_pool import pooled_cluster
 from spark_group_source.fetch.error_handler import FetchErrorHandler
 from spark_group_source.fetch.fetch_messages import FetchPartition, PartitionData, build_request, parse_response
 from spark_group_source.fetch.fetch_position import FetchPosition
 from spark_group_source.fetch.fetch_task import FetchTask
+from spark_group_source.fetch.kept_records import KeptRecords
 from spark_group_source.fetch.preferred_replicas import PreferredReplicas
+from spark_group_source.fetch.record_sizes import MIN_FETCH, READ_AHEAD
 from spark_group_source.listing import some
 from spark_group_source.records.decode import Decoder
-from spark_group_source.records.record_batches import PartitionRecords, find_record_batches
+from spark_group_source.records.record_batches import PartitionRecords, RecordBatches, find_record_batches
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.response import Response
@@ -53,6 +56,7 @@ class InFlightFetch:
 
     connection: Connection
     positions: Sequence[FetchPosition]
+    max_bytes: int
     deadline: Deadline
 
 
@@ -64,7 +68,9 @@ class TaskReader:
         self._cluster = cluster
         self._clock = clock
         self._decoder = Decoder(task.schema, read_committed=task.read_committed, check_crcs=task.check_crcs)
-        self._positions = [FetchPosition.at_start(each, task.partition_max_bytes) for each in task.ranges]
+        read_ahead = min(MIN_FETCH, kept_records.MAX_BYTES // max(len(task.ranges), 1))
+        self._positions = [FetchPosition.at_start(each, task.partition_max_bytes, read_ahead) for each in task.ranges]
+        self._kept = KeptRecords(task.query_id)
         self._replicas = PreferredReplicas(task.rack, task.replica_max_age, clock)
         self._errors = FetchErrorHandler(task, cluster, self._replicas, clock)
         self._selection = BrokerSelection(cluster, self._replicas, self._errors)
@@ -73,12 +79,15 @@ class TaskReader:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, by offset within each partition. Call it once."""
+        kept = self._take_kept()
+        self._send_fetches()
+        yield from self._decoder.decode(kept)
         while not all(position.done for position in self._positions):
             self._send_fetches()
             for broker in self._wait_for_responses():
                 fetch = self._in_flight.pop(broker)
                 response = self._receive(fetch)
-                partitions = self._handle_response(response, fetch.positions) if response else []
+                partitions = self._handle_response(response, fetch) if response else []
                 # The next response arrives while this one is decoded.
                 self._send_fetches()
                 yield from self._decoder.decode(partitions)
@@ -88,6 +97,11 @@ class TaskReader:
                     # Not earlier: the time that Spark needs for the rows is not a lack of progress.
                     self._last_progress = self._clock()
             self._check_poll_timeout()
+
+    def _take_kept(self) -> list[PartitionRecords]:
+        """The records that earlier tasks kept of the ranges; advances the positions."""
+        found = [(position, self._kept.take(position.range)) for position in self._positions]
+        return [self._advance(position, batches) for position, batches in found if batches]
 
     def _send_fetches(self) -> None:
         """Sends a fetch to every broker that has due positions and no fetch in flight."""
@@ -110,13 +124,14 @@ class TaskReader:
 
     def _send(self, broker: int, positions: list[FetchPosition]) -> None:
         deadline = self._errors.deadline()
+        max_bytes = max(self._task.max_bytes, *(position.partition_max_bytes for position in positions))
         request = build_request(
             [
                 FetchPartition(p.topic_id, p.tp.partition, p.offset, p.partition_max_bytes, p.leader_epoch)
                 for p in positions
             ],
             max_wait=self._task.max_wait,
-            max_bytes=max(self._task.max_bytes, *(position.partition_max_bytes for position in positions)),
+            max_bytes=max_bytes,
             read_committed=self._task.read_committed,
             min_bytes=self._task.min_bytes,
             rack=self._replicas.rack({position.tp for position in positions}),
@@ -127,7 +142,7 @@ class TaskReader:
         except (BrokerUnavailable, DeadlineExceeded) as error:
             self._errors.back_off(positions, error.happened)
             return
-        self._in_flight[broker] = InFlightFetch(connection, positions, deadline)
+        self._in_flight[broker] = InFlightFetch(connection, positions, max_bytes, deadline)
 
     def _wait_for_responses(self) -> list[int]:
         """The brokers whose response has begun to arrive; waits for the first, and gives up on overdue ones.
@@ -159,52 +174,69 @@ class TaskReader:
             self._errors.back_off(fetch.positions, error.happened)
             return None
 
-    def _handle_response(self, response: Response, positions: Sequence[FetchPosition]) -> list[PartitionRecords]:
+    def _handle_response(self, response: Response, fetch: InFlightFetch) -> list[PartitionRecords]:
         """The records of the ranges in a response; advances the positions."""
-        requested = {(position.topic_id, position.tp.partition): position for position in positions}
+        requested = {(position.topic_id, position.tp.partition): position for position in fetch.positions}
         try:
             partitions = parse_response(response.body)
         except BrokerError as error:
-            for position in positions:
-                self._errors.handle_error(position, error.errno)
+            for failed in fetch.positions:
+                self._errors.handle_error(failed, error.errno)
             return []
         records = []
+        unused_bytes = fetch.max_bytes - sum(len(partition.records) for partition in partitions)
         for partition in partitions:
-            requested_position = requested.get((partition.topic_id, partition.partition))
-            if requested_position is None:
+            position = requested.get((partition.topic_id, partition.partition))
+            if position is None:
                 tp = f"partition {partition.partition} of topic {partition.topic_id}"
                 raise ProtocolError(f"A broker answered a fetch with {tp}, which was not requested.")
             if partition.error_code:
-                self._errors.handle_error(requested_position, partition.error_code)
+                self._errors.handle_error(position, partition.error_code)
             elif partition.preferred_replica >= 0:
-                self._replicas.follow(requested_position.tp, partition.preferred_replica)
-            else:
-                records += self._advance(requested_position, partition)
+                self._replicas.follow(position.tp, partition.preferred_replica)
+            elif found := self._received(position, partition, unused_bytes):
+                records.append(found)
         return records
 
-    def _advance(self, position: FetchPosition, data: PartitionData) -> list[PartitionRecords]:
-        """Advances by the headers of the record batches: markers and gaps may follow the last visible record."""
+    def _received(self, position: FetchPosition, data: PartitionData, unused_bytes: int) -> PartitionRecords | None:
+        """The fetched records of a range, if there are any. Keeps the records beyond the range."""
         batches = find_record_batches(position.tp, data.records)
         next_offset = batches.next_offset
         if next_offset is None or next_offset <= position.offset:
-            self._handle_no_records(position, data, batches.incomplete_batch_size or 0)
-            return []
-        records = PartitionRecords(batches, position.offset, position.range.end, data.aborted)
-        position.advance(next_offset, self._task.partition_max_bytes)
-        return [records]
+            self._handle_no_records(position, data, batches.incomplete_batch_size or 0, unused_bytes)
+            return None
+        position.sizes.observe(batches)
+        if not data.aborted:
+            # The list of aborted transactions belongs to this response alone.
+            self._kept.keep(position.range, position.leader_epoch, batches)
+        return self._advance(position, batches, data.aborted)
 
-    def _handle_no_records(self, position: FetchPosition, data: PartitionData, batch_size: int) -> None:
-        """Notes the reason, and requests more bytes if the first record batch was incomplete."""
+    def _advance(
+        self, position: FetchPosition, batches: RecordBatches, aborted: Sequence[tuple[int, int]] = ()
+    ) -> PartitionRecords:
+        """Advances by the headers of the record batches: markers and gaps may follow the last visible record."""
+        records = PartitionRecords(batches, position.offset, position.range.end, aborted)
+        position.advance(batches.next_offset or position.offset)
+        return records
+
+    def _handle_no_records(
+        self, position: FetchPosition, data: PartitionData, batch_size: int, unused_bytes: int
+    ) -> None:
+        """Notes the reason, and requests more bytes if the first record batch did not fit in the response."""
         if data.records:
             position.request_more(batch_size)
             self._errors.back_off([position], f"the response has {len(data.records)} bytes, less than one record batch")
-        elif data.high_watermark <= position.offset:
+            return
+        if data.high_watermark <= position.offset:
             self._errors.handle_early_end(position, data.high_watermark)
-        else:
-            # A quota, an open transaction, or other partitions that filled the response.
-            position.backoff = 0.0
-            ends = f"last stable offset {data.last_stable_offset}, end offset {data.high_watermark}"
-            position.last_problem = f"the broker sent no records; {ends}"
+            return
+        # A quota, an open transaction, other partitions that filled the response, or a large record batch: the broker
+        # sends it only if it comes first in a response.
+        position.backoff = 0.0
+        ends = f"last stable offset {data.last_stable_offset}, end offset {data.high_watermark}"
+        position.last_problem = f"the broker sent no records; {ends}"
+        if position.partition_max_bytes <= min(unused_bytes, position.max_bytes // 2):
+            position.request_more(min(READ_AHEAD * position.partition_max_bytes, position.max_bytes))
 
     def _check_poll_timeout(self) -> None:
         stuck = self._clock() - self._last_progress

@@ -7,6 +7,7 @@ send the next fetch before it decodes these bytes.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -74,14 +75,32 @@ class RecordBatches:
         Raises:
             CorruptRecords: the record batch would end before its first offset.
         """
-        if not len(self):
-            return None
-        last = self.boundaries[-2]
-        (base_offset,) = _BASE_OFFSET.unpack_from(self.records, last)
-        (delta,) = _LAST_OFFSET_DELTA.unpack_from(self.records, last + _LAST_OFFSET_DELTA_AT)
+        return self._next_offset(len(self) - 1) if len(self) else None
+
+    def between(self, start: int, end: int) -> RecordBatches:
+        """The record batches with offsets in ``[start, end)``, without a copy."""
+        first = bisect_right(range(len(self)), start, key=self._next_offset)
+        last = max(first, bisect_left(range(len(self)), end, key=self.base_offset))
+        origin = self.boundaries[first]
+        boundaries = [each - origin for each in self.boundaries[first : last + 1]]
+        return RecordBatches(self.tp, self.records[origin : origin + boundaries[-1]], boundaries)
+
+    def copy_between(self, start: int, end: int) -> RecordBatches | None:
+        """A copy of the record batches with offsets in ``[start, end)``; None if there are none."""
+        found = self.between(start, end)
+        return RecordBatches(self.tp, memoryview(bytes(found.records)), found.boundaries) if len(found) else None
+
+    def base_offset(self, index: int) -> int:
+        """The offset of the first record of a record batch when it was written."""
+        (base_offset,) = _BASE_OFFSET.unpack_from(self.records, self.boundaries[index])
+        return int(base_offset)
+
+    def _next_offset(self, index: int) -> int:
+        at = self.boundaries[index]
+        (delta,) = _LAST_OFFSET_DELTA.unpack_from(self.records, at + _LAST_OFFSET_DELTA_AT)
         if delta < 0:
-            raise self.location(last).corrupt(f"its last offset delta is {delta}")
-        return int(base_offset + delta + 1)
+            raise self.location(at).corrupt(f"its last offset delta is {delta}")
+        return self.base_offset(index) + int(delta) + 1
 
     @property
     def incomplete_batch_size(self) -> int | None:

@@ -44,12 +44,15 @@ class TaskPartition(InputPartition):
 
 
 class TaskPlanner:
-    """Plans the tasks of a query or a batch read."""
+    """Plans the tasks of a query or a batch read; ``query_id`` identifies a run of a query."""
 
-    def __init__(self, options: SourceOptions, schema: StructType, application: Application) -> None:
+    def __init__(
+        self, options: SourceOptions, schema: StructType, application: Application, query_id: str = ""
+    ) -> None:
         self._options = options
         self._schema = schema
         self._application = application
+        self._query_id = query_id
 
     def plan(self, ranges: Iterable[OffsetRange]) -> list[InputPartition]:
         """The tasks that read these ranges, one for each of Spark's partitions."""
@@ -92,6 +95,7 @@ class TaskPlanner:
             replica_max_age=self._options.metadata_max_age,
             max_wait=self._options.fetch_max_wait,
             poll_timeout=self._options.poll_timeout,
+            query_id=self._query_id,
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import uuid
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -58,7 +59,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._application = application
-        self._task_planner = TaskPlanner(options, schema, application)
+        self._task_planner = TaskPlanner(options, schema, application, uuid.uuid4().hex)
         self._driver: Driver | None = None
         self._available_now = False
         self._parsed_json: dict[str, Any] | None = None

@@ -12,7 +12,7 @@ from kafka.protocol import consumer, metadata
 from spark_group_source.testing.fake import group_responses, leader_epochs
 from spark_group_source.testing.fake.group import UNKNOWN_MEMBER, FakeGroup
 from spark_group_source.testing.fake.group_responses import UNKNOWN_TOPIC, Commit
-from spark_group_source.testing.fake.log import NOT_LEADER, FakeLog
+from spark_group_source.testing.fake.log import NOT_LEADER, FakeLog, fit
 from spark_group_source.testing.fake.server import REQUESTS, FakeBroker, Handler
 
 NOT_COORDINATOR, UNKNOWN_TOPIC_ID = 16, 100
@@ -175,9 +175,13 @@ class RequestHandlers:
         deadline = time.monotonic() + request.max_wait_ms / 1000
         while not error and not self._has_response(request, name_of) and time.monotonic() < deadline:
             self._changed.wait(max(0.0, deadline - time.monotonic()))
+        left, empty = request.max_bytes, True
         for topic in request.topics:
             name = name_of.get(str(topic.topic_id))
             partitions = [self._fetch_partition(name, each, node, request.rack_id) for each in topic.partitions]
+            for requested, data in zip(topic.partitions, partitions, strict=True):
+                data.records = fit(data.records, min(requested.partition_max_bytes, left), first=empty)
+                left, empty = max(0, left - len(data.records)), empty and not data.records
             response.responses.append(response_topic(version=13, topic_id=topic.topic_id, partitions=partitions))
 
     def _has_response(self, request: Any, name_of: dict[str, str]) -> bool:

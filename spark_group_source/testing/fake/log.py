@@ -91,6 +91,15 @@ class FakeLog:
             response.high_watermark = response.last_stable_offset = self.end
             response.log_start_offset = self.start
             batches = [raw for _, end, raw in self.batches if end > requested.fetch_offset]
-            # The first batch is complete, whatever its size; the last of several may be cut.
-            size = max(requested.partition_max_bytes, len(batches[0]) if batches else 0)
-            response.records = b"".join(batches)[:size]
+            response.records = b"".join(batches)
+
+
+def fit(records: bytes, size: int, *, first: bool) -> bytes:
+    """What a broker sends of record batches: the last one may be cut (KIP-74).
+
+    If not even one fits, the broker sends it whole if the partition is the first with records, and otherwise nothing.
+    """
+    one = int.from_bytes(records[8:12], "big") + 12 if records else 0
+    if one > size:
+        return records[:one] if first else b""
+    return records[:size]

@@ -1,0 +1,218 @@
+"""Records beyond a range serve the next task of the query, and only if they are surely those of the log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_group_source.fetch import cluster_pool, kept_records
+from spark_group_source.fetch.fetch_task import FetchTask
+from spark_group_source.fetch.kept_records import LOCAL_DIRECTORIES, MAX_AGE, REMOVAL_INTERVAL
+from spark_group_source.fetch.task_reader import read
+from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange
+from spark_group_source.records.columns import arrow_schema
+from spark_group_source.testing.fake import FakeKafka, Fault
+from spark_group_source.wire.settings import WireOptions
+
+SIZE = 400
+PER_BATCH = 5
+RECORDS = 800
+
+
+@pytest.fixture(autouse=True)
+def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Spark's directory for temporary files."""
+    monkeypatch.setenv(LOCAL_DIRECTORIES, f"{tmp_path},/elsewhere")
+    monkeypatch.setattr(kept_records, "_next_removal", [0.0])
+    return tmp_path
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeKafka]:
+    with FakeKafka() as running:
+        running.create_topic("t", partitions=2)
+        for partition in range(2):
+            for first in range(0, RECORDS, PER_BATCH):
+                running.produce("t", [f"{first + each:0{SIZE}d}" for each in range(PER_BATCH)], partition=partition)
+        yield running
+    for _, kept in cluster_pool._idle_clusters.values():
+        kept.close()
+    cluster_pool._idle_clusters.clear()
+
+
+def task(fake: FakeKafka, *ranges: tuple[int, int, int], epoch: int = 0, **given: Any) -> FetchTask:
+    """A task for (partition, start, end) of the topic, planned under a leader epoch."""
+    brokers = tuple(("127.0.0.1", each.port) for each in fake.brokers.values())
+    wire = WireOptions(brokers, "test", retry_backoff=0.01, retry_backoff_max=0.02)
+    wanted = tuple(OffsetRange("t", number, start, end, str(fake.ids["t"]), epoch) for number, start, end in ranges)
+    return FetchTask(wanted, wire, arrow_schema(["value", "partition", "offset"]), **{"query_id": "q"} | given)
+
+
+def rows(task: FetchTask) -> list[tuple[int, int]]:
+    """(Partition, offset) of each row; checks the values."""
+    found = [row for each in read(task) for row in each.to_pylist()]
+    assert all(int(row["value"]) == row["offset"] for row in found)
+    return sorted((row["partition"], row["offset"]) for row in found)
+
+
+def of(number: int, start: int, end: int) -> list[tuple[int, int]]:
+    return [(number, offset) for offset in range(start, end)]
+
+
+def fetches(fake: FakeKafka) -> int:
+    return sum(api == "Fetch" for api, _, _ in fake.requests)
+
+
+def kept_files(local: Path) -> list[Path]:
+    return sorted(local.glob("kafka-group-*/*"))
+
+
+def test_the_next_ranges_are_read_without_a_fetch(fake: FakeKafka) -> None:
+    for start in range(0, 100, 10):
+        assert rows(task(fake, (0, start, start + 10), (1, start, start + 10))) == sorted(
+            of(0, start, start + 10) + of(1, start, start + 10)
+        )
+    assert fetches(fake) == 1
+
+
+def test_every_record_of_a_backlog_is_read_once_and_received_about_once(fake: FakeKafka) -> None:
+    received = 0
+
+    def count(answer: Any) -> None:
+        nonlocal received
+        received += sum(len(each.records) for each in answer.responses[0].partitions)
+
+    fake.next("Fetch", Fault(edit=count), times=10_000)
+    found: list[tuple[int, int]] = []
+    for start in range(0, RECORDS, 7):
+        end = min(start + 7, RECORDS)
+        found += rows(task(fake, (0, start, end), (1, start, end)))
+    assert sorted(found) == of(0, 0, RECORDS) + of(1, 0, RECORDS)
+    written = sum(len(raw) for log in fake.logs["t"].values() for _, _, raw in log.batches)
+    assert received < 1.1 * written
+
+
+def test_kept_records_end_in_the_middle_of_a_range(fake: FakeKafka) -> None:
+    assert rows(task(fake, (0, 0, 10), fetch_max_bytes=6 * 2200)) == of(0, 0, 10)
+    assert fetches(fake) == 1
+    assert rows(task(fake, (0, 10, 390))) == of(0, 10, 390)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "given"),
+    [
+        ((0, 10, 20), {"query_id": "another"}),
+        ((0, 10, 20), {"query_id": ""}),
+        ((0, 10, 20), {"epoch": UNKNOWN_EPOCH}),
+        ((0, 5, 15), {}),
+        ((1, 10, 20), {}),
+    ],
+    ids=["another query", "a batch read", "an unknown epoch", "replayed", "another partition"],
+)
+def test_other_ranges_are_fetched(fake: FakeKafka, ranges: tuple[int, int, int], given: dict[str, Any]) -> None:
+    rows(task(fake, (0, 0, 10)))
+    before = fetches(fake)
+    assert rows(task(fake, ranges, **given)) == of(*ranges)
+    assert fetches(fake) > before
+
+
+def test_records_that_an_election_truncated_are_not_read(fake: FakeKafka) -> None:
+    rows(task(fake, (0, 0, 10)))
+    fake.logs["t"][0].elect(None, 15)
+    fake.produce("t", [f"new {number}" for number in range(5)])
+    found = [row["value"] for each in read(task(fake, (0, 10, 20), epoch=1)) for row in each.to_pylist()]
+    assert found == [f"{number:0{SIZE}d}".encode() for number in range(10, 15)] + [b"new %d" % n for n in range(5)]
+
+
+def test_a_few_records_beyond_a_range_are_not_kept(fake: FakeKafka, local: Path) -> None:
+    """At the end of a log some records arrive between the plan and the fetch. The next range is larger."""
+    assert rows(task(fake, (0, 0, RECORDS - 50))) == of(0, 0, RECORDS - 50)
+    assert not kept_files(local)
+
+
+def test_nothing_is_kept_beside_aborted_transactions(fake: FakeKafka, local: Path) -> None:
+    def abort(answer: Any) -> None:
+        part = answer.responses[0].partitions[0]
+        part.aborted_transactions = [part.AbortedTransaction(version=13, producer_id=7, first_offset=0)]
+
+    fake.next("Fetch", Fault(edit=abort))
+    assert rows(task(fake, (0, 0, 10), read_committed=True)) == of(0, 0, 10)
+    assert not kept_files(local)
+
+
+def test_kept_files_are_private(fake: FakeKafka, local: Path) -> None:
+    rows(task(fake, (0, 0, 10)))
+    (path,) = kept_files(local)
+    assert path.parent.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"\0" * 5, b"\0" * 500, b"\xff" * 500], ids=["empty", "short", "zeros", "ones"]
+)
+def test_an_unreadable_file_is_ignored(fake: FakeKafka, local: Path, damage: bytes) -> None:
+    rows(task(fake, (0, 0, 10)))
+    (path,) = kept_files(local)
+    path.write_bytes(damage)
+    assert rows(task(fake, (0, 10, 20))) == of(0, 10, 20)
+
+
+def test_a_file_that_was_cut_gives_its_complete_record_batches(fake: FakeKafka, local: Path) -> None:
+    rows(task(fake, (0, 0, 10)))
+    (path,) = kept_files(local)
+    path.write_bytes(path.read_bytes()[:9000])
+    assert rows(task(fake, (0, 10, 60))) == of(0, 10, 60)
+
+
+def test_a_task_reads_where_no_file_can_be_written(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LOCAL_DIRECTORIES, "/proc/nothing")
+    for start in (0, 10):
+        assert rows(task(fake, (0, start, start + 10))) == of(0, start, start + 10)
+
+
+def test_a_task_without_spark_keeps_nothing(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch, local: Path) -> None:
+    monkeypatch.delenv(LOCAL_DIRECTORIES)
+    assert rows(task(fake, (0, 0, 10))) == of(0, 0, 10)
+    assert not kept_files(local)
+
+
+def test_a_task_keeps_a_limited_number_of_bytes(fake: FakeKafka, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_records, "MAX_BYTES", 60_000)
+    assert rows(task(fake, (0, 0, 10), (1, 0, 10))) == of(0, 0, 10) + of(1, 0, 10)
+    assert 0 < sum(path.stat().st_size for path in kept_files(local)) < 60_000 + 100
+
+
+def test_used_files_are_removed(fake: FakeKafka, local: Path) -> None:
+    rows(task(fake, (0, 0, 10)))
+    assert kept_files(local)
+    rows(task(fake, (0, RECORDS - 1, RECORDS)))
+    assert not kept_files(local)
+
+
+def test_files_of_queries_that_ended_are_removed(fake: FakeKafka, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows(task(fake, (0, 0, 50), query_id="ended"))
+    rows(task(fake, (0, 0, 50), query_id="running"))
+    (directory,) = local.glob("kafka-group-ended")
+    old = directory.stat().st_mtime - MAX_AGE - 1
+    os.utime(directory, (old, old))
+    other = local / "blockmgr"
+    other.mkdir()
+    os.utime(other, (old, old))
+    monkeypatch.setattr(kept_records, "_next_removal", [kept_records._next_removal[0] - REMOVAL_INTERVAL])
+    rows(task(fake, (0, 50, 60), query_id="running"))
+    assert sorted(each.name for each in local.iterdir()) == ["blockmgr", "kafka-group-running"]
+
+
+def test_large_record_batches_of_many_partitions_need_few_fetches(fake: FakeKafka) -> None:
+    """A broker sends a record batch larger than its share only as the first of a response."""
+    fake.create_topic("large", partitions=12)
+    for partition in range(12):
+        fake.produce("large", ["x" * 150_000, "y" * 150_000], partition=partition)
+    base = task(fake)
+    ranges = tuple(OffsetRange("large", number, 0, 1, str(fake.ids["large"]), 0) for number in range(12))
+    assert sum(each.num_rows for each in read(replace(base, ranges=ranges))) == 12
+    assert fetches(fake) <= 4
