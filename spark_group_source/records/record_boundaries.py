@@ -199,6 +199,8 @@ def _scan_sequentially(memory: Memory, position: int, end: int) -> tuple[list[in
                 position += step
             elif step and 0 < (second := memory[position + 1]) < _CONTINUATION_BIT:
                 position += step + (second << 6)
+            elif step and second and 0 < (third := memory[position + 2]) < _CONTINUATION_BIT:
+                position += step + 1 + ((second & 0x7F) << 6) + (third << 13)
             else:
                 length, position = decode_varint(memory, position)
                 if not _MIN_LENGTH <= length <= _MAX_LENGTH:
