@@ -33,6 +33,8 @@ class Application(NamedTuple):
 
     name: str = "pyspark"
     id: str = ""
+    encrypts_files: bool = False
+    """Whether Spark encrypts its temporary files. Then this source writes none."""
 
 
 class TaskPartition(InputPartition):
@@ -52,7 +54,7 @@ class TaskPlanner:
         self._options = options
         self._schema = schema
         self._application = application
-        self._query_id = query_id
+        self._query_id = "" if application.encrypts_files else query_id
 
     def plan(self, ranges: Iterable[OffsetRange]) -> list[InputPartition]:
         """The tasks that read these ranges, one for each of Spark's partitions."""

@@ -74,7 +74,11 @@ def register(spark: SparkSession) -> None:
 
     # The processes in which Spark creates readers have no session, so the class carries its name and id.
     conf = spark.conf
-    application = Application(conf.get("spark.app.name", "pyspark") or "", conf.get("spark.app.id", "") or "")
+    application = Application(
+        name=conf.get("spark.app.name", "pyspark") or "",
+        id=conf.get("spark.app.id", "") or "",
+        encrypts_files=conf.get("spark.io.encryption.enabled", "false") == "true",
+    )
     if _registered.get(spark) == application:
         return
     attributes = {"application": application, "completions": report_completions(spark)}

@@ -185,6 +185,17 @@ def test_a_long_default_client_id_keeps_application_id_and_process() -> None:
     assert long.wire_options().client_id == f"app-{'t' * 146}-local-1-{os.getpid()}"
 
 
+def test_tasks_keep_records_in_files_unless_spark_encrypts_its_files() -> None:
+    def query_id(application: Application) -> str:
+        planner = TaskPlanner(parse_options(GOOD), source_schema(False), application, "run 1")
+        (partition,) = planner.plan([RANGE])
+        assert isinstance(partition, TaskPartition)
+        return partition.task.query_id
+
+    assert query_id(Application("app")) == "run 1"
+    assert query_id(Application("app", encrypts_files=True)) == ""
+
+
 def test_fetch_options_reach_the_tasks() -> None:
     given = {
         "kafka.fetch.max.bytes": "8000000",
