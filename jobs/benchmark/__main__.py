@@ -14,6 +14,9 @@ when foreachBatch gets their rows, at 1,000 records per second.
 "ceiling" is the rate of kafka-group as a percentage of the rate of rows-from-memory. The tasks of that source return
 the same number of rows of the same size from memory, without Kafka. No Python source can be faster in this Spark.
 
+"received" has the bytes that the broker sent for each byte of values, kafka first. Both sources fetch whole record
+batches, and some of them again for the next micro-batch.
+
 --peers also reads the topic of the case "100B" with other clients, in one process without Spark. "worker MiB" is the
 peak memory of kafka-group's largest Python worker.
 
@@ -23,16 +26,19 @@ Results: a table, and the files bench.json, bench.png and spark.log in the outpu
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 # Replaces the directory of this file, whose modules are parts of the package.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 from benchmark import machine, peers  # noqa: E402
+from benchmark.broker_bytes import jmx_port  # noqa: E402
 from benchmark.cases import CASES, GROUP, JVM, QUICK_SHARE, Case, select_cases  # noqa: E402
 from benchmark.connector import connector_jars  # noqa: E402
 from benchmark.errors import BenchError  # noqa: E402
@@ -43,7 +49,7 @@ from benchmark.session import spark_session  # noqa: E402
 from spark_group_source.testing import EmbeddedKafka  # noqa: E402
 from spark_group_source.testing.errors import EmbeddedKafkaError  # noqa: E402
 
-FULL_MINUTES, QUICK_MINUTES = 45.0, 6.0
+FULL_MINUTES, QUICK_MINUTES = 75.0, 6.0
 MIN_RUNS = 5
 PEERS_CASE = "100B"
 # The default segment size of brokers; disk space of deleted topics is free at once.
@@ -126,13 +132,25 @@ def _bench(args: argparse.Namespace) -> None:
     end = time.monotonic() + 60 * minutes
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as directory,
-        EmbeddedKafka(heap=BROKER_HEAP, config=BROKER) as kafka,
+        _broker() as (kafka, port),
         spark_session(jars, args.output / "spark.log") as spark,
     ):
         try:
-            _measure_all(Measurement(spark, kafka, sources, args.runs, Path(directory)), work, report, end, args.peers)
+            _measure_all(
+                Measurement(spark, kafka, port, sources, args.runs, Path(directory)), work, report, end, args.peers
+            )
         finally:  # also after a failed case or Ctrl-C
             report.finish()
+
+
+@contextlib.contextmanager
+def _broker() -> Iterator[tuple[EmbeddedKafka, int]]:
+    """The broker, and the port of its metrics."""
+    kafka = EmbeddedKafka(heap=BROKER_HEAP, config=BROKER)
+    with contextlib.closing(kafka):
+        with jmx_port() as port:
+            kafka.open()
+        yield kafka, port
 
 
 def _measure_all(

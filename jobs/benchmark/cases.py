@@ -12,7 +12,7 @@ JVM, GROUP, MEMORY = "kafka", "kafka-group", "rows-from-memory"
 QUICK_SHARE = 0.4
 """Fraction of the records that a quick run reads."""
 MICRO_BATCH, MICRO_BATCHES = 1_000, 23
-"""Records in a micro-batch, and micro-batches in a run."""
+"""Records in a micro-batch, at least one of each partition, and micro-batches in a run."""
 RECORDS_AFTER_END = 1_000
 """Records after the measured part of each partition. When the consumer of the JVM source has returned its last records,
 it sends the next fetch. At the end offset the broker holds this fetch for ``fetch.max.wait.ms``, half a second, and the
@@ -82,13 +82,17 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row of the table; ``columns`` are the selected columns, empty for all."""
+    """One row of the table; ``columns`` are the selected columns, empty for all.
+
+    ``without_jvm``: the JVM source only takes part in the check of the rows, because its runs would take many minutes.
+    """
 
     name: str
     topic: Topic
     sink: Sink = Sink.NOOP
     columns: tuple[str, ...] = ()
     extent: Extent = Extent.WHOLE
+    without_jvm: bool = False
     quick: bool = False
 
     @property
@@ -96,7 +100,7 @@ class Case:
         """``maxOffsetsPerTrigger`` of the query."""
         topic = self.topic
         whole = topic.records - RECORDS_AFTER_END * topic.partitions
-        return {Extent.INSIDE: whole, Extent.MICRO_BATCHES: MICRO_BATCH}.get(self.extent)
+        return {Extent.INSIDE: whole, Extent.MICRO_BATCHES: max(MICRO_BATCH, topic.partitions)}.get(self.extent)
 
     @property
     def has_ceiling(self) -> bool:
@@ -107,6 +111,7 @@ class Case:
 # The slower source reads this number of records in 2 to 4 s with two cores.
 _PLAIN = Topic(4_000_000)
 _SPREAD = replace(_PLAIN, partitions=100)
+_SPREAD_1_KB = Topic(300_000, value_bytes=1_000, partitions=100)
 _16_KB, _256_KB, _1_MB = 2**14, 2**18, 2**20
 _FILLED = replace(_PLAIN, partitions=4, batch_bytes=_256_KB)
 _FILLED_1_KB = Topic(1_200_000, value_bytes=1_000, partitions=4, batch_bytes=_256_KB)
@@ -122,6 +127,14 @@ def _rates(name: str, topic: Topic, **more: Any) -> tuple[Case, Case]:
 
 def _inside(name: str, topic: Topic, **more: Any) -> Case:
     return Case(f"{name}-inside", topic, extent=Extent.INSIDE, **more)
+
+
+def _many(partitions: int) -> Topic:
+    """A topic with enough records for micro-batches of one record of each partition, in record batches of one record.
+
+    A producer that fills record batches would leave most partitions empty.
+    """
+    return Topic(2 * MICRO_BATCHES * partitions, partitions=partitions, batched=False)
 
 
 CASES = (
@@ -150,6 +163,9 @@ CASES = (
     *_rates("1-partition", replace(_PLAIN, records=2_000_000, partitions=1)),
     *_rates("100-partitions", _SPREAD),
     Case("micro-batches-100", _SPREAD, extent=Extent.MICRO_BATCHES, quick=True),
+    Case("micro-batches-100-1kB", _SPREAD_1_KB, extent=Extent.MICRO_BATCHES),
+    Case("micro-batches-1000", _many(1_000), extent=Extent.MICRO_BATCHES, without_jvm=True),
+    Case("micro-batches-5000", _many(5_000), extent=Extent.MICRO_BATCHES, without_jvm=True),
     *_rates("headers", Topic(2_000_000, headers=True)),
     *_rates("transactional", Topic(2_000_000, transactional=True)),
     *_rates("compacted", Topic(2_000_000, compacted=True)),
@@ -167,4 +183,5 @@ def select_cases(names: list[str], quick: bool, share: float) -> list[list[Case]
 
 
 def _part(topic: Topic, share: float) -> Topic:
-    return replace(topic, records=max(int(topic.records * share), 2 * RECORDS_AFTER_END * topic.partitions))
+    least = min(2 * RECORDS_AFTER_END * topic.partitions, topic.records)
+    return replace(topic, records=max(int(topic.records * share), least))

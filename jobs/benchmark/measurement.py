@@ -8,7 +8,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from benchmark import memory, topics
-from benchmark.cases import GROUP, MEMORY, Case, Topic
+from benchmark.broker_bytes import bytes_sent
+from benchmark.cases import GROUP, JVM, MEMORY, Case, Extent, Topic
 from benchmark.errors import BenchError
 from benchmark.queries import Run, contents, run
 from benchmark.results import Result
@@ -29,10 +30,14 @@ class FilledTopic:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Measures the sources in one Spark session and on one Kafka; ``work`` holds the files with the values."""
+    """Measures the sources in one Spark session and on one Kafka.
+
+    ``jmx_port`` is the port of the broker's metrics; ``work`` holds the files with the values.
+    """
 
     spark: SparkSession
     kafka: EmbeddedKafka
+    jmx_port: int
     sources: tuple[str, ...]
     runs: int
     work: Path
@@ -59,7 +64,8 @@ class Measurement:
 
     def measure(self, topic: FilledTopic, case: Case) -> Result:
         """Runs the case: first the warm-up, then pairs of runs, each with a run of the ceiling if the case has one."""
-        sources = (*self.sources, MEMORY) if case.has_ceiling else self.sources
+        sources = tuple(each for each in self.sources if each != JVM or not case.without_jvm)
+        sources += (MEMORY,) if case.has_ceiling else ()
         source_queries = [self._source_query(source, topic, case) for source in sources]
         for source_query in source_queries * WARM_UPS:
             run(source_query)
@@ -69,11 +75,18 @@ class Measurement:
             # The sources alternate as the first of a pair.
             for source_query in source_queries[:: -1 if number % 2 else 1]:
                 memory.reset_peaks()
-                runs[source_query.source].append(run(source_query))
+                runs[source_query.source].append(self._run(source_query))
                 peak = memory.peak_mib()
                 if source_query.source == GROUP and peak is not None:
                     peaks.append(peak)
         return Result(case, runs, max(peaks, default=None))
+
+    def _run(self, source_query: SourceQuery) -> Run:
+        if source_query.case.extent is not Extent.MICRO_BATCHES:
+            return run(source_query)
+        before = bytes_sent(self.kafka, self.jmx_port, source_query.topic)
+        measured = run(source_query)
+        return replace(measured, received=bytes_sent(self.kafka, self.jmx_port, source_query.topic) - before)
 
     def _source_query(self, source: str, topic: FilledTopic, case: Case) -> SourceQuery:
         return SourceQuery(self.spark, self.kafka.bootstrap_servers, source, topic.name, topic.rows, case)

@@ -43,11 +43,15 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The batches of a run, and the seconds from start() to the end of the last one; or the latency."""
+    """The batches of a run, and the seconds from start() to the end of the last one; or the latency.
+
+    ``received`` is the number of bytes that the broker sent for micro-batches. A further batch may have begun.
+    """
 
     batches: list[Batch]
     seconds: float
     latency_ms: float | None = None
+    received: int | None = None
 
 
 def run(source_query: SourceQuery) -> Run:

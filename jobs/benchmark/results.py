@@ -12,7 +12,7 @@ from benchmark.queries import Run
 WARM_UP_BATCHES = 3
 """The first micro-batches of a run, in which processes start and the JVM compiles code; its median skips them."""
 
-HEAD = ("case", "records", JVM, GROUP, "ratio", "least-most", "ceiling", "with start", "worker MiB")
+HEAD = ("case", "records", JVM, GROUP, "ratio", "least-most", "ceiling", "with start", "received", "worker MiB")
 NO_VALUE = "-"
 
 
@@ -58,11 +58,24 @@ class Result:
         quotients = [theirs.seconds / ours.seconds for ours, theirs in pairs]
         return median(quotients) if quotients else None
 
+    def received(self, source: str) -> float | None:
+        """The median number of bytes that the broker sent for each byte of values that the source returned."""
+        values = [
+            run.received / (sum(batch.rows for batch in run.batches) * self.case.topic.mean_value_bytes)
+            for run in self.runs.get(source, [])
+            if run.received is not None
+        ]
+        return median(values) if values else None
+
     def as_json(self) -> dict[str, Any]:
         """All figures, including each run."""
         case = asdict(self.case) | {"sink": self.case.sink.value, "extent": self.case.extent.value}
         sources = {
-            source: {"median": self.value(source), "runs": [asdict(run) for run in runs]}
+            source: {
+                "median": self.value(source),
+                "received": self.received(source),
+                "runs": [asdict(run) for run in runs],
+            }
             for source, runs in self.runs.items()
         }
         return {
@@ -88,8 +101,15 @@ class Result:
             f"{min(ratios):.2f}-{max(ratios):.2f}" if ratios else NO_VALUE,
             _number(self.ceiling(), "{:.0%}"),
             _number(self.ratio_with_start(), "{:.2f}"),
+            self.formatted_received(),
             _number(self.peak_mib, "{:.0f}"),
         )
+
+    def formatted_received(self) -> str:
+        """Both sources' bytes received for each byte of values."""
+        if self.received(GROUP) is None:
+            return NO_VALUE
+        return " / ".join(_number(self.received(source), "{:.1f}") for source in (JVM, GROUP))
 
     def formatted(self, source: str) -> str:
         """The source's median with its unit."""
