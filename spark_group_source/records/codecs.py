@@ -1,4 +1,4 @@
-"""Decompression of a record batch, piece by piece, with the codecs of pyarrow."""
+"""Decompression of a record batch, in parts, with the codecs of pyarrow."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from spark_group_source.errors import UnsupportedRecords
 from spark_group_source.records.batch_location import BatchLocation
 
 _STREAMS = {1: "gzip", 3: "lz4", 4: "zstd"}
-_SNAPPY = 2
-_MIN_PIECE_SIZE = 64 * 1024
+_NONE, _SNAPPY = 0, 2
 
 _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = 16  # the magic and two version numbers, which some producers write little-endian; not checked
@@ -19,55 +19,84 @@ _BLOCK = struct.Struct(">i")
 _MAX_SNAPPY_RATIO = 22  # the densest element of the format expands three bytes to 64
 
 
-def decompress(
-    codec: int, payload: memoryview, piece_size: int, limit: int, location: BatchLocation
-) -> Iterator[memoryview]:
-    """Decompresses the records in ``payload``, in pieces.
+class BatchBody:
+    """The bytes of a record batch's records, decompressed as they are read.
 
     Args:
-        codec: the number in the attributes of the record batch: 1 gzip, 2 snappy, 3 lz4, 4 zstd.
-        piece_size: maximum size of a piece in bytes, at least 64 KiB. A snappy block is one piece, at most 22 times its
-            compressed size.
-        limit: maximum size in bytes of all pieces.
+        codec: the number in the attributes of the record batch: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
+        payload: the bytes after the header.
+        limit: maximum size in bytes of the decompressed records.
+        location: of the record batch, for errors.
 
     Raises:
-        CorruptRecords: the payload is damaged.
-        UnsupportedRecords: the codec is unknown, or the pieces exceed ``limit``.
+        UnsupportedRecords: the codec is unknown.
     """
-    if codec == _SNAPPY:
-        pieces = _snappy(payload, limit)
-    elif codec in _STREAMS:
-        pieces = _stream(_STREAMS[codec], payload, piece_size)
-    else:
-        raise location.unsupported(f"has the unknown compression codec {codec}", "Upgrade this package.")
-    left = limit
-    try:
-        for piece in pieces:
-            left -= len(piece)
-            if left < 0:
-                raise _TooLarge
-            yield memoryview(piece).cast("B")  # the bytes of an Arrow buffer are signed
-    except _TooLarge:
-        raise location.unsupported(
-            f"has {len(payload)} bytes that decompress to more than {limit} bytes",
+
+    def __init__(self, codec: int, payload: memoryview, limit: int, location: BatchLocation) -> None:
+        self._codec = codec
+        self._payload = payload
+        self._limit = limit
+        self._location = location
+        self._read = 0
+        if codec in _STREAMS:
+            self._read_some = pa.CompressedInputStream(pa.BufferReader(payload), _STREAMS[codec]).readinto
+        elif codec in (_NONE, _SNAPPY):
+            self._read_some = _Pieces(_snappy(payload, limit) if codec else iter([payload])).readinto
+        else:
+            raise location.unsupported(f"has the unknown compression codec {codec}", "Upgrade this package.")
+
+    def read_into(self, target: memoryview) -> int:
+        """Fills ``target`` with the next bytes; returns their number, which is smaller only at the end.
+
+        Raises:
+            CorruptRecords: the payload is damaged.
+            UnsupportedRecords: the records exceed the limit.
+        """
+        filled = 0
+        try:
+            while filled < len(target) and (size := self._read_some(target[filled:])):
+                filled += size
+        except _TooLarge:
+            raise self._too_large() from None
+        except (OSError, ValueError) as error:
+            codec = _STREAMS.get(self._codec, "snappy")
+            raise self._location.corrupt(f"its {codec} data cannot be decompressed ({error})") from error
+        self._read += filled
+        if self._read > self._limit:
+            raise self._too_large()
+        return filled
+
+    def _too_large(self) -> UnsupportedRecords:
+        return self._location.unsupported(
+            f"has {len(self._payload)} bytes that decompress to more than {self._limit} bytes",
             "Reduce batch.size of its producer, or start after this record batch.",
-        ) from None
-    except (OSError, ValueError) as error:
-        raise location.corrupt(f"its {_STREAMS.get(codec, 'snappy')} data cannot be decompressed ({error})") from error
+        )
 
 
 class _TooLarge(Exception):
     pass
 
 
-def _stream(name: str, payload: memoryview, piece_size: int) -> Iterator[pa.Buffer]:
-    stream = pa.CompressedInputStream(pa.BufferReader(payload), name)
-    piece_size = max(_MIN_PIECE_SIZE, min(piece_size, 4 * len(payload)))
-    while len(piece := stream.read_buffer(piece_size)):
-        yield piece
+class _Pieces:
+    """Reads pieces of memory one after the other."""
+
+    def __init__(self, pieces: Iterator[memoryview]) -> None:
+        self._pieces = pieces
+        self._rest = memoryview(b"")
+
+    def readinto(self, target: memoryview) -> int:
+        while not self._rest:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._rest = piece
+        size = min(len(target), len(self._rest))
+        target[:size] = self._rest[:size]
+        self._rest = self._rest[size:]
+        return size
 
 
-def _snappy(payload: memoryview, limit: int) -> Iterator[pa.Buffer]:
+def _snappy(payload: memoryview, limit: int) -> Iterator[memoryview]:
     """Decompresses the raw format of librdkafka, or the frames of snappy-java."""
     if payload[: len(_XERIAL)] != _XERIAL:
         yield _snappy_block(payload, limit)
@@ -86,13 +115,13 @@ def _snappy(payload: memoryview, limit: int) -> Iterator[pa.Buffer]:
         yield block
 
 
-def _snappy_block(block: memoryview, limit: int) -> pa.Buffer:
+def _snappy_block(block: memoryview, limit: int) -> memoryview:
     size = _snappy_size(block)
     if size > len(block) * _MAX_SNAPPY_RATIO:
         raise ValueError(f"a block of {len(block)} bytes cannot expand to {size}")
     if size > limit:
         raise _TooLarge
-    return pa.Codec("snappy").decompress(block, size)
+    return memoryview(pa.Codec("snappy").decompress(block, size)).cast("B")  # the bytes of an Arrow buffer are signed
 
 
 def _snappy_size(block: memoryview) -> int:

@@ -40,6 +40,8 @@ class Decoder:
         self._read_committed = read_committed
         self._check_crcs = check_crcs
         self._limits = limits or DecodeLimits()
+        # Decompressed records. Clearing and paging in fresh memory would take longer than copying them.
+        self._scratch = bytearray(self._limits.unit_bytes + 1)
 
     def decode(self, partitions: Sequence[PartitionRecords]) -> Iterator[pa.RecordBatch]:
         """The rows of ``partitions`` in order, by offset within each; nothing if no record is visible.
@@ -50,7 +52,11 @@ class Decoder:
                 beyond Spark's range, or invalid UTF-8 in a column requested as text.
         """
         batches = ResponseBatches(
-            partitions, read_committed=self._read_committed, check_crcs=self._check_crcs, limits=self._limits
+            partitions,
+            read_committed=self._read_committed,
+            check_crcs=self._check_crcs,
+            limits=self._limits,
+            scratch=self._scratch,
         )
         for unit in batches.decode_units():
             for first in range(0, len(unit.starts), self._limits.rows):

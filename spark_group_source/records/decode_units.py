@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from spark_group_source.records.batch_location import BatchLocation
+from spark_group_source.records.codecs import BatchBody
 from spark_group_source.records.record_batches import PartitionRecords
 from spark_group_source.records.record_boundaries import MAX_VARINT_SIZE, MIN_RECORD_SIZE, find_record_starts
 from spark_group_source.records.varints import Longs, Memory
@@ -44,37 +44,6 @@ class DecodeUnit:
         return DecodeUnit(self.memory, self.starts[rows], self.ends[rows], self.batch[rows], self.batches)
 
 
-class BatchBody:
-    """The bytes of a record batch's records, in pieces."""
-
-    def __init__(self, pieces: Iterable[memoryview]) -> None:
-        self._pieces = iter(pieces)
-        self._rest = memoryview(b"")
-
-    def take(self, size: int) -> list[memoryview]:
-        """The next ``size`` bytes, or all that are left."""
-        taken = []
-        while size > 0:
-            if not len(self._rest):
-                piece = next(self._pieces, None)
-                if piece is None:
-                    break
-                self._rest = piece
-            taken.append(self._rest[:size])
-            self._rest = self._rest[size:]
-            size -= len(taken[-1])
-        return taken
-
-    def untake(self, taken: Sequence[memoryview]) -> BatchBody:
-        """A body that starts with the bytes that were taken."""
-        return BatchBody(chain(taken, [self._rest], self._pieces))
-
-
-def join_pieces(pieces: Sequence[memoryview]) -> Memory:
-    """The pieces in one memory. A single piece is not copied."""
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
 def whole_batches_unit(memory: Memory, starts: Longs, ends: Longs, batches: UnitBatches) -> DecodeUnit:
     """A decode unit of whole record batches, each between its start and end in ``memory``, in ascending order.
 
@@ -94,18 +63,24 @@ def whole_batches_unit(memory: Memory, starts: Longs, ends: Longs, batches: Unit
     return DecodeUnit(memory, record_starts, record_ends, np.repeat(np.arange(len(counts)), counts), batches)
 
 
-def split_batch(body: BatchBody, size: int, batches: UnitBatches) -> Iterator[DecodeUnit]:
+def split_batch(body: BatchBody, begun: memoryview, size: int, batches: UnitBatches) -> Iterator[DecodeUnit]:
     """Decode units of one record batch, each of about ``size`` bytes or of one larger record.
+
+    Args:
+        begun: the first bytes of the record batch; ``body`` has the rest.
 
     Raises:
         CorruptRecords: the count in the header is wrong, or bytes follow the last record.
     """
     count, records_seen, mean_size = int(batches.headers["count"][0]), 0, size
-    min_size = max(size, MAX_VARINT_SIZE + 1)
-    carry, wanted, at_end = memoryview(b""), min_size, False
+    min_size = max(size, len(begun), MAX_VARINT_SIZE + 1)
+    carry, wanted, at_end = begun, min_size, False
     while not at_end:
-        memory = join_pieces([*([carry] if carry else []), *body.take(wanted - len(carry))])
-        at_end = len(memory) < wanted
+        memory = memoryview(bytearray(wanted))
+        memory[: len(carry)] = carry
+        filled = len(carry) + body.read_into(memory[len(carry) :])
+        at_end = filled < wanted
+        memory = memory[:filled]
         # The length of a record that starts after the limit may be incomplete.
         limit = len(memory) if at_end else len(memory) - MAX_VARINT_SIZE
         starts, next_starts = find_record_starts(memory, np.array([0]), np.array([limit]), limit // mean_size)
@@ -121,4 +96,4 @@ def split_batch(body: BatchBody, size: int, batches: UnitBatches) -> Iterator[De
         if len(starts):
             mean_size = end // len(starts)
             yield DecodeUnit(memory, starts, ends, np.zeros(len(starts), np.int64), batches)
-        carry = memoryview(memory)[end:]
+        carry = memory[end:]

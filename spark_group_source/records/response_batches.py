@@ -15,12 +15,10 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from spark_group_source.records.batch_location import BatchLocation
-from spark_group_source.records.codecs import decompress
+from spark_group_source.records.codecs import BatchBody
 from spark_group_source.records.decode_units import (
-    BatchBody,
     DecodeUnit,
     UnitBatches,
-    join_pieces,
     split_batch,
     whole_batches_unit,
 )
@@ -50,15 +48,25 @@ class DecodeLimits:
 
 
 class ResponseBatches:
-    """All record batches of a response, in the order of its partitions."""
+    """All record batches of a response, in the order of its partitions.
+
+    ``scratch`` has room for a decode unit of decompressed records, and for one byte more. The next unit overwrites it.
+    """
 
     def __init__(
-        self, partitions: Sequence[PartitionRecords], *, read_committed: bool, check_crcs: bool, limits: DecodeLimits
+        self,
+        partitions: Sequence[PartitionRecords],
+        *,
+        read_committed: bool,
+        check_crcs: bool,
+        limits: DecodeLimits,
+        scratch: bytearray | None = None,
     ) -> None:
         self._partitions = partitions
         self._read_committed = read_committed
         self._check_crcs = check_crcs
         self._limits = limits
+        self._scratch = bytearray(limits.unit_bytes + 1) if scratch is None else scratch
         batches = [partition.batches for partition in partitions]
         self._memory, origins = _one_memory([each.records for each in batches])
         self._partition_of = np.repeat(np.arange(len(partitions)), [len(each) for each in batches])
@@ -92,38 +100,41 @@ class ResponseBatches:
             if last == first:
                 last += 1
                 body = self._body(int(needed[first]))
-                yield from split_batch(body, self._limits.unit_bytes, self._unit_batches(needed[first:last]))
+                batches = self._unit_batches(needed[first:last])
+                yield from split_batch(body, memoryview(b""), self._limits.unit_bytes, batches)
             else:
                 batches = self._unit_batches(needed[first:last])
                 yield whole_batches_unit(self._memory, starts[first:last], ends[first:last], batches)
             first = last
 
     def _decompressed_units(self, needed: Longs) -> Iterator[DecodeUnit]:
-        """Units of as many record batches as fit, one after the other. A larger record batch is split."""
+        """Units of as many record batches as fit in one memory, which each unit overwrites. A larger one is split."""
+        memory = memoryview(self._scratch)
         picked: list[int] = []
-        bodies: list[list[memoryview]] = []
-        total, limit = 0, self._limits.unit_bytes
+        ends = [0]
         for index in needed.tolist():
             body = self._body(index)
-            taken = body.take(limit + 1)
-            size = sum(map(len, taken))
-            if total + size > limit and picked:
-                yield self._joined_unit(picked, bodies)
-                picked, bodies, total = [], [], 0
-            if size > limit:
-                yield from split_batch(body.untake(taken), limit, self._unit_batches(np.array([index])))
+            start = ends[-1]
+            filled = start + body.read_into(memory[start:])
+            if filled == len(memory) and picked:
+                # The record batch may be incomplete: it begins the next unit.
+                yield self._joined_unit(memory, picked, ends)
+                begun = filled - start
+                memory[:begun] = bytes(memory[start:filled])
+                picked, ends = [], [0]
+                filled = begun + body.read_into(memory[begun:])
+            if filled == len(memory):
+                batches = self._unit_batches(np.array([index]))
+                yield from split_batch(body, memory, self._limits.unit_bytes, batches)
                 continue
             picked.append(index)
-            bodies.append(taken)
-            total += size
+            ends.append(filled)
         if picked:
-            yield self._joined_unit(picked, bodies)
+            yield self._joined_unit(memory, picked, ends)
 
-    def _joined_unit(self, picked: list[int], bodies: list[list[memoryview]]) -> DecodeUnit:
-        ends = np.cumsum([sum(map(len, pieces)) for pieces in bodies], dtype=np.int64)
-        memory = join_pieces([piece for pieces in bodies for piece in pieces])
-        starts = np.concatenate(([0], ends[:-1]))
-        return whole_batches_unit(memory, starts, ends, self._unit_batches(np.array(picked)))
+    def _joined_unit(self, memory: memoryview, picked: list[int], ends: list[int]) -> DecodeUnit:
+        bounds = np.array(ends, np.int64)
+        return whole_batches_unit(memory[: ends[-1]], bounds[:-1], bounds[1:], self._unit_batches(np.array(picked)))
 
     def _needed(self) -> npt.NDArray[np.bool_]:
         """Which record batches have visible records in the requested range."""
@@ -162,13 +173,9 @@ class ResponseBatches:
             raise self._location(int(batches[bad])).corrupt(damage)
 
     def _body(self, index: int) -> BatchBody:
-        """The records of a record batch, decompressed."""
+        """The records of a record batch."""
         payload = memoryview(self._memory)[self._starts[index] + HEADER_SIZE : self._ends[index]]
-        codec = int(self._codecs[index])
-        if not codec:
-            return BatchBody([payload])
-        limits = self._limits
-        return BatchBody(decompress(codec, payload, limits.unit_bytes, limits.batch_bytes, self._location(index)))
+        return BatchBody(int(self._codecs[index]), payload, self._limits.batch_bytes, self._location(index))
 
     def _unit_batches(self, picked: Longs) -> UnitBatches:
         return UnitBatches(self._headers[picked], self._partitions, self._partition_of[picked])
@@ -182,7 +189,8 @@ class ResponseBatches:
         if not self._headers["count"][index]:
             return None
         self._verify(np.array([index]))
-        body = join_pieces(self._body(index).take(_MAX_MARKER_SIZE))
+        body = bytearray(_MAX_MARKER_SIZE)
+        del body[self._body(index).read_into(memoryview(body)) :]
         try:
             _, position = decode_varint(body, 0)
             _, position = decode_varint(body, position + 1)  # after the attributes: the timestamp delta
