@@ -87,7 +87,7 @@ def _split_into_lanes(memory: Memory, starts: Longs, limits: Longs, expected: in
         return batches, starts
     nth = np.arange(len(split)) - np.repeat(np.cumsum(parts - 1) - (parts - 1), parts - 1) + 1
     size = (sizes // parts)[split]
-    targets, width = starts[split] + nth * size, 2 * total // expected + 256
+    targets, width = starts[split] + nth * size, 3 * total // (2 * expected) + 64
     guesses, lane = _guess_starts(memory, targets, limits[split], width)
     # One large value may fill a window. Half a lane later it may have ended.
     missing = np.delete(np.arange(len(split)), lane)
