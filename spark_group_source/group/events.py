@@ -1,9 +1,10 @@
-"""Inputs and outputs of the membership's state machine: :func:`spark_group_source.group.state.step` takes an event and
-returns actions for the member's thread."""
+"""Inputs and outputs of a membership's state machine that both group protocols have.
+
+A handshake adds the events and actions of its protocol.
+"""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from spark_group_source.errors import GroupSourceError
@@ -11,36 +12,20 @@ from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.offsets import Partitions
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """JoinGroup succeeded: this member is in a new generation and does not know its assignment yet."""
+class Event:
+    """What happened."""
 
-    member_id: str
-    generation: int
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Synced:
-    """SyncGroup returned this member's assignment. ``session_ends`` as in :class:`HeartbeatSucceeded`."""
+class SessionExtended(Event):
+    """The coordinator knows this member: the session ends later than was known before."""
 
-    assigned: Partitions
-    session_ends: float = math.inf
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatSucceeded:
-    """The coordinator knows this member in ``generation``.
-
-    ``session_ends`` is when the coordinator may remove the member unless another heartbeat arrives: one session timeout
-    after the heartbeat was *sent*, in seconds of the clock.
-    """
-
-    generation: int
-    session_ends: float
-
-
-@dataclass(frozen=True, slots=True)
-class RequestFailed:
+class RequestFailed(Event):
     """The coordinator returned an error, or no response arrived. ``error`` is set if the action is FATAL."""
 
     action: ErrorAction
@@ -50,93 +35,82 @@ class RequestFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchPlanned:
+class BatchPlanned(Event):
     """Spark got a batch. ``partitions`` have uncommitted work; those that the batch reads are among them."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
-class BatchCompleted:
+class BatchCompleted(Event):
     """The batch is completed and committed, except for ``uncommitted`` partitions."""
 
     uncommitted: Partitions = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class SubscriptionChanged:
-    """Topics or partition counts differ from the assignment, or some partitions have no owner."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Event):
     """Time passed: a revocation or the session may have timed out."""
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class Close(Event):
     """The query ends."""
 
 
-Event = (
-    Joined
-    | Synced
-    | HeartbeatSucceeded
-    | RequestFailed
-    | BatchPlanned
-    | BatchCompleted
-    | SubscriptionChanged
-    | Tick
-    | Close
-)
+class Action:
+    """What the member's thread has to do."""
+
+    __slots__ = ()
+
+
+class Request(Action):
+    """Send a request that replaces all requests not sent yet."""
+
+    __slots__ = ()
+
+
+class Notification(Action):
+    """Notify the listener."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
-    """Send JoinGroup, with the owned partitions."""
+class Acknowledge(Action):
+    """Report the owned partitions to the coordinator: some were revoked or lost. Only the handshake gets this."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sync:
-    """Send SyncGroup; the leader adds every member's assignment."""
-
-
-@dataclass(frozen=True, slots=True)
-class AwaitBackoff:
+class AwaitBackoff(Action):
     """Wait for the retry backoff before the next request. ``rediscover``: then find the coordinator first."""
 
     rediscover: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
-    """Send LeaveGroup."""
+class Leave(Request):
+    """Leave the group."""
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
-    """Notify the listener: these partitions are owned from now on."""
+class Assigned(Notification):
+    """These partitions are owned from now on."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
-class Revoked:
-    """Notify the listener: these partitions are revoked. The batch that reads ``late`` ones did not end in time."""
+class Revoked(Notification):
+    """These partitions are revoked. The batch that reads ``late`` ones did not end in time."""
 
     partitions: Partitions
     late: Partitions = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """Notify the listener: these partitions are lost, and none of their offsets may be committed."""
+class Lost(Notification):
+    """These partitions are lost, and none of their offsets may be committed."""
 
     partitions: Partitions
     reason: str
-
-
-Notification = Assigned | Revoked | Lost
-Action = Join | Sync | AwaitBackoff | Leave | Notification

@@ -21,8 +21,8 @@ from spark_group_source.group.counters import Timings
 from spark_group_source.group.description import GroupDescription, describe
 from spark_group_source.group.error_actions import ErrorAction, error_action
 from spark_group_source.group.events import RequestFailed
+from spark_group_source.group.membership import Membership
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.state import Membership
 from spark_group_source.offsets import UNKNOWN_EPOCH, Offsets, TopicPartition, numbers_by_topic
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster

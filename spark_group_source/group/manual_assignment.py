@@ -17,9 +17,9 @@ from spark_group_source.group.counters import Timings
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import NO_MEMBERS, GroupOffsets
+from spark_group_source.group.membership import Membership, Phase
 from spark_group_source.group.rebalance_listener import RebalanceListener
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.state import Membership, Phase
 from spark_group_source.offsets import Partitions
 from spark_group_source.wire.cluster import Cluster
 

@@ -13,6 +13,8 @@ from contextlib import closing
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError
+from spark_group_source.group.classic.events import Join, SubscriptionChanged, Sync, Synced
+from spark_group_source.group.classic.handshake import ClassicMembership, step
 from spark_group_source.group.classic.heartbeats import Heartbeats, HeartbeatState
 from spark_group_source.group.classic.membership_requests import LEAVE_TIMEOUT, MembershipRequests, leave
 from spark_group_source.group.classic.rebalance import Rebalance
@@ -24,20 +26,16 @@ from spark_group_source.group.events import (
     AwaitBackoff,
     BatchCompleted,
     Close,
-    Join,
     Leave,
     Lost,
     RequestFailed,
     Revoked,
-    SubscriptionChanged,
-    Sync,
-    Synced,
     Tick,
 )
+from spark_group_source.group.membership import Membership, Phase
 from spark_group_source.group.rebalance_listener import RebalanceListener
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.shared_membership import SharedMembership
-from spark_group_source.group.state import Membership, Phase
 from spark_group_source.offsets import Partitions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.waiting import sleep
@@ -76,7 +74,8 @@ class Member:
         self._closing = WakeupPipe()
         self._requests = MembershipRequests(cluster, settings, timings)
         self._rebalance = Rebalance(cluster, self._requests, settings, clock, self._closing)
-        self._shared = SharedMembership(settings, clock, cooperative=self._rebalance.cooperative)
+        start = ClassicMembership(cooperative=self._rebalance.cooperative)
+        self._shared = SharedMembership(settings, clock, step, start, Join())
         self._heartbeat_state = HeartbeatState(settings, clock)
         self._heartbeats = Heartbeats(self._requests, self._shared, settings, clock, self._closing)
         self._closed = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from spark_group_source.clock import Deadline
-from spark_group_source.group.state import Membership
+from spark_group_source.group.membership import Membership
 from spark_group_source.offsets import Partitions
 
 

@@ -4,50 +4,57 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Generic, TypeVar
 
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import (
     Action,
-    AwaitBackoff,
     BatchPlanned,
     Event,
-    HeartbeatSucceeded,
-    Join,
-    Leave,
     Notification,
+    Request,
     RequestFailed,
-    Sync,
-    Synced,
+    SessionExtended,
     Tick,
 )
+from spark_group_source.group.membership import Membership, Phase
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.state import Membership, Phase, step
 from spark_group_source.offsets import Partitions
 
+State = TypeVar("State", bound=Membership)
 
-class SharedMembership:
+Handshake = Callable[[State, Event, float, float], tuple[State, list[Action]]]
+"""The function ``step`` of a group protocol; it takes the time and the revocation timeout, in seconds."""
+
+
+class SharedMembership(Generic[State]):
     """Takes events from both threads, and queues actions for the member's thread.
 
     The condition ``_changed`` guards every attribute: the state, the actions, and ``_has_assignment``, whether the
     first assignment and its start positions are known. No method waits for anything but that condition.
     """
 
-    def __init__(self, settings: GroupSettings, clock: Clock, *, cooperative: bool) -> None:
+    def __init__(
+        self, settings: GroupSettings, clock: Clock, handshake: Handshake[State], start: State, first: Request
+    ) -> None:
+        """``start`` is the membership before its first request, ``first``."""
+        self._handshake = handshake
         self._settings = settings
         self._clock = clock
         self._changed = threading.Condition()
-        self._state = Membership(cooperative=cooperative)
-        self._actions: deque[Action] = deque([Join()])
+        self._state = start
+        self._actions: deque[Action] = deque([first])
         self._has_assignment = False
 
     @property
-    def membership(self) -> Membership:
+    def membership(self) -> State:
         """The membership after the last event. Caller: the member's thread."""
         return self._state
 
-    def snapshot(self) -> Membership:
+    def snapshot(self) -> State:
         """The membership as it is now. Caller: anybody.
 
         Checks the session timeout too, because a user's own code may block the member's thread.
@@ -70,8 +77,7 @@ class SharedMembership:
             GroupSourceError: the membership failed.
         """
         with self._changed:
-            ended = (Phase.LEFT, Phase.FAILED)
-            while not self._has_assignment and self._state.phase not in ended and not deadline.expired():
+            while not self._has_assignment and not self._state.ended and not deadline.expired():
                 self._changed.wait(deadline.remaining())
         self.snapshot()
         return self._has_assignment
@@ -118,7 +124,7 @@ class SharedMembership:
         Caller: the member's thread.
         """
         with self._changed:
-            ended = self._state.phase in (Phase.LEFT, Phase.FAILED)
+            ended = self._state.ended
             if not self._actions and not ended:
                 self._changed.wait(self._idle_time(next_heartbeat))
             action = self._actions.popleft() if self._actions else None
@@ -144,18 +150,18 @@ class SharedMembership:
     def _apply(self, event: Event) -> None:
         """Applies one event; the caller holds the lock."""
         # A success extends the session before the clock is checked.
-        events = (event, Tick()) if isinstance(event, HeartbeatSucceeded | Synced) else (Tick(), event)
+        events = (event, Tick()) if isinstance(event, SessionExtended) else (Tick(), event)
         for next_event in events:
             self._step(next_event)
 
     def _step(self, event: Event) -> None:
         before = self._state
-        self._state, actions = step(before, event, self._clock(), self._settings.revocation_timeout)
+        self._state, actions = self._handshake(before, event, self._clock(), self._settings.revocation_timeout)
         if self._state is before and not actions:
             return
-        if self._state.phase is Phase.FAILED or any(isinstance(action, Join | Sync | Leave) for action in actions):
+        if self._state.phase is Phase.FAILED or any(isinstance(action, Request) for action in actions):
             # A request of the previous phase is obsolete in the next one. After a failure, a join would create a member
             # that no process represents.
-            self._actions = deque(each for each in self._actions if not isinstance(each, Join | Sync | AwaitBackoff))
+            self._actions = deque(each for each in self._actions if isinstance(each, Notification))
         self._actions.extend(actions)
         self._changed.notify_all()

@@ -14,7 +14,7 @@ from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.counters import Counters
 from spark_group_source.group.events import RequestFailed
-from spark_group_source.group.state import Membership
+from spark_group_source.group.membership import Membership
 from spark_group_source.listing import names
 from spark_group_source.offsets import BatchOffset, Offsets, Partitions
 from spark_group_source.options.table import SourceOptions

@@ -15,7 +15,7 @@ from spark_group_source.group.counters import Timings
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
-from spark_group_source.group.state import Membership
+from spark_group_source.group.membership import Membership
 from spark_group_source.offsets import BatchOffset, Offsets
 from spark_group_source.options.stream_and_batch import stream_start
 from spark_group_source.options.table import SourceOptions

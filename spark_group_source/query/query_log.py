@@ -6,8 +6,8 @@ import logging
 
 from spark_group_source.clock import Clock
 from spark_group_source.group.counters import Counters, Timings
+from spark_group_source.group.membership import Membership
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.state import Membership
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_group_source.group.state import Phase
+from spark_group_source.group.membership import Phase
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.testing.fake import FakeKafka, Fault

@@ -12,7 +12,7 @@ from spark_group_source.error_codes import describe
 from spark_group_source.errors import BrokerUnavailable, CommitFailed, GroupError, GroupSourceError, TopicError
 from spark_group_source.group.commits import COMMIT_TAG, CommittedOffset
 from spark_group_source.group.error_actions import ERROR_ACTIONS, ErrorAction, denied
-from spark_group_source.group.state import Phase
+from spark_group_source.group.membership import Phase
 from spark_group_source.query.starting_offsets import topic_validator
 from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.contract.conftest import BASE, TIMEOUT_S, Bench, Query, eventually

@@ -16,7 +16,7 @@ PAGES = [
     REPOSITORY / "spark_group_source" / "DESIGN.md",
     *sorted((REPOSITORY / "docs").rglob("*.md")),
 ]
-STATE = REPOSITORY / "spark_group_source" / "group" / "state.py"
+HANDSHAKE = REPOSITORY / "spark_group_source" / "group" / "classic" / "handshake.py"
 CODE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.M | re.S)
 COMMENT = re.compile(r"<!--.*?-->", re.S)
 KNOWN = {option.name for option in OPTIONS}
@@ -65,4 +65,4 @@ def test_the_state_diagram_equals_that_of_the_code() -> None:
     page = (REPOSITORY / "docs" / "contributing.md").read_text()
     shown = [code for _, code in CODE.findall(page) if "JOINING" in code]
     assert shown
-    assert all(code in STATE.read_text() for code in shown)
+    assert all(code in HANDSHAKE.read_text() for code in shown)

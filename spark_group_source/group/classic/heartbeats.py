@@ -9,13 +9,16 @@ from __future__ import annotations
 import logging
 
 from spark_group_source.clock import Clock, Deadline, Wakeup
+from spark_group_source.group.classic.events import HeartbeatSucceeded
+from spark_group_source.group.classic.handshake import ClassicMembership
 from spark_group_source.group.classic.membership_requests import MembershipRequests
 from spark_group_source.group.coordinator_client import WhileWaiting
 from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.events import HeartbeatSucceeded, RequestFailed, Tick
+from spark_group_source.group.events import RequestFailed, Tick
+from spark_group_source.group.membership import Membership
+from spark_group_source.group.reconciler import SESSION_TIMED_OUT
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.shared_membership import SharedMembership
-from spark_group_source.group.state import SESSION_TIMED_OUT, Membership
 from spark_group_source.wire.backoff import Backoff
 
 log = logging.getLogger(__name__)
@@ -82,7 +85,7 @@ class Heartbeats:
     def __init__(
         self,
         requests: MembershipRequests,
-        shared: SharedMembership,
+        shared: SharedMembership[ClassicMembership],
         settings: GroupSettings,
         clock: Clock,
         wakeup: Wakeup,

@@ -10,13 +10,14 @@ from kafka.protocol.consumer import HeartbeatRequest, JoinGroupRequest, LeaveGro
 
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.group.classic.assignment import JoinedMember, decode_assignment
+from spark_group_source.group.classic.events import Joined
 from spark_group_source.group.coordinator_client import CoordinatorClient, WhileWaiting
 from spark_group_source.group.counters import Timings
 from spark_group_source.group.description import PROTOCOL_TYPE, GroupDescription, describe
 from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.events import Joined, RequestFailed
+from spark_group_source.group.events import RequestFailed
+from spark_group_source.group.membership import Membership
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.state import Membership
 from spark_group_source.offsets import Partitions
 from spark_group_source.wire import versions
 from spark_group_source.wire.backoff import Backoff

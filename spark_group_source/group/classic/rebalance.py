@@ -16,13 +16,14 @@ from spark_group_source.group.classic.assignment import (
     claimed_partitions,
     subscribed_topics,
 )
+from spark_group_source.group.classic.events import Joined
 from spark_group_source.group.classic.membership_requests import JoinResult, MembershipRequests
 from spark_group_source.group.coordinator_client import WhileWaiting
 from spark_group_source.group.description import STABLE
 from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.events import Joined, RequestFailed
+from spark_group_source.group.events import RequestFailed
+from spark_group_source.group.membership import Membership
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.state import Membership
 from spark_group_source.group.topic_view import TopicView
 from spark_group_source.listing import names
 from spark_group_source.offsets import Partitions, TopicPartition

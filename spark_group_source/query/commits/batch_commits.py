@@ -8,7 +8,7 @@ from __future__ import annotations
 from spark_group_source.clock import Clock
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
-from spark_group_source.group.state import Membership
+from spark_group_source.group.membership import Membership
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.assigned_partitions import AssignedPartitions

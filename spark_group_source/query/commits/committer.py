@@ -13,7 +13,7 @@ from spark_group_source.group.commits import COMMIT_TAG, RESET_TAG, commit_metad
 from spark_group_source.group.counters import Counters
 from spark_group_source.group.error_actions import ErrorAction, denied, error_action
 from spark_group_source.group.events import RequestFailed
-from spark_group_source.group.state import Membership
+from spark_group_source.group.membership import Membership
 from spark_group_source.listing import names
 from spark_group_source.offsets import Offsets, TopicPartition
 from spark_group_source.options.table import SourceOptions

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from spark_group_source.group.commits import CommittedOffset, Ledger
-from spark_group_source.group.state import Membership
+from spark_group_source.group.membership import Membership
 from spark_group_source.offsets import Offsets, Partitions, TopicPartition
 from spark_group_source.query.planning.leader_epochs import PositionEpochs
 from spark_group_source.query.starting_offsets.pinned_starts import PinnedStarts

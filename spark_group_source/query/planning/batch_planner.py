@@ -7,8 +7,8 @@ import time
 from spark_group_source.clock import Clock
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
+from spark_group_source.group.membership import Membership
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.state import Membership
 from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.assigned_partitions import AssignedPartitions

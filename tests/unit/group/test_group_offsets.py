@@ -10,8 +10,8 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import GroupOffsets
+from spark_group_source.group.membership import Membership
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.state import Membership
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.testing.fake import FakeKafka, Fault

@@ -15,7 +15,7 @@ from spark_group_source.group.commits import COMMIT_TAG, RESET_TAG, CommittedOff
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import CommitResult
-from spark_group_source.group.state import Membership
+from spark_group_source.group.membership import Membership
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.assigned_partitions import AssignedPartitions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_group_source.group.state import Membership
+from spark_group_source.group.membership import Membership
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.query.commits.shared_ledger import SharedLedger
 

@@ -1,10 +1,19 @@
-"""The membership's state machine: revocation, loss and rejoin, without a broker, thread or clock."""
+"""The classic handshake and the reconciler: revocation, loss and rejoin, without a broker, thread or clock."""
 
 from __future__ import annotations
 
 import pytest
 
 from spark_group_source.errors import GroupError
+from spark_group_source.group.classic.events import (
+    HeartbeatSucceeded,
+    Join,
+    Joined,
+    SubscriptionChanged,
+    Sync,
+    Synced,
+)
+from spark_group_source.group.classic.handshake import ClassicMembership, Step, step
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import (
     Action,
@@ -14,19 +23,14 @@ from spark_group_source.group.events import (
     BatchPlanned,
     Close,
     Event,
-    HeartbeatSucceeded,
-    Join,
-    Joined,
     Leave,
     Lost,
     RequestFailed,
     Revoked,
-    SubscriptionChanged,
-    Sync,
-    Synced,
     Tick,
 )
-from spark_group_source.group.state import SESSION_TIMED_OUT, Membership, Phase, Step, step
+from spark_group_source.group.membership import Phase
+from spark_group_source.group.reconciler import SESSION_TIMED_OUT
 from spark_group_source.offsets import TopicPartition
 
 REVOCATION_TIMEOUT = 100.0
@@ -34,22 +38,22 @@ A, B, C = (TopicPartition("t", number) for number in range(3))
 REBALANCE = RequestFailed(ErrorAction.REJOIN, "Heartbeat failed with 27")
 
 
-def run(state: Membership, *events: Event, at: float = 0.0) -> Step:
+def run(state: ClassicMembership, *events: Event, at: float = 0.0) -> Step:
     actions: list[Action] = []
     for event in events:
         state, actions = step(state, event, at, REVOCATION_TIMEOUT)
     return state, actions
 
 
-def stable(*owned: TopicPartition, cooperative: bool = True) -> Membership:
-    joined, _ = run(Membership(cooperative=cooperative), Joined("m-1", 7), Synced(frozenset(owned)))
+def stable(*owned: TopicPartition, cooperative: bool = True) -> ClassicMembership:
+    joined, _ = run(ClassicMembership(cooperative=cooperative), Joined("m-1", 7), Synced(frozenset(owned)))
     assert joined.phase is Phase.STABLE
     return joined
 
 
 def test_a_sync_follows_a_join_and_the_assignment_has_that_generation() -> None:
-    joined, actions = run(Membership(), Joined("m-1", 7))
-    assert (joined.phase, actions) == (Phase.SYNCING, [Sync()])
+    joined, actions = run(ClassicMembership(), Joined("m-1", 7))
+    assert (joined.phase, joined.syncing, actions) == (Phase.JOINING, True, [Sync()])
     owning, actions = run(joined, Synced(frozenset({A, B})))
     assert (dict(owning.owned), actions) == ({A: 7, B: 7}, [Assigned(frozenset({A, B}))])
 
@@ -137,7 +141,7 @@ def test_a_generation_lost_during_a_revocation_is_lost_and_not_revoked() -> None
 
 
 def test_a_member_joins_with_the_id_from_the_coordinator() -> None:
-    after, actions = run(Membership(), RequestFailed(ErrorAction.MEMBER_ID_REQUIRED, "why", member_id="m-9"))
+    after, actions = run(ClassicMembership(), RequestFailed(ErrorAction.MEMBER_ID_REQUIRED, "why", member_id="m-9"))
     assert (after.member_id, actions) == ("m-9", [Join()])
 
 
@@ -148,7 +152,7 @@ def test_a_heartbeat_without_a_response_keeps_the_membership_and_rediscovers_the
 
 @pytest.mark.parametrize("action", [ErrorAction.RETRY, ErrorAction.REDISCOVER])
 def test_the_first_join_is_retried_while_the_coordinator_loads_or_moves(action: ErrorAction) -> None:
-    _, actions = run(Membership(), RequestFailed(action, "why"))
+    _, actions = run(ClassicMembership(), RequestFailed(action, "why"))
     assert actions == [AwaitBackoff(rediscover=action is ErrorAction.REDISCOVER), Join()]
 
 
@@ -182,8 +186,8 @@ def test_a_changed_subscription_starts_a_rejoin_only_when_stable() -> None:
 SESSION = 45.0
 
 
-def kept_until(session_ends: float, *owned: TopicPartition) -> Membership:
-    member, _ = run(Membership(), Joined("m-1", 7), Synced(frozenset(owned), session_ends))
+def kept_until(session_ends: float, *owned: TopicPartition) -> ClassicMembership:
+    member, _ = run(ClassicMembership(), Joined("m-1", 7), Synced(frozenset(owned), session_ends))
     return member
 
 

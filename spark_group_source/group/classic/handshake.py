@@ -1,0 +1,127 @@
+"""The classic handshake: a member joins, syncs to get its assignment, and joins again after a revocation. Pure.
+
+      ┌───────── lost, join or sync failed ◀──────┐
+      ▼                                           │
+    JOINING ──Joined──▶ syncing ──Synced──▶ STABLE ──▶ REVOKING
+      ▲                    │                  │           │     a running batch reads partitions to revoke:
+      ├──── sync failed ───┘                  │           │     heartbeats continue until it is committed
+      └──── rebalance, no batch to wait for ◀─┴───────────┘
+
+:func:`step` takes an event and returns the new state and the actions to perform. The reconciler decides about the
+partitions; its acknowledgement is a JoinGroup. :mod:`spark_group_source.group.member` performs the actions and reports
+their results.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from spark_group_source.group import reconciler
+from spark_group_source.group.classic.events import (
+    HeartbeatSucceeded,
+    Join,
+    Joined,
+    SubscriptionChanged,
+    Sync,
+    Synced,
+)
+from spark_group_source.group.error_actions import ErrorAction
+from spark_group_source.group.events import Acknowledge, Action, AwaitBackoff, Event, RequestFailed
+from spark_group_source.group.membership import Membership, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicMembership(Membership):
+    """``cooperative``: the member keeps its partitions through a rebalance. ``syncing``: it is in a new generation, and
+    waits for its assignment."""
+
+    cooperative: bool = True
+    syncing: bool = False
+
+
+Step = tuple[ClassicMembership, list[Action]]
+
+
+def step(membership: ClassicMembership, event: Event, now: float, revocation_timeout: float) -> Step:
+    """Returns the membership after ``event``, and the actions to perform.
+
+    Args:
+        membership: the membership before the event.
+        event: what happened.
+        now: seconds on the caller's monotonic clock.
+        revocation_timeout: how many seconds a revocation may wait for the batch that reads the partitions.
+    """
+    if membership.ended:
+        return membership, []
+    match event:
+        case HeartbeatSucceeded(generation, session_ends):
+            # A heartbeat of an earlier generation does not prove this one.
+            return replace(
+                membership, session_ends=session_ends
+            ) if generation == membership.generation else membership, []
+        case Joined(member_id, generation):
+            joined = replace(membership, phase=Phase.JOINING, syncing=True, member_id=member_id, generation=generation)
+            return joined, [Sync()]
+        case Synced(assigned, session_ends) if membership.syncing:
+            synced = replace(membership, syncing=False, session_ends=session_ends)
+            return _acknowledge(reconciler.assign(synced, assigned, now + revocation_timeout))
+        case Synced():
+            return membership, []  # the session timed out while the sync was pending: a join follows
+        case SubscriptionChanged(reason) if membership.phase is Phase.STABLE:
+            return _rejoin(membership, reason, now + revocation_timeout)
+        case SubscriptionChanged():
+            return membership, []
+        case RequestFailed():
+            return _request_failed(membership, event, now + revocation_timeout)
+        case _:
+            return _acknowledge(reconciler.step(membership, event, now))
+
+
+def _acknowledge(reconciled: Step) -> Step:
+    """A JoinGroup reports what the member owns: it acknowledges a revocation, and follows a loss."""
+    membership, actions = reconciled
+    if Acknowledge() not in actions:
+        return reconciled
+    joining, join = _join(membership)
+    return joining, [action for action in actions if action != Acknowledge()] + join
+
+
+def _join(membership: ClassicMembership) -> Step:
+    return replace(membership, phase=Phase.JOINING, syncing=False), [Join()]
+
+
+def _rejoin(membership: ClassicMembership, reason: str, revoke_by: float) -> Step:
+    if membership.cooperative:
+        return _join(replace(membership, reason=reason))
+    # An eager assignor assigns every partition again: the member revokes all of its partitions before the join.
+    return _acknowledge(reconciler.revoke(membership, frozenset(membership.owned), reason, revoke_by))
+
+
+def _request_failed(membership: ClassicMembership, failure: RequestFailed, revoke_by: float) -> Step:
+    match failure.action:
+        case ErrorAction.MEMBER_ID_REQUIRED:
+            return _join(replace(membership, member_id=failure.member_id))
+        case ErrorAction.REJOIN if membership.phase is Phase.STABLE:
+            return _rejoin(membership, failure.reason, revoke_by)
+        case ErrorAction.REJOIN if membership.phase is Phase.REVOKING:
+            # The group waits for this revocation; the heartbeat that returned this error kept the session alive.
+            return membership, []
+        case ErrorAction.REJOIN:
+            return _join(replace(membership, reason=failure.reason))
+        case ErrorAction.RESET_GENERATION:
+            return _acknowledge(reconciler.lose(membership, failure.reason))
+        case ErrorAction.RESET_MEMBER_ID:
+            return _acknowledge(reconciler.lose(replace(membership, member_id=""), failure.reason))
+        case ErrorAction.FATAL:
+            return reconciler.fail(membership, failure)
+        case _:
+            return _retry(membership, rediscover=failure.action is not ErrorAction.RETRY)
+
+
+def _retry(membership: ClassicMembership, rediscover: bool) -> Step:
+    backoff: list[Action] = [AwaitBackoff(rediscover)]
+    if membership.phase is not Phase.JOINING:
+        return membership, backoff
+    # A sync without a response is a new join: the response may have been lost with the connection.
+    joining, join = _join(membership)
+    return joining, backoff + join
