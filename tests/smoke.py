@@ -19,7 +19,8 @@ def main(version: str, *more: str) -> int:
     package = Path(spark_group_source.__file__).parent
     assert package.is_relative_to(sys.prefix), f"{package} is not the release in {sys.prefix}"
     assert version == spark_group_source.__version__ == metadata.version("spark_group_source")
-    for name in ("py.typed", "DESIGN.md", "errors.md", "testing/broker.properties"):
+    schema = "group/consumer/ConsumerGroupHeartbeatRequest.json"
+    for name in ("py.typed", "DESIGN.md", "errors.md", "testing/broker.properties", schema):
         assert resources.files("spark_group_source").joinpath(name).is_file(), f"{name} is not in the release"
     command = [sys.executable, "-m", "spark_group_source", "explain", "DATA_LOSS"]
     explained = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
