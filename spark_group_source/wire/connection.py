@@ -86,7 +86,7 @@ class Connection:
             sock = tls.handshake(sock, host, _peer_name(host, port, broker_id), options.tls, deadline)
         connection = cls(sock, host, port, options, broker_id)
         try:
-            connection._check_versions(deadline)
+            connection._check_versions(options, deadline)
             if options.sasl is not None:
                 connection._authenticate(options.sasl, deadline)
         except BaseException:
@@ -215,10 +215,10 @@ class Connection:
         if sock is not None:
             sock.close()
 
-    def _check_versions(self, deadline: Deadline) -> None:
+    def _check_versions(self, options: WireOptions, deadline: Deadline) -> None:
         response = self.call(versions.build_request(), deadline)
         self._throttle.record(response.throttle_time_ms / 1000)
-        versions.check_response(response, str(self))
+        versions.check_response(response, str(self), consumer_protocol=options.consumer_protocol)
         self._frame_reader.max_frame = MAX_FRAME
 
     def _authenticate(self, settings: Sasl, deadline: Deadline) -> None:

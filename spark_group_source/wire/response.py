@@ -12,7 +12,7 @@ from spark_group_source.wire import versions
 
 _CORRELATION_ID = _THROTTLE_TIME = struct.Struct(">i")
 
-_THROTTLED = set(versions.PINNED)
+_THROTTLED = versions.PINNED.keys() | versions.CONSUMER_PROTOCOL.keys()
 """Requests whose responses begin with the throttle time in milliseconds. In ApiVersions it comes later."""
 
 

@@ -54,6 +54,7 @@ class WireOptions:
     ``canonical_bootstrap`` replaces each bootstrap server by the names of its addresses. If ``receive_buffer`` or
     ``send_buffer`` is -1, the operating system chooses the size. ``source_host`` and ``source_ports`` (the first and
     the last) are the local addresses of connections.
+    ``consumer_protocol``: the brokers must support ``kafka.group.protocol=consumer`` (KIP-848).
     Without ``tls`` nothing is encrypted; without ``sasl`` the client stays anonymous.
     """
 
@@ -72,5 +73,6 @@ class WireOptions:
     send_buffer: int = -1
     source_host: str | None = None
     source_ports: tuple[int, int] | None = None
+    consumer_protocol: bool = False
     tls: Tls | None = None
     sasl: Sasl | None = None

@@ -2,10 +2,14 @@
 
 Each is the newest version that Kafka 3.3 supports, and Kafka 4 still supports it. So the source negotiates nothing: a
 connection only checks that the broker supports them all. Fetch 13 is the first version with topic ids.
+
+A member with the group protocol of KIP-848 sends four requests in newer versions, which Kafka 4.0 and all later ones
+support. Only its connections check them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from kafka.protocol.api_key import ApiKey
@@ -29,6 +33,11 @@ DESCRIBE_GROUPS = 5
 SASL_HANDSHAKE = 1
 SASL_AUTHENTICATE = 2
 
+CONSUMER_GROUP_HEARTBEAT = 1
+CONSUMER_GROUP_DESCRIBE = 1
+MEMBER_OFFSET_COMMIT = 9
+MEMBER_OFFSET_FETCH = 9
+
 PINNED = {
     ApiKey.Fetch: FETCH,
     ApiKey.ListOffsets: LIST_OFFSETS,
@@ -46,6 +55,17 @@ PINNED = {
 """Maps each API to the version that the source sends. No process needs all request classes, and some take long to
 import."""
 
+CONSUMER_PROTOCOL = {
+    ApiKey.ConsumerGroupHeartbeat: CONSUMER_GROUP_HEARTBEAT,
+    ApiKey.ConsumerGroupDescribe: CONSUMER_GROUP_DESCRIBE,
+    ApiKey.OffsetCommit: MEMBER_OFFSET_COMMIT,
+    ApiKey.OffsetFetch: MEMBER_OFFSET_FETCH,
+}
+"""The same for the requests of a member with KIP-848; its commits carry a member epoch."""
+
+GROUP_VERSION = "group.version"
+"""The cluster's feature that switches KIP-848 on: 1 or higher. Kafka 3.9 supports the requests without it."""
+
 
 def build_request() -> Any:
     """Builds the request for the API versions that a broker supports."""
@@ -54,14 +74,41 @@ def build_request() -> Any:
     )
 
 
-def check_response(response: Any, broker: str) -> None:
-    """Raises ``ProtocolError`` if the broker does not support one of the pinned versions."""
-    supported = {api.api_key: api for api in response.api_keys}
+def check_response(response: Any, broker: str, *, consumer_protocol: bool = False) -> None:
+    """Checks the API versions that a broker supports.
+
+    Raises:
+        ProtocolError: a pinned version is missing, or KIP-848 is needed for ``consumer_protocol`` and switched off.
+    """
+    supported = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
     for key, version in PINNED.items():
-        api = supported.get(key)
-        if api is None or not api.min_version <= version <= api.max_version:
-            found = f"{api.min_version} to {api.max_version}" if api else "none"
-            raise ProtocolError(
-                f"Broker {broker} does not support version {version} of {key.name}Request. It supports: {found}.",
-                "Use Kafka 3.3 or later.",
-            )
+        if missing := _missing(supported, key, version):
+            raise ProtocolError(f"Broker {broker} does not support {missing}.", "Use Kafka 3.3 or later.")
+    if consumer_protocol:
+        _check_consumer_protocol(response, supported, broker)
+
+
+def _missing(supported: Mapping[int, tuple[int, int]], key: ApiKey, version: int) -> str:
+    """The version that the broker lacks, as text; empty if it supports the version."""
+    lowest, highest = supported.get(key, (0, -1))
+    if lowest <= version <= highest:
+        return ""
+    found = f"{lowest} to {highest}" if highest >= 0 else "none"
+    return f"version {version} of {key.name}Request (it supports {found})"
+
+
+def _check_consumer_protocol(response: Any, supported: Mapping[int, tuple[int, int]], broker: str) -> None:
+    missing = [text for key, version in CONSUMER_PROTOCOL.items() if (text := _missing(supported, key, version))]
+    levels = {feature.name: feature.max_version_level for feature in response.finalized_features or ()}
+    if levels.get(GROUP_VERSION, 0) < 1:
+        missing.append(f"the feature {GROUP_VERSION}=1")
+    if missing:
+        # Imports the messages of the admin client, which take long.
+        from kafka.protocol.broker_version_data import infer_broker_version_from_api_versions
+
+        release = ".".join(map(str, infer_broker_version_from_api_versions(supported)))
+        raise ProtocolError(
+            f"Broker {broker} (Kafka {release}) does not support kafka.group.protocol=consumer. It lacks"
+            f" {', '.join(missing)}.",
+            f"Use Kafka 4.0 or later with the feature {GROUP_VERSION}=1, or set kafka.group.protocol=classic.",
+        )

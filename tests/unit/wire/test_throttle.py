@@ -14,6 +14,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import DeadlineExceeded
 from spark_group_source.fetch import fetch_messages
 from spark_group_source.fetch.fetch_messages import FetchPartition
+from spark_group_source.group.consumer import messages
 from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
@@ -84,10 +85,14 @@ def test_the_throttle_time_of_the_first_response_counts(fake: FakeKafka, cluster
     assert cluster.connection(1, after(), "new").throttle_remaining > BEYOND - LONG
 
 
-@pytest.mark.parametrize("api", versions.PINNED, ids=lambda each: each.name)
-def test_responses_begin_with_the_throttle_time(api: Any) -> None:
-    messages = next(m for m in (consumer, metadata, admin) if hasattr(m, f"{api.name}Request"))
-    request = getattr(messages, f"{api.name}Request")(version=versions.PINNED[api])
+@pytest.mark.parametrize(
+    ("api", "version"),
+    [*versions.PINNED.items(), *versions.CONSUMER_PROTOCOL.items()],
+    ids=lambda each: getattr(each, "name", str(each)),
+)
+def test_responses_begin_with_the_throttle_time(api: Any, version: int) -> None:
+    name = f"{api.name}Request"
+    request = getattr(next(m for m in (consumer, metadata, admin, messages) if hasattr(m, name)), name)(version=version)
     request.with_header(correlation_id=1, client_id="c")
     assert next(iter(request.header.get_response_class()._struct.fields)) == "throttle_time_ms"
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
+from kafka.protocol.metadata import ApiVersionsResponse
 
 import spark_group_source
+from spark_group_source.errors import ProtocolError
 from spark_group_source.wire import versions
 
 PACKAGE = Path(spark_group_source.__file__).parent
@@ -58,5 +62,58 @@ def test_a_request_and_the_messages_in_it_have_the_version_of_its_name(function:
 def test_the_version_of_every_request_after_the_check_is_checked() -> None:
     built = {called for each in functions() for called, _ in versions_given(each) if called.endswith("Request")}
     before = {"ApiVersionsRequest", "SaslHandshakeRequest", "SaslAuthenticateRequest"}
-    assert built - before == {f"{each.name}Request" for each in versions.PINNED}
-    assert {each: getattr(versions, constant(each.name)) for each in versions.PINNED} == versions.PINNED
+    newer = {api: version for api, version in versions.CONSUMER_PROTOCOL.items() if api not in versions.PINNED}
+    assert (built | {f"{each.name}Request" for each in newer}) - before == {
+        f"{each.name}Request" for each in versions.PINNED | newer
+    }
+    for pinned in (versions.PINNED, newer):
+        assert {each: getattr(versions, constant(each.name)) for each in pinned} == pinned
+
+
+CLASSIC_ONLY = [release for release in BROKER_API_VERSIONS if (3, 3) <= release < (4, 0)]
+WITH_CONSUMER_PROTOCOL = [release for release in BROKER_API_VERSIONS if release >= (4, 0)]
+
+
+def api_versions(release: tuple[int, ...], group_version: int | None = None) -> Any:
+    """Returns a broker's response, with the versions that kafka-python has recorded from that release."""
+    api, feature = ApiVersionsResponse.ApiVersion, ApiVersionsResponse.FinalizedFeatureKey
+    return ApiVersionsResponse(
+        version=versions.API_VERSIONS,
+        api_keys=[
+            api(api_key=key, min_version=lowest, max_version=highest)
+            for key, (lowest, highest) in BROKER_API_VERSIONS[release].items()
+        ],
+        finalized_features=None
+        if group_version is None
+        else [feature(name="group.version", max_version_level=group_version, min_version_level=1)],
+    )
+
+
+@pytest.mark.parametrize("release", CLASSIC_ONLY + WITH_CONSUMER_PROTOCOL)
+def test_the_classic_protocol_needs_kafka_3_3(release: tuple[int, int]) -> None:
+    versions.check_response(api_versions(release), "1 (host:9092)")
+    with pytest.raises(ProtocolError, match=r"version 13 of FetchRequest \(it supports 0 to 11\).*Kafka 3\.3"):
+        versions.check_response(api_versions((2, 3)), "1 (host:9092)")
+
+
+@pytest.mark.parametrize("release", WITH_CONSUMER_PROTOCOL)
+def test_kafka_4_supports_the_consumer_protocol(release: tuple[int, int]) -> None:
+    versions.check_response(api_versions(release, group_version=1), "1 (host:9092)", consumer_protocol=True)
+
+
+@pytest.mark.parametrize("release", CLASSIC_ONLY)
+def test_a_broker_before_kafka_4_lacks_the_consumer_protocol(release: tuple[int, int]) -> None:
+    name = ".".join(map(str, release))
+    with pytest.raises(ProtocolError) as raised:
+        versions.check_response(api_versions(release), "1 (host:9092)", consumer_protocol=True)
+    text = str(raised.value)
+    assert f"Broker 1 (host:9092) (Kafka {name}) does not support kafka.group.protocol=consumer." in text
+    assert "version 1 of ConsumerGroupHeartbeatRequest (it supports" in text
+    assert "Use Kafka 4.0 or later" in text
+    assert "set kafka.group.protocol=classic" in text
+
+
+@pytest.mark.parametrize("group_version", [None, 0])
+def test_a_cluster_without_the_feature_lacks_the_consumer_protocol(group_version: int | None) -> None:
+    with pytest.raises(ProtocolError, match=r"\(Kafka 4\.0\).*lacks the feature group\.version=1\."):
+        versions.check_response(api_versions((4, 0), group_version), "1 (host:9092)", consumer_protocol=True)
