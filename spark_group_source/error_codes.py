@@ -9,8 +9,12 @@ UNKNOWN_MEMBER_ID = 25
 TOPIC_AUTHORIZATION_FAILED = 29
 GROUP_AUTHORIZATION_FAILED = 30
 FENCED_INSTANCE_ID = 82
+INVALID_REGULAR_EXPRESSION = 128
+
+_NEWER_THAN_KAFKA_PYTHON = {INVALID_REGULAR_EXPRESSION: "INVALID_REGULAR_EXPRESSION"}
 
 
 def describe(errno: int) -> str:
     """The code with its Kafka name, for example ``25 (UNKNOWN_MEMBER_ID)``."""
-    return f"{errno} ({getattr(for_code(errno), 'message', None) or 'unknown to this release'})"
+    name = _NEWER_THAN_KAFKA_PYTHON.get(errno) or getattr(for_code(errno), "message", None)
+    return f"{errno} ({name or 'unknown to this release'})"

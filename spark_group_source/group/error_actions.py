@@ -59,7 +59,11 @@ ERROR_ACTIONS: dict[int, ErrorAction] = {
     81: ErrorAction.FATAL,  # GROUP_MAX_SIZE_REACHED
     82: ErrorAction.FATAL,  # FENCED_INSTANCE_ID
     88: ErrorAction.RETRY,  # UNSTABLE_OFFSET_COMMIT
-    111: ErrorAction.RETRY,  # UNRELEASED_INSTANCE_ID
+    110: ErrorAction.RESET_GENERATION,  # FENCED_MEMBER_EPOCH
+    111: ErrorAction.RETRY,  # UNRELEASED_INSTANCE_ID: the former process was killed; its session ends by itself
+    112: ErrorAction.FATAL,  # UNSUPPORTED_ASSIGNOR
+    113: ErrorAction.RETRY,  # STALE_MEMBER_EPOCH: a commit goes again, with the epoch of now
+    128: ErrorAction.FATAL,  # INVALID_REGULAR_EXPRESSION
 }
 """Error code to action; any other code is :attr:`ErrorAction.FATAL`, so that no error is ignored."""
 
@@ -75,6 +79,8 @@ _ADVICE = {
     30: "Grant the principal READ on the group.",
     81: "Raise the brokers' group.max.size, or stop a member of the group.",
     82: "Another member uses the same 'kafka.group.instance.id': give each query its own.",
+    112: "Set 'kafka.group.remote.assignor' to an assignor of the brokers (group.consumer.assignors).",
+    128: "The brokers evaluate 'subscribePattern' as a regular expression of RE2: use its syntax.",
 }
 
 

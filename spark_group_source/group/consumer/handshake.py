@@ -1,0 +1,162 @@
+"""The handshake of KIP-848: heartbeats report what the member owns, and their responses assign partitions. Pure.
+
+      ┌───────── fenced or unknown, or the session timed out ◀──────┐
+      ▼                                                             │
+    JOINING ──HeartbeatAnswered──▶ STABLE ──────────────────▶ REVOKING
+                                     ▲      smaller assignment      │     a running batch reads partitions to revoke:
+                                     └──────── Heartbeat ◀──────────┘     heartbeats continue until it is committed
+
+:func:`step` takes an event and returns the new state and the actions to perform. The reconciler decides about the
+partitions; its acknowledgement is a heartbeat at once. A member joins with epoch 0, under an id of its own that it
+keeps. Its first heartbeat reports everything, the next ones only what has changed since the last answer. After a
+failure the next one reports everything: the failed one may have arrived, and another broker may be the coordinator.
+
+The coordinator names partitions by topic id. Partitions of a topic without a known name are not owned until a metadata
+lookup returns the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from spark_group_source.group import reconciler
+from spark_group_source.group.consumer.events import (
+    FindTopics,
+    Heartbeat,
+    HeartbeatAnswered,
+    Report,
+    Subscribed,
+    TopicIdPartition,
+    TopicIdPartitions,
+    TopicsFound,
+)
+from spark_group_source.group.error_actions import ErrorAction
+from spark_group_source.group.events import Acknowledge, Action, Assigned, AwaitBackoff, Event, RequestFailed
+from spark_group_source.group.membership import Membership, Phase
+from spark_group_source.offsets import Partitions, TopicPartition
+
+HEARTBEAT_INTERVAL = 5.0
+"""Seconds between two heartbeats until a response says otherwise: the brokers' default."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerMembership(Membership):
+    """``generation`` is the member epoch. ``topics`` is the subscription.
+
+    ``assignment`` is the coordinator's last one, ``topic_names`` has the topics of it whose names are known, and
+    ``topic_ids`` the ids of the topics of owned partitions. ``answered`` is the last report that the coordinator has
+    answered, ``None`` if the next heartbeat has to report everything. ``heartbeat_interval`` is in seconds.
+    """
+
+    topics: frozenset[str] = frozenset()
+    assignment: TopicIdPartitions = frozenset()
+    topic_names: Mapping[UUID, str] = field(default_factory=dict)
+    topic_ids: Mapping[str, UUID] = field(default_factory=dict)
+    answered: Report | None = None
+    heartbeat_interval: float = HEARTBEAT_INTERVAL
+
+    @property
+    def report(self) -> Report:
+        """What the next heartbeat says."""
+        owned = frozenset(TopicIdPartition(self.topic_ids[tp.topic], tp.partition) for tp in self.owned)
+        return Report(self.generation, self.topics, owned)
+
+
+Step = tuple[ConsumerMembership, list[Action]]
+
+
+def step(membership: ConsumerMembership, event: Event, now: float, revocation_timeout: float) -> Step:
+    """Returns the membership after ``event``, and the actions to perform.
+
+    Args:
+        membership: the membership before the event.
+        event: what happened.
+        now: seconds on the caller's monotonic clock.
+        revocation_timeout: how many seconds a revocation may wait for the batch that reads the partitions.
+    """
+    if membership.ended:
+        return membership, []
+    match event:
+        case HeartbeatAnswered(sent) if sent.generation != membership.generation:
+            return membership, []  # the partitions were lost while the heartbeat was pending: a join follows
+        case HeartbeatAnswered():
+            return _find_topics(_assign(_answered(membership, event), now + revocation_timeout))
+        case TopicsFound(names):
+            found = replace(membership, topic_names={**membership.topic_names, **names})
+            return _assign(found, now + revocation_timeout)
+        case Subscribed(topics) if topics == membership.topics:
+            return membership, []
+        case Subscribed(topics):
+            return replace(membership, topics=topics), [Heartbeat()]
+        case RequestFailed():
+            return _request_failed(replace(membership, answered=None), event)
+        case _:
+            return _acknowledge(reconciler.step(membership, event, now))
+
+
+def _answered(membership: ConsumerMembership, event: HeartbeatAnswered) -> ConsumerMembership:
+    return replace(
+        membership,
+        phase=Phase.STABLE if membership.phase is Phase.JOINING else membership.phase,
+        generation=event.epoch,
+        assignment=membership.assignment if event.assignment is None else event.assignment,
+        answered=event.sent,
+        heartbeat_interval=event.heartbeat_interval,
+        session_ends=event.session_ends,
+    )
+
+
+def _assign(membership: ConsumerMembership, revoke_by: float) -> Step:
+    """Reconciles the owned partitions with the assignment, as far as its topics are known.
+
+    An answer without an assignment counts too: the partitions of a recreated topic wait for the former topic's.
+    """
+    if membership.phase is Phase.JOINING:
+        return membership, []
+    current = {topic_id for topic_id, _ in membership.assignment} | set(membership.topic_ids.values())
+    names = {topic_id: name for topic_id, name in membership.topic_names.items() if topic_id in current}
+    topic_ids = {tp.topic: membership.topic_ids[tp.topic] for tp in membership.owned}
+    # The partitions of a deleted topic have to be revoked before those of the new topic with its name are assigned.
+    known = [
+        (TopicPartition(names[topic_id], number), topic_id)
+        for topic_id, number in membership.assignment
+        if topic_id in names and topic_ids.get(names[topic_id], topic_id) == topic_id
+    ]
+    assigned: Partitions = frozenset(tp for tp, _ in known)
+    ids = topic_ids | {tp.topic: topic_id for tp, topic_id in known}
+    return _acknowledge(reconciler.assign(replace(membership, topic_names=names, topic_ids=ids), assigned, revoke_by))
+
+
+def _find_topics(step: Step) -> Step:
+    """Looks up topics without a name after each answer, since a lookup may fail or come too early."""
+    membership, actions = step
+    unknown = frozenset(topic_id for topic_id, _ in membership.assignment if topic_id not in membership.topic_names)
+    return membership, [*actions, FindTopics(unknown)] if unknown else actions
+
+
+def _acknowledge(reconciled: Step) -> Step:
+    """A heartbeat at once reports new and revoked partitions, and joins again after a loss."""
+    membership, actions = reconciled
+    if not any(isinstance(action, Acknowledge | Assigned) for action in actions):
+        return reconciled
+    return _forget_if_lost(membership), [*(action for action in actions if action != Acknowledge()), Heartbeat()]
+
+
+def _forget_if_lost(membership: ConsumerMembership) -> ConsumerMembership:
+    """A member that joins again has no assignment, and reports everything."""
+    if membership.phase is not Phase.JOINING:
+        return membership
+    return replace(membership, assignment=frozenset(), answered=None)
+
+
+def _request_failed(membership: ConsumerMembership, failure: RequestFailed) -> Step:
+    match failure.action:
+        case ErrorAction.RESET_GENERATION | ErrorAction.RESET_MEMBER_ID:
+            # The member has chosen its id: it joins again with the same one.
+            return _acknowledge(reconciler.lose(membership, failure.reason))
+        case ErrorAction.FATAL:
+            return reconciler.fail(membership, failure)
+        case _:
+            return membership, [AwaitBackoff(rediscover=failure.action is not ErrorAction.RETRY), Heartbeat()]
