@@ -115,9 +115,9 @@ def _assign(membership: ConsumerMembership, revoke_by: float) -> Step:
     """
     if membership.phase is Phase.JOINING:
         return membership, []
-    current = {topic_id for topic_id, _ in membership.assignment} | set(membership.topic_ids.values())
-    names = {topic_id: name for topic_id, name in membership.topic_names.items() if topic_id in current}
     topic_ids = {tp.topic: membership.topic_ids[tp.topic] for tp in membership.owned}
+    current = {topic_id for topic_id, _ in membership.assignment} | set(topic_ids.values())
+    names = {topic_id: name for topic_id, name in membership.topic_names.items() if topic_id in current}
     # The partitions of a deleted topic have to be revoked before those of the new topic with its name are assigned.
     known = [
         (TopicPartition(names[topic_id], number), topic_id)

@@ -212,7 +212,7 @@ def test_a_session_without_an_answer_loses_everything_and_joins_with_the_same_id
     assert run(member, Tick(), at=SESSION - 0.1) == (member, [])
     lost, actions = run(member, Tick(), at=SESSION)
     assert actions == [Lost(frozenset({A}), SESSION_TIMED_OUT), Heartbeat()]
-    assert (lost.phase, lost.member_id, lost.generation) == (Phase.JOINING, "m", -1)
+    assert (lost.phase, lost.member_id, lost.generation, lost.answered) == (Phase.JOINING, "m", -1, None)
     assert lost.in_flight == {A}, "the batch is still running, and a later revocation waits for it"
 
 
@@ -286,6 +286,14 @@ def test_an_assignment_with_an_unknown_topic_still_revokes_and_adds_the_others()
     member, actions = run(before, HeartbeatAnswered(before.report, 8, assignment, 5.0, 1000.0))
     revoked = [Assigned(frozenset({B})), Revoked(frozenset({A})), Heartbeat(), FindTopics(frozenset({UNKNOWN}))]
     assert (dict(member.owned), actions) == ({B: 8}, revoked)
+
+
+def test_the_name_of_a_topic_is_kept_only_while_it_is_assigned_or_owned() -> None:
+    member, _ = run(revoking(B), TopicsFound({UNKNOWN: "u"}))
+    assert member.topic_names == NAMES
+    member, _ = run(member, answer(member, 7), BatchCompleted())
+    member, _ = run(member, answer(member, 7, changed=False))
+    assert dict(member.topic_names) == {}
 
 
 def test_a_recreated_topic_is_assigned_after_the_former_one_is_revoked() -> None:

@@ -57,6 +57,8 @@ def test_a_new_epoch_is_no_change() -> None:
 def test_changed_partitions_are_reported_as_a_whole() -> None:
     me = replace(OWNER, answered=replace(OWNER.report, owned=frozenset()))
     assert fields(me) == (*UNCHANGED[:-1], [(T, [0, 10])])
+    many = [TopicPartition("t", number) for number in range(20)]
+    assert fields(replace(me, owned=dict.fromkeys(many, 7)))[-1] == [(T, list(range(20)))]
     revoked = replace(OWNER, owned={}, answered=OWNER.report)
     assert fields(revoked) == (*UNCHANGED[:-1], [])
 
