@@ -13,32 +13,16 @@ from contextlib import closing
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.group.classic.events import Join, SubscriptionChanged, Sync, Synced
-from spark_group_source.group.classic.handshake import ClassicMembership, step
-from spark_group_source.group.classic.heartbeats import Heartbeats, HeartbeatState
-from spark_group_source.group.classic.membership_requests import LEAVE_TIMEOUT, MembershipRequests, leave
-from spark_group_source.group.classic.rebalance import Rebalance
+from spark_group_source.group.classic.classic_protocol import ClassicProtocol
 from spark_group_source.group.counters import Timings
 from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.events import (
-    Action,
-    Assigned,
-    AwaitBackoff,
-    BatchCompleted,
-    Close,
-    Leave,
-    Lost,
-    RequestFailed,
-    Revoked,
-    Tick,
-)
-from spark_group_source.group.membership import Membership, Phase
+from spark_group_source.group.events import BatchCompleted, Close, Leave, RequestFailed
+from spark_group_source.group.group_protocol import LEAVE_TIMEOUT, GroupProtocol
+from spark_group_source.group.membership import Membership
 from spark_group_source.group.rebalance_listener import RebalanceListener
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.shared_membership import SharedMembership
 from spark_group_source.offsets import Partitions
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.waiting import sleep
 from spark_group_source.wire.wakeup import Interrupted, WakeupPipe
 
 log = logging.getLogger(__name__)
@@ -47,16 +31,12 @@ BLOCKED_AFTER = 1.0
 """Seconds that :meth:`Member.close` waits for the thread to leave; then a user's own code blocks it, and the member
 leaves without its thread."""
 
-START_POSITIONS_PART = 0.5
-"""Part of the session timeout for finding start positions on the member's thread, which sends no heartbeat meanwhile.
-The other part is left for the next heartbeat."""
-
 
 class Member:
     """Membership of one query. Created when the query starts, closed when it ends, never used again.
 
-    :class:`SharedMembership` holds the state of both threads; ``_ending`` guards which thread frees the wakeup. Only
-    the member's thread changes the other attributes.
+    ``_shared`` holds the state of both threads; ``_ending`` guards which thread frees the wakeup. Only the member's
+    thread changes the other attributes.
     """
 
     def __init__(
@@ -69,15 +49,10 @@ class Member:
     ) -> None:
         self._cluster = cluster
         self._settings = settings
-        self._listener = listener
-        self._clock = clock
         self._closing = WakeupPipe()
-        self._requests = MembershipRequests(cluster, settings, timings)
-        self._rebalance = Rebalance(cluster, self._requests, settings, clock, self._closing)
-        start = ClassicMembership(cooperative=self._rebalance.cooperative)
-        self._shared = SharedMembership(settings, clock, step, start, Join())
-        self._heartbeat_state = HeartbeatState(settings, clock)
-        self._heartbeats = Heartbeats(self._requests, self._shared, settings, clock, self._closing)
+        self._protocol: GroupProtocol = ClassicProtocol(cluster, settings, listener, clock, self._closing, timings)
+        self._shared = self._protocol.shared
+        self._heartbeat_state = self._protocol.heartbeat_state
         self._closed = False
         self._leaving = threading.Event()
         self._ending = threading.Lock()
@@ -88,7 +63,7 @@ class Member:
 
     def start(self, topics: Collection[str]) -> None:
         """Begins to join, subscribed to ``topics``. Caller: the query, once."""
-        self._rebalance.subscribe(topics)
+        self._protocol.subscribe(topics)
         self._thread.start()
 
     def snapshot(self) -> Membership:
@@ -97,7 +72,8 @@ class Member:
         Raises:
             GroupSourceError: the membership failed.
         """
-        return self._shared.snapshot()
+        me: Membership = self._shared.snapshot()
+        return me
 
     @property
     def time_since_heartbeat(self) -> float:
@@ -152,7 +128,7 @@ class Member:
     def _leave_without_thread(self) -> None:
         log.warning("group %s: the member's thread is blocked; the member leaves without it", self._settings.group_id)
         with closing(Cluster(self._cluster.options)) as cluster:
-            self._leave(MembershipRequests(cluster, self._settings))
+            self._leave(cluster)
 
     def _run(self) -> None:
         try:
@@ -175,106 +151,16 @@ class Member:
 
     def _step(self) -> bool:
         """Performs the next action, or sends a heartbeat if due; whether the membership continues."""
-        action, ended = self._shared.next_action(self._heartbeats.next_heartbeat)
-        if action is not None:
-            self._perform(action)
+        action, ended = self._shared.next_action(self._protocol.schedule.next_heartbeat)
+        if isinstance(action, Leave):
+            self._leave()
+        elif action is not None:
+            self._protocol.perform(action)
         elif not ended:
-            self._keep_alive()
+            self._protocol.keep_alive()
         return not ended
 
-    def _perform(self, action: Action) -> None:
-        match action:
-            case Join():
-                self._join()
-            case Sync():
-                self._sync()
-            case AwaitBackoff(rediscover):
-                self._await_backoff(rediscover)
-            case Leave():
-                self._leave()
-            case Assigned(partitions):
-                self._listener.partitions_assigned(
-                    partitions, self._shared.membership, self._start_positions_deadline()
-                )
-            case Revoked(partitions, late):
-                self._listener.partitions_revoked(partitions, late)
-            case Lost(partitions, reason):
-                self._listener.partitions_lost(partitions, reason)
-
-    def _join(self) -> None:
-        self._rebalance.await_join_backoff()
-        me = self._shared.membership
-        self._rebalance.log_join(me)
-        self._listener.join_started()
-        joined = self._rebalance.join(me, self._heartbeats.while_join_or_sync_waits(me))
-        if isinstance(joined, RequestFailed):
-            self._request_failed(joined)
-        else:
-            self._shared.post(joined)
-
-    def _sync(self) -> None:
-        assigned: Partitions | RequestFailed
-        assignments = self._rebalance.assign()
-        if isinstance(assignments, RequestFailed):
-            assigned = assignments
-        else:
-            self._heartbeats.note_sync_sent()
-            while_waiting = self._heartbeats.while_join_or_sync_waits(self._shared.membership)
-            assigned = self._rebalance.sync(assignments, while_waiting)
-        if isinstance(assigned, RequestFailed):
-            self._request_failed(assigned)
-            return
-        self._heartbeat_state.record_success()
-        self._heartbeats.schedule_next()
-        self._shared.post(Synced(assigned, self._heartbeats.session_ends))
-        self._rebalance.log_generation(self._shared.membership)
-        self._listener.rebalance_completed()
-        while notification := self._shared.next_notification():  # before note_assignment: the query needs the positions
-            self._perform(notification)
-        self._shared.note_assignment()
-
-    def _keep_alive(self) -> None:
-        """Sends a heartbeat if one is due; after its success, checks topics or retries start positions."""
-        self._shared.post(Tick())
-        me = self._shared.membership
-        if me.phase not in (Phase.STABLE, Phase.REVOKING) or not self._heartbeats.try_acquire():
-            return
-        failure = self._heartbeats.send(me)
-        # While a revocation is pending, the group waits for this member: REBALANCE_IN_PROGRESS keeps the session alive.
-        if failure is not None and not (me.phase is Phase.REVOKING and failure.action is ErrorAction.REJOIN):
-            self._request_failed(failure)
-            return
-        self._heartbeat_state.record_success()
-        self._rebalance.reset_join_backoff()
-        if me.phase is Phase.STABLE:  # a revocation has a deadline, and this may take half a session
-            self._check_topics_or_notify(me)
-
-    def _check_topics_or_notify(self, me: Membership) -> None:
-        if not self._rebalance.topic_check_due():
-            self._listener.heartbeat_succeeded(me, self._start_positions_deadline())
-        elif reason := self._rebalance.reason_to_rejoin():
-            self._shared.post(SubscriptionChanged(reason))
-
-    def _request_failed(self, failure: RequestFailed) -> None:
-        self._heartbeat_state.log_failure(failure)
-        self._shared.post(failure)
-
-    def _await_backoff(self, rediscover: bool) -> None:
-        if rediscover:
-            self._requests.rediscover()
-        seconds = self._heartbeat_state.next_backoff()
-        sleep(seconds, self._within(seconds))
-        self._rebalance.skip_join_backoff()
-        self._heartbeats.schedule_now()
-
-    def _leave(self, requests: MembershipRequests | None = None) -> None:
+    def _leave(self, cluster: Cluster | None = None) -> None:
         if not self._leaving.is_set():
             self._leaving.set()
-            leave(requests or self._requests, self._settings, self._shared.membership.member_id, self._clock)
-
-    def _within(self, seconds: float) -> Deadline:
-        return Deadline.after(seconds, self._clock, self._closing)
-
-    def _start_positions_deadline(self) -> Deadline:
-        """The deadline of a listener that finds start positions: heartbeats wait for it."""
-        return self._within(self._settings.session_timeout * START_POSITIONS_PART)
+            self._protocol.leave(cluster)

@@ -10,6 +10,7 @@ import pytest
 
 from spark_group_source.error_codes import describe
 from spark_group_source.errors import BrokerUnavailable, CommitFailed, GroupError, GroupSourceError, TopicError
+from spark_group_source.group.classic.membership_requests import MembershipRequests
 from spark_group_source.group.commits import COMMIT_TAG, CommittedOffset
 from spark_group_source.group.error_actions import ERROR_ACTIONS, ErrorAction, denied
 from spark_group_source.group.membership import Phase
@@ -529,10 +530,10 @@ def test_a_member_fenced_by_the_same_instance_id_fails_with_that_reason(on_fake:
 def test_a_member_waits_for_an_unreleased_instance_id_and_warns_each_minute(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("spark_group_source.group.classic.heartbeats.WARN_EVERY", 0.05)
+    monkeypatch.setattr("spark_group_source.group.heartbeat_state.WARN_EVERY", 0.05)
     fake.next("JoinGroup", Fault(error=111), times=10_000)
     query = on_fake.query(kafka_group_instance_id="one", kafka_retry_backoff_max_ms="100")
-    with caplog.at_level(logging.WARNING, "spark_group_source.group.classic.heartbeats"):
+    with caplog.at_level(logging.WARNING, "spark_group_source.group.heartbeat_state"):
         query.driver.start(query.end)
         eventually(lambda: caplog.text.count("111 (UNRELEASED_INSTANCE_ID)") >= 3, "warnings")
     fake.clear_faults()
@@ -730,7 +731,7 @@ def test_an_unexpected_error_on_the_members_thread_fails_the_query_with_that_err
     def stumble(*_: object, **__: object) -> None:
         raise LookupError("a bug")
 
-    monkeypatch.setattr(query.member._requests, "heartbeat", stumble)
+    monkeypatch.setattr(MembershipRequests, "heartbeat", stumble)
 
     with pytest.raises(GroupSourceError, match=r"The membership in group .* failed: LookupError\('a bug'\)"):
         eventually(query.poll, "the failure")

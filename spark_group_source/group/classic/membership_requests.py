@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kafka.protocol.consumer import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
-from spark_group_source.clock import Clock, Deadline
+from spark_group_source.clock import Deadline
 from spark_group_source.group.classic.assignment import JoinedMember, decode_assignment
 from spark_group_source.group.classic.events import Joined
 from spark_group_source.group.coordinator_client import CoordinatorClient, WhileWaiting
 from spark_group_source.group.counters import Timings
 from spark_group_source.group.description import PROTOCOL_TYPE, GroupDescription, describe
-from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.offsets import Partitions
 from spark_group_source.wire import versions
-from spark_group_source.wire.backoff import Backoff
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.waiting import sleep
-
-log = logging.getLogger(__name__)
-
-LEAVE_TIMEOUT = 3.0
-"""Seconds for LeaveGroup and its retries: Spark kills the process some seconds after it asked it to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,28 +169,3 @@ class MembershipRequests:
             return response
         errno = response.error_code or next((member.error_code for member in response.members if member.error_code), 0)
         return self._client.failure("LeaveGroup", errno) if errno else None
-
-
-def leave(requests: MembershipRequests, settings: GroupSettings, member_id: str, clock: Clock) -> None:
-    """Leaves the group and logs the result; retries errors that may pass.
-
-    A static member leaves only with ``static_leaves``: its next run, within the session timeout, gets the same
-    partitions.
-    """
-    stays = settings.instance_id is not None and not settings.static_leaves
-    if stays or not member_id:
-        return
-    deadline = Deadline.after(LEAVE_TIMEOUT, clock)
-    backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
-    while failure := requests.leave(member_id, "the query ends", deadline):
-        seconds = backoff.next()
-        if failure.action not in (ErrorAction.RETRY, ErrorAction.REDISCOVER) or deadline.remaining() <= seconds:
-            log.warning(
-                "group %s: member %s could not leave and stays until its session times out: %s",
-                settings.group_id,
-                member_id,
-                failure.reason,
-            )
-            return
-        sleep(seconds, deadline)
-    log.info("group %s: member %s left", settings.group_id, member_id)

@@ -27,16 +27,10 @@ from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.topic_view import TopicView
 from spark_group_source.listing import names
 from spark_group_source.offsets import Partitions, TopicPartition
-from spark_group_source.wire.backoff import Backoff
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Topic, partitions_of
-from spark_group_source.wire.waiting import sleep
 
 log = logging.getLogger(__name__)
-
-PROMPT_JOINS = 4
-"""Joins in a row, without a successful heartbeat, that need no backoff: a new member needs two, and a revocation two
-more. Without this limit, a coordinator that contradicts itself would get thousands of joins a second."""
 
 JOIN_SLACK = 10.0
 """Seconds beyond the rebalance timeout within which the broker must respond to a JoinGroup."""
@@ -69,8 +63,6 @@ class Rebalance:
         self._partition_counts = PartitionCounts({})
         self._join_result: JoinResult | None = None
         self._next_topic_check = 0.0
-        self._join_backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
-        self._skip_join_backoff = False
         self._logged_reason = ""
         self._returned = None if settings.instance_id is not None else False
         """Whether this static member was in the group before and must check for unowned partitions; None: unknown."""
@@ -84,21 +76,6 @@ class Rebalance:
         """Sets the topics of the first join. Caller: the query, before the member's thread starts."""
         self._topics = frozenset(topics)
         self._next_topic_check = self._clock() + self._settings.metadata_max_age
-
-    def await_join_backoff(self) -> None:
-        """Waits before a join if many came before without a successful heartbeat."""
-        seconds = self._join_backoff.next()
-        if self._join_backoff.failures > PROMPT_JOINS and not self._skip_join_backoff:
-            sleep(seconds, self._within(seconds))
-        self._skip_join_backoff = False
-
-    def skip_join_backoff(self) -> None:
-        """The next join needs no backoff: the member has just waited for the backoff of a failed request."""
-        self._skip_join_backoff = True
-
-    def reset_join_backoff(self) -> None:
-        """A heartbeat succeeded: the next joins need no backoff."""
-        self._join_backoff.reset()
 
     def log_join(self, me: Membership) -> None:
         """Logs the reason of a join, once for joins in a row."""

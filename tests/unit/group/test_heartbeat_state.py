@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from spark_group_source.group.classic.heartbeats import HeartbeatState
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import RequestFailed
+from spark_group_source.group.heartbeat_state import HeartbeatState
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.subscription import Subscription
 from tests.unit.hand_clock import Hand

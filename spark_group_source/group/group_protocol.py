@@ -1,0 +1,131 @@
+"""The group protocol of one member: sends the requests of its handshake, and notifies the listener.
+
+This is the part that both protocols have: backoffs, notifications, and leaving.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection
+from typing import Any
+
+from spark_group_source.clock import Clock, Deadline, Wakeup
+from spark_group_source.group.error_actions import ErrorAction
+from spark_group_source.group.events import Action, Assigned, AwaitBackoff, Lost, RequestFailed, Revoked
+from spark_group_source.group.heartbeat_schedule import HeartbeatSchedule
+from spark_group_source.group.heartbeat_state import HeartbeatState
+from spark_group_source.group.join_backoff import JoinBackoff
+from spark_group_source.group.rebalance_listener import RebalanceListener
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.shared_membership import SharedMembership
+from spark_group_source.wire.backoff import Backoff
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.waiting import sleep
+
+log = logging.getLogger(__name__)
+
+LEAVE_TIMEOUT = 3.0
+"""Seconds to leave the group, with retries: Spark kills the process some seconds after it asked it to end."""
+
+START_POSITIONS_PART = 0.5
+"""Part of the session timeout for finding start positions on the member's thread, which sends no heartbeat meanwhile.
+The other part is left for the next heartbeat."""
+
+
+class GroupProtocol(ABC):
+    """The base of both group protocols. All methods but :meth:`subscribe` are for the member's thread."""
+
+    shared: SharedMembership[Any]
+
+    def __init__(
+        self, settings: GroupSettings, listener: RebalanceListener, clock: Clock, wakeup: Wakeup | None
+    ) -> None:
+        """``wakeup`` ends every wait once the query ends."""
+        self.settings = settings
+        self.listener = listener
+        self.clock = clock
+        self.wakeup = wakeup
+        self.heartbeat_state = HeartbeatState(settings, clock)
+        self.join_backoff = JoinBackoff(settings, clock, wakeup)
+        self.schedule = HeartbeatSchedule(settings.heartbeat_interval, clock)
+
+    @abstractmethod
+    def subscribe(self, topics: Collection[str]) -> None:
+        """Sets the topics of the first join. Caller: the query, before the member's thread starts."""
+
+    @abstractmethod
+    def send(self, request: Action) -> None:
+        """Performs an action of the protocol's own handshake, and reports its result to the membership."""
+
+    @abstractmethod
+    def keep_alive(self) -> None:
+        """Sends a heartbeat if one is due; after its success, checks topics or retries start positions."""
+
+    @abstractmethod
+    def rediscover(self) -> None:
+        """Finds the coordinator again before the next request."""
+
+    @abstractmethod
+    def leave(self, cluster: Cluster | None = None) -> None:
+        """Leaves the group, over ``cluster`` instead of the member's own connections if the member is blocked."""
+
+    def perform(self, action: Action) -> None:
+        """Performs one action of the membership."""
+        match action:
+            case AwaitBackoff(rediscover):
+                self._await_backoff(rediscover)
+            case Assigned(partitions):
+                self.listener.partitions_assigned(partitions, self.shared.membership, self.start_positions_deadline())
+            case Revoked(partitions, late):
+                self.listener.partitions_revoked(partitions, late)
+            case Lost(partitions, reason):
+                self.listener.partitions_lost(partitions, reason)
+            case _:
+                self.send(action)
+
+    def assignment_received(self) -> None:
+        """Notifies the listener of a new assignment; then the query may know that it has one."""
+        self.listener.rebalance_completed()
+        while notification := self.shared.next_notification():  # before note_assignment: the query needs the positions
+            self.perform(notification)
+        self.shared.note_assignment()
+
+    def request_failed(self, failure: RequestFailed) -> None:
+        """Logs a failure and reports it to the membership."""
+        self.heartbeat_state.log_failure(failure)
+        self.shared.post(failure)
+
+    def within(self, seconds: float) -> Deadline:
+        """A deadline that ends with the query."""
+        return Deadline.after(seconds, self.clock, self.wakeup)
+
+    def start_positions_deadline(self) -> Deadline:
+        """The deadline of a listener that finds start positions: heartbeats wait for it."""
+        return self.within(self.settings.session_timeout * START_POSITIONS_PART)
+
+    def retry_leave(self, send: Callable[[Deadline], RequestFailed | None]) -> None:
+        """Sends a request that leaves the group, and logs the result; retries errors that may pass."""
+        group_id, member_id = self.settings.group_id, self.shared.membership.member_id
+        deadline = Deadline.after(LEAVE_TIMEOUT, self.clock)
+        backoff = Backoff(self.settings.retry_backoff, self.settings.retry_backoff_max)
+        while failure := send(deadline):
+            seconds = backoff.next()
+            if failure.action not in (ErrorAction.RETRY, ErrorAction.REDISCOVER) or deadline.remaining() <= seconds:
+                log.warning(
+                    "group %s: member %s could not leave and stays until its session times out: %s",
+                    group_id,
+                    member_id,
+                    failure.reason,
+                )
+                return
+            sleep(seconds, deadline)
+        log.info("group %s: member %s left", group_id, member_id)
+
+    def _await_backoff(self, rediscover: bool) -> None:
+        if rediscover:
+            self.rediscover()
+        seconds = self.heartbeat_state.next_backoff()
+        sleep(seconds, self.within(seconds))
+        self.join_backoff.skip()
+        self.schedule.schedule_now()
