@@ -87,11 +87,12 @@ class GroupOffsets:
         self, me: Membership, offsets: Offsets, metadata: str, deadline: Deadline, epochs: Offsets
     ) -> CommitResult:
         by_topic: dict[str, list[Any]] = defaultdict(list)
+        version = versions.MEMBER_OFFSET_COMMIT if self._settings.consumer_protocol else versions.OFFSET_COMMIT
         topic_of = OffsetCommitRequest.OffsetCommitRequestTopic
         for tp, offset in offsets.items():
             by_topic[tp.topic].append(
                 topic_of.OffsetCommitRequestPartition(
-                    version=versions.OFFSET_COMMIT,
+                    version=version,
                     partition_index=tp.partition,
                     committed_offset=offset,
                     committed_leader_epoch=epochs.get(tp, UNKNOWN_EPOCH),
@@ -99,15 +100,12 @@ class GroupOffsets:
                 )
             )
         request = OffsetCommitRequest(
-            version=versions.OFFSET_COMMIT,
+            version=version,
             group_id=self._settings.group_id,
             generation_id_or_member_epoch=me.generation,
             member_id=me.member_id,
             group_instance_id=self._settings.instance_id,
-            topics=[
-                topic_of(version=versions.OFFSET_COMMIT, name=name, partitions=parts)
-                for name, parts in by_topic.items()
-            ],
+            topics=[topic_of(version=version, name=name, partitions=parts) for name, parts in by_topic.items()],
         )
         response = self._client.call(request, deadline)
         if isinstance(response, RequestFailed):

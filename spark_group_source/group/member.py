@@ -14,6 +14,7 @@ from contextlib import closing
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.classic.classic_protocol import ClassicProtocol
+from spark_group_source.group.consumer.consumer_protocol import ConsumerProtocol
 from spark_group_source.group.counters import Timings
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import BatchCompleted, Close, Leave, RequestFailed
@@ -50,7 +51,8 @@ class Member:
         self._cluster = cluster
         self._settings = settings
         self._closing = WakeupPipe()
-        self._protocol: GroupProtocol = ClassicProtocol(cluster, settings, listener, clock, self._closing, timings)
+        protocol = ConsumerProtocol if settings.consumer_protocol else ClassicProtocol
+        self._protocol: GroupProtocol = protocol(cluster, settings, listener, clock, self._closing, timings)
         self._shared = self._protocol.shared
         self._heartbeat_state = self._protocol.heartbeat_state
         self._closed = False

@@ -14,9 +14,10 @@ class GroupSettings:
     ``rebalance_timeout`` is how long the broker waits for members to rejoin (``max.poll.interval.ms``).
     ``static_leaves``: whether a static member leaves when its query stops, so that its partitions move at once.
     ``rack`` is this member's rack, for a leader or coordinator that assigns partitions to members near their replicas.
-    ``remote_assignor`` is the coordinator's assignor (KIP-848); ``None`` is the default of the brokers.
-    With KIP-848 the session timeout is a setting of the brokers (``group.consumer.session.timeout.ms``) that members do
-    not learn: ``session_timeout`` is then the brokers' default, which is also the default of their minimum.
+    ``consumer_protocol``: the member has the group protocol of KIP-848. ``remote_assignor`` is the coordinator's
+    assignor there; with ``None`` the brokers choose. The session timeout is then a setting of the brokers that members
+    do not learn (``group.consumer.session.timeout.ms``): ``session_timeout`` is the brokers' default, below which they
+    accept no other value by default.
     """
 
     group_id: str
@@ -31,6 +32,7 @@ class GroupSettings:
     metadata_max_age: float = 300.0
     offset_fetch_timeout: float = 5.0
     rack: str | None = None
+    consumer_protocol: bool = False
     remote_assignor: str | None = None
     retry_backoff: float = 0.1
     retry_backoff_max: float = 1.0

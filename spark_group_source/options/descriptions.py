@@ -40,6 +40,8 @@ DESCRIPTIONS = {
     "kafka.client.id": "Name of this query in Kafka's tools, logs and quotas.",
     "kafka.group.instance.id": "Makes the query a static member, which keeps its partitions over a restart.",
     "leaveGroupOnStop": "Whether a static member leaves its group when the query stops.",
+    "kafka.group.protocol": "Group protocol of the member: classic, or consumer (KIP-848; needs Kafka 4.0 or later).",
+    "kafka.group.remote.assignor": "Assignor of the brokers, with the protocol consumer: uniform, range or their own.",
     "kafka.partition.assignment.strategy": "Assignors in order of preference: names, Java class names or module:Class.",
     "kafka.session.timeout.ms": "How long without a heartbeat before the broker removes the member, in ms.",
     "kafka.heartbeat.interval.ms": "Time between heartbeats, in ms.",

@@ -62,6 +62,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
             action = f"Set it with .option('{option.name}', ...): {option.description}"
             raise OptionError(f"Option '{option.name}' is missing.", action)
     _check_topics(values)
+    _check_group_protocol(values)
     return _checked(SourceOptions(**with_derived_defaults(values)))
 
 
@@ -77,6 +78,8 @@ _TOPIC_FIELDS = ("topics", "topic_pattern", "partitions")
 _MEMBER_FIELDS = (
     "group_instance_id",
     "leave_on_stop",
+    "consumer_protocol",
+    "remote_assignor",
     "assignors",
     "session_timeout",
     "heartbeat_interval",
@@ -101,6 +104,31 @@ def _check_topics(given: Collection[str]) -> None:
             "With 'assign' the query is not a member of the group: remove the other options, or name topics with"
             " 'subscribe'.",
         )
+
+
+_CLASSIC_FIELDS = ("assignors", "session_timeout", "heartbeat_interval")
+
+
+def _check_group_protocol(values: Mapping[str, Any]) -> None:
+    """``values`` are the fields of the options that the user has set."""
+    names = {option.field: f"'{option.name}'" for option in OPTIONS}
+    if values.get("consumer_protocol"):
+        without_effect = [names[field] for field in _CLASSIC_FIELDS if field in values]
+        action = (
+            "With the group protocol consumer the brokers assign partitions, and have the timeouts"
+            " (group.consumer.session.timeout.ms, group.consumer.heartbeat.interval.ms). Remove these options. Choose"
+            " an assignor of the brokers with 'kafka.group.remote.assignor'."
+        )
+        protocol = "consumer"
+    else:
+        without_effect = [names["remote_assignor"]] if "remote_assignor" in values else []
+        action = (
+            "In the classic group protocol the group's leader assigns partitions: set"
+            " 'kafka.partition.assignment.strategy' instead, or set 'kafka.group.protocol' to consumer."
+        )
+        protocol = "classic"
+    if without_effect:
+        raise OptionError(f"Option {', '.join(without_effect)} has no effect with the protocol {protocol}.", action)
 
 
 def _checked(options: SourceOptions) -> SourceOptions:

@@ -34,6 +34,8 @@ STREAM_ONLY = (
     "commitMetadata",
     "kafka.group.instance.id",
     "leaveGroupOnStop",
+    "kafka.group.protocol",
+    "kafka.group.remote.assignor",
     "kafka.partition.assignment.strategy",
     "kafka.session.timeout.ms",
     "kafka.heartbeat.interval.ms",

@@ -31,6 +31,7 @@ from spark_group_source.options.value_parsers import (
     byte_size,
     dns_lookup,
     duration,
+    group_protocol,
     host_ports,
     importable_function,
     instance_id,
@@ -84,6 +85,8 @@ class SourceOptions(SecurityOptions):
     client_id: str = ""
     group_instance_id: str | None = None
     leave_on_stop: bool = False
+    consumer_protocol: bool = False
+    remote_assignor: str | None = None
     assignors: tuple[str, ...] = ("cooperative-sticky",)
     session_timeout: float = 45.0
     heartbeat_interval: float = 3.0
@@ -153,6 +156,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("kafka.client.id", "client_id", non_blank),
     Option("kafka.group.instance.id", "group_instance_id", instance_id),
     Option("leaveGroupOnStop", "leave_on_stop", boolean),
+    Option("kafka.group.protocol", "consumer_protocol", group_protocol),
+    Option("kafka.group.remote.assignor", "remote_assignor", non_blank),
     Option("kafka.partition.assignment.strategy", "assignors", assignor_names),
     Option("kafka.session.timeout.ms", "session_timeout", milliseconds),
     Option("kafka.heartbeat.interval.ms", "heartbeat_interval", milliseconds),

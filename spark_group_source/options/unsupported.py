@@ -137,14 +137,6 @@ UNSUPPORTED: dict[str, tuple[str, str]] = {
     "zk.hosts": _ZOOKEEPER,
     "zookeeper.connect": _ZOOKEEPER,
     "use.rdkafka": ("the source has one implementation, in Python", _REMOVE),
-    "group.protocol": (
-        "the member uses the classic protocol, also in groups with members of the new protocol",
-        _REMOVE,
-    ),
-    "group.remote.assignor": (
-        "in the classic protocol the group's leader assigns partitions",
-        "Set 'kafka.partition.assignment.strategy'.",
-    ),
     "allow.auto.create.topics": ("the source never creates a topic", _REMOVE),
     "exclude.internal.topics": (_RENAMED, "Set 'includeInternalTopics'."),
     "default.api.timeout.ms": (

@@ -221,6 +221,13 @@ def milliseconds(text: str) -> float:
     return int(text) / 1000
 
 
+def group_protocol(text: str) -> bool:
+    """Whether it is ``consumer``."""
+    if text.strip().lower() not in ("classic", "consumer"):
+        raise ValueError("classic or consumer")
+    return text.strip().lower() == "consumer"
+
+
 def isolation_level(text: str) -> bool:
     """Whether it is ``read_committed``."""
     if text.strip().lower() not in ("read_committed", "read_uncommitted"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+from dataclasses import replace
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError
@@ -44,6 +45,7 @@ class Driver:
         self._clock = clock
         self._client_id, self._application_id = wire.client_id, application_id
         self._settings = settings = group_settings(options)
+        wire = replace(wire, consumer_protocol=options.consumer_protocol)
         timings = Timings()
         self._clients = KafkaClients.connect(wire, settings, timings)
         member_clients = KafkaClients.connect(wire, settings, timings)

@@ -14,6 +14,8 @@ def group_settings(options: SourceOptions) -> GroupSettings:
         subscription=Subscription(
             options.topics, options.topic_pattern, options.include_internal_topics, options.partitions
         ),
+        consumer_protocol=options.consumer_protocol,
+        remote_assignor=options.remote_assignor,
         assignors=options.assignors,
         instance_id=options.group_instance_id,
         static_leaves=options.leave_on_stop,

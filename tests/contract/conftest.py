@@ -38,6 +38,13 @@ BASE = {
 }
 """Options of all queries; a test may override them."""
 
+CONSUMER_BASE = {
+    "startingOffsets": "earliest",
+    "kafka.group.protocol": "consumer",
+    "kafka.max.poll.interval.ms": "120000",
+}
+"""The same with the group protocol of KIP-848, where the brokers set the interval and the session timeout."""
+
 
 class Kafka(Protocol):
     """The methods of a cluster that the bench uses, fake or real."""
@@ -127,14 +134,15 @@ class Query:
 class Bench:
     """The topic and the group of one test."""
 
-    def __init__(self, kafka: Kafka, topic: str, group: str) -> None:
+    def __init__(self, kafka: Kafka, topic: str, group: str, base: dict[str, str] = BASE) -> None:
         self.kafka = kafka
+        self._base = base
         self.topic = topic
         self.group = group
         self._queries: list[Query] = []
-        self._cluster = Cluster(WireOptions(self.options().bootstrap_servers, "operator"))
-        self._operator = GroupOffsets(self._cluster, group_settings(self.options()))
-        self._requests = MembershipRequests(self._cluster, group_settings(self.options()))
+        self.cluster = Cluster(WireOptions(self.options().bootstrap_servers, "operator"))
+        self._operator = GroupOffsets(self.cluster, group_settings(self.options()))
+        self._requests = MembershipRequests(self.cluster, group_settings(self.options()))
 
     def options(self, **overrides: str) -> SourceOptions:
         base = {
@@ -142,7 +150,7 @@ class Bench:
             "kafka.group.id": self.group,
             "subscribe": self.topic,
         }
-        return parse_options(BASE | base | {key.replace("_", "."): value for key, value in overrides.items()})
+        return parse_options(self._base | base | {key.replace("_", "."): value for key, value in overrides.items()})
 
     def query(self, logged: BatchOffset | None = None, **options: str) -> Query:
         """Creates a query of the group, without starting it."""
@@ -193,7 +201,7 @@ class Bench:
     def close(self) -> None:
         for query in self._queries:
             query.close()
-        self._cluster.close()
+        self.cluster.close()
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ DEFAULTS = {
     "kafka.client.id": "application, topics, application id and process",
     "kafka.client.dns.lookup": "`use_all_dns_ips`",
     "kafka.group.id": "required in streams",
+    "kafka.group.protocol": "`classic`",
     "kafka.isolation.level": "`read_uncommitted`",
     "kafka.ssl.endpoint.identification.algorithm": "`https`",
     "kafka.max.partition.fetch.bytes": "`kafka.fetch.max.bytes`",

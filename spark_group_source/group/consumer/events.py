@@ -66,6 +66,4 @@ class Heartbeat(Request):
 
 @dataclass(frozen=True, slots=True)
 class FindTopics(Action):
-    """Look up the names of topics in the assignment."""
-
-    topic_ids: frozenset[UUID]
+    """Look up the names of the subscribed topics: the assignment has one without a name."""

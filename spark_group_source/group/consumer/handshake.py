@@ -132,8 +132,8 @@ def _assign(membership: ConsumerMembership, revoke_by: float) -> Step:
 def _find_topics(step: Step) -> Step:
     """Looks up topics without a name after each answer, since a lookup may fail or come too early."""
     membership, actions = step
-    unknown = frozenset(topic_id for topic_id, _ in membership.assignment if topic_id not in membership.topic_names)
-    return membership, [*actions, FindTopics(unknown)] if unknown else actions
+    unknown = any(topic_id not in membership.topic_names for topic_id, _ in membership.assignment)
+    return membership, [*actions, FindTopics()] if unknown else actions
 
 
 def _acknowledge(reconciled: Step) -> Step:

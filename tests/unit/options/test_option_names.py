@@ -34,6 +34,7 @@ KINDS: dict[Callable[[str], Any], tuple[str, tuple[str, ...], str]] = {
     value_parsers.milliseconds: ("45000", ("", "0", "-1", "45s", "1.5", LARGE), "milliseconds, from 1 to 2147483647"),
     value_parsers.duration: ("15m", ("", "5 minutes", "-1s", "2.5s", "m", "15 parsecs"), "for example 15m"),
     value_parsers.interval: ("10 minutes", ("", "5", "-1s", "2.5s", "10 parsecs", "minutes"), "for example 10 minutes"),
+    value_parsers.group_protocol: ("consumer", ("", "kip-848", "share"), "classic or consumer"),
     value_parsers.isolation_level: (
         "read_committed",
         ("", "committed", "READ-COMMITTED"),
@@ -89,6 +90,7 @@ NAMES = {
 
 ONLY_WITH = {
     "startingOffsetsFallback": {"startingOffsets": "committed"},
+    "kafka.group.remote.assignor": {"kafka.group.protocol": "consumer"},
 }
 WITHOUT = {"subscribePattern": "subscribe", "assign": "subscribe"}
 

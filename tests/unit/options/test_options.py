@@ -241,3 +241,30 @@ def test_every_field_has_exactly_one_option() -> None:
 )
 def test_intervals_are_read_as_spark_reads_those_of_triggers(text: str, seconds: float) -> None:
     assert parse_options(GOOD | {"batchInterval": text}).batch_interval == seconds
+
+
+@pytest.mark.parametrize(
+    ("given", "without_effect", "says"),
+    [
+        ({"kafka.session.timeout.ms": "6000"}, "'kafka.session.timeout.ms'", "group.consumer.session.timeout.ms"),
+        ({"kafka.heartbeat.interval.ms": "1000"}, "'kafka.heartbeat.interval.ms'", "Remove"),
+        ({"kafka.partition.assignment.strategy": "range"}, "'kafka.partition.assignment.strategy'", "remote.assignor"),
+        (
+            {"kafka.group.protocol": "classic", "kafka.group.remote.assignor": "range"},
+            "'kafka.group.remote.assignor'",
+            "'kafka.partition.assignment.strategy'",
+        ),
+        ({"kafka.group.protocol": "classic", "kafka.session.timeout.ms": "6000"}, "", ""),
+    ],
+)
+def test_options_of_the_other_group_protocol_are_refused(given: dict[str, str], without_effect: str, says: str) -> None:
+    options = GOOD | {"kafka.group.protocol": "consumer"} | given
+    if not without_effect:
+        assert not parse_options(options).consumer_protocol
+        return
+    with pytest.raises(OptionError) as raised:
+        parse_options(options)
+    assert f"Option {without_effect} has no effect with the protocol {options['kafka.group.protocol']}." in str(
+        raised.value
+    )
+    assert says in str(raised.value)

@@ -1,0 +1,179 @@
+"""The group protocol of KIP-848 of one member: heartbeats, which also join, acknowledge and leave."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Collection
+from typing import Any
+from uuid import UUID
+
+from spark_group_source.clock import Clock, Deadline, Wakeup
+from spark_group_source.errors import GroupSourceError
+from spark_group_source.group.consumer.events import FindTopics, Heartbeat, Subscribed, TopicsFound
+from spark_group_source.group.consumer.handshake import ConsumerMembership, step
+from spark_group_source.group.consumer.heartbeat import build_leave, build_request, interpret
+from spark_group_source.group.coordinator_client import CoordinatorClient
+from spark_group_source.group.counters import Timings
+from spark_group_source.group.events import Action, RequestFailed, Tick
+from spark_group_source.group.group_protocol import GroupProtocol
+from spark_group_source.group.membership import Phase
+from spark_group_source.group.rebalance_listener import RebalanceListener
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.shared_membership import SharedMembership
+from spark_group_source.group.topic_view import TopicView
+from spark_group_source.listing import names
+from spark_group_source.wire.cluster import Cluster
+
+log = logging.getLogger(__name__)
+
+PURPOSE = "membership"
+"""The connection of heartbeats; commits have their own."""
+
+
+class ConsumerProtocol(GroupProtocol):
+    """The member's thread owns it, with its connections.
+
+    ``_joined`` tells whether a join was sent: the coordinator may have the member even if it has not answered.
+    """
+
+    shared: SharedMembership[ConsumerMembership]
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: GroupSettings,
+        listener: RebalanceListener,
+        clock: Clock,
+        wakeup: Wakeup,
+        timings: Timings | None,
+    ) -> None:
+        super().__init__(settings, listener, clock, wakeup)
+        self._cluster = cluster
+        self._topic_view = TopicView(cluster, settings.group_id)
+        self._client = CoordinatorClient(cluster, settings.group_id, PURPOSE, timings)
+        start = ConsumerMembership(member_id=str(uuid.uuid4()))
+        self.shared = SharedMembership(settings, clock, step, start, Heartbeat())
+        self._next_topic_check = clock() + settings.metadata_max_age
+        self._joined = False
+        self._logged_reason = start.reason
+
+    def subscribe(self, topics: Collection[str]) -> None:
+        """See :meth:`GroupProtocol.subscribe`."""
+        self.shared.post(Subscribed(frozenset(topics)))
+
+    def send(self, request: Action) -> None:
+        """Sends a heartbeat at once, or looks up topics."""
+        match request:
+            case Heartbeat():
+                self._heartbeat()
+            case FindTopics():
+                self._find_topics()
+
+    def keep_alive(self) -> None:
+        """See :meth:`GroupProtocol.keep_alive`."""
+        self.shared.post(Tick())
+        joining = self.shared.membership.phase is Phase.JOINING
+        if joining or not self.schedule.try_acquire(self._throttled()) or not self._heartbeat():
+            return
+        me = self.shared.membership
+        if me.phase is not Phase.STABLE:  # a revocation has a deadline, and this may take half a session
+            return
+        if self.settings.subscription.pattern is not None and self.clock() >= self._next_topic_check:
+            self._check_topics()
+        else:
+            self.listener.heartbeat_succeeded(me, self.start_positions_deadline())
+
+    def rediscover(self) -> None:
+        """See :meth:`GroupProtocol.rediscover`."""
+        self._client.rediscover()
+
+    def leave(self, cluster: Cluster | None = None) -> None:
+        """See :meth:`GroupProtocol.leave`.
+
+        A static member without ``static_leaves`` says that it comes back: its next run, within the session timeout,
+        gets the same partitions. Otherwise that run could not take the instance id before the session ends.
+        """
+        if not self._joined:
+            return
+        client = self._client if cluster is None else CoordinatorClient(cluster, self.settings.group_id, PURPOSE)
+        request = build_leave(self.shared.membership, self.settings)
+
+        def send(deadline: Deadline) -> RequestFailed | None:
+            return self._failure(client.call(request, deadline), client)
+
+        self.retry_leave(send)
+
+    def _heartbeat(self) -> bool:
+        """Sends a heartbeat with what has changed, and reports the answer; whether it succeeded."""
+        joins = self.shared.membership.phase is Phase.JOINING
+        if joins:
+            self._prepare_join()
+        me, sent_at = self.shared.membership, self.clock()
+        response = self._client.call(build_request(me, self.settings), self.within(self.settings.heartbeat_timeout))
+        if failure := self._failure(response, self._client):
+            self.request_failed(failure)
+            return False
+        self.heartbeat_state.record_success()
+        if not joins:
+            self.join_backoff.reset()
+        answer = interpret(response, me.report, sent_at + self.settings.session_timeout)
+        self.shared.post(answer)
+        self.schedule.interval = answer.heartbeat_interval
+        self.schedule.schedule_next()
+        after = self.shared.membership
+        if joins or (answer.assignment is not None and answer.assignment != me.assignment):
+            self._log_assignment(after)
+            self.assignment_received()
+        return True
+
+    def _prepare_join(self) -> None:
+        self.join_backoff.wait()
+        reason = self.shared.membership.reason
+        level = logging.DEBUG if reason == self._logged_reason else logging.INFO
+        log.log(level, "group %s: joining, because %s", self.settings.group_id, reason)
+        self._logged_reason = reason
+        self.listener.join_started()
+        if not self._joined:
+            self._find_topics()  # so that the first assignment need not wait for a lookup
+        self._joined = True
+
+    def _log_assignment(self, me: ConsumerMembership) -> None:
+        self._logged_reason = ""
+        owned = f"{len(me.readable)} partition(s)" + (f": {names(me.readable)}" if me.readable else "")
+        log.info("group %s: epoch %d, member %s, owns %s", self.settings.group_id, me.generation, me.member_id, owned)
+
+    def _find_topics(self) -> None:
+        """Looks up the subscribed topics, among which are those in the assignment."""
+        deadline = self.within(self.settings.heartbeat_timeout)
+        try:
+            topics = self._cluster.metadata(self.shared.membership.topics, deadline).topics
+        except GroupSourceError as error:
+            log.warning("group %s: the topic lookup failed: %s", self.settings.group_id, error)
+            return
+        found = {UUID(topic.id): name for name, topic in topics.items() if topic.id and not topic.error}
+        self.shared.post(TopicsFound(found))
+
+    def _check_topics(self) -> None:
+        """A pattern may match other topics. The coordinator itself notices new partitions."""
+        self._next_topic_check = self.clock() + self.settings.metadata_max_age
+        deadline = self.within(self.settings.heartbeat_timeout)
+        try:
+            topics = self.settings.subscription.find(self._topic_view, deadline)
+        except GroupSourceError as error:
+            log.warning("group %s: the topic lookup failed: %s", self.settings.group_id, error)
+            return
+        self.shared.post(Subscribed(frozenset(topics)))
+
+    def _failure(self, response: Any, client: CoordinatorClient) -> RequestFailed | None:
+        if isinstance(response, RequestFailed):
+            return response
+        if not response.error_code:
+            return None
+        topics = self.shared.membership.topics
+        return client.failure("ConsumerGroupHeartbeat", response.error_code, topics=topics)
+
+    def _throttled(self) -> float:
+        """Seconds until the coordinator reads the next request, because this client exceeds a quota."""
+        broker_id = self._client.broker_id
+        return 0.0 if broker_id is None else self._cluster.throttle_remaining(broker_id, PURPOSE)
