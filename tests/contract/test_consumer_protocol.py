@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -17,11 +18,16 @@ from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.membership import Phase
 from spark_group_source.query.group_settings import group_settings
 from spark_group_source.testing import EmbeddedKafka
+from spark_group_source.testing.ivy import KAFKA_VERSION
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 from tests.contract.conftest import CONSUMER_BASE, TIMEOUT_S, Bench, Query, eventually
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.core,
+    pytest.mark.skipif(os.environ.get("KAFKA_VERSION", KAFKA_VERSION).startswith("3."), reason="Kafka 4.0 has KIP-848"),
+]
 
 
 @pytest.fixture
@@ -97,9 +103,9 @@ def test_a_commit_with_an_older_epoch_is_retried_with_the_epoch_of_now(bench: Be
     query = bench.start().idle()
     me, offsets = query.me, GroupOffsets(bench.cluster, group_settings(bench.options()))
     stale = offsets.commit(replace(me, generation=me.generation - 1), {bench.tp(0): 5}, "", Deadline.after(TIMEOUT_S))
-    if stale.failure is not None:  # Kafka 4.3 accepts the epoch of the assignment (KIP-1251)
-        assert stale.failure.action is ErrorAction.RETRY
-        assert "113 (STALE_MEMBER_EPOCH)" in stale.failure.reason
+    assert stale.failure is not None
+    assert stale.failure.action is ErrorAction.RETRY
+    assert "113 (STALE_MEMBER_EPOCH)" in stale.failure.reason
     assert offsets.commit(me, {bench.tp(0): 5}, "", Deadline.after(TIMEOUT_S)).failure is None
 
 
