@@ -465,9 +465,9 @@ def test_a_topic_lookup_without_a_response_does_not_end_the_session(on_fake: Ben
 @pytest.mark.parametrize("back", [False, True], ids=["leader", "static leader that is back"])
 def test_the_leader_finds_a_recreated_topic_of_another_member(on_fake: Bench, fake: FakeKafka, back: bool) -> None:
     def settled() -> bool:
-        generation, looks = fake.group(on_fake.group).generation, fake.request_count("Metadata")
+        generation, looks = fake.group(on_fake.group).classic.generation, fake.request_count("Metadata")
         eventually(lambda: fake.request_count("Metadata") > looks + 10, "topic lookups")
-        return fake.group(on_fake.group).generation == generation
+        return fake.group(on_fake.group).classic.generation == generation
 
     often: dict[str, Any] = {"kafka_metadata_max_age_ms": "50", "failOnDataLoss": "false"}
     leader = on_fake.start(kafka_group_instance_id="one", **often)
@@ -475,7 +475,7 @@ def test_the_leader_finds_a_recreated_topic_of_another_member(on_fake: Bench, fa
     if back:
         leader.close()
         leader = on_fake.start(kafka_group_instance_id="one", **often)
-    assert fake.group(on_fake.group).leader == leader.me.member_id
+    assert fake.group(on_fake.group).classic.leader == leader.me.member_id
     eventually(lambda: other.owns() == {0}, "the assignment")
     fake.delete_topic("other")
     eventually(lambda: not other.me.owned and settled(), "the assignment without the deleted topic")
@@ -490,7 +490,7 @@ def test_a_static_member_does_not_leave_and_its_next_run_takes_its_place(on_fake
     first = on_fake.start(kafka_group_instance_id="one")
     first.close()
     assert not fake.request_count("LeaveGroup")
-    generation = fake.group(on_fake.group).generation
+    generation = fake.group(on_fake.group).classic.generation
     again = on_fake.start(kafka_group_instance_id="one")
     assert again.owns() == {0, 1, 2, 3}
     assert len(fake.group(on_fake.group).members) == 1
@@ -499,7 +499,7 @@ def test_a_static_member_does_not_leave_and_its_next_run_takes_its_place(on_fake
     eventually(lambda: fake.request_count("DescribeGroups") == 5, "the check")
     beats = fake.request_count("Heartbeat")
     eventually(lambda: fake.request_count("Heartbeat") > beats + 1, "heartbeats")
-    assert fake.group(on_fake.group).generation == generation
+    assert fake.group(on_fake.group).classic.generation == generation
 
 
 def test_a_static_member_leaves_when_it_stops_if_so_set(on_fake: Bench, fake: FakeKafka) -> None:
@@ -517,7 +517,7 @@ def test_a_new_static_member_waits_for_a_revocation_and_does_not_rejoin(on_fake:
     eventually(lambda: first.me.phase is Phase.REVOKING, "the revocation to wait for the batch")
     beats = fake.request_count("Heartbeat")
     eventually(lambda: fake.request_count("Heartbeat") > beats + 5, "heartbeats of both")
-    assert (fake.group(on_fake.group).state, fake.group(on_fake.group).generation) == ("Stable", 2)
+    assert (fake.group(on_fake.group).classic.state, fake.group(on_fake.group).classic.generation) == ("Stable", 2)
 
 
 def test_a_member_fenced_by_the_same_instance_id_fails_with_that_reason(on_fake: Bench) -> None:

@@ -8,7 +8,8 @@
         ...
         assert kafka.commits[-1].offsets == {("flights", 0): 5}
 
-It supports only the versions that this package sends. Sessions never time out: :meth:`FakeKafka.expire` ends them.
+It supports only the versions that this package sends, and both group protocols. Sessions never time out:
+:meth:`FakeKafka.expire` ends them.
 """
 
 from spark_group_source.testing.fake.faults import Fault

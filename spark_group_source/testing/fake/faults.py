@@ -12,6 +12,7 @@ ERROR_AT = {
     "FindCoordinator": "coordinators",
     "Metadata": "topics",
     "DescribeGroups": "groups",
+    "ConsumerGroupDescribe": "groups",
     "OffsetCommit": "topics.partitions",
     "OffsetFetch": "groups",
     "ListOffsets": "topics.partitions",
@@ -38,6 +39,7 @@ class Fault:
         dribble: sends the response byte by byte, with so many seconds between two bytes.
         throttle: gives this throttle time in seconds, and reads nothing from the connection for as long.
         broker: applies only to requests to this broker; by default to any.
+        only: applies only to requests (kafka-python messages) for which this returns true; by default to any.
     """
 
     error: int | None = None
@@ -51,6 +53,7 @@ class Fault:
     dribble: float | None = None
     throttle: float = 0.0
     broker: int | None = None
+    only: Callable[[Any], bool] = lambda request: True
 
 
 class Faults:
@@ -70,12 +73,12 @@ class Faults:
         with self._lock:
             self._queued.clear()
 
-    def take(self, api: str, broker: int) -> Fault | None:
+    def take(self, api: str, broker: int, request: Any) -> Fault | None:
         """Removes and returns the fault for a request, or ``None``."""
         with self._lock:
             queue = self._queued[api]
             for fault in queue:
-                if fault.broker in (None, broker):
+                if fault.broker in (None, broker) and fault.only(request):
                     queue.remove(fault)
                     return fault
         return None

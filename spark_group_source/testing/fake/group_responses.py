@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from kafka.protocol import admin, consumer
 
+from spark_group_source.group.consumer.messages import ConsumerGroupDescribeResponse
 from spark_group_source.offsets import TopicPartition, numbers_by_topic
+from spark_group_source.testing.fake.consumer_group import UNKNOWN_GROUP, FakeConsumerGroup
 from spark_group_source.testing.fake.group import FakeGroup
 
 UNKNOWN_TOPIC, METADATA_TOO_LARGE = 3, 12
@@ -29,7 +33,10 @@ class Commit:
 
 
 def describe(name: str, group: FakeGroup, errno: int) -> Any:
-    """Returns the state and members of a group; ``Dead`` if it has neither members nor commits."""
+    """Returns the state and members of a classic group; ``Dead`` if it has neither members nor commits.
+
+    To DescribeGroups a group with members of KIP-848 is dead too.
+    """
     described_group = admin.DescribeGroupsResponse.DescribedGroup
     members = [
         described_group.DescribedGroupMember(
@@ -40,17 +47,66 @@ def describe(name: str, group: FakeGroup, errno: int) -> Any:
             client_host="/127.0.0.1",
             member_assignment=each.assignment,
         )
-        for each in group.members.values()
+        for each in group.classic.members.values()
     ]
-    exists = group.members or group.offsets
+    exists = group.classic.members or (group.offsets and not group.consumer.members)
     return described_group(
         version=5,
         error_code=errno,
         group_id=name,
-        group_state=group.state if exists else "Dead",
+        group_state=group.classic.state if exists else "Dead",
         protocol_type="consumer" if exists else "",
-        protocol_data=group.protocol,
+        protocol_data=group.classic.protocol,
         members=[] if errno else members,
+    )
+
+
+def describe_consumer(name: str, group: FakeConsumerGroup, topics: Mapping[UUID, str], errno: int) -> Any:
+    """Returns the state and members of a group with the protocol of KIP-848, or that it does not exist."""
+    described_group = ConsumerGroupDescribeResponse.DescribedGroup
+    errno = errno or (0 if group.epoch else UNKNOWN_GROUP)
+    if errno:
+        return described_group(version=1, error_code=errno, group_id=name, group_state="Dead", members=[])
+    members = [
+        described_group.Member(
+            version=1,
+            member_id=each.id,
+            instance_id=each.instance,
+            rack_id=each.rack,
+            member_epoch=each.epoch,
+            client_id="client",
+            client_host="/127.0.0.1",
+            subscribed_topic_names=sorted(each.topics),
+            assignment=_assignment(each.assigned, topics),
+            target_assignment=_assignment(group.target.get(each.id, frozenset()), topics),
+            member_type=1,
+        )
+        for each in group.members.values()
+    ]
+    return described_group(
+        version=1,
+        group_id=name,
+        group_state=group.state,
+        group_epoch=group.epoch,
+        assignment_epoch=group.epoch,
+        assignor_name=group.assignor,
+        members=members,
+    )
+
+
+def _assignment(partitions: Iterable[tuple[UUID, int]], topics: Mapping[UUID, str]) -> Any:
+    assignment_of = ConsumerGroupDescribeResponse.Assignment
+    numbers = defaultdict[UUID, list[int]](list)
+    for topic_id, number in sorted(partitions):
+        numbers[topic_id].append(number)
+    return assignment_of(
+        version=1,
+        topic_partitions=[
+            assignment_of.TopicPartitions(
+                version=1, topic_id=topic_id, topic_name=topics.get(topic_id, ""), partitions=numbers[topic_id]
+            )
+            for topic_id in numbers
+        ],
     )
 
 
@@ -63,7 +119,7 @@ def commit(
     response_topic = consumer.OffsetCommitResponse.OffsetCommitResponseTopic
     topics = []
     for topic in request.topics:
-        response = response_topic(version=8, name=topic.name, partitions=[])
+        response = response_topic(version=request.version, name=topic.name, partitions=[])
         for part in topic.partitions:
             text = part.committed_metadata or ""
             known = part.partition_index in logs.get(topic.name, {})
@@ -76,7 +132,7 @@ def commit(
             texts.add(text)
             response.partitions.append(
                 response_topic.OffsetCommitResponsePartition(
-                    version=8, partition_index=part.partition_index, error_code=errno
+                    version=request.version, partition_index=part.partition_index, error_code=errno
                 )
             )
         topics.append(response)

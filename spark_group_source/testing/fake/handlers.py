@@ -10,18 +10,21 @@ from typing import Any
 from kafka.protocol import consumer, metadata
 
 from spark_group_source.testing.fake import group_responses, leader_epochs
-from spark_group_source.testing.fake.group import UNKNOWN_MEMBER, FakeGroup
+from spark_group_source.testing.fake.classic_group import INCONSISTENT_PROTOCOL, UNKNOWN_MEMBER
+from spark_group_source.testing.fake.consumer_group import UNKNOWN_GROUP
+from spark_group_source.testing.fake.group import FakeGroup
 from spark_group_source.testing.fake.group_responses import UNKNOWN_TOPIC, Commit
 from spark_group_source.testing.fake.log import NOT_LEADER, FakeLog, fit
 from spark_group_source.testing.fake.server import REQUESTS, FakeBroker, Handler
+from spark_group_source.wire.versions import GROUP_VERSION
 
-NOT_COORDINATOR, UNKNOWN_TOPIC_ID = 16, 100
+NOT_COORDINATOR, UNSUPPORTED_VERSION, UNKNOWN_TOPIC_ID = 16, 35, 100
 
 
 class RequestHandlers:
     """Topics, logs and groups, and one method for each API. ``error`` is the code that a fault demands, or 0."""
 
-    def __init__(self, max_metadata: int) -> None:
+    def __init__(self, max_metadata: int, group_version: int, heartbeat_interval: float) -> None:
         self.requests: list[tuple[str, int, Any]] = []
         self.commits: list[Commit] = []
         self.logs: dict[str, dict[int, FakeLog]] = {}
@@ -29,6 +32,8 @@ class RequestHandlers:
         self.coordinator = 1
         self.brokers: dict[int, FakeBroker] = {}
         self._max_metadata = max_metadata
+        self._group_version = group_version
+        self.heartbeat_interval = heartbeat_interval
         self._changed = threading.Condition()
         self._groups: dict[str, FakeGroup] = {}
 
@@ -52,6 +57,13 @@ class RequestHandlers:
             api_version(version=3, api_key=key, min_version=0, max_version=each.max_version)
             for key, each in REQUESTS.items()
         ]
+        if self._group_version:
+            feature = metadata.ApiVersionsResponse.FinalizedFeatureKey
+            level = self._group_version
+            response.finalized_features_epoch = 1
+            response.finalized_features = [
+                feature(version=3, name=GROUP_VERSION, max_version_level=level, min_version_level=level)
+            ]
 
     def _Metadata(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         response_broker = metadata.MetadataResponse.MetadataResponseBroker
@@ -105,16 +117,19 @@ class RequestHandlers:
     def _JoinGroup(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         response.protocol_name, response.leader, response.member_id, response.members = "", "", request.member_id, []
         if group := self._coordinated(request, response, node, error):
-            group.join(request, response)
+            if group.consumer.members:
+                response.error_code = INCONSISTENT_PROTOCOL
+            else:
+                group.classic.join(request, response)
 
     def _SyncGroup(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         response.assignment = b""
         if group := self._coordinated(request, response, node, error):
-            group.sync(request, response)
+            group.classic.sync(request, response)
 
     def _Heartbeat(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         if group := self._coordinated(request, response, node, error):
-            group.heartbeat(request, response)
+            group.classic.heartbeat(request, response)
 
     def _LeaveGroup(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         response.members = []
@@ -124,6 +139,25 @@ class RequestHandlers:
                 response_member(version=5, member_id=member.member_id, error_code=group.remove(member.member_id))
                 for member in request.members
             ]
+
+    def _ConsumerGroupHeartbeat(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
+        response.heartbeat_interval_ms = round(self.heartbeat_interval * 1000)
+        if group := self._coordinated(request, response, node, error):
+            if not self._group_version:
+                response.error_code = UNSUPPORTED_VERSION
+            elif group.classic.members:
+                response.error_code = UNKNOWN_GROUP
+            else:
+                topics = {name: (self.ids[name], len(logs)) for name, logs in self.logs.items()}
+                group.consumer.heartbeat(request, response, topics)
+
+    def _ConsumerGroupDescribe(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
+        errno = error or self._coordinator_error(node)
+        names = {topic_id: name for name, topic_id in self.ids.items()}
+        response.groups = [
+            group_responses.describe_consumer(name, self.group(name).consumer, names, errno)
+            for name in request.group_ids
+        ]
 
     def _DescribeGroups(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         name = request.groups[0]

@@ -16,12 +16,24 @@ from spark_group_source.testing.fake.server import FakeBroker
 
 MAX_METADATA = 4096
 
+HEARTBEAT_INTERVAL = 0.05
+
 
 class FakeKafka(RequestHandlers):
-    """A cluster of fake brokers, numbered from 1. ``requests`` and ``commits`` hold all that came, in order."""
+    """A cluster of fake brokers, numbered from 1. ``requests`` and ``commits`` hold all that came, in order.
 
-    def __init__(self, brokers: int = 1, max_metadata: int = MAX_METADATA) -> None:
-        super().__init__(max_metadata)
+    ``group_version`` is the feature that switches the group protocol of KIP-848 on: 1 as in Kafka 4, or 0.
+    ``heartbeat_interval`` is what members with that protocol are told, in seconds.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 1,
+        max_metadata: int = MAX_METADATA,
+        group_version: int = 1,
+        heartbeat_interval: float = HEARTBEAT_INTERVAL,
+    ) -> None:
+        super().__init__(max_metadata, group_version, heartbeat_interval)
         self._faults = Faults()
         self.brokers = {node: FakeBroker(node, self._handler(node), self._faults) for node in range(1, brokers + 1)}
 
@@ -35,7 +47,7 @@ class FakeKafka(RequestHandlers):
     ) -> None:
         with self._changed:
             for group in self._groups.values():
-                group.closed = True
+                group.classic.closed = True
             self._changed.notify_all()
         for broker in self.brokers.values():
             broker.stop()

@@ -12,6 +12,7 @@ from typing import Any
 
 from kafka.protocol import admin, consumer, metadata, sasl
 
+from spark_group_source.group.consumer.messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from spark_group_source.testing.fake.faults import Fault, Faults, set_error
 
 REQUESTS = {
@@ -30,6 +31,8 @@ REQUESTS = {
         consumer.OffsetForLeaderEpochRequest,
         consumer.FetchRequest,
         admin.DescribeGroupsRequest,
+        ConsumerGroupHeartbeatRequest,
+        ConsumerGroupDescribeRequest,
         sasl.SaslHandshakeRequest,
         sasl.SaslAuthenticateRequest,
     )
@@ -111,7 +114,7 @@ class FakeBroker:
         key, version = _HEAD.unpack_from(frame)
         request = REQUESTS[key].decode(frame, version=version, header=True)
         api = request.name.removesuffix("Request")
-        fault = self._faults.take(api, self.node) or Fault()
+        fault = self._faults.take(api, self.node, request) or Fault()
         if fault.drop == "before":
             return False
         response = self._handle(api, request, fault.error or 0)

@@ -13,7 +13,7 @@ from spark_group_source.group.description import GroupDescription
 from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
 from spark_group_source.lag.sample import Sample
 from spark_group_source.testing.fake import FakeKafka, Fault
-from spark_group_source.testing.fake.group import FakeMember
+from spark_group_source.testing.fake.classic_group import FakeMember
 
 GROUP = "g"
 ALLOWED_REQUESTS = {"ApiVersions", "Metadata", "ListOffsets", "FindCoordinator", "OffsetFetch", "DescribeGroups"}
@@ -142,7 +142,7 @@ def test_a_coordinator_that_keeps_rejecting_requests_is_an_error_at_the_deadline
 def test_members_and_their_partitions_are_described(fake: FakeKafka) -> None:
     with closing(probe(fake)) as group:
         assert group.describe() == GroupDescription("Empty", "", ())
-        fake.group(GROUP).members["m"] = FakeMember("m", "static-1", {}, 1.0)
+        fake.group(GROUP).classic.members["m"] = FakeMember("m", "static-1", {}, 1.0)
         (member,) = group.describe().members
         assert (member.client_id, member.host, member.instance_id) == ("client", "127.0.0.1", "static-1")
         assert member.partitions == frozenset()

@@ -1,0 +1,233 @@
+"""The coordinator's side of one group's members with the group protocol of KIP-848.
+
+A change of members, subscriptions or topics begins a new group epoch, with a target assignment for each member. Each
+member moves to its target with its own heartbeats. It first revokes the partitions that the target lacks, and reports
+that it no longer owns them. Until then no other member gets them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from spark_group_source.testing.fake.classic_group import FENCED, UNKNOWN_MEMBER
+from spark_group_source.testing.fake.consumer_assignors import ASSIGNORS, UNIFORM, IdPartition, Partitions
+
+INVALID_REQUEST, UNKNOWN_GROUP, FENCED_EPOCH, UNRELEASED_INSTANCE, UNSUPPORTED_ASSIGNOR, STALE_EPOCH = (
+    42,
+    69,
+    110,
+    111,
+    112,
+    113,
+)
+JOIN, LEAVE, LEAVE_FOR_NOW = 0, -1, -2
+"""The epochs of heartbeats that join, leave, and leave for now (a static member)."""
+
+
+@dataclass
+class FakeConsumerMember:
+    """One member. It may have ``assigned``, and has yet to acknowledge that it gave up ``revoking``."""
+
+    id: str
+    instance: str | None
+    rack: str | None = None
+    rebalance_timeout: float = 0.0
+    topics: frozenset[str] = frozenset()
+    assignor: str | None = None
+    epoch: int = JOIN
+    former_epoch: int = -1
+    assigned: Partitions = frozenset()
+    revoking: Partitions = frozenset()
+    revoke_by: float = math.inf
+
+    def move_to(self, epoch: int, assigned: Partitions, revoking: Partitions = frozenset()) -> None:
+        """Sets epoch and partitions; the rebalance timeout begins with a revocation."""
+        if revoking and not self.revoking:
+            self.revoke_by = time.monotonic() + self.rebalance_timeout
+        self.former_epoch, self.epoch, self.assigned, self.revoking = self.epoch, epoch, assigned, revoking
+
+
+@dataclass
+class FakeConsumerGroup:
+    """Members, group epoch and target assignment of one group."""
+
+    members: dict[str, FakeConsumerMember] = field(default_factory=dict)
+    epoch: int = 0
+    assignor: str = ""
+    target: dict[str, Partitions] = field(default_factory=dict)
+    _counts: dict[str, tuple[UUID, int]] = field(default_factory=dict)
+    _changed: bool = False
+
+    @property
+    def state(self) -> str:
+        """Kafka's name of the state."""
+        if not self.members:
+            return "Empty"
+        settled = all(
+            (each.epoch, each.assigned, each.revoking) == (self.epoch, self.target.get(each.id), frozenset())
+            for each in self.members.values()
+        )
+        return "Stable" if settled else "Reconciling"
+
+    def heartbeat(self, request: Any, response: Any, topics: Mapping[str, tuple[UUID, int]]) -> None:
+        """Answers a heartbeat. ``topics`` maps each topic of the cluster to its id and number of partitions."""
+        self._remove_late()
+        response.error_code = self._invalid(request) or self._member_error(request)
+        if response.error_code:
+            return
+        response.member_id, response.member_epoch = request.member_id, request.member_epoch
+        if request.member_epoch < JOIN:
+            self._leave(request)
+            return
+        member = self._admit(request)
+        self._update(member, request, topics)
+        owned = None if request.topic_partitions is None else _partitions(request.topic_partitions)
+        before = member.assigned
+        self._reconcile(member, owned)
+        response.member_epoch = member.epoch
+        full = request.rebalance_timeout_ms >= 0 and request.subscribed_topic_names is not None and owned is not None
+        if full or member.assigned != before:
+            response.assignment = _assignment(response, member.assigned)
+
+    def remove(self, member_id: str) -> None:
+        """Removes a member that leaves, is fenced, or whose session has expired."""
+        del self.members[member_id]
+        self.target.pop(member_id, None)
+        self._changed = True
+
+    def commit_error(self, request: Any) -> int:
+        """Returns the error code for a member's commit, or 0."""
+        member = self.members.get(request.member_id)
+        if member is None:
+            return UNKNOWN_MEMBER
+        return 0 if request.generation_id_or_member_epoch == member.epoch else STALE_EPOCH
+
+    def _invalid(self, request: Any) -> int:
+        """The error code of a request that no coordinator accepts, whatever its group is."""
+        joins = request.member_epoch == JOIN
+        if joins and (request.rebalance_timeout_ms < 0 or request.subscribed_topic_names is None):
+            return INVALID_REQUEST
+        if (joins and request.topic_partitions != []) or (
+            request.member_epoch == LEAVE_FOR_NOW and not request.instance_id
+        ):
+            return INVALID_REQUEST
+        assignor = request.server_assignor
+        return UNSUPPORTED_ASSIGNOR if assignor is not None and assignor not in ASSIGNORS else 0
+
+    def _member_error(self, request: Any) -> int:
+        if not self.members and request.member_epoch != JOIN:
+            return UNKNOWN_GROUP if self.epoch == 0 else UNKNOWN_MEMBER
+        holder = self._holder(request.instance_id)
+        if holder is not None and holder.id != request.member_id:
+            if request.member_epoch != JOIN:
+                return FENCED
+            return 0 if holder.epoch == LEAVE_FOR_NOW else UNRELEASED_INSTANCE
+        member = self.members.get(request.member_id)
+        if member is None:
+            return 0 if request.member_epoch == JOIN else UNKNOWN_MEMBER
+        return 0 if request.member_epoch < JOIN or self._knows_epoch(member, request) else FENCED_EPOCH
+
+    def _knows_epoch(self, member: FakeConsumerMember, request: Any) -> bool:
+        """Whether the member has its epoch, or the one before because a response was lost."""
+        if request.member_epoch == member.epoch:
+            return True
+        owned = request.topic_partitions
+        return (
+            request.member_epoch == member.former_epoch and owned is not None and _partitions(owned) <= member.assigned
+        )
+
+    def _holder(self, instance: str | None) -> FakeConsumerMember | None:
+        named = (each for each in self.members.values() if instance is not None and each.instance == instance)
+        return next(named, None)
+
+    def _leave(self, request: Any) -> None:
+        member = self.members[request.member_id]
+        if request.member_epoch == LEAVE:
+            self.remove(member.id)
+        else:
+            member.move_to(LEAVE_FOR_NOW, member.assigned)
+
+    def _admit(self, request: Any) -> FakeConsumerMember:
+        """Returns the member; one that comes back has the partitions of the former one with its instance id."""
+        if request.member_id not in self.members:
+            member = FakeConsumerMember(request.member_id, request.instance_id)
+            former = self._holder(request.instance_id)
+            if former is None:
+                self._changed = True
+            else:
+                del self.members[former.id]
+                self.target[member.id] = self.target.pop(former.id, frozenset())
+                member.topics, member.assignor, member.assigned = former.topics, former.assignor, former.assigned
+            self.members[member.id] = member
+        return self.members[request.member_id]
+
+    def _update(self, member: FakeConsumerMember, request: Any, topics: Mapping[str, tuple[UUID, int]]) -> None:
+        """Takes over what the request says; a change begins a new group epoch with a new target assignment."""
+        if request.rebalance_timeout_ms >= 0:
+            member.rebalance_timeout = request.rebalance_timeout_ms / 1000
+        member.rack = request.rack_id or member.rack
+        if request.subscribed_topic_names is not None:
+            self._changed |= member.topics != frozenset(request.subscribed_topic_names)
+            member.topics = frozenset(request.subscribed_topic_names)
+        if request.server_assignor is not None:
+            self._changed |= member.assignor != request.server_assignor
+            member.assignor = request.server_assignor
+        subscribed = frozenset[str]().union(*(each.topics for each in self.members.values()))
+        counts = {name: topic for name, topic in topics.items() if name in subscribed}
+        if self._changed or counts != self._counts:
+            self._counts, self._changed, self.epoch = counts, False, self.epoch + 1
+            self._assign()
+
+    def _assign(self) -> None:
+        wanted = [each.assignor for each in self.members.values() if each.assignor]
+        self.assignor = max(wanted, key=wanted.count, default=UNIFORM)
+        subscriptions = {
+            each.id: {name: self._counts[name] for name in each.topics if name in self._counts}
+            for each in sorted(self.members.values(), key=lambda each: each.id)
+        }
+        self.target = ASSIGNORS[self.assignor](subscriptions, self.target)
+
+    def _reconcile(self, member: FakeConsumerMember, owned: Partitions | None) -> None:
+        """Moves the member towards its target: it first acknowledges revocations, by what it reports as ``owned``."""
+        target = self.target[member.id]
+        if member.revoking:
+            if owned is None or owned & member.revoking:
+                return
+        elif (member.epoch, member.assigned) == (self.epoch, target):
+            return
+        kept, revoking = member.assigned & target, member.assigned - target
+        if revoking and (owned is None or owned & revoking):
+            member.move_to(member.epoch, kept, revoking)
+            return
+        others = (each for each in self.members.values() if each is not member)
+        taken = frozenset[IdPartition]().union(*(each.assigned | each.revoking for each in others))
+        member.move_to(self.epoch, kept | (target - taken))
+
+    def _remove_late(self) -> None:
+        """Fences members that have not acknowledged a revocation within their rebalance timeout."""
+        now = time.monotonic()
+        for member in [each for each in self.members.values() if each.revoking and each.revoke_by <= now]:
+            self.remove(member.id)
+
+
+def _partitions(topics: Any) -> Partitions:
+    return frozenset((topic.topic_id, number) for topic in topics for number in topic.partitions)
+
+
+def _assignment(response: Any, partitions: Partitions) -> Any:
+    assignment_of = type(response).Assignment
+    numbers: dict[UUID, list[int]] = {}
+    for topic_id, number in sorted(partitions):
+        numbers.setdefault(topic_id, []).append(number)
+    return assignment_of(
+        version=1,
+        topic_partitions=[
+            assignment_of.TopicPartitions(version=1, topic_id=topic_id, partitions=partitions)
+            for topic_id, partitions in numbers.items()
+        ],
+    )
