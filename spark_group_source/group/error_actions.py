@@ -29,6 +29,8 @@ class ErrorAction(Enum):
     """The generation is over: everything owned is lost and may not be committed; join with the same member id."""
     RESET_MEMBER_ID = auto()
     """As RESET_GENERATION, but the coordinator does not know the member id: join as a new member."""
+    STALE_EPOCH = auto()
+    """The member has a newer epoch than the commit (KIP-848): commit again at once with the epoch of now."""
     TRIM_METADATA = auto()
     """The commit's metadata is too long: commit again with short metadata."""
     SKIP = auto()
@@ -55,6 +57,7 @@ ERROR_ACTIONS: dict[int, ErrorAction] = {
     29: ErrorAction.FATAL,  # TOPIC_AUTHORIZATION_FAILED
     30: ErrorAction.FATAL,  # GROUP_AUTHORIZATION_FAILED
     35: ErrorAction.FATAL,  # UNSUPPORTED_VERSION
+    69: ErrorAction.RESET_GENERATION,  # GROUP_ID_NOT_FOUND: the group was deleted; a join with KIP-848 creates it again
     79: ErrorAction.MEMBER_ID_REQUIRED,  # MEMBER_ID_REQUIRED
     81: ErrorAction.FATAL,  # GROUP_MAX_SIZE_REACHED
     82: ErrorAction.FATAL,  # FENCED_INSTANCE_ID
@@ -62,7 +65,7 @@ ERROR_ACTIONS: dict[int, ErrorAction] = {
     110: ErrorAction.RESET_GENERATION,  # FENCED_MEMBER_EPOCH
     111: ErrorAction.RETRY,  # UNRELEASED_INSTANCE_ID: the former process was killed; its session ends by itself
     112: ErrorAction.FATAL,  # UNSUPPORTED_ASSIGNOR
-    113: ErrorAction.RETRY,  # STALE_MEMBER_EPOCH: a commit goes again, with the epoch of now
+    113: ErrorAction.STALE_EPOCH,  # STALE_MEMBER_EPOCH
     128: ErrorAction.FATAL,  # INVALID_REGULAR_EXPRESSION
 }
 """Error code to action; any other code is :attr:`ErrorAction.FATAL`, so that no error is ignored."""

@@ -91,7 +91,7 @@ class ManualAssignment:
         """The next batch may read all partitions."""
         return partitions
 
-    def commit_rejected(self, me: Membership, failure: RequestFailed) -> None:
+    def commit_rejected(self, me: Membership, failure: RequestFailed, deadline: Deadline) -> None:
         """Does nothing, because no membership can be lost: the commit is retried."""
 
     def batch_completed(self, uncommitted: Partitions) -> None:

@@ -99,9 +99,19 @@ class Member:
         """
         return self._shared.plan(partitions, uncommitted, me)
 
-    def commit_rejected(self, me: Membership, failure: RequestFailed) -> None:
-        """The coordinator rejected a commit of ``me``, because it is no member any more. Caller: both threads."""
-        self._shared.commit_rejected(me, failure)
+    def commit_rejected(self, me: Membership, failure: RequestFailed, deadline: Deadline) -> Membership | None:
+        """The coordinator rejected a commit of ``me``: it is no member any more, or has another epoch by now.
+
+        Returns the membership with which to commit again at once, ``None`` if there is none. The answer with the new
+        epoch may be on its way: the query waits for it until the ``deadline``. Caller: both threads.
+        """
+        if failure.action is not ErrorAction.STALE_EPOCH:
+            self._shared.commit_rejected(me, failure)
+            return None
+        # The member's thread itself receives that answer.
+        waits = threading.current_thread() is not self._thread
+        now: Membership | None = self._shared.await_other_generation(me, deadline if waits else deadline.at_most(0.0))
+        return now
 
     def batch_completed(self, uncommitted: Partitions) -> None:
         """The batch is completed, and committed except for ``uncommitted`` partitions. Caller: the query."""

@@ -113,6 +113,16 @@ class SharedMembership(Generic[State]):
                 # Keeps the member id: if the coordinator does not know it, the join fails with that error.
                 self._apply(replace(failure, action=ErrorAction.RESET_GENERATION))
 
+    def await_other_generation(self, me: Membership, deadline: Deadline) -> State | None:
+        """Waits until the member has another generation than ``me``, and returns it; ``None`` if it has none in time.
+
+        Caller: both threads; the member's thread with a deadline that has passed.
+        """
+        with self._changed:
+            while self._state.generation == me.generation and not self._state.ended and not deadline.expired():
+                self._changed.wait(deadline.remaining())
+            return None if self._state.ended or self._state.generation == me.generation else self._state
+
     def post(self, event: Event) -> None:
         """Applies an event. Caller: anybody."""
         with self._changed:

@@ -7,18 +7,17 @@ objects, each with its own lock: the ledger, the committer and the retry timer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.counters import Counters
-from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.membership import Membership
 from spark_group_source.listing import names
 from spark_group_source.offsets import BatchOffset, Offsets, Partitions
 from spark_group_source.options.table import SourceOptions
-from spark_group_source.query.commits.committer import Committer
+from spark_group_source.query.commits.committer import CommitRefused, Committer
 from spark_group_source.query.commits.retry_timer import RetryTimer
 from spark_group_source.query.commits.shared_ledger import SharedLedger
 from spark_group_source.query.kafka_clients import KafkaClients
@@ -44,7 +43,7 @@ class AssignedPartitions:
         member_clients: KafkaClients,
         facts: Mapping[str, str] | None = None,
         clock: Clock = monotonic,
-        commit_refused: Callable[[Membership, RequestFailed], None] = lambda me, failed: None,
+        commit_refused: CommitRefused = lambda me, failed, deadline: None,
     ) -> None:
         """``facts`` and ``commit_refused`` are those of :class:`Committer`."""
         self.counters = Counters()

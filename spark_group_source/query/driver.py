@@ -161,5 +161,5 @@ class Driver:
             self._clients.cluster.close()
             self._query_log.end()
 
-    def _commit_refused(self, me: Membership, failed: RequestFailed) -> None:
-        self._member.commit_rejected(me, failed)
+    def _commit_refused(self, me: Membership, failed: RequestFailed, deadline: Deadline) -> Membership | None:
+        return self._member.commit_rejected(me, failed, deadline)

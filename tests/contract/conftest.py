@@ -1,9 +1,11 @@
-"""The contract's bench: queries driven as Spark drives them, on a fake Kafka and on a real one."""
+"""The contract's bench: queries driven as Spark drives them, on a fake Kafka and on a real one, with both protocols."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
 import pytest
@@ -11,6 +13,9 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.group.classic.membership_requests import MembershipRequests
 from spark_group_source.group.commits import CommittedOffset
+from spark_group_source.group.consumer.handshake import ConsumerMembership
+from spark_group_source.group.consumer.heartbeat import build_leave
+from spark_group_source.group.coordinator_client import CoordinatorClient
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.member import Member
@@ -20,7 +25,8 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.driver import Driver
 from spark_group_source.query.group_settings import group_settings
-from spark_group_source.testing.fake import FakeKafka
+from spark_group_source.testing.fake import FakeKafka, Fault
+from spark_group_source.testing.ivy import KAFKA_VERSION
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 
@@ -41,9 +47,33 @@ BASE = {
 CONSUMER_BASE = {
     "startingOffsets": "earliest",
     "kafka.group.protocol": "consumer",
+    "kafka.session.timeout.ms": "10000",
     "kafka.max.poll.interval.ms": "120000",
 }
-"""The same with the group protocol of KIP-848, where the brokers set the interval and the session timeout."""
+"""The same with the group protocol of KIP-848. The brokers set the interval. They also set the session timeout, which a
+member does not learn: :meth:`Bench.options` sets the one that it believes."""
+
+KAFKA_3 = os.environ.get("KAFKA_VERSION", KAFKA_VERSION).startswith("3.")
+"""Whether the real Kafka has no KIP-848."""
+
+BASES = {"classic": BASE, "consumer": CONSUMER_BASE}
+"""By group protocol."""
+
+EPOCHS: dict[str, Callable[[int], bool]] = {
+    "JoinGroup": lambda epoch: epoch == 0,
+    "Heartbeat": lambda epoch: epoch > 0,
+    "LeaveGroup": lambda epoch: epoch < 0,
+}
+"""The requests of the classic protocol that ConsumerGroupHeartbeat replaces, by its epoch."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs each test with both group protocols, unless its marker ``one_protocol`` names one, with the reason."""
+    marks = metafunc.definition.iter_markers("parametrize")
+    if "protocol" in metafunc.fixturenames and not any("protocol" in mark.args[0] for mark in marks):
+        only = metafunc.definition.get_closest_marker("one_protocol")
+        assert only is None or only.kwargs["reason"], "a reason says why the test has no meaning for the other protocol"
+        metafunc.parametrize("protocol", BASES if only is None else only.args)
 
 
 class Kafka(Protocol):
@@ -150,7 +180,50 @@ class Bench:
             "kafka.group.id": self.group,
             "subscribe": self.topic,
         }
-        return parse_options(self._base | base | {key.replace("_", "."): value for key, value in overrides.items()})
+        if "subscribePattern" in overrides:
+            del base["subscribe"]
+        given = self._base | base | {key.replace("_", "."): value for key, value in overrides.items()}
+        if given.get("kafka.group.protocol") != "consumer":
+            return parse_options(given)
+        # With KIP-848 a user cannot set these.
+        interval, session = given.pop("kafka.heartbeat.interval.ms", None), given.pop("kafka.session.timeout.ms", None)
+        if interval is not None:
+            self.fake.heartbeat_interval = float(interval) / 1000
+        parsed = parse_options(given)
+        return parsed if session is None else replace(parsed, session_timeout=float(session) / 1000)
+
+    @property
+    def fake(self) -> FakeKafka:
+        assert isinstance(self.kafka, FakeKafka)
+        return self.kafka
+
+    @property
+    def _consumer_protocol(self) -> bool:
+        return "kafka.group.protocol" in self._base
+
+    def next(self, api: str, fault: Fault, times: int = 1) -> None:
+        """As :meth:`FakeKafka.next`, for the classic name of a request in either group protocol."""
+        if self._consumer_protocol and (has := EPOCHS.get(api)) is not None:
+            api, fault = "ConsumerGroupHeartbeat", replace(fault, only=lambda request: has(request.member_epoch))
+        self.fake.next(api, fault, times)
+
+    def requests(self, api: str) -> list[tuple[int, Any]]:
+        """Broker and request of each request so far, by its classic name in either group protocol."""
+        if self._consumer_protocol and (has := EPOCHS.get(api)) is not None:
+            return [
+                (node, request)
+                for name, node, request in self.fake.requests
+                if name == "ConsumerGroupHeartbeat" and has(request.member_epoch)
+            ]
+        return [(node, request) for name, node, request in self.fake.requests if name == api]
+
+    def request_count(self, api: str) -> int:
+        return len(self.requests(api))
+
+    def has_faults(self, api: str) -> bool:
+        """Whether faults of this request have not happened yet."""
+        replaced = self._consumer_protocol and api in EPOCHS
+        return bool(self.fake._faults._queued["ConsumerGroupHeartbeat" if replaced else api])
 
     def query(self, logged: BatchOffset | None = None, **options: str) -> Query:
         """Creates a query of the group, without starting it."""
@@ -196,7 +269,12 @@ class Bench:
 
     def expire(self, query: Query) -> None:
         """Ends the session of a query's member."""
-        assert self._requests.leave(query.me.member_id, "expired by the test", Deadline.after(TIMEOUT_S)) is None
+        me, deadline = query.me, Deadline.after(TIMEOUT_S)
+        if isinstance(me, ConsumerMembership):
+            client = CoordinatorClient(self.cluster, self.group, "expire")
+            assert client.call(build_leave(me, group_settings(self.options())), deadline).error_code == 0
+        else:
+            assert self._requests.leave(me.member_id, "expired by the test", deadline) is None
 
     def close(self) -> None:
         for query in self._queries:
@@ -212,22 +290,24 @@ def fake() -> Iterator[FakeKafka]:
 
 
 @pytest.fixture
-def on_fake(fake: FakeKafka, group: str) -> Iterator[Bench]:
+def on_fake(fake: FakeKafka, group: str, protocol: str) -> Iterator[Bench]:
     """A topic of four partitions on the fake. After the test, checks that no member's commit went backwards."""
-    bench = Bench(fake, fake.create_topic("topic", partitions=4), group)
+    bench = Bench(fake, fake.create_topic("topic", partitions=4), group, BASES[protocol])
     yield bench
     bench.close()
     assert_commits_never_go_backwards(fake)
 
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.integration)])
-def bench(request: pytest.FixtureRequest, unique: Callable[[str], str], group: str) -> Iterator[Bench]:
+def bench(request: pytest.FixtureRequest, unique: Callable[[str], str], group: str, protocol: str) -> Iterator[Bench]:
     """A topic of four partitions, on the fake and on the real Kafka."""
     if request.param == "fake":
         yield request.getfixturevalue("on_fake")
         return
+    if protocol == "consumer" and KAFKA_3:
+        pytest.skip("Kafka 4.0 has KIP-848")
     kafka = request.getfixturevalue("kafka")
-    real = Bench(kafka, kafka.create_topic(unique("contract"), partitions=4), group)
+    real = Bench(kafka, kafka.create_topic(unique("contract"), partitions=4), group, BASES[protocol])
     yield real
     real.close()
 

@@ -11,7 +11,7 @@ import pytest
 from spark_group_source.errors import DeadlineExceeded
 from spark_group_source.query.planning import available_now_target
 from spark_group_source.testing.fake import FakeKafka, Fault
-from tests.contract.conftest import BASE, TIMEOUT_S, Bench, Query, eventually
+from tests.contract.conftest import BASES, TIMEOUT_S, Bench, Query, eventually
 
 
 @pytest.fixture(autouse=True)
@@ -135,11 +135,12 @@ def test_a_run_without_progress_fails_with_the_partition_and_its_offsets(on_fake
 def test_a_batch_whose_commit_fails_is_committed_before_the_run_ends(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(BASE, "groupCommit.retryIntervalMs", "50")
+    for base in BASES.values():
+        monkeypatch.setitem(base, "groupCommit.retryIntervalMs", "50")
     on_fake.produce(5)
     run = on_fake.query().start(available_now=True)
     run.begin()
-    fake.next("OffsetCommit", Fault(error=14), times=3)
+    on_fake.next("OffsetCommit", Fault(error=14), times=3)
     run.finish()
     assert run.poll() == []
     assert on_fake.committed()[0] == 5
@@ -148,7 +149,7 @@ def test_a_batch_whose_commit_fails_is_committed_before_the_run_ends(
 @pytest.mark.parametrize("fault", [Fault(error=14), Fault(drop="before"), Fault(truncate=9)], ids=str)
 def test_a_failed_lookup_of_the_group_is_retried(on_fake: Bench, fake: FakeKafka, fault: Fault) -> None:
     other, run = beside_another(on_fake)
-    fake.next("OffsetFetch", fault, times=2)
+    on_fake.next("OffsetFetch", fault, times=2)
     last = Background(run.poll)
     other.finish()
     other.poll()

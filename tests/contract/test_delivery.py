@@ -363,6 +363,7 @@ def test_two_queries_split_the_topic_and_together_read_everything_once(bench: Be
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky", "range,cooperative-sticky"])
+@pytest.mark.one_protocol("classic", reason="a classic group's leader has the assignor")
 def test_eager_members_split_the_topic_and_revoke_after_completed_batches_only(bench: Bench, assignor: str) -> None:
     bench.produce(5, 5, 5, 5)
     eager = {"kafka_partition_assignment_strategy": assignor}
@@ -378,6 +379,7 @@ def test_eager_members_split_the_topic_and_revoke_after_completed_batches_only(b
     assert not second.poll()
 
 
+@pytest.mark.one_protocol("classic", reason="a classic group's leader has the assignor")
 def test_sticky_members_get_their_partitions_back(bench: Bench) -> None:
     sticky = {"kafka_partition_assignment_strategy": "sticky"}
     first, second = bench.start(None, **sticky), bench.start(None, **sticky)
@@ -389,6 +391,7 @@ def test_sticky_members_get_their_partitions_back(bench: Bench) -> None:
     assert second.owns() <= had[1]
 
 
+@pytest.mark.one_protocol("classic", reason="a classic group's leader has the assignor")
 def test_a_member_with_an_eager_assignor_too_joins_a_cooperative_member(bench: Bench) -> None:
     bench.produce(5, 5, 5, 5)
     cooperative = bench.start()

@@ -23,13 +23,13 @@ FOR_EVER = 100_000
 NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID = 16, 22, 25, 82
 
 
-def joins_again(query: Query, fake: FakeKafka, joins: int) -> None:
+def joins_again(query: Query, on_fake: Bench, joins: int) -> None:
     """Waits until the member sends JoinGroup; nothing may be planned until then."""
 
     def joining() -> bool:
         planned = query.poll()
         assert not planned, f"planned before the member has joined again: {[str(each) for each in planned]}"
-        return fake.request_count("JoinGroup") > joins
+        return on_fake.request_count("JoinGroup") > joins
 
     eventually(joining, "the member to join again")
 
@@ -59,12 +59,12 @@ def test_a_member_fenced_by_its_commit_plans_nothing_before_the_next_join(
     query = on_fake.start(None, **NO_NEWS, **({"kafka_group_instance_id": "one"} if static else {}))
     query.begin()
     on_fake.produce(3, 3, 3, 3)
-    member_id, joins, may_join = query.me.member_id, fake.request_count("JoinGroup"), threading.Event()
-    fake.next("OffsetCommit", Fault(error=errno))
-    fake.next("JoinGroup", Fault(hold=may_join))
+    member_id, joins, may_join = query.me.member_id, on_fake.request_count("JoinGroup"), threading.Event()
+    on_fake.next("OffsetCommit", Fault(error=errno))
+    on_fake.next("JoinGroup", Fault(hold=may_join))
     query.finish()
     try:
-        joins_again(query, fake, joins)
+        joins_again(query, on_fake, joins)
         for _ in range(5):
             assert not query.poll(), "planned while the join was pending"
     except GroupError:
@@ -91,8 +91,8 @@ def test_a_member_whose_session_timed_out_plans_nothing_before_the_next_join(
     query = on_fake.start(None, **QUICK)
     query.begin()
     for api in ("Heartbeat", "OffsetCommit"):
-        fake.next(api, fault, times=FOR_EVER)
-    fake.next("JoinGroup", Fault(error=NOT_COORDINATOR), times=FOR_EVER)
+        on_fake.next(api, fault, times=FOR_EVER)
+    on_fake.next("JoinGroup", Fault(error=NOT_COORDINATOR), times=FOR_EVER)
     ended_at = time.monotonic() + SESSION_S + SLACK_S
     query.finish()
     on_fake.produce(1, 1, 1, 1)

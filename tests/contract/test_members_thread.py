@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from spark_group_source.group.membership import Phase
-from spark_group_source.offsets import BatchOffset
-from spark_group_source.options.parsing import parse_options
 from spark_group_source.testing.fake import FakeKafka, Fault
-from tests.contract.conftest import BASE, Bench, Query, eventually
+from tests.contract.conftest import Bench, Query, eventually
 
 LONG = 1000
 """Times that a broker is silent: until the test clears the faults, or the end."""
@@ -43,32 +41,33 @@ def test_a_query_that_ends_while_a_request_is_pending_leaves_the_group_at_once(
     on_fake: Bench, fake: FakeKafka, api: str
 ) -> None:
     on_fake.produce(5)
-    options: dict[str, Any] = {"kafka_metadata_max_age_ms": "50"} if api == "Metadata" else {}
+    pattern = {"kafka_metadata_max_age_ms": "50", "subscribePattern": "topic"}
+    options: dict[str, Any] = pattern if api == "Metadata" else {}
     query = on_fake.query(kafka_session_timeout_ms="60000", **options)
     if api in ("Heartbeat", "Metadata"):
         query.start()
-        fake.next(api, Fault(silent=True), times=LONG)
+        on_fake.next(api, Fault(silent=True), times=LONG)
     else:
-        fake.next(api, Fault(silent=True), times=LONG)
+        on_fake.next(api, Fault(silent=True), times=LONG)
         query.driver.start(query.end)
-    before = fake.request_count(api)
-    eventually(lambda: fake.request_count(api) > before, "the request without a response")
+    before = on_fake.request_count(api)
+    eventually(lambda: on_fake.request_count(api) > before, "the request without a response")
     thread = query.member._thread
-    fake.next("LeaveGroup", Fault())
+    on_fake.next("LeaveGroup", Fault())
     ends(query)
-    assert fake.request_count("LeaveGroup") == 1
+    assert on_fake.request_count("LeaveGroup") == 1
     thread.join(10.0)
     assert not thread.is_alive()
-    joins = fake.request_count("JoinGroup")
+    joins = on_fake.request_count("JoinGroup")
     fake.clear_faults()
-    assert fake.request_count("JoinGroup") == joins
+    assert on_fake.request_count("JoinGroup") == joins
 
 
 def test_a_query_that_ends_before_it_finds_its_coordinator_ends_at_once(on_fake: Bench, fake: FakeKafka) -> None:
-    fake.next("FindCoordinator", Fault(silent=True), times=LONG)
+    on_fake.next("FindCoordinator", Fault(silent=True), times=LONG)
     query = on_fake.query()
     query.driver.start(query.end)
-    eventually(lambda: fake.request_count("FindCoordinator"), "the request without a response")
+    eventually(lambda: on_fake.request_count("FindCoordinator"), "the request without a response")
     thread = query.member._thread
     ends(query)
     thread.join(10.0)
@@ -86,16 +85,17 @@ def test_a_member_leaves_without_its_thread_if_a_callback_blocks_it_and_never_re
     thread = query.member._thread
     try:
         ends(query)
-        assert fake.request_count("LeaveGroup") == 1
-        joins = fake.request_count("JoinGroup")
+        assert on_fake.request_count("LeaveGroup") == 1
+        joins = on_fake.request_count("JoinGroup")
     finally:
         released.set()
     thread.join(30.0)
     assert not thread.is_alive()
-    assert fake.request_count("JoinGroup") == joins
-    assert fake.request_count("LeaveGroup") == 1
+    assert on_fake.request_count("JoinGroup") == joins
+    assert on_fake.request_count("LeaveGroup") == 1
 
 
+@pytest.mark.one_protocol("classic", reason="with KIP-848 only a pattern needs these checks")
 def test_a_member_does_not_check_topics_during_a_pending_revocation(on_fake: Bench, fake: FakeKafka) -> None:
     on_fake.produce(5, 5, 5, 5)
     first = on_fake.start(kafka_metadata_max_age_ms="1")
@@ -104,26 +104,27 @@ def test_a_member_does_not_check_topics_during_a_pending_revocation(on_fake: Ben
     second.driver.start(second.end)
     eventually(lambda: first.me.phase is Phase.REVOKING, "the pending revocation")
     eventually(lambda: second.me.phase in (Phase.STABLE, Phase.JOINING), "the other member")
-    heartbeats, looks = fake.request_count("Heartbeat"), fake.request_count("Metadata")
-    eventually(lambda: fake.request_count("Heartbeat") > heartbeats + 10, "heartbeats during the revocation")
+    heartbeats, looks = on_fake.request_count("Heartbeat"), on_fake.request_count("Metadata")
+    eventually(lambda: on_fake.request_count("Heartbeat") > heartbeats + 10, "heartbeats during the revocation")
     assert first.me.phase is Phase.REVOKING
-    assert fake.request_count("Metadata") - looks <= 2, "a check at each heartbeat would delay the revocation"
+    assert on_fake.request_count("Metadata") - looks <= 2, "a check at each heartbeat would delay the revocation"
 
 
+@pytest.mark.one_protocol("classic", reason="with KIP-848 only a pattern needs these checks")
 def test_one_broker_that_does_not_know_a_topic_revokes_nothing(on_fake: Bench, fake: FakeKafka) -> None:
     def unknown(answer: Any) -> None:
         for topic in answer.topics:
             topic.error_code, topic.partitions = 3, []
 
     def looked(before: int) -> bool:
-        return fake.request_count("Metadata") > before + 2
+        return on_fake.request_count("Metadata") > before + 2
 
     query = on_fake.start(kafka_metadata_max_age_ms="200")
     rebalances = query.driver.counters.rebalances
     for _ in range(3):
-        fake.next("Metadata", Fault(edit=unknown))
-        eventually(lambda: not fake._faults._queued["Metadata"], "the odd answer")
-        asked = fake.request_count("Metadata")
+        on_fake.next("Metadata", Fault(edit=unknown))
+        eventually(lambda: not on_fake.has_faults("Metadata"), "the odd answer")
+        asked = on_fake.request_count("Metadata")
         eventually(partial(looked, asked), "further lookups")
     assert query.owns() == {0, 1, 2, 3}
     assert query.driver.counters.rebalances == rebalances
@@ -131,25 +132,18 @@ def test_one_broker_that_does_not_know_a_topic_revokes_nothing(on_fake: Bench, f
 
 def test_a_member_finds_a_matching_topic_in_a_group_that_rebalances_often(on_fake: Bench, fake: FakeKafka) -> None:
     on_fake.produce(5)
-    options = {
-        "kafka.bootstrap.servers": fake.bootstrap_servers,
-        "kafka.group.id": on_fake.group,
-        "subscribePattern": "t.*",
-    }
-    query = Query(parse_options(BASE | options | {"kafka.metadata.max.age.ms": "1500"}), BatchOffset()).start()
+    query = on_fake.start(subscribePattern="t.*", kafka_metadata_max_age_ms="1500")
     fake.create_topic("topic-new", partitions=1)
 
     def rebalanced_and_found() -> bool:
         on_fake.start().close()  # each join and each leave is a rebalance: more often than the topics are checked
         return any(tp.topic == "topic-new" for tp in query.me.owned)
 
-    try:
-        eventually(rebalanced_and_found, "the new topic")
-    finally:
-        query.close()
+    eventually(rebalanced_and_found, "the new topic")
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+@pytest.mark.one_protocol("classic", reason="with KIP-848 no member is the leader")
 def test_a_returning_static_leader_assigns_partitions_added_in_its_absence(
     on_fake: Bench, fake: FakeKafka, strategy: str
 ) -> None:
@@ -160,30 +154,32 @@ def test_a_returning_static_leader_assigns_partitions_added_in_its_absence(
     eventually(lambda: {tp.partition for tp in again.me.owned} == set(range(6)), "all six partitions")
 
 
+@pytest.mark.one_protocol("classic", reason="with KIP-848 no error reports a rebalance")
 def test_a_rebalance_and_an_unavailable_coordinator_are_one_log_line_each(
     on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     query = on_fake.start()
     with caplog.at_level(logging.INFO, "spark_group_source.group"):
-        fake.next("Heartbeat", Fault(error=27))
+        on_fake.next("Heartbeat", Fault(error=27))
         eventually(lambda: query.driver.counters.rebalances == 2, "the rebalance")
         assert caplog.text.count("27 (REBALANCE_IN_PROGRESS)") == 1
-        fake.next("Heartbeat", Fault(error=15), times=6)
-        eventually(lambda: not fake._faults._queued["Heartbeat"], "the coordinator's absence")
+        on_fake.next("Heartbeat", Fault(error=15), times=6)
+        eventually(lambda: not on_fake.has_faults("Heartbeat"), "the coordinator's absence")
     assert caplog.text.count("15 (COORDINATOR_NOT_AVAILABLE)") == 1
 
 
 @pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup"])
 @pytest.mark.parametrize("errno", [22, 25])
+@pytest.mark.one_protocol("classic", reason="its requests differ")
 def test_a_member_backs_off_if_the_coordinator_rejects_each_join(
     on_fake: Bench, fake: FakeKafka, api: str, errno: int
 ) -> None:
     query = on_fake.start()
-    fake.next(api, Fault(error=errno), times=10_000)
-    fake.next("Heartbeat", Fault(error=27))
-    eventually(lambda: fake.request_count(api) > 3, "the refusals")
-    before, began = fake.request_count(api), time.monotonic()
+    on_fake.next(api, Fault(error=errno), times=10_000)
+    on_fake.next("Heartbeat", Fault(error=27))
+    eventually(lambda: on_fake.request_count(api) > 3, "the refusals")
+    before, began = on_fake.request_count(api), time.monotonic()
     eventually(lambda: time.monotonic() > began + 2.0)
-    assert fake.request_count(api) - before <= 20, "hundreds without a backoff"
+    assert on_fake.request_count(api) - before <= 20, "hundreds without a backoff"
     fake.clear_faults()
     eventually(lambda: query.owns() == {0, 1, 2, 3}, "the membership")

@@ -15,7 +15,7 @@ from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.settings import WireOptions
-from tests.contract.conftest import Bench, eventually
+from tests.contract.conftest import BASES, KAFKA_3, Bench, eventually
 from tests.contract.proxy import APIS, Proxy, ProxyFault
 
 REQUEST_TIMEOUT_S = 1.0
@@ -39,9 +39,11 @@ def proxied() -> Iterator[Proxied]:
 
 
 @pytest.fixture
-def bench(proxied: Proxied, unique: Callable[[str], str], group: str) -> Iterator[Bench]:
+def bench(proxied: Proxied, unique: Callable[[str], str], group: str, protocol: str) -> Iterator[Bench]:
+    if protocol == "consumer" and KAFKA_3:
+        pytest.skip("Kafka 4.0 has KIP-848")
     kafka, _ = proxied
-    bench = Bench(kafka, kafka.create_topic(unique("proxied"), partitions=PARTITIONS), group)
+    bench = Bench(kafka, kafka.create_topic(unique("proxied"), partitions=PARTITIONS), group, BASES[protocol])
     yield bench
     bench.close()
 
@@ -56,6 +58,13 @@ def timed(call: Callable[[], Answer]) -> Answer:
 NO_STEP = {"DescribeGroups", "OffsetForLeaderEpoch", "SaslHandshake", "SaslAuthenticate"}
 """Requests only of manual assignment, after a change of leader, or for authentication."""
 
+OF_CONSUMER = {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe"}
+
+STEPS = [("classic", api) for api in APIS if api not in NO_STEP | OF_CONSUMER] + [
+    ("consumer", api) for api in ("ConsumerGroupHeartbeat", "OffsetCommit")
+]
+"""Each step of the classic protocol, and those that differ with KIP-848."""
+
 
 def rows(ranges: list[OffsetRange], wire: WireOptions) -> list[tuple[int, int]]:
     """Partition and offset of each record that a task reads."""
@@ -67,7 +76,7 @@ def rows(ranges: list[OffsetRange], wire: WireOptions) -> list[tuple[int, int]]:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("fault", ProxyFault, ids=lambda each: each.name)
-@pytest.mark.parametrize("api", [each for each in APIS if each not in NO_STEP])
+@pytest.mark.parametrize(("protocol", "api"), STEPS)
 def test_a_network_fault_at_any_step_loses_and_repeats_nothing(
     proxied: Proxied, bench: Bench, monkeypatch: pytest.MonkeyPatch, api: str, fault: ProxyFault
 ) -> None:

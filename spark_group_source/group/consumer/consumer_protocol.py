@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from spark_group_source.group.consumer.handshake import ConsumerMembership, step
 from spark_group_source.group.consumer.heartbeat import build_leave, build_request, interpret
 from spark_group_source.group.coordinator_client import CoordinatorClient
 from spark_group_source.group.counters import Timings
+from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import Action, RequestFailed, Tick
 from spark_group_source.group.group_protocol import GroupProtocol
 from spark_group_source.group.membership import Phase
@@ -112,6 +114,8 @@ class ConsumerProtocol(GroupProtocol):
         me, sent_at = self.shared.membership, self.clock()
         response = self._client.call(build_request(me, self.settings), self.within(self.settings.heartbeat_timeout))
         if failure := self._failure(response, self._client):
+            if joins and failure.action is ErrorAction.RESET_GENERATION:
+                self._leave_former_epoch()
             self.request_failed(failure)
             return False
         self.heartbeat_state.record_success()
@@ -126,6 +130,14 @@ class ConsumerProtocol(GroupProtocol):
             self._log_assignment(after)
             self.assignment_received()
         return True
+
+    def _leave_former_epoch(self) -> None:
+        """Removes what the coordinator still has of this member: it refused a join, since it has the member in an epoch
+        that the member does not know. Otherwise it would refuse each join until the session ends.
+        """
+        for_good = replace(self.settings, static_leaves=True)
+        request = build_leave(self.shared.membership, for_good)
+        self._client.call(request, self.within(self.settings.heartbeat_timeout))
 
     def _prepare_join(self) -> None:
         self.join_backoff.wait()
@@ -152,7 +164,10 @@ class ConsumerProtocol(GroupProtocol):
             log.warning("group %s: the topic lookup failed: %s", self.settings.group_id, error)
             return
         found = {UUID(topic.id): name for name, topic in topics.items() if topic.id and not topic.error}
+        before = self.shared.membership
         self.shared.post(TopicsFound(found))
+        if self.shared.membership.owned != before.owned:
+            self._log_assignment(self.shared.membership)
 
     def _check_topics(self) -> None:
         """A pattern may match other topics. The coordinator itself notices new partitions."""

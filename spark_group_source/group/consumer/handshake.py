@@ -45,9 +45,10 @@ HEARTBEAT_INTERVAL = 5.0
 class ConsumerMembership(Membership):
     """``generation`` is the member epoch. ``topics`` is the subscription.
 
-    ``assignment`` is the coordinator's last one, ``topic_names`` has the topics of it whose names are known, and
-    ``topic_ids`` the ids of the topics of owned partitions. ``answered`` is the last report that the coordinator has
-    answered, ``None`` if the next heartbeat has to report everything. ``heartbeat_interval`` is in seconds.
+    ``assignment`` is the coordinator's last one. ``topic_names`` has the names that the last lookup found, and those
+    that the member still needs; ``topic_ids`` has the ids of the topics of owned partitions. ``answered`` is the last
+    report that the coordinator has answered, ``None`` if the next heartbeat has to report everything.
+    ``heartbeat_interval`` is in seconds.
     """
 
     topics: frozenset[str] = frozenset()
@@ -84,8 +85,7 @@ def step(membership: ConsumerMembership, event: Event, now: float, revocation_ti
         case HeartbeatAnswered():
             return _find_topics(_assign(_answered(membership, event), now + revocation_timeout))
         case TopicsFound(names):
-            found = replace(membership, topic_names={**membership.topic_names, **names})
-            return _assign(found, now + revocation_timeout)
+            return _assign(_found(membership, names), now + revocation_timeout)
         case Subscribed(topics) if topics == membership.topics:
             return membership, []
         case Subscribed(topics):
@@ -108,6 +108,13 @@ def _answered(membership: ConsumerMembership, event: HeartbeatAnswered) -> Consu
     )
 
 
+def _found(membership: ConsumerMembership, names: Mapping[UUID, str]) -> ConsumerMembership:
+    """Takes the names of a lookup, and of earlier ones those that the member still needs."""
+    needed = {topic_id for topic_id, _ in membership.assignment} | set(membership.topic_ids.values())
+    former = {topic_id: name for topic_id, name in membership.topic_names.items() if topic_id in needed}
+    return replace(membership, topic_names={**former, **names})
+
+
 def _assign(membership: ConsumerMembership, revoke_by: float) -> Step:
     """Reconciles the owned partitions with the assignment, as far as its topics are known.
 
@@ -116,8 +123,7 @@ def _assign(membership: ConsumerMembership, revoke_by: float) -> Step:
     if membership.phase is Phase.JOINING:
         return membership, []
     topic_ids = {tp.topic: membership.topic_ids[tp.topic] for tp in membership.owned}
-    current = {topic_id for topic_id, _ in membership.assignment} | set(topic_ids.values())
-    names = {topic_id: name for topic_id, name in membership.topic_names.items() if topic_id in current}
+    names = membership.topic_names
     # The partitions of a deleted topic have to be revoked before those of the new topic with its name are assigned.
     known = [
         (TopicPartition(names[topic_id], number), topic_id)
@@ -126,7 +132,7 @@ def _assign(membership: ConsumerMembership, revoke_by: float) -> Step:
     ]
     assigned: Partitions = frozenset(tp for tp, _ in known)
     ids = topic_ids | {tp.topic: topic_id for tp, topic_id in known}
-    return _acknowledge(reconciler.assign(replace(membership, topic_names=names, topic_ids=ids), assigned, revoke_by))
+    return _acknowledge(reconciler.assign(replace(membership, topic_ids=ids), assigned, revoke_by))
 
 
 def _find_topics(step: Step) -> Step:
@@ -159,4 +165,4 @@ def _request_failed(membership: ConsumerMembership, failure: RequestFailed) -> S
         case ErrorAction.FATAL:
             return reconciler.fail(membership, failure)
         case _:
-            return membership, [AwaitBackoff(rediscover=failure.action is not ErrorAction.RETRY), Heartbeat()]
+            return membership, [AwaitBackoff(rediscover=failure.action is ErrorAction.REDISCOVER), Heartbeat()]

@@ -24,6 +24,13 @@ from spark_group_source.query.kafka_clients import KafkaClients
 log = logging.getLogger(__name__)
 
 
+CommitRefused = Callable[[Membership, RequestFailed, Deadline], Membership | None]
+"""Called if the coordinator refuses a commit because it no longer knows the member, or has it in another epoch. Returns
+the membership with which to commit again at once, or ``None``."""
+
+_REFUSED = ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID, ErrorAction.STALE_EPOCH
+
+
 class Committer:
     """Commits the pending offsets of the ledger, for either thread, one commit at a time.
 
@@ -38,12 +45,9 @@ class Committer:
         counters: Counters,
         retry_timer: RetryTimer,
         facts: Mapping[str, str],
-        commit_refused: Callable[[Membership, RequestFailed], None],
+        commit_refused: CommitRefused,
     ) -> None:
-        """``facts`` are part of the metadata if ``commitMetadata`` is on.
-
-        ``commit_refused`` is called if the coordinator refuses a commit because it no longer knows the member.
-        """
+        """``facts`` are part of the metadata if ``commitMetadata`` is on."""
         self._commit_refused = commit_refused
         self._options = options
         self._ledger = ledger
@@ -69,19 +73,18 @@ class Committer:
         if not self._one_commit.acquire(timeout=deadline.remaining()):
             return False
         try:
-            pending = self._ledger.pending(me)
-            resets = self._ledger.unlogged_resets()
-            by_tag = (
-                ({tp: offset for tp, offset in pending.items() if tp in resets}, RESET_TAG),
-                ({tp: offset for tp, offset in pending.items() if tp not in resets}, COMMIT_TAG),
-            )
-            return all(
-                self._send(offsets, self._metadata(me, tag), me, clients, deadline)
-                for offsets, tag in by_tag
-                if offsets
-            )
+            return self._commit_pending(me, clients, deadline)
         finally:
             self._one_commit.release()
+
+    def _commit_pending(self, me: Membership, clients: KafkaClients, deadline: Deadline) -> bool:
+        resets = self._ledger.unlogged_resets()
+        for tag in (RESET_TAG, COMMIT_TAG):
+            pending = self._ledger.pending(me)
+            offsets = {tp: offset for tp, offset in pending.items() if (tp in resets) == (tag == RESET_TAG)}
+            if offsets and not self._send(offsets, self._metadata(me, tag), me, clients, deadline):
+                return False
+        return True
 
     def _send(self, pending: Offsets, metadata: str, me: Membership, clients: KafkaClients, deadline: Deadline) -> bool:
         epochs = self._ledger.epochs.of(pending)
@@ -90,8 +93,9 @@ class Committer:
         if answer.failure is not None:
             if answer.failure.error is not None and denied(answer.failure.error):
                 raise answer.failure.error
-            if answer.failure.action in (ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID):
-                self._commit_refused(me, answer.failure)
+            now = self._commit_refused(me, answer.failure, deadline) if answer.failure.action in _REFUSED else None
+            if now is not None:
+                return self._commit_pending(now, clients, deadline)
             self._commit_failed(pending.keys() - answer.confirmed.keys(), answer.failure.reason)
             return False
         self._failures_in_a_row = 0

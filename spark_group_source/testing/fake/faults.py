@@ -53,7 +53,7 @@ class Fault:
     dribble: float | None = None
     throttle: float = 0.0
     broker: int | None = None
-    only: Callable[[Any], bool] = lambda request: True
+    only: Callable[[Any], bool] | None = None
 
 
 class Faults:
@@ -78,7 +78,7 @@ class Faults:
         with self._lock:
             queue = self._queued[api]
             for fault in queue:
-                if fault.broker in (None, broker) and fault.only(request):
+                if fault.broker in (None, broker) and (fault.only is None or fault.only(request)):
                     queue.remove(fault)
                     return fault
         return None

@@ -66,7 +66,7 @@ def describe_consumer(name: str, group: FakeConsumerGroup, topics: Mapping[UUID,
     described_group = ConsumerGroupDescribeResponse.DescribedGroup
     errno = errno or (0 if group.epoch else UNKNOWN_GROUP)
     if errno:
-        return described_group(version=1, error_code=errno, group_id=name, group_state="Dead", members=[])
+        return described_group(version=1, error_code=errno, group_id=name, group_state="", members=[])
     members = [
         described_group.Member(
             version=1,
@@ -77,6 +77,7 @@ def describe_consumer(name: str, group: FakeConsumerGroup, topics: Mapping[UUID,
             client_id="client",
             client_host="/127.0.0.1",
             subscribed_topic_names=sorted(each.topics),
+            subscribed_topic_regex="",
             assignment=_assignment(each.assigned, topics),
             target_assignment=_assignment(group.target.get(each.id, frozenset()), topics),
             member_type=1,
@@ -95,7 +96,7 @@ def describe_consumer(name: str, group: FakeConsumerGroup, topics: Mapping[UUID,
 
 
 def _assignment(partitions: Iterable[tuple[UUID, int]], topics: Mapping[UUID, str]) -> Any:
-    assignment_of = ConsumerGroupDescribeResponse.Assignment
+    assignment_of = ConsumerGroupDescribeResponse.DescribedGroup.Member.Assignment
     numbers = defaultdict[UUID, list[int]](list)
     for topic_id, number in sorted(partitions):
         numbers[topic_id].append(number)

@@ -1,0 +1,256 @@
+"""Faults at a member with the group protocol of KIP-848, on the fake.
+
+``test_trouble.py`` has the faults that members of both protocols have.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+import pytest
+
+from spark_group_source.errors import ProtocolError
+from spark_group_source.group.membership import Phase
+from spark_group_source.testing.fake import FakeKafka, Fault
+from tests.contract.conftest import CONSUMER_BASE, TIMEOUT_S, Bench, Query, eventually
+
+pytestmark = pytest.mark.one_protocol("consumer", reason="epochs and heartbeats of KIP-848")
+
+FENCED_EPOCH, STALE_EPOCH = 110, 113
+LOST_ANSWERS = [Fault(drop="after"), Fault(silent=True), Fault(truncate=9)]
+REQUEST_TIMEOUT_S = 1.0
+IMPATIENT = {"kafka_request_timeout_ms": f"{REQUEST_TIMEOUT_S * 1000:.0f}"}
+
+
+@pytest.fixture(autouse=True)
+def filled(on_fake: Bench) -> None:
+    """Five records in each partition."""
+    on_fake.produce(5, 5, 5, 5)
+
+
+def assert_read_once(*queries: Query) -> None:
+    read = sorted((each.partition, each.start, each.end) for query in queries for each in query.read)
+    assert read == [(number, 0, 5) for number in range(4)]
+
+
+def epoch_changes_behind(query: Query, on_fake: Bench) -> threading.Event:
+    """The coordinator gives the member a new epoch, and holds the answer that says so until the event is set."""
+    answer = threading.Event()
+    number, had = on_fake.request_count("Heartbeat"), query.me.generation
+    on_fake.next("Heartbeat", Fault(hold=answer), times=2)
+    on_fake.fake.create_topic(on_fake.topic, partitions=5)
+    members = on_fake.fake.group(on_fake.group).consumer.members
+    eventually(lambda: members[query.me.member_id].epoch > had, "the new epoch")
+    assert on_fake.request_count("Heartbeat") > number
+    assert query.me.generation == had
+    return answer
+
+
+# Commits
+
+
+def test_a_commit_with_a_stale_epoch_is_sent_again_with_the_epoch_of_now_and_is_no_failed_commit(
+    on_fake: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = on_fake.start(groupCommit_retryIntervalMs="600000", groupCommit_timeoutMs="20000")
+    query.begin()
+    answer = epoch_changes_behind(query, on_fake)
+    sent = len(on_fake.fake.commits)
+    query.finish()
+    committing = threading.Thread(target=query.poll)
+    with caplog.at_level(logging.WARNING):
+        committing.start()
+        eventually(lambda: len(on_fake.fake.commits) > sent, "the commit")
+        assert on_fake.committed() == dict.fromkeys(range(4), 0)
+        answer.set()
+        committing.join(TIMEOUT_S)
+    assert {number: offset for number, offset in on_fake.committed().items() if number < 4} == dict.fromkeys(
+        range(4), 5
+    )
+    stale, fresh = [each for each in on_fake.fake.commits[sent:] if (on_fake.topic, 0) in each.offsets]
+    assert (stale.error, fresh.error, fresh.generation) == (STALE_EPOCH, 0, query.me.generation)
+    assert "a commit failed" not in caplog.text
+    assert query.driver.counters.failed_commits == 0
+    assert query.driver.counters.lost == 0
+
+
+def test_a_commit_with_a_stale_epoch_fails_at_its_timeout_and_is_retried(on_fake: Bench) -> None:
+    query = on_fake.start(groupCommit_retryIntervalMs="50", groupCommit_timeoutMs="300")
+    query.begin()
+    answer = epoch_changes_behind(query, on_fake)
+    query.finish()
+    began = time.monotonic()
+    query.poll()
+    assert time.monotonic() - began < 5.0
+    assert query.driver.counters.failed_commits >= 1
+    answer.set()
+    eventually(lambda: query.poll() or on_fake.committed()[0] == 5, "the commit")
+
+
+def test_a_commit_with_a_stale_epoch_is_not_sent_again_once_the_partitions_are_lost(on_fake: Bench) -> None:
+    query = on_fake.start(groupCommit_timeoutMs="20000")
+    query.begin()
+    answer = threading.Event()
+    on_fake.next("Heartbeat", Fault(error=FENCED_EPOCH, hold=answer))
+    eventually(lambda: not on_fake.has_faults("Heartbeat"), "the heartbeat")
+    on_fake.next("JoinGroup", Fault(error=14), times=10_000)
+    on_fake.next("OffsetCommit", Fault(error=STALE_EPOCH))
+    sent = len(on_fake.fake.commits)
+    query.finish()
+    committing = threading.Thread(target=query.poll)
+    committing.start()
+    eventually(lambda: len(on_fake.fake.commits) > sent, "the commit")
+    answer.set()
+    committing.join(TIMEOUT_S)
+    assert query.driver.counters.lost == 4
+    assert len(on_fake.fake.commits) == sent + 1
+    on_fake.fake.clear_faults()
+
+
+# Epochs
+
+
+def test_a_member_that_is_fenced_in_mid_batch_loses_it_and_joins_again_at_once_with_the_same_id(
+    on_fake: Bench,
+) -> None:
+    query, other = on_fake.start(), on_fake.start()
+    eventually(lambda: len(query.owns()) == len(other.owns()) == 2, "an even split")
+    query.begin()
+    before = query.me
+    on_fake.next("Heartbeat", Fault(error=FENCED_EPOCH))
+    eventually(lambda: query.driver.counters.lost + other.driver.counters.lost == 2, "the loss")
+    eventually(lambda: len(query.owns()) == len(other.owns()) == 2, "an even split, long before a session ends")
+    assert query.me.member_id == before.member_id
+    query.finish()
+    for each in (query, other):
+        eventually(lambda each=each: not each.poll() or each.finish(), "all to be read")  # type: ignore[misc]
+    eventually(lambda: on_fake.committed() == dict.fromkeys(range(4), 5), "all to be committed")
+
+
+def test_a_member_whose_session_timed_out_joins_again_although_the_coordinator_still_has_it(on_fake: Bench) -> None:
+    query, other = on_fake.start(kafka_session_timeout_ms="1000"), on_fake.start()
+    eventually(lambda: len(query.owns()) == len(other.owns()) == 2, "an even split")
+    kept, session = query.me.member_id, on_fake.fake.group(on_fake.group).consumer
+    on_fake.fake.next(
+        "ConsumerGroupHeartbeat",
+        Fault(drop="after", only=lambda request: request.member_id == kept and request.member_epoch > 0),
+        times=10_000,
+    )
+    eventually(lambda: query.driver.counters.lost == 2, "the loss")
+    assert kept in session.members
+    on_fake.fake.clear_faults()
+    eventually(lambda: len(query.owns()) == 2, "the assignment")
+    assert query.me.member_id == kept
+
+
+@pytest.mark.parametrize("fault", LOST_ANSWERS, ids=str)
+def test_a_lost_answer_loses_and_repeats_nothing(on_fake: Bench, fault: Fault) -> None:
+    first = on_fake.start(None, **IMPATIENT)
+    first.begin()
+    second = on_fake.query(None, **IMPATIENT)
+    on_fake.next("Heartbeat", fault, times=2)
+    second.driver.start(second.end)
+    eventually(lambda: first.me.phase is Phase.REVOKING, "the revocation to wait for the batch")
+    on_fake.next("Heartbeat", fault, times=2)  # of which one acknowledges
+    first.finish()
+    first.poll()
+    eventually(lambda: len(first.owns()) == len(second.owns()) == 2, "an even split")
+    assert second.idle().read == []
+    assert_read_once(first, second)
+    assert first.driver.counters.lost == second.driver.counters.lost == 0
+
+
+def test_a_late_answer_is_never_taken_for_another_one(on_fake: Bench) -> None:
+    query = on_fake.start(None, **IMPATIENT)
+    on_fake.next("Heartbeat", Fault(delay=1.5 * REQUEST_TIMEOUT_S), times=2)
+    on_fake.fake.create_topic(on_fake.topic, partitions=6)
+    eventually(lambda: query.owns() == set(range(6)), "the new partitions")
+    assert query.driver.counters.lost == 0
+
+
+# Joins
+
+
+@pytest.mark.parametrize("fault", [*LOST_ANSWERS, Fault(drop="before"), Fault(error=14), Fault(error=16)], ids=str)
+def test_a_failing_join_is_retried(on_fake: Bench, fault: Fault) -> None:
+    on_fake.next("JoinGroup", fault, times=2)
+    query = on_fake.start(None, **IMPATIENT)
+    eventually(lambda: query.owns() == {0, 1, 2, 3}, "all partitions")
+    assert list(on_fake.fake.group(on_fake.group).members) == [query.me.member_id]
+
+
+@pytest.mark.parametrize("errno", [25, 110])
+def test_a_member_backs_off_if_the_coordinator_rejects_each_join(on_fake: Bench, errno: int) -> None:
+    query = on_fake.start()
+    on_fake.next("JoinGroup", Fault(error=errno), times=10_000)
+    on_fake.expire(query)
+    eventually(lambda: on_fake.request_count("JoinGroup") > 3, "the refusals")
+    before, began = on_fake.request_count("JoinGroup"), time.monotonic()
+    eventually(lambda: time.monotonic() > began + 2.0)
+    assert on_fake.request_count("JoinGroup") - before <= 20, "hundreds without a backoff"
+    on_fake.fake.clear_faults()
+    eventually(lambda: query.owns() == {0, 1, 2, 3}, "the membership")
+
+
+def test_an_assignment_whose_topic_has_no_name_yet_is_taken_over_later(on_fake: Bench, fake: FakeKafka) -> None:
+    def unknown(answer: object) -> None:
+        for topic in answer.topics:  # type: ignore[attr-defined]
+            topic.error_code, topic.partitions = 3, []
+
+    query = on_fake.query()
+    joins = threading.Event()
+    on_fake.next("JoinGroup", Fault(hold=joins))
+    query.driver.start(query.end)
+    eventually(lambda: on_fake.request_count("JoinGroup"), "the join")
+    joins.set()
+    fake.next("Metadata", Fault(edit=unknown), times=2)
+    eventually(lambda: query.owns() == {0, 1, 2, 3}, "all partitions")
+
+
+# Brokers
+
+
+def test_a_throttled_member_sends_nothing_meanwhile_and_keeps_its_membership(on_fake: Bench, fake: FakeKafka) -> None:
+    query = on_fake.start()
+    epoch = query.me.generation
+    on_fake.next("Heartbeat", Fault(throttle=0.5), times=2)
+    before = on_fake.request_count("Heartbeat")
+    eventually(lambda: on_fake.request_count("Heartbeat") > before + 4, "heartbeats")
+    assert sum(broker.sent_while_muted for broker in fake.brokers.values()) == 0
+    assert (query.me.generation, query.driver.counters.lost) == (epoch, 0)
+
+
+def test_brokers_without_the_protocol_end_the_query_with_what_they_lack(group: str) -> None:
+    with FakeKafka(group_version=0) as kafka:
+        bench = Bench(kafka, kafka.create_topic("topic"), group, CONSUMER_BASE)
+        with pytest.raises(ProtocolError, match=r"lacks the feature group\.version=1.*kafka\.group\.protocol=classic"):
+            bench.start()
+        bench.close()
+
+
+# Static members
+
+
+def test_a_static_member_leaves_for_now_and_its_next_run_gets_its_partitions(on_fake: Bench, fake: FakeKafka) -> None:
+    on_fake.start(kafka_group_instance_id="one").close()
+    assert [request.member_epoch for _, request in on_fake.requests("LeaveGroup")] == [-2]
+    epoch = fake.group(on_fake.group).consumer.epoch
+    again = on_fake.start(kafka_group_instance_id="one")
+    assert again.owns() == {0, 1, 2, 3}
+    assert fake.group(on_fake.group).consumer.epoch == epoch
+    assert len(fake.group(on_fake.group).members) == 1
+
+
+def test_a_second_process_with_the_same_instance_id_waits_and_the_first_one_reads_on(on_fake: Bench) -> None:
+    first = on_fake.start(kafka_group_instance_id="one")
+    second = on_fake.query(kafka_group_instance_id="one")
+    second.driver.start(second.end)
+    eventually(lambda: on_fake.request_count("JoinGroup") > 3, "joins")
+    first.begin()
+    first.finish()
+    first.idle()
+    assert (second.owns(), first.driver.counters.lost) == (set(), 0)
+    first.close()
+    eventually(lambda: second.owns() == {0, 1, 2, 3}, "the partitions of the first")
