@@ -110,6 +110,8 @@ class GroupProtocol(ABC):
         deadline = Deadline.after(LEAVE_TIMEOUT, self.clock)
         backoff = Backoff(self.settings.retry_backoff, self.settings.retry_backoff_max)
         while failure := send(deadline):
+            if failure.action in (ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID):
+                break  # the coordinator does not have the member any more
             seconds = backoff.next()
             if failure.action not in (ErrorAction.RETRY, ErrorAction.REDISCOVER) or deadline.remaining() <= seconds:
                 log.warning(

@@ -39,6 +39,17 @@ def test_a_failed_leave_is_retried(on_fake: Bench, fake: FakeKafka, fault: Fault
     assert not fake.group(on_fake.group).members
 
 
+def test_a_member_that_the_coordinator_does_not_have_any_more_closes_without_a_warning(
+    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = on_fake.start()
+    on_fake.next("Heartbeat", Fault(error=LOADING), times=FOR_EVER)
+    fake.expire(on_fake.group, query.me.member_id)
+    with caplog.at_level(logging.WARNING):
+        query.close()
+    assert "could not leave" not in caplog.text
+
+
 def test_a_static_member_closes_without_a_warning(
     on_fake: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
