@@ -2,8 +2,8 @@
 
     python jobs/group_report.py --bootstrap-servers broker:9092 --group orders-to-lake --seconds 60
 
-The page is one HTML file without scripts or links. The report does not join or change the group. It works for every
-classic consumer group with any clients, and needs the extra "report" (matplotlib). Exit codes: 0 success; 1 the group
+The page is one HTML file without scripts or links. The report does not join or change the group. It works for groups
+of both group protocols with any clients, and needs the extra "report" (matplotlib). Exit codes: 0 success; 1 the group
 or the brokers are not available; 2 invalid arguments.
 """
 

@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 
 from report import charts
 from report.watch import History, Snapshot
+from spark_group_source.group.description import DEAD, MemberDescription
 from spark_group_source.lag.rates import Rates, RateWindow
 from spark_group_source.lag.report import LagReport, duration
 from spark_group_source.listing import names
@@ -50,7 +51,7 @@ def _subtitle(history: History) -> str:
     group = history.snapshots[-1].group
     named = f" by {group.assignor}" if group.assignor else ""
     samples = f"{len(history.snapshots)} sample(s) in {duration(last - first)}, the last at {_when(last)} UTC"
-    state = "No classic group" if group.state == "Dead" else group.state
+    state = "No group" if group.state == DEAD else f"{group.state}, protocol {group.protocol}"
     return f"{state}, {len(group.members)} member(s){named}; {samples}"
 
 
@@ -103,12 +104,26 @@ def _pictures(history: History) -> Iterable[str]:
 
 
 def _members(snapshot: Snapshot) -> str:
+    head = ("client", "member", "instance", "host", "protocol", "epoch", "topics", "partitions")
     rows = [
-        (each.client_id, each.member_id, each.instance_id or "", each.host, len(each.partitions))
+        (
+            each.client_id,
+            each.member_id,
+            each.instance_id or "",
+            each.host,
+            each.protocol,
+            "" if each.epoch is None else each.epoch,
+            _subscription(each),
+            len(each.partitions),
+        )
         for each in snapshot.group.members
     ]
-    none = "None now. (This report cannot see the members of groups with Kafka 4's new protocol, KIP-848.)"
-    return _table(("client", "member", "instance", "host", "partitions"), rows, {4}) if rows else f"<p>{none}</p>"
+    return _table(head, rows, {5, 7}) if rows else "<p>None now.</p>"
+
+
+def _subscription(member: MemberDescription) -> str:
+    pattern = f"pattern {member.pattern}" if member.pattern else ""
+    return ", ".join(filter(None, [names(member.topics), pattern]))
 
 
 def _rebalances(history: History) -> str:

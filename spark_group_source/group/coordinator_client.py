@@ -69,6 +69,10 @@ class CoordinatorClient:
         """The coordinator's broker id, if known."""
         return self._broker_id
 
+    def supports(self, api_key: int, version: int) -> bool:
+        """Whether the coordinator that the last request reached supports this version of a request."""
+        return self._broker_id is not None and self._cluster.supports(self._broker_id, api_key, version, self._purpose)
+
     def call(self, request: Any, deadline: Deadline, while_waiting: WhileWaiting | None = None) -> Any:
         """Returns the broker's response, or :class:`RequestFailed` if none arrived.
 

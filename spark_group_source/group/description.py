@@ -1,63 +1,79 @@
-"""Describes a group with DescribeGroups, which needs no membership."""
+"""Describes a group of either group protocol, without membership.
+
+Coordinators describe a classic group in DescribeGroups, and a group with a member of KIP-848 in ConsumerGroupDescribe:
+each request takes the other groups for dead ones.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+from kafka.protocol.api_key import ApiKey
+
 from spark_group_source.clock import Deadline
-from spark_group_source.group.classic.assignment import decode_assignment
+from spark_group_source.error_codes import GROUP_ID_NOT_FOUND, UNSUPPORTED_VERSION
+from spark_group_source.group.classic.assignment import JoinedMember, decode_assignment, subscribed_topics
 from spark_group_source.group.coordinator_client import CoordinatorClient
 from spark_group_source.group.events import RequestFailed
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.wire import versions
 
 PROTOCOL_TYPE = "consumer"
+"""The type of all groups of consumers, whatever their group protocol."""
+
+CLASSIC, CONSUMER = "classic", "consumer"
+"""The group protocols, with the names that ``kafka.group.protocol`` has for them."""
+
+DEAD = "Dead"
 STABLE = "Stable"
+
+_CLASSIC_MEMBER = 0
 
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """One member; ``partitions`` is empty while the group rebalances."""
+    """One member.
+
+    Attributes:
+        partitions: the assigned partitions; empty while a classic group rebalances.
+        topics: the topics of its subscription; empty while a classic group rebalances.
+        pattern: the pattern by which the brokers find its topics; empty if it has none.
+        protocol: its group protocol, ``classic`` or ``consumer``.
+        epoch: its member epoch; ``None`` in a classic group.
+    """
 
     member_id: str
     client_id: str
     host: str
     instance_id: str | None = None
-    partitions: frozenset[TopicPartition] = frozenset()
+    partitions: Partitions = frozenset()
+    topics: frozenset[str] = frozenset()
+    pattern: str = ""
+    protocol: str = CLASSIC
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """``state`` is Kafka's name: Stable, PreparingRebalance, CompletingRebalance, Empty, or Dead if no group exists.
+    """A group and its members.
 
-    ``assignor`` is the assignor that the group has chosen, empty if the group has no members.
+    Attributes:
+        state: Kafka's name. Groups of both protocols may be Stable, Empty, or Dead if no group exists. A classic group
+            may also be PreparingRebalance or CompletingRebalance, another one Assigning or Reconciling.
+        assignor: the assignor that the group has chosen; empty if a classic group has no members.
+        members: sorted by client id.
+        protocol: ``consumer`` if the group has the group protocol of KIP-848. Such a group may have classic members.
     """
 
     state: str
     assignor: str
     members: tuple[MemberDescription, ...]
-
-
-def interpret(group: Any) -> GroupDescription:
-    """Reads one group of a DescribeGroups response; members are sorted by client id."""
-    is_consumer = group.protocol_type == PROTOCOL_TYPE  # other protocol types encode assignments differently
-    members = [
-        MemberDescription(
-            member.member_id,
-            member.client_id,
-            member.client_host.lstrip("/"),
-            member.group_instance_id,
-            decode_assignment(member.member_assignment or b"") if is_consumer else frozenset(),
-        )
-        for member in group.members
-    ]
-    ordered = tuple(sorted(members, key=lambda member: (member.client_id, member.member_id)))
-    return GroupDescription(group.group_state or "", group.protocol_data or "", ordered)
+    protocol: str = CLASSIC
 
 
 def describe(client: CoordinatorClient, group_id: str, deadline: Deadline) -> GroupDescription | RequestFailed:
-    """Returns the group's state and members; no members for a group with the protocol of KIP-848."""
+    """Returns the group's state and members. If no group exists, its state is Dead."""
     from kafka.protocol.admin import DescribeGroupsRequest  # takes 30 ms, which no join waits for
 
     request = DescribeGroupsRequest(
@@ -67,4 +83,77 @@ def describe(client: CoordinatorClient, group_id: str, deadline: Deadline) -> Gr
     if isinstance(response, RequestFailed):
         return response
     group = response.groups[0]
-    return client.failure("DescribeGroups", group.error_code) if group.error_code else interpret(group)
+    if group.error_code:
+        return client.failure("DescribeGroups", group.error_code)
+    described = interpret(group)
+    if described.state != DEAD or not client.supports(ApiKey.ConsumerGroupDescribe, versions.CONSUMER_GROUP_DESCRIBE):
+        return described
+    return _describe_consumer_group(client, group_id, deadline) or described
+
+
+def _describe_consumer_group(
+    client: CoordinatorClient, group_id: str, deadline: Deadline
+) -> GroupDescription | RequestFailed | None:
+    """Returns ``None`` if no group with the protocol of KIP-848 has this id."""
+    from spark_group_source.group.consumer.messages import ConsumerGroupDescribeRequest  # most groups are classic
+
+    request = ConsumerGroupDescribeRequest(
+        version=versions.CONSUMER_GROUP_DESCRIBE, group_ids=[group_id], include_authorized_operations=False
+    )
+    response = client.call(request, deadline)
+    if isinstance(response, RequestFailed):
+        return response
+    group = response.groups[0]
+    if group.error_code in (GROUP_ID_NOT_FOUND, UNSUPPORTED_VERSION):
+        return None
+    if group.error_code:
+        return client.failure("ConsumerGroupDescribe", group.error_code)
+    return interpret_consumer_group(group)
+
+
+def interpret(group: Any) -> GroupDescription:
+    """Reads one group of a DescribeGroups response."""
+    is_consumer = group.protocol_type == PROTOCOL_TYPE  # other protocol types encode assignments differently
+    members = [
+        MemberDescription(
+            member.member_id,
+            member.client_id,
+            member.client_host.lstrip("/"),
+            member.group_instance_id,
+            decode_assignment(member.member_assignment or b"") if is_consumer else frozenset(),
+            _subscribed(member) if is_consumer else frozenset(),
+        )
+        for member in group.members
+    ]
+    return GroupDescription(group.group_state or "", group.protocol_data or "", _by_client_id(members))
+
+
+def interpret_consumer_group(group: Any) -> GroupDescription:
+    """Reads one group of a ConsumerGroupDescribe response."""
+    members = [
+        MemberDescription(
+            member.member_id,
+            member.client_id,
+            member.client_host.lstrip("/"),
+            member.instance_id,
+            frozenset(
+                TopicPartition(topic.topic_name, number)
+                for topic in member.assignment.topic_partitions
+                for number in topic.partitions
+            ),
+            frozenset(member.subscribed_topic_names),
+            member.subscribed_topic_regex or "",
+            CLASSIC if member.member_type == _CLASSIC_MEMBER else CONSUMER,
+            member.member_epoch,
+        )
+        for member in group.members
+    ]
+    return GroupDescription(group.group_state, group.assignor_name, _by_client_id(members), CONSUMER)
+
+
+def _subscribed(member: Any) -> frozenset[str]:
+    return frozenset(subscribed_topics([JoinedMember(member.member_id, bytes(member.member_metadata or b""))]))
+
+
+def _by_client_id(members: list[MemberDescription]) -> tuple[MemberDescription, ...]:
+    return tuple(sorted(members, key=lambda member: (member.client_id, member.member_id)))

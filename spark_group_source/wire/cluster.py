@@ -144,6 +144,12 @@ class Cluster:
         connection = self._connections.get(broker_id, purpose)
         return 0.0 if connection is None else connection.throttle_remaining
 
+    def supports(self, broker_id: int, api_key: int, version: int, purpose: str = "") -> bool:
+        """Whether this broker supports this version of a request; false without a connection for this purpose."""
+        connection = self._connections.get(broker_id, purpose)
+        lowest, highest = (0, -1) if connection is None else connection.supported.get(api_key, (0, -1))
+        return lowest <= version <= highest
+
     def release_buffers(self) -> None:
         """Frees the receive buffers of all connections; the connections stay open."""
         self._connections.release_buffers()

@@ -45,6 +45,7 @@ class Connection:
     """A connection to one broker. Use :meth:`open`.
 
     ``used_at`` is when the last request was sent, ``responded_at`` when the last response came, in monotonic seconds.
+    ``supported`` are the API versions that the broker supports.
 
     A connection belongs to one thread and one process: only their order matches requests and responses. So neither
     another thread nor a forked child may use it.
@@ -56,6 +57,7 @@ class Connection:
         self.broker_id = broker_id
         self.used_at = monotonic()
         self.responded_at: float | None = None
+        self.supported: versions.Supported = {}
         self._socket: socket | None = sock
         self._client_id = options.client_id
         self._correlation_id = 0
@@ -218,7 +220,7 @@ class Connection:
     def _check_versions(self, options: WireOptions, deadline: Deadline) -> None:
         response = self.call(versions.build_request(), deadline)
         self._throttle.record(response.throttle_time_ms / 1000)
-        versions.check_response(response, str(self), consumer_protocol=options.consumer_protocol)
+        self.supported = versions.check_response(response, str(self), consumer_protocol=options.consumer_protocol)
         self._frame_reader.max_frame = MAX_FRAME
 
     def _authenticate(self, settings: Sasl, deadline: Deadline) -> None:

@@ -3,8 +3,8 @@
 Each is the newest version that Kafka 3.3 supports, and Kafka 4 still supports it. So the source negotiates nothing: a
 connection only checks that the broker supports them all. Fetch 13 is the first version with topic ids.
 
-A member with the group protocol of KIP-848 sends four requests in newer versions, which Kafka 4.0 and all later ones
-support. Only its connections check them.
+A member with the group protocol of KIP-848 sends three requests in newer versions, which Kafka 4.0 and all later ones
+support. Only its connections check them. Any query may send ConsumerGroupDescribe, if the broker supports it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ SASL_AUTHENTICATE = 2
 CONSUMER_GROUP_HEARTBEAT = 1
 CONSUMER_GROUP_DESCRIBE = 1
 MEMBER_OFFSET_COMMIT = 9
-MEMBER_OFFSET_FETCH = 9
 
 PINNED = {
     ApiKey.Fetch: FETCH,
@@ -59,9 +58,11 @@ CONSUMER_PROTOCOL = {
     ApiKey.ConsumerGroupHeartbeat: CONSUMER_GROUP_HEARTBEAT,
     ApiKey.ConsumerGroupDescribe: CONSUMER_GROUP_DESCRIBE,
     ApiKey.OffsetCommit: MEMBER_OFFSET_COMMIT,
-    ApiKey.OffsetFetch: MEMBER_OFFSET_FETCH,
 }
 """The same for the requests of a member with KIP-848; its commits carry a member epoch."""
+
+Supported = Mapping[int, tuple[int, int]]
+"""The lowest and the highest version of each API that a broker supports."""
 
 GROUP_VERSION = "group.version"
 """The cluster's feature that switches KIP-848 on: 1 or higher. Kafka 3.9 supports the requests without it."""
@@ -74,8 +75,8 @@ def build_request() -> Any:
     )
 
 
-def check_response(response: Any, broker: str, *, consumer_protocol: bool = False) -> None:
-    """Checks the API versions that a broker supports.
+def check_response(response: Any, broker: str, *, consumer_protocol: bool = False) -> Supported:
+    """Checks the API versions that a broker supports, and returns them.
 
     Raises:
         ProtocolError: a pinned version is missing, or KIP-848 is needed for ``consumer_protocol`` and switched off.
@@ -86,9 +87,10 @@ def check_response(response: Any, broker: str, *, consumer_protocol: bool = Fals
             raise ProtocolError(f"Broker {broker} does not support {missing}.", "Use Kafka 3.3 or later.")
     if consumer_protocol:
         _check_consumer_protocol(response, supported, broker)
+    return supported
 
 
-def _missing(supported: Mapping[int, tuple[int, int]], key: ApiKey, version: int) -> str:
+def _missing(supported: Supported, key: ApiKey, version: int) -> str:
     """The version that the broker lacks, as text; empty if it supports the version."""
     lowest, highest = supported.get(key, (0, -1))
     if lowest <= version <= highest:
@@ -97,7 +99,7 @@ def _missing(supported: Mapping[int, tuple[int, int]], key: ApiKey, version: int
     return f"version {version} of {key.name}Request (it supports {found})"
 
 
-def _check_consumer_protocol(response: Any, supported: Mapping[int, tuple[int, int]], broker: str) -> None:
+def _check_consumer_protocol(response: Any, supported: Supported, broker: str) -> None:
     missing = [text for key, version in CONSUMER_PROTOCOL.items() if (text := _missing(supported, key, version))]
     levels = {feature.name: feature.max_version_level for feature in response.finalized_features or ()}
     if levels.get(GROUP_VERSION, 0) < 1:

@@ -141,7 +141,22 @@ def test_the_page_needs_no_other_file_and_has_members_partitions_and_lag() -> No
     assert len(found.loads) == 3
     assert all(each.startswith("data:image/png;base64,") for each in found.loads)
     assert {"client-a", "client-b", "7,650,321", "22,950,963", "client-b at 10.0.0.1"} <= set(found.text)
-    assert "Stable, 2 member(s) by cooperative-sticky; 5 sample(s) in 4 s" in " ".join(found.text)
+    assert "Stable, protocol classic, 2 member(s) by cooperative-sticky; 5 sample(s) in 4 s" in " ".join(found.text)
+
+
+def test_the_page_names_the_protocol_and_epoch_of_members_and_what_they_subscribe_to() -> None:
+    both = GroupDescription(
+        "Stable",
+        "uniform",
+        (
+            MemberDescription("a", "client-a", "h", None, frozenset(), frozenset({"u", "t"}), "", "consumer", 7),
+            MemberDescription("b", "client-b", "h", "i", frozenset(), frozenset(), "t.*", "classic", 8),
+        ),
+        "consumer",
+    )
+    text = Page(page(GROUP, History([Snapshot(both, Sample(0.0, {}, {}))]))).text
+    assert {"consumer", "classic", "7", "8", "t, u", "pattern t.*", "i"} <= set(text)
+    assert any("Stable, protocol consumer, 2 member(s) by uniform;" in each for each in text)
 
 
 def test_a_partition_with_unknown_lag_is_named_and_the_total_is_a_minimum() -> None:

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kafka.protocol.api_key import ApiKey
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupError
 from spark_group_source.testing.fake import FakeKafka, Fault
+from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import KEEP_TOPICS, Cluster
 from spark_group_source.wire.settings import WireOptions
 from tests.unit.hand_clock import Hand
@@ -47,6 +49,15 @@ def test_topics_are_requested_once_until_they_are_invalidated_or_wanted_fresh(
     cluster.topics(["t"], after())
     cluster.topics(["t"], after(), fresh=True)
     assert asked() == 3
+
+
+def test_a_connection_knows_the_versions_that_its_broker_supports(fake: FakeKafka, cluster: Cluster) -> None:
+    assert not cluster.supports(1, ApiKey.Metadata, versions.METADATA)
+    cluster.metadata(["t"], after())
+    cluster.connection(1, after(), "offsets")
+    assert cluster.supports(1, ApiKey.Metadata, versions.METADATA, "offsets")
+    assert not cluster.supports(1, ApiKey.Metadata, 99, "offsets")
+    assert not cluster.supports(1, 12345, 0, "offsets")
 
 
 def test_topics_that_nothing_requests_are_not_kept(
