@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import closing
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.group.classic.classic_protocol import ClassicProtocol
-from spark_group_source.group.consumer.consumer_protocol import ConsumerProtocol
 from spark_group_source.group.counters import Timings
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import BatchCompleted, Close, Leave, RequestFailed
@@ -51,7 +49,7 @@ class Member:
         self._cluster = cluster
         self._settings = settings
         self._closing = WakeupPipe()
-        protocol = ConsumerProtocol if settings.consumer_protocol else ClassicProtocol
+        protocol = _protocol(settings)
         self._protocol: GroupProtocol = protocol(cluster, settings, listener, clock, self._closing, timings)
         self._shared = self._protocol.shared
         self._heartbeat_state = self._protocol.heartbeat_state
@@ -176,3 +174,14 @@ class Member:
         if not self._leaving.is_set():
             self._leaving.set()
             self._protocol.leave(cluster)
+
+
+def _protocol(settings: GroupSettings) -> Callable[..., GroupProtocol]:
+    """Imports one protocol only, because every query waits for its imports."""
+    if settings.consumer_protocol:
+        from spark_group_source.group.consumer.consumer_protocol import ConsumerProtocol
+
+        return ConsumerProtocol
+    from spark_group_source.group.classic.classic_protocol import ClassicProtocol
+
+    return ClassicProtocol

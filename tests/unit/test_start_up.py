@@ -68,6 +68,21 @@ def test_the_stream_runner_needs_no_clients() -> None:
     assert not {*names} & SLOW
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_query_imports_its_own_group_protocol_only(protocol: str) -> None:
+    code = """
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.wire import wire_options
+from spark_group_source.query.driver import Driver
+options = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.group.id": "g", "subscribe": "t"}
+parsed = parse_options(options | {"kafka.group.protocol": sys.argv[1]})
+Driver(parsed, wire_options(parsed, "app-1"))
+"""
+    names = imported(code, protocol)
+    protocols = [f"spark_group_source.group.{each}.{each}_protocol" for each in ("classic", "consumer")]
+    assert [each for each in protocols if each in names] == [f"spark_group_source.group.{protocol}.{protocol}_protocol"]
+
+
 def test_modules_needed_after_the_join_are_imported_before_the_wait_for_it(fake: FakeKafka) -> None:
     code = """
 from types import SimpleNamespace
