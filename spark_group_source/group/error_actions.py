@@ -66,7 +66,7 @@ ERROR_ACTIONS: dict[int, ErrorAction] = {
     111: ErrorAction.RETRY,  # UNRELEASED_INSTANCE_ID: the former process was killed; its session ends by itself
     112: ErrorAction.FATAL,  # UNSUPPORTED_ASSIGNOR
     113: ErrorAction.STALE_EPOCH,  # STALE_MEMBER_EPOCH
-    128: ErrorAction.FATAL,  # INVALID_REGULAR_EXPRESSION
+    128: ErrorAction.FATAL,  # INVALID_REGULAR_EXPRESSION: this source evaluates its patterns itself, and sends none
 }
 """Error code to action; any other code is :attr:`ErrorAction.FATAL`, so that no error is ignored."""
 
@@ -80,10 +80,13 @@ _ADVICE = {
     " group.max.session.timeout.ms.",
     29: "Grant the principal READ and DESCRIBE on the topic.",
     30: "Grant the principal READ on the group.",
+    35: "The brokers have this group protocol switched off (the feature group.version, or their setting"
+    " group.coordinator.rebalance.protocols): switch it on, or set 'kafka.group.protocol' to classic.",
+    69: "The group has members that are no consumers, or the brokers do not convert its protocol"
+    " (group.consumer.migration.policy): use another 'kafka.group.id', or set 'kafka.group.protocol' to classic.",
     81: "Raise the brokers' group.max.size, or stop a member of the group.",
     82: "Another member uses the same 'kafka.group.instance.id': give each query its own.",
     112: "Set 'kafka.group.remote.assignor' to an assignor of the brokers (group.consumer.assignors).",
-    128: "The brokers evaluate 'subscribePattern' as a regular expression of RE2: use its syntax.",
 }
 
 

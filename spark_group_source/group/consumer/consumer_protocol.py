@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from spark_group_source.clock import Clock, Deadline, Wakeup
+from spark_group_source.error_codes import GROUP_ID_NOT_FOUND, TOPIC_AUTHORIZATION_FAILED, describe
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.consumer.events import FindTopics, Heartbeat, Subscribed, TopicsFound
 from spark_group_source.group.consumer.handshake import ConsumerMembership, step
@@ -113,7 +114,7 @@ class ConsumerProtocol(GroupProtocol):
             self._prepare_join()
         me, sent_at = self.shared.membership, self.clock()
         response = self._client.call(build_request(me, self.settings), self.within(self.settings.heartbeat_timeout))
-        if failure := self._failure(response, self._client):
+        if failure := self._failure(response, self._client, joins=me.phase is Phase.JOINING):
             if joins and failure.action is ErrorAction.RESET_GENERATION:
                 self._leave_former_epoch()
             self.request_failed(failure)
@@ -180,12 +181,15 @@ class ConsumerProtocol(GroupProtocol):
             return
         self.shared.post(Subscribed(frozenset(topics)))
 
-    def _failure(self, response: Any, client: CoordinatorClient) -> RequestFailed | None:
+    def _failure(self, response: Any, client: CoordinatorClient, *, joins: bool = False) -> RequestFailed | None:
         if isinstance(response, RequestFailed):
             return response
         if not response.error_code:
             return None
-        topics = self.shared.membership.topics
+        if response.error_code == GROUP_ID_NOT_FOUND and not joins:
+            reason = f"the group was deleted: {describe(GROUP_ID_NOT_FOUND)}"
+            return RequestFailed(ErrorAction.RESET_GENERATION, reason)
+        topics = self.shared.membership.topics if response.error_code == TOPIC_AUTHORIZATION_FAILED else ()
         return client.failure("ConsumerGroupHeartbeat", response.error_code, topics=topics)
 
     def _throttled(self) -> float:

@@ -1,0 +1,75 @@
+"""The protocol of KIP-848 of one member, with the coordinator's responses set by the test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from spark_group_source.clock import Deadline, monotonic
+from spark_group_source.group.consumer.consumer_protocol import PURPOSE, ConsumerProtocol
+from spark_group_source.group.consumer.events import Heartbeat
+from spark_group_source.group.consumer.messages import ConsumerGroupHeartbeatResponse
+from spark_group_source.group.coordinator_client import CoordinatorClient
+from spark_group_source.group.membership import Phase
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.subscription import Subscription
+from spark_group_source.testing.fake import FakeKafka
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wakeup import WakeupPipe
+
+
+class Coordinator(CoordinatorClient):
+    """Responds to heartbeats with these error codes in turn, and notes the epochs of the heartbeats."""
+
+    def __init__(self, cluster: Cluster, *errors: int) -> None:
+        super().__init__(cluster, "g", PURPOSE)
+        self.epochs: list[int] = []
+        self._errors = list(errors)
+
+    def call(self, request: Any, deadline: Deadline, while_waiting: Any = None) -> Any:
+        self.epochs.append(request.member_epoch)
+        return ConsumerGroupHeartbeatResponse(
+            version=1, error_code=self._errors.pop(0), member_epoch=5, heartbeat_interval_ms=5000, assignment=None
+        )
+
+
+class Listener:
+    """Ignores all notifications."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+@pytest.fixture
+def protocol() -> Iterator[ConsumerProtocol]:
+    with FakeKafka() as fake:
+        fake.create_topic("t")
+        cluster, wakeup = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test")), WakeupPipe()
+        settings = GroupSettings("g", Subscription(("t",)), consumer_protocol=True)
+        created = ConsumerProtocol(cluster, settings, Listener(), monotonic, wakeup, None)
+        created.subscribe(["t"])
+        yield created
+        cluster.close()
+        wakeup.close()
+
+
+def heartbeats(protocol: ConsumerProtocol, *errors: int) -> list[int]:
+    protocol._client = coordinator = Coordinator(protocol._cluster, *errors)
+    for _ in errors:
+        protocol.perform(Heartbeat())
+    return coordinator.epochs
+
+
+def test_a_member_of_a_deleted_group_joins_again(protocol: ConsumerProtocol) -> None:
+    assert heartbeats(protocol, 0, 69, 0) == [0, 5, 0]
+    assert protocol.shared.membership.phase is Phase.STABLE
+
+
+def test_a_group_that_is_not_converted_ends_the_join(protocol: ConsumerProtocol) -> None:
+    heartbeats(protocol, 69)
+    me = protocol.shared.membership
+    assert me.phase is Phase.FAILED
+    assert "set 'kafka.group.protocol' to classic" in str(me.error)
