@@ -1,4 +1,4 @@
-"""Descriptions of a group with members of both group protocols: the probe, the report, ``assign`` and the warning."""
+"""Groups with members of both group protocols, as the probe, the report, ``assign`` and the warning see them."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def options(kafka: EmbeddedKafka, unique: Callable[[str], str], group: str) -> d
 
 
 @contextmanager
-def member(options: dict[str, str], name: str, protocol: str, **more: str) -> Iterator[Driver]:
-    """A query that is a member while the ``with`` block runs."""
-    parsed = parse_options({**options, "kafka.group.protocol": protocol, **more})
+def member(options: dict[str, str], name: str, protocol: str, logged: BatchOffset | None = None) -> Iterator[Driver]:
+    """A query that is a member while the ``with`` block runs. ``logged`` is where its checkpoint stands."""
+    parsed = parse_options({**options, "kafka.group.protocol": protocol})
     client_id = f"{name}-{APPLICATION}-1"
     with closing(Driver(parsed, wire_options(parsed, client_id), application_id=APPLICATION)) as driver:
-        driver.start(BatchOffset())
+        driver.start(logged or BatchOffset())
         driver.await_assignment()
         yield driver
 
@@ -57,6 +57,7 @@ def test_a_group_with_members_of_both_protocols_is_described_before_during_and_a
     options: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = options["subscribe"]
+    static = {"kafka.group.instance.id": "i", "leaveGroupOnStop": "true"}
     every = [(topic, number) for number in range(4)]
     with closing(GroupOffsetsProbe(options)) as probe:
 
@@ -72,7 +73,7 @@ def test_a_group_with_members_of_both_protocols_is_described_before_during_and_a
             return probe.describe()
 
         assert probe.describe() == GroupDescription("Dead", "", ())
-        with member(options, "old", "classic", **{"kafka.group.instance.id": "i", "leaveGroupOnStop": "true"}):
+        with member(options | static, "old", "classic"):
             (old,) = settled("classic", 1).members
             assert (old.client_id, old.host, old.instance_id) == ("old-local-1-1", "127.0.0.1", "i")
             assert (old.protocol, old.epoch, set(old.topics)) == ("classic", None, {topic})
@@ -121,3 +122,19 @@ def start_assigned(options: dict[str, str]) -> None:
     parsed = parse_options(without_topics | {"assign": f'{{"{options["subscribe"]}": [0]}}'})
     with closing(Driver(parsed, wire_options(parsed, "assigned"))) as driver:
         driver.start(BatchOffset())
+
+
+def test_a_query_changes_its_protocol_in_both_directions_and_keeps_its_checkpoint(
+    kafka: EmbeddedKafka, options: dict[str, str]
+) -> None:
+    logged, read = BatchOffset(), 0
+    for end, protocol in zip((10, 11, 12), ("classic", "consumer", "classic"), strict=True):
+        with member(options, "query", protocol, logged) as driver:
+            while set(logged.ends().values()) != {end}:
+                planned = driver.plan_batch(logged, None)
+                read += 0 if planned == logged else sum(each.end - each.start for each in planned.reads())
+                logged = planned
+            driver.complete(logged)
+        assert (read, set(kafka.committed(options["kafka.group.id"]).values())) == (4 * end, {end})
+        for number in range(4):
+            kafka.produce(options["subscribe"], ["more"], partition=number)
