@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_group_source.clock import Deadline
+from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.membership import Membership
@@ -70,6 +71,16 @@ def test_no_commit_request_exceeds_the_coordinators_record_batch(
     most = max(len(each.offsets) for each in fake.commits)
     assert most * (112 + len(metadata)) < 1_048_588 / 4
     assert most <= 2_000
+
+
+@pytest.mark.parametrize("errno", [69, 82])
+def test_a_commit_of_a_deleted_group_or_a_fenced_member_loses_the_partitions(
+    fake: FakeKafka, many: GroupOffsets, errno: int
+) -> None:
+    fake.next("OffsetCommit", Fault(error=errno))
+    answer = many.commit(Membership(member_id="m"), {TP: 7}, "", Deadline.after(LONG))
+    assert answer.failure is not None
+    assert answer.failure.action is ErrorAction.RESET_GENERATION
 
 
 def test_a_failed_commit_request_is_the_last_and_keeps_earlier_confirmations(
