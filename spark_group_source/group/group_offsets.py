@@ -13,7 +13,7 @@ from typing import Any
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.error_codes import FENCED_INSTANCE_ID, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID
+from spark_group_source.error_codes import FENCED_INSTANCE_ID, UNKNOWN_MEMBER_ID
 from spark_group_source.error_codes import describe as describe_error
 from spark_group_source.group.commits import CommittedOffset
 from spark_group_source.group.coordinator_client import CoordinatorClient
@@ -125,9 +125,8 @@ class GroupOffsets:
         group_error = next((errno for errno in errors.values() if error_action(errno) not in of_partition), None)
         if group_error is None:
             return CommitResult(confirmed, errors)
-        if group_error in (FENCED_INSTANCE_ID, GROUP_ID_NOT_FOUND):
-            # A fenced member's next join fails; until then other members own the partitions. A deleted group is created
-            # again by the next join.
+        if group_error == FENCED_INSTANCE_ID:
+            # The next join fails with this error; until then other members own the partitions.
             reason = f"OffsetCommit failed with {describe_error(group_error)}"
             return CommitResult(confirmed, errors, RequestFailed(ErrorAction.RESET_GENERATION, reason))
         topics = {tp.topic for tp, errno in errors.items() if errno == group_error}

@@ -10,14 +10,14 @@ from typing import Any
 from uuid import UUID
 
 from spark_group_source.clock import Clock, Deadline, Wakeup
-from spark_group_source.error_codes import GROUP_ID_NOT_FOUND, TOPIC_AUTHORIZATION_FAILED, describe
+from spark_group_source.error_codes import GROUP_ID_NOT_FOUND, TOPIC_AUTHORIZATION_FAILED
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.consumer.events import FindTopics, Heartbeat, Subscribed, TopicsFound
 from spark_group_source.group.consumer.handshake import ConsumerMembership, step
 from spark_group_source.group.consumer.heartbeat import build_leave, build_request, interpret
 from spark_group_source.group.coordinator_client import CoordinatorClient
 from spark_group_source.group.counters import Timings
-from spark_group_source.group.error_actions import ErrorAction
+from spark_group_source.group.error_actions import ErrorAction, fatal
 from spark_group_source.group.events import Action, RequestFailed, Tick
 from spark_group_source.group.group_protocol import GroupProtocol
 from spark_group_source.group.membership import Phase
@@ -186,9 +186,10 @@ class ConsumerProtocol(GroupProtocol):
             return response
         if not response.error_code:
             return None
-        if response.error_code == GROUP_ID_NOT_FOUND and not joins:
-            reason = f"the group was deleted: {describe(GROUP_ID_NOT_FOUND)}"
-            return RequestFailed(ErrorAction.RESET_GENERATION, reason)
+        if response.error_code == GROUP_ID_NOT_FOUND and joins:
+            # A join creates a group that was deleted: this group exists, and the coordinator does not convert it.
+            error = fatal("ConsumerGroupHeartbeat", self.settings.group_id, GROUP_ID_NOT_FOUND)
+            return RequestFailed(ErrorAction.FATAL, str(error), error=error)
         topics = self.shared.membership.topics if response.error_code == TOPIC_AUTHORIZATION_FAILED else ()
         return client.failure("ConsumerGroupHeartbeat", response.error_code, topics=topics)
 

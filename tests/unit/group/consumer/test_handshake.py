@@ -242,7 +242,6 @@ def test_a_member_waits_for_its_instance_id_which_its_killed_process_still_has()
         (112, "'kafka.group.remote.assignor'"),
         (82, "instance.id"),
         (35, "'kafka.group.protocol' to classic"),
-        (69, "another 'kafka.group.id', or set 'kafka.group.protocol' to classic"),
     ],
 )
 def test_errors_that_a_retry_cannot_help_end_the_membership_with_advice(errno: int, advice: str) -> None:
