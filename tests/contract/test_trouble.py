@@ -642,7 +642,7 @@ CARRIED_BY: dict[str, dict[int, set[str]]] = {
     | {
         29: {"JoinGroup", "Heartbeat", "OffsetCommit"},
         35: {"JoinGroup"},
-        69: {"JoinGroup", "Heartbeat", "OffsetCommit"},
+        69: {"Heartbeat", "OffsetCommit"},  # a join with it is refused for good: test_consumer_protocol
         110: {"JoinGroup", "Heartbeat"},
         111: {"JoinGroup"},
         112: {"JoinGroup"},
@@ -661,7 +661,6 @@ NAMED_OPTIONS = {
     81: "group.max.size",
     30: "READ on the group",
     112: "kafka.group.remote.assignor",
-    128: "subscribePattern",
 }
 
 
