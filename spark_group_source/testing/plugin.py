@@ -111,7 +111,9 @@ def _import_kafka_quietly() -> None:
     """Imports kafka-python first, because its deprecated way to read schemas gives hundreds of warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        import kafka.admin  # noqa: F401
+        from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer  # noqa: F401
+
+        import spark_group_source.group.consumer.messages  # noqa: F401
 
 
 def _unique(prefix: str) -> str:

@@ -272,5 +272,5 @@ def test_the_report_names_a_running_query_and_its_partitions(
     finally:
         query.stop()
     page = (tmp_path / "r.html").read_text()
-    assert "Stable, 1 member(s) by cooperative-sticky" in page
+    assert "Stable, protocol classic, 1 member(s) by cooperative-sticky" in page
     assert page.count("to-lake at 127.0.0.1") == 2
