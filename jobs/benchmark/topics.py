@@ -45,7 +45,9 @@ def write(kafka: EmbeddedKafka, name: str, topic: Topic, work: Path) -> None:
     """
     kafka.create_topic(name, topic.partitions, COMPACTION if topic.compacted else None)
     properties = {"bootstrap.servers": kafka.bootstrap_servers, "compression.type": topic.codec}
-    properties["acks"] = "all" if topic.transactional else "1"
+    # An idempotent producer that waits: with thousands of new partitions responses come late, and a retry would write
+    # records twice.
+    properties |= {"acks": "all", "delivery.timeout.ms": str(int(PRODUCE_TIMEOUT_S * 1000))}
     if not topic.batched:
         properties |= {"linger.ms": "0", "batch.size": "1"}
     elif topic.batch_bytes:
