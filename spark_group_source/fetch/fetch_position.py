@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from spark_group_source.fetch.error_actions import FetchErrorAction
 from spark_group_source.fetch.record_sizes import RecordSizes, sizes_of
@@ -16,11 +16,12 @@ MAX_INT32 = 2**31 - 1
 class FetchPosition:
     """The position in one range: ``offset`` is the next one to fetch.
 
-    ``topic_id`` is empty while it is unknown. ``partition_max_bytes`` is the size of the next fetch. ``next_fetch_at``
-    is the earliest time of the next fetch, in monotonic seconds; ``backoff`` is the delay after an error in seconds, 0
-    without an error. ``last_problem`` describes the last error. ``leader_epoch`` is the epoch of the current leader.
-    ``verified_epoch`` is the epoch of the last leader that is known to have the range up to its end; it stays unknown
-    if the range has no epoch.
+    ``topic_id`` is empty while it is unknown. ``sizes`` are the sizes of its records. ``partition_max_bytes`` is the
+    size of the next fetch: up to ``max_bytes``, with up to ``max_read_ahead`` for the ranges of later tasks; larger if
+    a single record batch is. ``next_fetch_at`` is the earliest time of the next fetch, in monotonic seconds; ``backoff``
+    is the delay after an error in seconds, 0 without an error. ``last_problem`` describes the last error.
+    ``leader_epoch`` is the epoch of the current leader. ``verified_epoch`` is the epoch of the last leader that is
+    known to have the range up to its end; it stays unknown if the range has no epoch.
     """
 
     range: OffsetRange
@@ -29,7 +30,7 @@ class FetchPosition:
     sizes: RecordSizes
     max_bytes: int
     max_read_ahead: int
-    partition_max_bytes: int = 0
+    partition_max_bytes: int = field(init=False)
     leader_epoch: int = UNKNOWN_EPOCH
     verified_epoch: int = UNKNOWN_EPOCH
     next_fetch_at: float = 0.0
@@ -40,15 +41,13 @@ class FetchPosition:
 
     @classmethod
     def at_start(cls, offset_range: OffsetRange, max_bytes: int, max_read_ahead: int) -> FetchPosition:
-        """The start of a range; no fetch requests more than ``max_bytes`` of its partition.
-
-        A fetch may request up to ``max_read_ahead`` bytes for the ranges of later tasks.
-        """
+        """The start of a range; no fetch requests more than ``max_bytes`` of its partition."""
         sizes = sizes_of(offset_range.topic_id, offset_range.partition)
         topic_id, start, epoch = offset_range.topic_id, offset_range.start, offset_range.epoch
-        position = cls(offset_range, topic_id, start, sizes, max_bytes, max_read_ahead, verified_epoch=epoch)
-        position._resize()
-        return position
+        return cls(offset_range, topic_id, start, sizes, max_bytes, max_read_ahead, verified_epoch=epoch)
+
+    def __post_init__(self) -> None:
+        self._resize()
 
     @property
     def tp(self) -> TopicPartition:

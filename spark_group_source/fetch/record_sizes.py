@@ -10,8 +10,6 @@ from spark_group_source.records.record_batches import RecordBatches
 
 ESTIMATED_RECORD_SIZE = 1024
 """Estimated size in bytes of a record of a partition without a response yet."""
-
-
 MIN_FETCH = 64 * 1024
 """Size in bytes that a fetch of one partition may ask for in any case."""
 READ_AHEAD = 4

@@ -79,9 +79,9 @@ class TaskReader:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, by offset within each partition. Call it once."""
-        kept = self._take_kept()
-        self._send_fetches()
-        yield from self._decoder.decode(kept)
+        if kept := self._take_kept():
+            self._send_fetches()
+            yield from self._decoder.decode(kept)
         while not all(position.done for position in self._positions):
             self._send_fetches()
             for broker in self._wait_for_responses():
