@@ -18,8 +18,8 @@ class FetchPosition:
 
     ``topic_id`` is empty while it is unknown. ``sizes`` are the sizes of its records. ``partition_max_bytes`` is the
     size of the next fetch: up to ``max_bytes``, with up to ``max_read_ahead`` for the ranges of later tasks; larger if
-    a single record batch is. ``next_fetch_at`` is the earliest time of the next fetch, in monotonic seconds; ``backoff``
-    is the delay after an error in seconds, 0 without an error. ``last_problem`` describes the last error.
+    a single record batch is. ``next_fetch_at`` is the earliest time of the next fetch, in monotonic seconds;
+    ``backoff`` is the delay after an error in seconds, 0 without an error. ``last_problem`` describes the last error.
     ``leader_epoch`` is the epoch of the current leader. ``verified_epoch`` is the epoch of the last leader that is
     known to have the range up to its end; it stays unknown if the range has no epoch.
     """

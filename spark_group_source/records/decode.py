@@ -41,7 +41,7 @@ class Decoder:
         self._check_crcs = check_crcs
         self._limits = limits or DecodeLimits()
         # Decompressed records. Clearing and paging in fresh memory would take longer than copying them.
-        self._scratch = bytearray(self._limits.unit_bytes + 1)
+        self._scratch = self._limits.scratch()
 
     def decode(self, partitions: Sequence[PartitionRecords]) -> Iterator[pa.RecordBatch]:
         """The rows of ``partitions`` in order, by offset within each; nothing if no record is visible.

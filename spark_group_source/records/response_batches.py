@@ -46,11 +46,15 @@ class DecodeLimits:
     headers: int = 2**20
     batch_bytes: int = 512 * 2**20
 
+    def scratch(self) -> memoryview:
+        """Memory for a decode unit of decompressed records, and one byte more. It takes no time until it is used."""
+        return np.empty(self.unit_bytes + 1, np.uint8).data
+
 
 class ResponseBatches:
     """All record batches of a response, in the order of its partitions.
 
-    ``scratch`` has room for a decode unit of decompressed records, and for one byte more. The next unit overwrites it.
+    ``scratch`` is the memory of :meth:`DecodeLimits.scratch`. The next unit of decompressed records overwrites it.
     """
 
     def __init__(
@@ -60,13 +64,13 @@ class ResponseBatches:
         read_committed: bool,
         check_crcs: bool,
         limits: DecodeLimits,
-        scratch: bytearray | None = None,
+        scratch: memoryview | None = None,
     ) -> None:
         self._partitions = partitions
         self._read_committed = read_committed
         self._check_crcs = check_crcs
         self._limits = limits
-        self._scratch = bytearray(limits.unit_bytes + 1) if scratch is None else scratch
+        self._scratch = limits.scratch() if scratch is None else scratch
         batches = [partition.batches for partition in partitions]
         self._memory, origins = _one_memory([each.records for each in batches])
         self._partition_of = np.repeat(np.arange(len(partitions)), [len(each) for each in batches])
@@ -109,7 +113,7 @@ class ResponseBatches:
 
     def _decompressed_units(self, needed: Longs) -> Iterator[DecodeUnit]:
         """Units of as many record batches as fit in one memory, which each unit overwrites. A larger one is split."""
-        memory = memoryview(self._scratch)
+        memory = self._scratch
         picked: list[int] = []
         ends = [0]
         for index in needed.tolist():
