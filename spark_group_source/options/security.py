@@ -29,6 +29,7 @@ from spark_group_source.options.security_parsers import (
 from spark_group_source.options.value_parsers import importable_function, non_blank
 from spark_group_source.secret import Secret
 from spark_group_source.wire.settings import Sasl, Tls
+from spark_group_source.wire.tokens.user_function import FunctionTokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,8 @@ def sasl_settings(options: SecurityOptions) -> Sasl | None:
     if options.sasl_mechanism is None:
         return None
     username, password = options.sasl_jaas or (options.sasl_username, options.sasl_password)
-    return Sasl(options.sasl_mechanism, username, password, options.sasl_token_provider, options.sasl_kerberos_service)
+    tokens = None if options.sasl_token_provider is None else FunctionTokens(options.sasl_token_provider)
+    return Sasl(options.sasl_mechanism, username, password, tokens, options.sasl_kerberos_service)
 
 
 def check_security(options: SecurityOptions) -> None:

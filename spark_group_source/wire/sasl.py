@@ -6,7 +6,7 @@ connection stops being reusable, and a new one replaces it. This costs a handsha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kafka.net.sasl import get_sasl_mechanism
@@ -16,9 +16,9 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from spark_group_source.clock import Deadline
 from spark_group_source.error_codes import describe
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded
-from spark_group_source.user_code import load
 from spark_group_source.wire import versions
 from spark_group_source.wire.settings import Sasl
+from spark_group_source.wire.tokens.provider import Token
 from spark_group_source.wire.waiting import call_with_timeout
 
 UNSUPPORTED_SASL_MECHANISM = 33
@@ -27,10 +27,7 @@ ILLEGAL_SASL_STATE = 34
 SESSION_PART = 0.8
 """Part of a session's lifetime after which the source replaces the connection, so that no request comes too late."""
 
-_CREDENTIALS = {
-    "OAUTHBEARER": "Check what 'kafka.sasl.oauthbearer.token.provider' returns.",
-    "GSSAPI": "Check 'kafka.sasl.kerberos.service.name', and the ticket of this process (klist).",
-}
+_TICKET = "Check 'kafka.sasl.kerberos.service.name', and the ticket of this process (klist)."
 _PASSWORD = (
     "Check the user name and password, in 'kafka.sasl.jaas.config' or 'kafka.sasl.username' and 'kafka.sasl.password',"
     " and that the user exists for this 'kafka.sasl.mechanism'."
@@ -63,8 +60,8 @@ def authenticate(settings: Sasl, host: str, broker: str, call: Call, deadline: D
 
     Raises:
         AuthenticationFailed: the broker rejected the mechanism or the credentials.
-        BrokerUnavailable: the function that provides tokens failed, or no ticket is available now.
-        DeadlineExceeded: the function or the KDC took too long.
+        BrokerUnavailable: no token or no ticket is available now.
+        DeadlineExceeded: the token provider or the KDC took too long.
     """
     handshake = call(SaslHandshakeRequest(version=versions.SASL_HANDSHAKE, mechanism=settings.mechanism))
     if handshake.error_code:
@@ -78,7 +75,7 @@ def authenticate(settings: Sasl, host: str, broker: str, call: Call, deadline: D
             raise AuthenticationFailed(
                 f"Broker {broker} rejected this client's credentials ({settings.mechanism}):"
                 f" {response.error_message or describe(response.error_code)}.",
-                _CREDENTIALS.get(settings.mechanism, _PASSWORD),
+                _advice(settings),
             )
         _step(settings, broker, mechanism.receive, response.auth_bytes)
         lifetime_ms = response.session_lifetime_ms
@@ -97,7 +94,7 @@ def _mechanism(settings: Sasl, host: str, broker: str, deadline: Deadline) -> An
     if settings.kerberos_service is not None:
         arguments["sasl_kerberos_service_name"] = settings.kerberos_service
     if settings.token_provider is not None:
-        arguments["sasl_oauth_token_provider"] = _Token(settings.token_provider, deadline)
+        arguments["sasl_oauth_token_provider"] = _OneToken(settings.token_provider.fetch(deadline))
 
     def begin() -> Any:
         return _step(settings, broker, lambda: get_sasl_mechanism(settings.mechanism)(**arguments))
@@ -128,46 +125,28 @@ def _step(settings: Sasl, broker: str, step: Callable[..., Any], *arguments: Any
             if getattr(error, "min_code", None) in _RETRIABLE_KERBEROS_ERRORS
             else AuthenticationFailed
         )
-        raise kind(happened, _CREDENTIALS.get(settings.mechanism, _PASSWORD)) from error
+        raise kind(happened, _advice(settings)) from error
 
 
-class _Token(AbstractTokenProvider):  # type: ignore[misc]
-    """A token of the user's function, for kafka-python's mechanism."""
+class _OneToken(AbstractTokenProvider):  # type: ignore[misc]
+    """A token for kafka-python's mechanism."""
 
-    def __init__(self, path: str, deadline: Deadline) -> None:
+    def __init__(self, token: Token) -> None:
         super().__init__()
-        self._token, self._extensions = fetch_token(path, deadline)
+        self._token = token
 
     def token(self) -> str:
-        return self._token
+        return self._token.text
 
-    def extensions(self) -> dict[str, str]:
-        return self._extensions
+    def extensions(self) -> Mapping[str, str]:
+        return self._token.extensions
 
 
-def fetch_token(path: str, deadline: Deadline) -> tuple[str, dict[str, str]]:
-    """Calls the user's function and returns the token and the SASL extensions.
-
-    Raises:
-        AuthenticationFailed: the function returned neither a text nor a pair of a text and a dict.
-        BrokerUnavailable: the function failed. A retry may succeed, because the provider may be down for a while.
-        DeadlineExceeded: the function did not return in time.
-    """
-    name = f"The function '{path}' of 'kafka.sasl.oauthbearer.token.provider'"
-    try:
-        result = call_with_timeout(load(path, "function"), deadline, path)
-    except TimeoutError as error:
-        raise DeadlineExceeded(f"{name} did not return in time.") from error
-    except (Exception, SystemExit) as error:
-        raise BrokerUnavailable(f"{name} failed: {error!r}.") from error
-    token, extensions = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
-    if not isinstance(token, str) or not token.strip() or not isinstance(extensions, dict):
-        raise AuthenticationFailed(
-            f"{name} returned a {type(result).__name__}.",
-            "Return the token as text, or a pair of the token and a dict of SASL extensions.",
-        )
-    # A token from a file ends with a line break, which brokers reject.
-    return token.strip(), extensions
+def _advice(settings: Sasl) -> str:
+    """What to check after the credentials were rejected."""
+    if settings.token_provider is not None:
+        return settings.token_provider.advice
+    return _TICKET if settings.mechanism == "GSSAPI" else _PASSWORD
 
 
 def _handshake_rejected(settings: Sasl, broker: str, response: Any) -> AuthenticationFailed:

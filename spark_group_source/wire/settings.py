@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_group_source.secret import Secret
+from spark_group_source.wire.tokens.provider import TokenProvider
 
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 """TLS versions by Java's names: those that brokers from 3.3 on support by default."""
@@ -35,13 +36,13 @@ class Tls:
 class Sasl:
     """The client's credentials. A field that the mechanism does not use is ``None``.
 
-    ``token_provider`` is the ``module:function`` that returns OAUTHBEARER tokens.
+    ``token_provider`` provides OAUTHBEARER tokens.
     """
 
     mechanism: str
     username: str | None = None
     password: Secret | None = None
-    token_provider: str | None = None
+    token_provider: TokenProvider | None = None
     kerberos_service: str | None = None
 
 

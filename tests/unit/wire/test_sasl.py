@@ -15,8 +15,10 @@ from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, GroupSourceError
 from spark_group_source.secret import Secret
-from spark_group_source.wire.sasl import SESSION_PART, authenticate, fetch_token
+from spark_group_source.wire.sasl import SESSION_PART, authenticate
 from spark_group_source.wire.settings import Sasl
+from spark_group_source.wire.tokens.provider import Token
+from spark_group_source.wire.tokens.user_function import FunctionTokens
 
 LONG = 90.0
 RELEASE = threading.Event()
@@ -145,13 +147,17 @@ def hanging_once() -> str:
     return f"t0ken{len(CALLS)}"
 
 
+def tokens_of(function: str) -> FunctionTokens:
+    return FunctionTokens(f"{__name__}:{function}")
+
+
 def test_tokens_and_extensions_come_from_the_users_function() -> None:
-    bearer = Sasl("OAUTHBEARER", token_provider=f"{__name__}:the_token")
+    bearer = Sasl("OAUTHBEARER", token_provider=tokens_of("the_token"))
     assert authenticated(bearer, welcome(), answer(lifetime=1000))[1] == [b"n,,\x01auth=Bearer t0ken\x01\x01"]
-    bearer = Sasl("OAUTHBEARER", token_provider=f"{__name__}:token_and_extensions")
+    bearer = Sasl("OAUTHBEARER", token_provider=tokens_of("token_and_extensions"))
     sent = b"n,,\x01auth=Bearer t0ken\x01logicalCluster=lkc-1\x01\x01"
     assert authenticated(bearer, welcome(), answer())[1] == [sent]
-    assert fetch_token(f"{__name__}:token_of_a_file", Deadline.after(LONG)) == ("t0ken", {})
+    assert tokens_of("token_of_a_file").fetch(Deadline.after(LONG)) == Token("t0ken", {})
 
 
 @pytest.mark.parametrize(
@@ -168,24 +174,24 @@ def test_the_error_of_a_function_without_a_token_names_the_function(
     function: str, kind: type[GroupSourceError], says: str
 ) -> None:
     with pytest.raises(kind, match=says) as refused:
-        fetch_token(f"{__name__}:{function}", Deadline.after(LONG))
+        tokens_of(function).fetch(Deadline.after(LONG))
     assert "t0ken" not in str(refused.value)
 
 
 def test_a_token_function_that_hangs_times_out_at_the_deadline() -> None:
     with pytest.raises(DeadlineExceeded, match=r"token\.provider' did not return in time"):
-        fetch_token(f"{__name__}:hanging", Deadline.after(0.2))
+        tokens_of("hanging").fetch(Deadline.after(0.2))
     RELEASE.set()
 
 
 def test_a_token_function_that_hangs_is_not_called_again_before_it_returns() -> None:
     for _ in range(5):
         with pytest.raises(DeadlineExceeded):
-            fetch_token(f"{__name__}:hanging_once", Deadline.after(0.02))
+            tokens_of("hanging_once").fetch(Deadline.after(0.02))
     assert len(CALLS) == 1
     threading.Timer(0.1, ANSWERED.set).start()
-    assert fetch_token(f"{__name__}:hanging_once", Deadline.after(LONG))[0] == "t0ken1"
-    assert fetch_token(f"{__name__}:hanging_once", Deadline.after(LONG))[0] == "t0ken2"
+    assert tokens_of("hanging_once").fetch(Deadline.after(LONG)).text == "t0ken1"
+    assert tokens_of("hanging_once").fetch(Deadline.after(LONG)).text == "t0ken2"
 
 
 class GSSError(Exception):

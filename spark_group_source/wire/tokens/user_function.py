@@ -1,0 +1,47 @@
+"""Tokens of the user's function (``kafka.sasl.oauthbearer.token.provider``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded
+from spark_group_source.user_code import load
+from spark_group_source.wire.tokens.provider import Token
+from spark_group_source.wire.waiting import call_with_timeout
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTokens:
+    """Calls the function for every token. ``path`` is its ``module:function``."""
+
+    path: str
+
+    @property
+    def advice(self) -> str:
+        """What the user should check if a broker rejects the token."""
+        return "Check what 'kafka.sasl.oauthbearer.token.provider' returns."
+
+    def fetch(self, deadline: Deadline) -> Token:
+        """Calls the function and returns the token.
+
+        Raises:
+            AuthenticationFailed: the function returned neither a text nor a pair of a text and a dict.
+            BrokerUnavailable: the function failed. A retry may succeed, because the token service may be down.
+            DeadlineExceeded: the function did not return in time.
+        """
+        name = f"The function '{self.path}' of 'kafka.sasl.oauthbearer.token.provider'"
+        try:
+            result = call_with_timeout(load(self.path, "function"), deadline, self.path)
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"{name} did not return in time.") from error
+        except (Exception, SystemExit) as error:
+            raise BrokerUnavailable(f"{name} failed: {error!r}.") from error
+        text, extensions = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
+        if not isinstance(text, str) or not text.strip() or not isinstance(extensions, dict):
+            raise AuthenticationFailed(
+                f"{name} returned a {type(result).__name__}.",
+                "Return the token as text, or a pair of the token and a dict of SASL extensions.",
+            )
+        # A token from a file ends with a line break, which brokers reject.
+        return Token(text.strip(), extensions)
