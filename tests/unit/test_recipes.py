@@ -1,0 +1,169 @@
+"""The modules of docs/recipes.md run as they stand there, against stubs of the services that give out tokens."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from spark_group_source.options.parsing import parse_options
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+MODULES = {name: block for block in BLOCKS for name in re.findall(r"\A# (\w+)\.py", block)}
+READS = [block for block in BLOCKS if 'readStream.format("kafka-group")' in block and ".option(" in block]
+
+
+class TokenService(ThreadingHTTPServer):
+    """Gives out the JSON of ``answers`` by path. ``requests`` has the path and the parameters of each request."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answers: dict[str, Any] = {}
+        self.requests: list[tuple[str, dict[str, list[str]]]] = []
+        self.address = f"127.0.0.1:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: TokenService
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        body = self.rfile.read(int(self.headers["Content-Length"] or 0)).decode()
+        self.server.requests.append((url.path, parse_qs(url.query) | parse_qs(body)))
+        answer = self.server.answers.get(url.path)
+        self.send_response(404 if answer is None else 200)
+        self.send_header("Metadata-Flavor", "Google")
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(b"" if answer is None else json.dumps(answer).encode())
+
+    do_POST = do_GET  # noqa: N815
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def service() -> Iterator[TokenService]:
+    with TokenService() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def modules(tmp_path: Path) -> Path:
+    """A directory with the modules of the page."""
+    for name, code in MODULES.items():
+        (tmp_path / f"{name}.py").write_text(code)
+    return tmp_path
+
+
+def tokens(modules: Path, name: str, environment: dict[str, str], times: int = 1) -> list[Any]:
+    """What ``token()`` of a module returns when it is called ``times`` in a process of its own."""
+    program = f"import json, {name}; print(json.dumps([{name}.token() for _ in range({times})]))"
+    cloud = ("AWS_", "AZURE_", "GOOGLE_", "GCE_", "IDENTITY_", "MSI_")
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(cloud)}
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env=inherited | {"PYTHONPATH": str(modules), "HOME": str(modules), "NO_PROXY": "*"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    return list(json.loads(found.stdout))
+
+
+def decoded(part: str) -> str:
+    return base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)).decode()
+
+
+def test_the_entra_recipe_gets_one_token_from_the_managed_identity_for_the_scope(
+    modules: Path, service: TokenService
+) -> None:
+    path = "/metadata/identity/oauth2/token"
+    lifetime = {"expires_in": "3600", "expires_on": str(int(time.time()) + 3600)}
+    service.answers[path] = {"access_token": "entr4", "token_type": "Bearer", "resource": "api://app", **lifetime}
+    environment = {"AZURE_POD_IDENTITY_AUTHORITY_HOST": f"http://{service.address}"}
+    environment |= {"KAFKA_TOKEN_SCOPE": "api://app/.default"}
+    assert tokens(modules, "entra_tokens", environment, times=3) == ["entr4"] * 3
+    assert {request[0] for request in service.requests} == {path}
+    assert service.requests[-1][1]["resource"] == ["api://app"]
+    assert len(service.requests) <= 2  # the first may be a probe for the service
+
+
+def test_the_google_recipe_puts_the_access_token_into_googles_form(modules: Path, service: TokenService) -> None:
+    account = "/computeMetadata/v1/instance/service-accounts/default/"
+    email = "orders@project.iam.gserviceaccount.com"
+    service.answers["/"] = {}
+    service.answers["/computeMetadata/v1/project/project-id"] = "project"
+    service.answers[account] = {"email": email, "scopes": [], "aliases": []}
+    named = account.replace("default", email) + "token"
+    service.answers[account + "token"] = service.answers[named] = {
+        "access_token": "ya29.t0ken",
+        "expires_in": 3600,
+        "token_type": "Bearer",
+    }
+    environment = {"GCE_METADATA_HOST": service.address, "GCE_METADATA_IP": service.address}
+    first, second = tokens(modules, "google_tokens", environment, times=2)
+    header, claims, access_token = map(decoded, first.split("."))
+    assert json.loads(header) == {"typ": "JWT", "alg": "GOOG_OAUTH2_TOKEN"}
+    assert json.loads(claims).keys() == {"iss", "sub", "scope", "iat", "exp"}
+    assert (json.loads(claims)["iss"], json.loads(claims)["sub"]) == ("Google", email)
+    assert json.loads(claims)["iat"] == pytest.approx(time.time(), abs=60)
+    assert json.loads(claims)["exp"] == pytest.approx(time.time() + 3600, abs=60)
+    assert access_token == "ya29.t0ken"
+    assert second.split(".")[2] == first.split(".")[2]
+    assert len([path for path, _ in service.requests if path.endswith("/token")]) == 1
+
+
+class Reader:
+    """Takes the place of ``spark.readStream``: ``load()`` parses the options. All other methods do nothing."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, str] = {}
+        self.parsed = False
+
+    def option(self, name: str, value: str) -> Reader:
+        if not self.parsed:
+            self.given[name] = value
+        return self
+
+    def load(self) -> Reader:
+        parse_options(self.given)
+        self.parsed = True
+        return self
+
+    def __getattr__(self, name: str) -> Reader:
+        return self
+
+    def __call__(self, *_: Any) -> Reader:
+        return self
+
+
+@pytest.mark.parametrize("code", READS, ids=lambda code: re.findall(r'servers", "([\w.-]+)', code)[0])
+def test_the_options_of_a_recipe_fit_together(code: str, modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(modules))
+    for name in re.findall(r'os\.environ\["(\w+)"\]', "".join(BLOCKS)):
+        monkeypatch.setenv(name, "x")
+    # The credentials of Google's module come from its service, which the test above has.
+    monkeypatch.setattr("google.auth.default", lambda **_: (None, None))
+    reader = Reader()
+    exec(code, {"spark": SimpleNamespace(readStream=reader, sql=lambda _: None)})
+    assert reader.parsed
