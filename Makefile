@@ -18,7 +18,7 @@ PARALLEL ?= -n 2 --dist loadfile
 SOAK_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_ARGS ?=
-BROKERS ?= 3.3.2 3.9.1 4.3.1
+BROKERS ?= 3.3.2 3.9.1 4.0.2 4.3.1
 
 SMOKE := build/smoke
 TRY = env -u PYTHONPATH $(SMOKE)/bin/python tests/smoke.py "$$($(BIN)/python -c 'import spark_group_source as s; print(s.__version__)')"

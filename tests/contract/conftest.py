@@ -25,6 +25,7 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.driver import Driver
 from spark_group_source.query.group_settings import group_settings
+from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.testing.ivy import KAFKA_VERSION
 from spark_group_source.wire.cluster import Cluster
@@ -74,6 +75,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         only = metafunc.definition.get_closest_marker("one_protocol")
         assert only is None or only.kwargs["reason"], "a reason says why the test has no meaning for the other protocol"
         metafunc.parametrize("protocol", BASES if only is None else only.args)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Adds the tests of KIP-848 on a real Kafka to the core: coordinators differ from release to release."""
+    for item in items:
+        chosen = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if (chosen.get("bench"), chosen.get("protocol")) == ("real", "consumer"):
+            item.add_marker(pytest.mark.core)
 
 
 class Kafka(Protocol):
@@ -310,6 +319,11 @@ def bench(request: pytest.FixtureRequest, unique: Callable[[str], str], group: s
     real = Bench(kafka, kafka.create_topic(unique("contract"), partitions=4), group, BASES[protocol])
     yield real
     real.close()
+
+
+def coordinator_version(bench: Bench) -> tuple[int, ...]:
+    """Kafka's version as numbers; the fake is a coordinator of Kafka 4.0."""
+    return bench.kafka.version if isinstance(bench.kafka, EmbeddedKafka) else (4, 0)
 
 
 def assert_commits_never_go_backwards(fake: FakeKafka) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import GroupError
+from spark_group_source.errors import GroupError, ProtocolError
+from spark_group_source.group.consumer.consumer_protocol import ConsumerProtocol
 from spark_group_source.group.consumer.handshake import ConsumerMembership
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.group_offsets import GroupOffsets
@@ -18,7 +21,7 @@ from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.fake import FakeKafka
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
-from tests.contract.conftest import TIMEOUT_S, Bench, Query, eventually
+from tests.contract.conftest import CONSUMER_BASE, KAFKA_3, TIMEOUT_S, Bench, Query, coordinator_version, eventually
 
 pytestmark = [pytest.mark.core, pytest.mark.one_protocol("consumer", reason="the protocol of KIP-848 itself")]
 
@@ -98,6 +101,98 @@ def test_the_coordinator_rejects_a_commit_with_an_older_epoch(filled: Bench) -> 
     assert offsets.commit(me, {filled.tp(0): 5}, "", Deadline.after(TIMEOUT_S)).failure is None
 
 
+def test_a_long_batch_is_committed_although_the_epoch_has_changed_and_a_revocation_waits_for_it(filled: Bench) -> None:
+    first = filled.start()
+    eventually(lambda: first.owns() == {0, 1, 2, 3}, "all partitions")
+    first.begin()
+    planned = first.me.generation
+    more_partitions(filled, 6)
+    eventually(lambda: len(first.me.owned) == 6 and first.me.generation > planned, "the new partitions and epoch")
+    second = filled.query()
+    second.driver.start(second.end)
+    eventually(lambda: first.me.phase is Phase.REVOKING, "the revocation to wait for the batch")
+    for _ in range(5):
+        before = membership(first).session_ends
+        eventually(lambda before=before: membership(first).session_ends > before, "a heartbeat")  # type: ignore[misc]
+    third = filled.query()  # again another epoch of the group
+    third.driver.start(third.end)
+    eventually(lambda: third.driver.counters.rebalances, "the third member")
+    assert first.me.phase is Phase.REVOKING
+    assert {number: filled.committed()[number] for number in range(4)} == dict.fromkeys(range(4), 0)
+    first.finish()
+    first.poll()
+    assert {number: filled.committed()[number] for number in range(4)} == dict.fromkeys(range(4), 5)
+    queries = first, second, third
+    eventually(lambda: all(len(query.owns()) == 2 for query in queries), "an even split")
+    assert second.idle().read == third.idle().read == []
+    assert all_read(*queries) == ONCE
+    for query in queries:
+        counters = query.driver.counters
+        assert (counters.failed_commits, counters.lost, counters.revoked_late) == (0, 0, 0)
+
+
+def test_a_commit_whose_epoch_the_coordinator_has_just_changed_is_no_failed_commit(
+    filled: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = filled.start(groupCommit_timeoutMs="60000")
+    eventually(lambda: first.owns() == {0, 1, 2, 3}, "all partitions")
+    first.begin()
+    answered, answer = hold_answer_with_a_new_epoch(first, monkeypatch)
+    more_partitions(filled, 6)
+    assert answered.wait(TIMEOUT_S)
+    refused = threading.Event()
+    commit_rejected = first.member.commit_rejected
+
+    def rejected(*arguments: Any) -> Any:
+        refused.set()
+        return commit_rejected(*arguments)
+
+    monkeypatch.setattr(first.member, "commit_rejected", rejected)
+    first.finish()
+    committing = threading.Thread(target=first.poll)
+    committing.start()
+    if coordinator_version(filled) >= (4, 3):  # the member had the partitions in the older epoch too (KIP-1251)
+        committing.join(TIMEOUT_S)
+        assert not refused.is_set()
+    else:
+        assert refused.wait(TIMEOUT_S)
+        assert filled.committed()[0] == 0
+    answer.set()
+    committing.join(TIMEOUT_S)
+    assert {number: filled.committed()[number] for number in range(4)} == dict.fromkeys(range(4), 5)
+    counters = first.driver.counters
+    assert (counters.failed_commits, counters.lost) == (0, 0)
+
+
+def hold_answer_with_a_new_epoch(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> tuple[threading.Event, threading.Event]:
+    """The member gets the next answer with another epoch only after the second event; the first says it has come."""
+    answered, answer = threading.Event(), threading.Event()
+    protocol = query.member._protocol
+    assert isinstance(protocol, ConsumerProtocol)
+    call, before = protocol._client.call, query.me.generation
+
+    def hold(request: Any, deadline: Deadline) -> Any:
+        response = call(request, deadline)
+        if getattr(response, "member_epoch", before) > before:
+            answered.set()
+            answer.wait(TIMEOUT_S)
+        return response
+
+    monkeypatch.setattr(protocol._client, "call", hold)
+    return answered, answer
+
+
+def more_partitions(bench: Bench, count: int) -> None:
+    """The topic has this number of partitions from now on."""
+    if isinstance(bench.kafka, EmbeddedKafka):
+        with bench.kafka.admin() as admin:
+            admin.create_partitions({bench.topic: count})
+    else:
+        bench.kafka.create_topic(bench.topic, partitions=count)
+
+
 def test_a_static_member_gets_its_partitions_back_without_a_rebalance(filled: Bench) -> None:
     static = {"kafka_group_instance_id": "static-1"}
     first, other = filled.start(None, **static), filled.start()
@@ -144,12 +239,7 @@ def test_a_pattern_finds_new_topics(filled: Bench, unique: Callable[[str], str])
 
 def test_new_partitions_are_assigned_by_the_coordinator(filled: Bench) -> None:
     query = filled.start()
-    if isinstance(filled.kafka, FakeKafka):
-        filled.kafka.create_topic(filled.topic, partitions=6)
-    else:
-        assert isinstance(filled.kafka, EmbeddedKafka)
-        with filled.kafka.admin() as admin:
-            admin.create_partitions({filled.topic: 6})
+    more_partitions(filled, 6)
     eventually(lambda: len(query.me.owned) == 6, "all six partitions")
 
 
@@ -166,3 +256,12 @@ def test_a_connection_checks_that_the_brokers_support_the_protocol(filled: Bench
     cluster = Cluster(options)
     assert cluster.metadata([filled.topic], Deadline.after(TIMEOUT_S)).topics
     cluster.close()
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(not KAFKA_3, reason="Kafka 4 has KIP-848")
+def test_kafka_3_ends_the_query_with_what_it_lacks(kafka: EmbeddedKafka, group: str) -> None:
+    old = Bench(kafka, "topic", group, CONSUMER_BASE)
+    with pytest.raises(ProtocolError, match=r"Kafka 3\.\d+.*It lacks.*group\.version=1.*Use Kafka 4\.0 or later"):
+        old.start()
+    old.close()

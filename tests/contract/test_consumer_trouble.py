@@ -170,6 +170,37 @@ def test_a_late_answer_is_never_taken_for_another_one(on_fake: Bench) -> None:
     assert query.driver.counters.lost == 0
 
 
+def test_lookups_that_hang_hold_back_no_heartbeat(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_fake.fake.heartbeat_interval = 1.0
+    on_fake.fake.next("ListOffsets", Fault(silent=True), times=10_000)
+    # The brokers' session may be much shorter than the one that the member believes.
+    query = on_fake.query(kafka_session_timeout_ms="45000", groupCommit_retryIntervalMs="50")
+    query.driver.start(query.end)
+    for lookups in (1, 3):
+        eventually(lambda lookups=lookups: on_fake.request_count("ListOffsets") >= lookups, "a lookup")  # type: ignore[misc]
+        number, began = on_fake.request_count("Heartbeat"), time.monotonic()
+        eventually(lambda number=number: on_fake.request_count("Heartbeat") >= number + 3, "heartbeats")  # type: ignore[misc]
+        assert time.monotonic() - began < 6.0
+    on_fake.fake.clear_faults()
+    eventually(lambda: query.owns() == {0, 1, 2, 3}, "the start positions")
+    assert query.driver.counters.lost == 0
+
+
+def test_a_topic_lookup_that_hangs_holds_back_no_heartbeat(on_fake: Bench) -> None:
+    query = on_fake.start(kafka_session_timeout_ms="45000")
+    on_fake.fake.heartbeat_interval = 1.0
+    on_fake.fake.next("Metadata", Fault(silent=True), times=10_000)
+    other = on_fake.fake.create_topic("other", partitions=1)
+    query.member._protocol.subscribe([on_fake.topic, other])
+    asked = on_fake.request_count("Metadata")
+    eventually(lambda: on_fake.request_count("Metadata") > asked, "a lookup")
+    number, began = on_fake.request_count("Heartbeat"), time.monotonic()
+    eventually(lambda: on_fake.request_count("Heartbeat") >= number + 3, "heartbeats")
+    assert time.monotonic() - began < 6.0
+    on_fake.fake.clear_faults()
+    eventually(lambda: len(query.me.owned) == 5, "the other topic")
+
+
 # Joins
 
 

@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 PURPOSE = "membership"
 """The connection of heartbeats; commits have their own."""
 
+MIN_LOOKUP = 1.0
+"""Minimum seconds for a lookup on the member's thread, also if the brokers' heartbeat interval is shorter."""
+
 
 class ConsumerProtocol(GroupProtocol):
     """The member's thread owns it, with its connections.
@@ -71,7 +74,7 @@ class ConsumerProtocol(GroupProtocol):
             case Heartbeat():
                 self._heartbeat()
             case FindTopics():
-                self._find_topics()
+                self._find_topics(self._until_heartbeat(self.within(self.settings.heartbeat_timeout)))
 
     def keep_alive(self) -> None:
         """See :meth:`GroupProtocol.keep_alive`."""
@@ -86,6 +89,10 @@ class ConsumerProtocol(GroupProtocol):
             self._check_topics()
         else:
             self.listener.heartbeat_succeeded(me, self.start_positions_deadline())
+
+    def start_positions_deadline(self) -> Deadline:
+        """See :meth:`GroupProtocol.start_positions_deadline`."""
+        return self._until_heartbeat(super().start_positions_deadline())
 
     def rediscover(self) -> None:
         """See :meth:`GroupProtocol.rediscover`."""
@@ -134,7 +141,7 @@ class ConsumerProtocol(GroupProtocol):
 
     def _leave_former_epoch(self) -> None:
         """Removes what the coordinator still has of this member: it refused a join, since it has the member in an epoch
-        that the member does not know. Otherwise it would refuse each join until the session ends.
+        that the member does not know. Otherwise brokers before Kafka 4.2 would refuse each join until the session ends.
         """
         for_good = replace(self.settings, static_leaves=True)
         request = build_leave(self.shared.membership, for_good)
@@ -148,7 +155,8 @@ class ConsumerProtocol(GroupProtocol):
         self._logged_reason = reason
         self.listener.join_started()
         if not self._joined:
-            self._find_topics()  # so that the first assignment need not wait for a lookup
+            # So that the first assignment need not wait for a lookup; until the join, no session can end.
+            self._find_topics(self.within(self.settings.heartbeat_timeout))
         self._joined = True
 
     def _log_assignment(self, me: ConsumerMembership) -> None:
@@ -156,9 +164,8 @@ class ConsumerProtocol(GroupProtocol):
         owned = f"{len(me.readable)} partition(s)" + (f": {names(me.readable)}" if me.readable else "")
         log.info("group %s: epoch %d, member %s, owns %s", self.settings.group_id, me.generation, me.member_id, owned)
 
-    def _find_topics(self) -> None:
+    def _find_topics(self, deadline: Deadline) -> None:
         """Looks up the subscribed topics, among which are those in the assignment."""
-        deadline = self.within(self.settings.heartbeat_timeout)
         try:
             topics = self._cluster.metadata(self.shared.membership.topics, deadline).topics
         except GroupSourceError as error:
@@ -173,7 +180,7 @@ class ConsumerProtocol(GroupProtocol):
     def _check_topics(self) -> None:
         """A pattern may match other topics. The coordinator itself notices new partitions."""
         self._next_topic_check = self.clock() + self.settings.metadata_max_age
-        deadline = self.within(self.settings.heartbeat_timeout)
+        deadline = self._until_heartbeat(self.within(self.settings.heartbeat_timeout))
         try:
             topics = self.settings.subscription.find(self._topic_view, deadline)
         except GroupSourceError as error:
@@ -192,6 +199,13 @@ class ConsumerProtocol(GroupProtocol):
             return RequestFailed(ErrorAction.FATAL, str(error), error=error)
         topics = self.shared.membership.topics if response.error_code == TOPIC_AUTHORIZATION_FAILED else ()
         return client.failure("ConsumerGroupHeartbeat", response.error_code, topics=topics)
+
+    def _until_heartbeat(self, deadline: Deadline) -> Deadline:
+        """Ends a lookup on the member's thread when the next heartbeat is due.
+
+        Brokers accept any session timeout above the heartbeat interval, and members learn only the interval.
+        """
+        return deadline.at_most(max(MIN_LOOKUP, self.schedule.next_heartbeat - self.clock()))
 
     def _throttled(self) -> float:
         """Seconds until the coordinator reads the next request, because this client exceeds a quota."""
