@@ -16,6 +16,11 @@ from spark_group_source.testing.ivy import KAFKA_VERSION
 pytest_plugins = ["spark_group_source.testing.plugin"]
 collect_ignore = ["example_project"]  # a project of its own, run by integration/test_example_project.py
 
+KAFKA = os.environ.get("KAFKA_VERSION", KAFKA_VERSION)
+"""The version of the embedded Kafka."""
+KAFKA_3 = KAFKA.startswith("3.")
+"""Whether it has no KIP-848."""
+
 TESTS = Path(__file__).parent
 BROKER_FIXTURES = {"embedded_kafka", "kafka_spark", "secured"}
 
@@ -36,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def embedded_kafka_arguments() -> dict[str, str]:
     """The version is KAFKA_VERSION where the environment has that."""
-    return {"version": os.environ.get("KAFKA_VERSION", KAFKA_VERSION)}
+    return {"version": KAFKA}
 
 
 @pytest.fixture(scope="session")

@@ -52,7 +52,8 @@ def _subtitle(history: History) -> str:
     named = f" by {group.assignor}" if group.assignor else ""
     samples = f"{len(history.snapshots)} sample(s) in {duration(last - first)}, the last at {_when(last)} UTC"
     state = "No group" if group.state == DEAD else f"{group.state}, protocol {group.protocol}"
-    return f"{state}, {len(group.members)} member(s){named}; {samples}"
+    members = "hidden members" if group.members_hidden else f"{len(group.members)} member(s)"
+    return f"{state}, {members}{named}; {samples}"
 
 
 def _tiles(group: str, history: History) -> str:
@@ -89,6 +90,11 @@ def _warnings(history: History) -> Iterable[str]:
             f"The lag of {len(unknown)} partition(s) is unknown: no leader reported the end offset of {names(unknown)}."
         )
         yield f"<p class='warn'>{_safe(text)}</p>"
+    if last.group.members_hidden:
+        yield (
+            "<p class='warn'>The members are hidden, because this principal may not describe all of their topics. Grant"
+            " it DESCRIBE on the topics that the group reads.</p>"
+        )
     if history.failures:
         failed = f"{len(history.failures)} sample(s) failed, the last one with: {history.failures[-1]}"
         yield f"<p class='warn'>{_safe(failed)}</p>"
@@ -118,7 +124,8 @@ def _members(snapshot: Snapshot) -> str:
         )
         for each in snapshot.group.members
     ]
-    return _table(head, rows, {5, 7}) if rows else "<p>None now.</p>"
+    none = "<p>Hidden.</p>" if snapshot.group.members_hidden else "<p>None now.</p>"
+    return _table(head, rows, {5, 7}) if rows else none
 
 
 def _subscription(member: MemberDescription) -> str:

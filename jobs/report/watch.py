@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 from spark_group_source.clock import Clock, monotonic
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.group.description import GroupDescription
+from spark_group_source.group.description import UNKNOWN, GroupDescription
 from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
 from spark_group_source.lag.sample import Sample
 from spark_group_source.offsets import TopicPartition
 
-SETTLED = ("Stable", "Empty", "Dead")
-"""States of a group that is not rebalancing."""
+SETTLED = ("Stable", "Empty", "Dead", UNKNOWN)
+"""States of a group that is not rebalancing, or hides whether it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def watch(
 
 def _first(probe: GroupOffsetsProbe) -> Snapshot:
     seen = Snapshot(probe.describe(), probe.sample())
-    if not seen.group.members and not seen.sample.positions:
+    if not (seen.group.members or seen.group.members_hidden or seen.sample.positions):
         raise GroupSourceError(
             f"The group '{probe.group}' does not exist: it has no members and no committed offsets.",
             "Check its name; kafka-consumer-groups --list shows all groups.",

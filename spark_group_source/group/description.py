@@ -12,7 +12,7 @@ from typing import Any
 from kafka.protocol.api_key import ApiKey
 
 from spark_group_source.clock import Deadline
-from spark_group_source.error_codes import GROUP_ID_NOT_FOUND, UNSUPPORTED_VERSION
+from spark_group_source.error_codes import GROUP_ID_NOT_FOUND, TOPIC_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION
 from spark_group_source.group.classic.assignment import JoinedMember, decode_assignment, subscribed_topics
 from spark_group_source.group.coordinator_client import CoordinatorClient
 from spark_group_source.group.events import RequestFailed
@@ -27,6 +27,8 @@ CLASSIC, CONSUMER = "classic", "consumer"
 
 DEAD = "Dead"
 STABLE = "Stable"
+UNKNOWN = "Unknown"
+"""Kafka's name of a state that a broker does not say."""
 
 _CLASSIC_MEMBER = 0
 
@@ -64,12 +66,15 @@ class GroupDescription:
         assignor: the assignor that the group has chosen; empty if a classic group has no members.
         members: sorted by client id.
         protocol: ``consumer`` if the group has the group protocol of KIP-848. Such a group may have classic members.
+        members_hidden: whether the group has members, and ``members`` is empty because this principal may not describe
+            all of their topics. The state is then Unknown. Only groups with KIP-848 have hidden members.
     """
 
     state: str
     assignor: str
     members: tuple[MemberDescription, ...]
     protocol: str = CLASSIC
+    members_hidden: bool = False
 
 
 def describe(client: CoordinatorClient, group_id: str, deadline: Deadline) -> GroupDescription | RequestFailed:
@@ -106,6 +111,8 @@ def _describe_consumer_group(
     group = response.groups[0]
     if group.error_code in (GROUP_ID_NOT_FOUND, UNSUPPORTED_VERSION):
         return None
+    if group.error_code == TOPIC_AUTHORIZATION_FAILED:
+        return GroupDescription(UNKNOWN, "", (), CONSUMER, members_hidden=True)
     if group.error_code:
         return client.failure("ConsumerGroupDescribe", group.error_code)
     return interpret_consumer_group(group)

@@ -71,6 +71,12 @@ class ManualAssignment:
                 raise group.error
             # The query continues, as after any error that may pass: if the group has members, each commit fails.
             log.warning("group %s: could not check for members: %s", self._settings.group_id, group.reason)
+        elif group.members_hidden:
+            raise GroupError(
+                f"The group '{self._settings.group_id}' has members, whose topics this principal may not describe.",
+                f"{NO_MEMBERS}.",
+                errno=UNKNOWN_MEMBER_ID,
+            )
         elif group.members:
             clients = ", ".join(f"{member.client_id} at {member.host}" for member in group.members[:10])
             raise GroupError(

@@ -40,6 +40,8 @@ def warn_of_other_queries(
         return
     if isinstance(group, RequestFailed):
         log.debug("group %s: its members are unknown: %s", group_id, group.reason)
+    elif group.members_hidden:
+        log.debug("group %s: its members are unknown: this principal may not describe all of their topics", group_id)
     elif others := other_client_ids(group.members, client_id, application_id):
         log.warning(
             "group %s: %d queries of this application are members, also %s. Each reads only a part of the topics."

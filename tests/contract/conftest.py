@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -27,9 +26,9 @@ from spark_group_source.query.driver import Driver
 from spark_group_source.query.group_settings import group_settings
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.fake import FakeKafka, Fault
-from spark_group_source.testing.ivy import KAFKA_VERSION
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
+from tests.conftest import KAFKA_3
 
 TIMEOUT_S = 90.0
 """Seconds until a wait fails; the tests are much faster."""
@@ -53,9 +52,6 @@ CONSUMER_BASE = {
 }
 """The same with the group protocol of KIP-848. The brokers set the interval. They also set the session timeout, which a
 member does not learn: :meth:`Bench.options` sets the one that it believes."""
-
-KAFKA_3 = os.environ.get("KAFKA_VERSION", KAFKA_VERSION).startswith("3.")
-"""Whether the real Kafka has no KIP-848."""
 
 BASES = {"classic": BASE, "consumer": CONSUMER_BASE}
 """By group protocol."""

@@ -21,7 +21,8 @@ from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.fake import FakeKafka
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
-from tests.contract.conftest import CONSUMER_BASE, KAFKA_3, TIMEOUT_S, Bench, Query, coordinator_version, eventually
+from tests.conftest import KAFKA_3
+from tests.contract.conftest import CONSUMER_BASE, TIMEOUT_S, Bench, Query, coordinator_version, eventually
 
 pytestmark = [pytest.mark.core, pytest.mark.one_protocol("consumer", reason="the protocol of KIP-848 itself")]
 
@@ -168,12 +169,13 @@ def hold_answer_with_a_new_epoch(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[threading.Event, threading.Event]:
     """The member gets the next answer with another epoch only after the second event; the first says it has come."""
-    answered, answer = threading.Event(), threading.Event()
+    calls, answered, answer = threading.Event(), threading.Event(), threading.Event()
     protocol = query.member._protocol
     assert isinstance(protocol, ConsumerProtocol)
     call, before = protocol._client.call, query.me.generation
 
     def hold(request: Any, deadline: Deadline) -> Any:
+        calls.set()
         response = call(request, deadline)
         if getattr(response, "member_epoch", before) > before:
             answered.set()
@@ -181,6 +183,7 @@ def hold_answer_with_a_new_epoch(
         return response
 
     monkeypatch.setattr(protocol._client, "call", hold)
+    assert calls.wait(TIMEOUT_S), "a heartbeat that was under way would not be held"
     return answered, answer
 
 

@@ -15,7 +15,8 @@ from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.settings import WireOptions
-from tests.contract.conftest import BASES, KAFKA_3, Bench, eventually
+from tests.conftest import KAFKA_3
+from tests.contract.conftest import BASES, Bench, eventually
 from tests.contract.proxy import APIS, Proxy, ProxyFault
 
 REQUEST_TIMEOUT_S = 1.0

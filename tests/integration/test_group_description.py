@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -18,12 +17,12 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
 from spark_group_source.query.driver import Driver
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.ivy import KAFKA_VERSION
+from tests.conftest import KAFKA_3
 from tests.integration.query_process import eventually
 
 pytestmark = [
     pytest.mark.core,
-    pytest.mark.skipif(os.environ.get("KAFKA_VERSION", KAFKA_VERSION).startswith("3."), reason="Kafka 4.0 has KIP-848"),
+    pytest.mark.skipif(KAFKA_3, reason="Kafka 4.0 has KIP-848"),
 ]
 APPLICATION = "local-1"
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+import group_report
 import pytest
 from kafka.admin import ScramMechanism, UserScramCredentialDeletion
 from kafka.protocol.metadata import MetadataRequest
@@ -23,6 +25,7 @@ from spark_group_source.errors import (
 )
 from spark_group_source.fetch.fetch_task import FetchTask
 from spark_group_source.fetch.task_reader import read
+from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
@@ -247,18 +250,26 @@ def topic(secured: Secured, unique: Callable[[str], str]) -> str:
 
 
 Start = Callable[..., Driver]
+ONLY_CLASSIC = {"kafka.heartbeat.interval.ms": "200"}
+"""Options that the brokers set with the other group protocol."""
+
+
+@pytest.fixture(params=["classic", "consumer"])
+def protocol(request: pytest.FixtureRequest) -> str:
+    """The group protocol of the queries."""
+    return str(request.param)
 
 
 @pytest.fixture
-def start(topic: str, group: str) -> Iterator[Start]:
+def start(topic: str, group: str, protocol: str) -> Iterator[Start]:
     """Starts a query with the security options that are given."""
     base = {
         "kafka.group.id": group,
         "subscribe": topic,
         "startingOffsets": "earliest",
-        "kafka.heartbeat.interval.ms": "200",
+        "kafka.group.protocol": protocol,
     }
-    with drivers(base) as begin:
+    with drivers(base | (ONLY_CLASSIC if protocol == "classic" else {})) as begin:
         yield lambda security, **more: begin(**security, **more)
 
 
@@ -315,7 +326,48 @@ def test_read_permission_on_topic_and_group_is_enough(secured: Secured, topic: s
     query.complete(query.plan_batch(BatchOffset(), None))
     assert secured.kafka.committed(group, topic) == {(topic, 0): 1, (topic, 1): 1}
     query.close()
-    assert secured.kafka.group_state(group) == "Empty"
+    assert group not in secured.kafka.active_groups()
+
+
+def test_a_group_with_a_topic_that_the_principal_may_not_describe_hides_its_members_and_nothing_else(
+    secured: Secured, topic: str, group: str, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    hidden = secured.kafka.create_topic(unique("hidden"), partitions=1)
+    secured.grant("READ", "TOPIC", topic)
+    secured.grant("READ", "GROUP", group)
+    bob = {**secured.scram(BOB), "kafka.group.id": group}
+    base = {"startingOffsets": "earliest", "kafka.group.protocol": "consumer", "kafka.group.id": group}
+    with (
+        drivers(base) as begin,
+        drivers(bob) as begin_assigned,
+        closing(GroupOffsetsProbe({**bob, "subscribe": topic})) as probe,
+    ):
+        begin(**secured.scram(), subscribe=hidden)
+        query = begin(**secured.scram(BOB), subscribe=topic)
+        batch = query.plan_batch(BatchOffset(), None)
+        assert sorted(each.partition for each in batch.reads()) == [0, 1]
+        query.complete(batch)
+        described = probe.describe()
+        assert (described.protocol, described.members, described.members_hidden) == ("consumer", (), True)
+        assert sum(each.lag for each in probe.sample().partitions()) == 0
+        check_report(bob, tmp_path / "report.html")
+        with pytest.raises(GroupError, match=r"has members, whose topics this principal may not describe"):
+            begin_assigned(assign=f'{{"{topic}": [0]}}')
+        secured.grant("DESCRIBE", "TOPIC", hidden)
+        assert len(probe.describe().members) == 2
+
+
+def check_report(options: dict[str, str], page: Path) -> None:
+    """The report of a group with hidden members has all the rest, and says what is missing."""
+    arguments = ["--bootstrap-servers", options["kafka.bootstrap.servers"], "--group", options["kafka.group.id"]]
+    arguments += ["--output", str(page), "--seconds", "0.1"]
+    for name, value in options.items():
+        arguments += ["--option", f"{name}={value}"]
+    assert group_report.main(arguments) == 0
+    text = page.read_text()
+    assert "Unknown, protocol consumer, hidden members" in text
+    assert "Grant it DESCRIBE on the topics that the group reads" in text
+    assert "lag in 2 partition(s)" in text
 
 
 def test_a_task_without_permission_on_a_topic_fails_without_a_retry(secured: Secured, topic: str) -> None:

@@ -179,7 +179,7 @@ class Rebalance:
     def _is_known_member(self) -> bool | None:
         """Whether the group has this static member already; ``None`` if the group could not be described."""
         group = self._requests.describe(self._between_heartbeats())
-        if isinstance(group, RequestFailed):
+        if isinstance(group, RequestFailed) or group.members_hidden:
             return None
         return any(member.instance_id == self._settings.instance_id for member in group.members)
 

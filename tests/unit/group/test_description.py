@@ -151,6 +151,11 @@ def test_a_group_of_kip_848_without_members_exists() -> None:
     assert described(Coordinator(classic_group("Dead"), consumer_group())) == expected
 
 
+def test_a_group_with_topics_that_may_not_be_described_has_hidden_members() -> None:
+    group = described(Coordinator(classic_group("Dead"), consumer_group(error=29)))
+    assert group == GroupDescription("Unknown", "", (), "consumer", members_hidden=True)
+
+
 @pytest.mark.parametrize("errno", [69, 35])
 def test_a_group_that_neither_request_finds_is_dead(errno: int) -> None:
     """35: the brokers have the protocol switched off."""
