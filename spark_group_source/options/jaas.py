@@ -8,7 +8,10 @@ The quoting rules are those of ``java.io.StreamTokenizer``, which Kafka's client
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
+from spark_group_source.options import msk_iam
+from spark_group_source.options.msk_iam import IamLogin
 from spark_group_source.secret import Secret
 
 EXAMPLE = (
@@ -26,19 +29,25 @@ _TOKEN = re.compile(
 )
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _FLAGS = ("required", "requisite", "sufficient", "optional")
+_PASSWORD_MODULES = ("PlainLoginModule", "ScramLoginModule")
 _ALTERNATIVES = {
-    "OAuthBearerLoginModule": "a PlainLoginModule or ScramLoginModule. Instead of OAuthBearerLoginModule set"
-    " 'kafka.sasl.oauthbearer.token.provider' to a function that returns tokens",
     "Krb5LoginModule": "a PlainLoginModule or ScramLoginModule. Instead of Krb5LoginModule set"
     " 'kafka.sasl.kerberos.service.name', and get a ticket with kinit or KRB5_CLIENT_KTNAME",
-    "IAMLoginModule": "a PlainLoginModule or ScramLoginModule. Instead of IAMLoginModule set"
-    " 'kafka.sasl.mechanism' to OAUTHBEARER, and"
-    " 'kafka.sasl.oauthbearer.token.provider' to a function that returns tokens of aws-msk-iam-sasl-signer-python",
+    "OAuthBearerLoginModule": "a PlainLoginModule or ScramLoginModule. Instead of OAuthBearerLoginModule set"
+    " 'kafka.sasl.oauthbearer.token.provider' to a function that returns tokens",
 }
 
 
-def credentials(text: str) -> tuple[str, Secret]:
-    """User name and password of a PlainLoginModule or ScramLoginModule in any package, as some platforms rename it.
+@dataclass(frozen=True, slots=True)
+class PasswordLogin:
+    """The login of a PlainLoginModule or ScramLoginModule."""
+
+    username: str
+    password: Secret
+
+
+def login(text: str) -> PasswordLogin | IamLogin:
+    """The login of a module in any package, as some platforms rename it.
 
     Raises:
         ValueError: the line is invalid; the message completes "It must be".
@@ -47,16 +56,20 @@ def credentials(text: str) -> tuple[str, Secret]:
     if len(tokens) < 3 or tokens[-1] != ("mark", ";"):
         raise ValueError(f"{EXAMPLE} (the line must end with a semicolon)")
     module = tokens[0][1].rpartition(".")[2]
-    if module not in ("PlainLoginModule", "ScramLoginModule"):
-        raise ValueError(_ALTERNATIVES.get(module, f"a PlainLoginModule or ScramLoginModule, {EXAMPLE}"))
+    if module not in (*_PASSWORD_MODULES, "IAMLoginModule", "OAuthBearerLoginModule"):
+        raise ValueError(_ALTERNATIVES.get(module, f"a {' or '.join(_PASSWORD_MODULES)}, {EXAMPLE}"))
     if tokens[1][1].lower() not in _FLAGS:
         raise ValueError(f"{EXAMPLE} ('required' must follow the module's name)")
     settings = _settings(tokens[2:-1])
+    if module == "OAuthBearerLoginModule" and any(not name.startswith("aws") for name in settings):
+        raise ValueError(_ALTERNATIVES[module])
+    if module not in _PASSWORD_MODULES:
+        return msk_iam.login(module, settings)
     if settings.get("tokenauth", "").lower() == "true":
         raise ValueError("a login line without tokenauth, because this source does not support delegation tokens")
     if not settings.get("username") or "password" not in settings:
         raise ValueError(f"{EXAMPLE} (username and password are required)")
-    return settings["username"], Secret(settings["password"])
+    return PasswordLogin(settings["username"], Secret(settings["password"]))
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:

@@ -151,7 +151,7 @@ def _checked(options: SourceOptions) -> SourceOptions:
             f"Option 'minOffsetsPerTrigger' is {minimum}, more than 'maxOffsetsPerTrigger' ({maximum}).",
             "No batch can satisfy both limits: lower the first or raise the second.",
         )
-    check_security(options)
+    check_security(options, options.bootstrap_servers)
     check_start(
         options.starting_offsets,
         options.starting_offsets_fallback,

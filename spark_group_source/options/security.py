@@ -9,15 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_group_source.errors import OptionError
-from spark_group_source.options import jaas
+from spark_group_source.options import jaas, msk_iam
+from spark_group_source.options.jaas import PasswordLogin
+from spark_group_source.options.msk_iam import IamLogin
 from spark_group_source.options.option import Option
 from spark_group_source.options.security_parsers import (
     BY_PASSWORD,
     MECHANISMS,
     PROTOCOLS,
     ciphers,
+    client_callback_handler,
     host_name_check,
     keystore_type,
+    login_callback_handler,
     mechanism,
     pem,
     private_key,
@@ -38,10 +42,12 @@ class SecurityOptions:
 
     security_protocol: str = "PLAINTEXT"
     sasl_mechanism: str | None = None
-    sasl_jaas: tuple[str, Secret] | None = None
+    sasl_jaas: PasswordLogin | IamLogin | None = None
     sasl_username: str | None = None
     sasl_password: Secret | None = None
     sasl_token_provider: str | None = None
+    sasl_login_handler: str | None = None
+    sasl_client_handler: str | None = None
     sasl_kerberos_service: str | None = None
     ssl_truststore_type: str = "PEM"
     ssl_truststore_location: str | None = None
@@ -61,8 +67,10 @@ SECURITY_OPTIONS: tuple[Option, ...] = (
     Option("kafka.sasl.mechanism", "sasl_mechanism", mechanism),
     Option("kafka.sasl.username", "sasl_username", non_blank),
     Option("kafka.sasl.password", "sasl_password", secret, secret=True),
-    Option("kafka.sasl.jaas.config", "sasl_jaas", jaas.credentials, secret=True),
+    Option("kafka.sasl.jaas.config", "sasl_jaas", jaas.login, secret=True),
     Option("kafka.sasl.oauthbearer.token.provider", "sasl_token_provider", importable_function),
+    Option("kafka.sasl.login.callback.handler.class", "sasl_login_handler", login_callback_handler),
+    Option("kafka.sasl.client.callback.handler.class", "sasl_client_handler", client_callback_handler),
     Option("kafka.sasl.kerberos.service.name", "sasl_kerberos_service", non_blank),
     Option("kafka.ssl.truststore.location", "ssl_truststore_location", non_blank),
     Option("kafka.ssl.truststore.certificates", "ssl_truststore_certificates", pem, secret=True),
@@ -95,16 +103,32 @@ def tls_settings(options: SecurityOptions) -> Tls | None:
     )
 
 
-def sasl_settings(options: SecurityOptions) -> Sasl | None:
-    """The SASL settings, or ``None`` without SASL."""
+BootstrapServers = tuple[tuple[str, int], ...]
+
+
+def sasl_settings(options: SecurityOptions, bootstrap_servers: BootstrapServers) -> Sasl | None:
+    """The SASL settings, or ``None`` without SASL.
+
+    Raises:
+        OptionError: the region of an Amazon MSK cluster is not known.
+    """
     if options.sasl_mechanism is None:
         return None
-    username, password = options.sasl_jaas or (options.sasl_username, options.sasl_password)
+    login = options.sasl_jaas
+    username, password = options.sasl_username, options.sasl_password
+    if isinstance(login, PasswordLogin):
+        username, password = login.username, login.password
+    elif _uses_msk_iam(options):
+        return Sasl("OAUTHBEARER", token_provider=msk_iam.msk_iam_tokens(bootstrap_servers, login))
     tokens = None if options.sasl_token_provider is None else FunctionTokens(options.sasl_token_provider)
     return Sasl(options.sasl_mechanism, username, password, tokens, options.sasl_kerberos_service)
 
 
-def check_security(options: SecurityOptions) -> None:
+def _uses_msk_iam(options: SecurityOptions) -> bool:
+    return options.sasl_mechanism == msk_iam.MECHANISM or options.sasl_login_handler == msk_iam.LOGIN_HANDLER
+
+
+def check_security(options: SecurityOptions, bootstrap_servers: BootstrapServers) -> None:
     """Checks that the security options fit together, are complete and name readable files.
 
     Raises:
@@ -131,6 +155,7 @@ def check_security(options: SecurityOptions) -> None:
         )
     if options.security_protocol.startswith("SASL"):
         _check_credentials(options, given)
+        sasl_settings(options, bootstrap_servers)
     settings = tls_settings(options)
     if settings is not None:
         from spark_group_source.wire.tls_context import ssl_context
@@ -161,8 +186,14 @@ def _check_credentials(options: SecurityOptions, given: dict[str, bool]) -> None
     chosen = options.sasl_mechanism
     if chosen is None:
         raise OptionError("Option 'kafka.sasl.mechanism' is missing.", f"Set it to one of {', '.join(MECHANISMS)}.")
+    _check_login_module(options.sasl_jaas, chosen)
+    allowed = ["kafka.sasl.mechanism"]
     if chosen in BY_PASSWORD:
         needed = ["kafka.sasl.jaas.config"] if options.sasl_jaas else ["kafka.sasl.username", "kafka.sasl.password"]
+    elif _uses_msk_iam(options):
+        needed = []
+        allowed += ["kafka.sasl.jaas.config", "kafka.sasl.client.callback.handler.class"]
+        allowed += ["kafka.sasl.login.callback.handler.class"] if chosen == "OAUTHBEARER" else []
     elif chosen == "OAUTHBEARER":
         needed = ["kafka.sasl.oauthbearer.token.provider"]
     else:
@@ -171,5 +202,20 @@ def _check_credentials(options: SecurityOptions, given: dict[str, bool]) -> None
         if not given[name]:
             raise OptionError(f"Option '{name}' is missing.", f"Set it: 'kafka.sasl.mechanism' {chosen} needs it.")
     for name, here in given.items():
-        if here and name.startswith("kafka.sasl.") and name not in [*needed, "kafka.sasl.mechanism"]:
+        if here and name.startswith("kafka.sasl.") and name not in [*needed, *allowed]:
             raise OptionError(f"Option '{name}' has no effect with 'kafka.sasl.mechanism' {chosen}.", "Remove it.")
+
+
+def _check_login_module(login: PasswordLogin | IamLogin | None, chosen: str) -> None:
+    if login is None:
+        return
+    module = "PlainLoginModule or ScramLoginModule"
+    mechanisms: tuple[str, ...] = BY_PASSWORD
+    if isinstance(login, IamLogin):
+        module = login.module
+        mechanisms = (msk_iam.MECHANISM,) if module == "IAMLoginModule" else ("OAUTHBEARER",)
+    if chosen not in mechanisms:
+        raise OptionError(
+            f"Option 'kafka.sasl.jaas.config' has the module {module}, and 'kafka.sasl.mechanism' is {chosen}.",
+            f"Set 'kafka.sasl.mechanism' to {' or '.join(mechanisms)}, or correct the login line.",
+        )

@@ -7,13 +7,14 @@ import difflib
 import importlib.util
 import re
 
+from spark_group_source.options import msk_iam
 from spark_group_source.secret import Secret
 from spark_group_source.wire.settings import TLS_VERSIONS
 from spark_group_source.wire.ssl_stores import how_to_convert
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 BY_PASSWORD = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-MECHANISMS = (*BY_PASSWORD, "OAUTHBEARER", "GSSAPI")
+MECHANISMS = (*BY_PASSWORD, "OAUTHBEARER", msk_iam.MECHANISM, "GSSAPI")
 
 
 def _one_of(text: str, names: tuple[str, ...]) -> str:
@@ -31,17 +32,39 @@ def protocol(text: str) -> str:
 
 def mechanism(text: str) -> str:
     """A SASL mechanism."""
-    if text.strip().upper() == "AWS_MSK_IAM":
-        raise ValueError(
-            "OAUTHBEARER; also set 'kafka.sasl.oauthbearer.token.provider' to a function that returns tokens of"
-            " aws-msk-iam-sasl-signer-python"
-        )
     name = _one_of(text, MECHANISMS)
+    if name == msk_iam.MECHANISM:
+        msk_iam.check_signer()
     if name == "GSSAPI" and importlib.util.find_spec("gssapi") is None:
         raise ValueError(
             "another mechanism, unless you install Kerberos for Python on the driver and the executors: pip install"
             " gssapi (it needs the system's Kerberos libraries)"
         )
+    return name
+
+
+def login_callback_handler(text: str) -> str:
+    """Java's class that provides tokens, without its package."""
+    name = text.strip().rpartition(".")[2]
+    if name == "GcpLoginCallbackHandler":
+        raise ValueError(
+            "removed: set 'kafka.sasl.oauthbearer.token.provider' to the function of the recipe for Google Cloud in"
+            " docs/recipes.md"
+        )
+    if name != msk_iam.LOGIN_HANDLER:
+        raise ValueError(
+            f"the {msk_iam.LOGIN_HANDLER} of Amazon MSK. Instead of another Java class set"
+            " 'kafka.sasl.oauthbearer.token.provider' to a function that returns tokens"
+        )
+    msk_iam.check_signer()
+    return name
+
+
+def client_callback_handler(text: str) -> str:
+    """Java's class that answers a mechanism's questions, without its package."""
+    name = text.strip().rpartition(".")[2]
+    if name not in msk_iam.CLIENT_HANDLERS:
+        raise ValueError(f"{' or '.join(msk_iam.CLIENT_HANDLERS)}, of Amazon MSK; the source uses no Java classes")
     return name
 
 

@@ -49,7 +49,7 @@ _UNBUFFERED = (
 )
 
 _LOGIN = """
-callback.handler.class connect.timeout.ms read.timeout.ms refresh.buffer.seconds refresh.min.period.seconds
+connect.timeout.ms read.timeout.ms refresh.buffer.seconds refresh.min.period.seconds
 refresh.window.factor refresh.window.jitter retry.backoff.max.ms retry.backoff.ms
 """
 _OAUTHBEARER = """
@@ -170,7 +170,6 @@ UNSUPPORTED: dict[str, tuple[str, str]] = {
     "ssl.secure.random.implementation": _JVM,
     "security.providers": _JVM,
     "sasl.login.class": _JVM,
-    "sasl.client.callback.handler.class": _JVM,
     **dict.fromkeys(_TOKEN_OPTIONS, _TOKENS),
     **dict.fromkeys(_TICKET_OPTIONS, _KERBEROS),
     "sasl.mechanisms": (_RENAMED, "Set 'kafka.sasl.mechanism'."),

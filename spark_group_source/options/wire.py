@@ -26,5 +26,5 @@ def wire_options(options: SourceOptions, client_id: str) -> WireOptions:
         source_host=options.source_host,
         source_ports=options.source_ports,
         tls=tls_settings(options),
-        sasl=sasl_settings(options),
+        sasl=sasl_settings(options, options.bootstrap_servers),
     )

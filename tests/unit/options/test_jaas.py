@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_group_source.options.jaas import credentials
+from spark_group_source.options.jaas import PasswordLogin, login
 from spark_group_source.secret import Secret
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required "
@@ -33,7 +33,7 @@ ALICE = 'username="alice" '
     ],
 )
 def test_user_name_and_password_are_read_as_java_reads_them(line: str, username: str, password: str) -> None:
-    assert credentials(line) == (username, Secret(password))
+    assert login(line) == PasswordLogin(username, Secret(password))
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,10 @@ def test_user_name_and_password_are_read_as_java_reads_them(line: str, username:
         (SCRAM + ALICE + 'password="s3cret" tokenauth="true";', "delegation tokens"),
         ("a.b.Krb5LoginModule required keyTab='s3cret';", "kafka.sasl.kerberos.service.name"),
         ("a.b.OAuthBearerLoginModule required clientSecret='s3cret';", "kafka.sasl.oauthbearer.token.provider"),
-        ("software.amazon.msk.auth.iam.IAMLoginModule required;", "aws-msk-iam-sasl-signer-python"),
         ("a.b.S3cretLoginModule required x='s3cret';", "a PlainLoginModule or ScramLoginModule"),
     ],
 )
 def test_an_invalid_line_is_an_error_with_the_fix_and_without_a_value(line: str, says: str) -> None:
     with pytest.raises(ValueError, match=says) as raised:
-        credentials(line)
+        login(line)
     assert "s3cret" not in str(raised.value)

@@ -107,7 +107,6 @@ def test_an_encrypted_key_needs_its_password(encrypted: Path, kind: str) -> None
     [
         (GOOD | {"kafka.security.protocol": "SASL_TLS"}, "'SASL_TLS'.*did you mean SASL_SSL"),
         (SASL | {"kafka.sasl.mechanism": "SCRAM-SHA-521"}, "did you mean SCRAM-SHA-512"),
-        (SASL | {"kafka.sasl.mechanism": "AWS_MSK_IAM"}, "OAUTHBEARER.*aws-msk-iam-sasl-signer-python"),
         (SASL, "'kafka.sasl.mechanism' is missing.*PLAIN, SCRAM"),
         (SASL | {"kafka.sasl.mechanism": "PLAIN"}, "'kafka.sasl.username' is missing.*PLAIN needs it"),
         (SCRAM, "'kafka.sasl.password' is missing"),

@@ -1,0 +1,156 @@
+"""Signs tokens of Amazon MSK with AWS's signer, and finds credentials with AWS's library (the extra ``msk``)."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
+from botocore.credentials import CredentialProvider, DeferredRefreshableCredentials, RefreshableCredentials
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+)
+from botocore.session import Session
+
+from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable
+
+if TYPE_CHECKING:
+    from spark_group_source.wire.tokens.msk_iam import MskIamTokens
+
+log = logging.getLogger(__name__)
+
+_CREDENTIALS = (
+    "Give the driver and each executor an IAM role, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY there, or name"
+    " a profile in 'kafka.sasl.jaas.config': awsProfileName=\"...\""
+)
+_PROFILE = (
+    "Correct awsProfileName in 'kafka.sasl.jaas.config' or AWS_PROFILE, or add the profile to ~/.aws/config on the"
+    " driver and each executor."
+)
+_FINAL = frozenset(
+    ("AccessDenied", "InvalidClientTokenId", "RegionDisabledException", "SignatureDoesNotMatch", "ValidationError")
+)
+"""Errors of AWS's Security Token Service that only other settings mend."""
+
+_renewing: dict[MskIamTokens, RefreshableCredentials] = {}
+"""Credentials that botocore renews before their end, of this process."""
+
+
+def signed_token(settings: MskIamTokens) -> str:
+    """Returns a token that is valid for 15 minutes.
+
+    Raises:
+        AuthenticationFailed: no credentials are found, or AWS refuses them.
+        BrokerUnavailable: AWS gives no credentials now.
+    """
+    try:
+        return _signed_token(settings)
+    except (NoCredentialsError, PartialCredentialsError) as error:
+        raise AuthenticationFailed(
+            f"No AWS credentials for Amazon MSK were found: {_text(error)}.", _CREDENTIALS
+        ) from error
+    except ProfileNotFound as error:
+        raise AuthenticationFailed(f"AWS has no such profile on this machine: {_text(error)}.", _PROFILE) from error
+    except Exception as error:  # AWS's library runs other programs too, and may raise any exception
+        _renewing.pop(settings, None)
+        code = error.response.get("Error", {}).get("Code") if isinstance(error, ClientError) else None
+        kind = AuthenticationFailed if code in _FINAL else BrokerUnavailable
+        raise kind(f"AWS gave no credentials for Amazon MSK: {_text(error)}.", _advice(settings)) from error
+
+
+def _text(error: Exception) -> str:
+    return str(error).rstrip(".")
+
+
+def configured_region(profile: str | None) -> str | None:
+    """Returns the region in AWS's configuration on this machine, for example in ``~/.aws/config``."""
+    try:
+        region = Session(profile=profile).get_config_variable("region")
+    except BotoCoreError:  # the first token reports it
+        return None
+    return None if region is None else str(region)
+
+
+def _signed_token(settings: MskIamTokens) -> str:
+    credentials = _credentials(settings)
+    if credentials is None:
+        raise NoCredentialsError
+    # Frozen, because credentials that are renewed while they sign would give a wrong signature.
+    frozen = credentials.get_frozen_credentials()
+    if settings.log_identity and log.isEnabledFor(logging.DEBUG):
+        _log_identity(settings, frozen)
+    signer = MSKAuthTokenProvider.generate_auth_token_from_credentials_provider
+    return str(signer(settings.region, _Provider(frozen))[0])
+
+
+class _Provider(CredentialProvider):  # type: ignore[misc]
+    """Credentials in the form that AWS's signer accepts."""
+
+    def __init__(self, credentials: Any) -> None:
+        super().__init__()
+        self._credentials = credentials
+
+    def load(self) -> Any:
+        return self._credentials
+
+
+def _credentials(settings: MskIamTokens) -> Any:
+    """Returns botocore's credentials, or ``None`` if it finds none."""
+    found = _renewing.get(settings)
+    if found is not None:
+        return found
+    if settings.role_arn is not None:
+        found = DeferredRefreshableCredentials(lambda: _assume_role(settings), "assume-role")
+    else:
+        found = _session(settings).get_credentials()
+    if isinstance(found, RefreshableCredentials):
+        _renewing[settings] = found
+    # Others are looked up for each token: a tool may have renewed the file that they come from.
+    return found
+
+
+def _session(settings: MskIamTokens) -> Any:
+    """A session whose requests for credentials go to ``sts_region``, else the configured region, else the cluster's."""
+    session = Session(profile=settings.profile)
+    region = settings.sts_region or session.get_config_variable("region") or settings.region
+    session.set_config_variable("region", region)
+    return session
+
+
+def _assume_role(settings: MskIamTokens) -> dict[str, str]:
+    """Returns credentials of the role, in the form of botocore's refreshable credentials."""
+    client = _session(settings).create_client("sts")
+    external_id = {} if settings.role_external_id is None else {"ExternalId": settings.role_external_id}
+    answer = client.assume_role(RoleArn=settings.role_arn, RoleSessionName=settings.role_session_name, **external_id)[
+        "Credentials"
+    ]
+    return {
+        "access_key": answer["AccessKeyId"],
+        "secret_key": answer["SecretAccessKey"],
+        "token": answer["SessionToken"],
+        "expiry_time": answer["Expiration"].isoformat(),
+    }
+
+
+def _advice(settings: MskIamTokens) -> str:
+    if settings.role_arn is None:
+        return "Check the credentials with: aws sts get-caller-identity"
+    return f"Check that this machine's IAM identity may assume awsRoleArn ({settings.role_arn})."
+
+
+def _log_identity(settings: MskIamTokens, credentials: Any) -> None:
+    """Logs the identity, as ``awsDebugCreds`` does in Java. A failure does not fail the connection."""
+    client = _session(settings).create_client(
+        "sts",
+        aws_access_key_id=credentials.access_key,
+        aws_secret_access_key=credentials.secret_key,
+        aws_session_token=credentials.token,
+    )
+    try:
+        log.debug("the AWS credentials for Amazon MSK are those of %s", client.get_caller_identity()["Arn"])
+    except (BotoCoreError, ClientError) as error:
+        log.debug("the identity of the AWS credentials for Amazon MSK is not known: %s", error)

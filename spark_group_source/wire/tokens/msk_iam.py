@@ -1,0 +1,66 @@
+"""Tokens of Amazon MSK: requests to connect, signed with the IAM credentials of this process.
+
+Java's mechanism AWS_MSK_IAM sends such a request in a form of its own. MSK also accepts it as an OAUTHBEARER token, on
+the same port, and AWS maintains a signer of these tokens in Python. So the source sends tokens: they need no further
+mechanism, and are the same for all brokers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import AuthenticationFailed, DeadlineExceeded
+from spark_group_source.wire.tokens.provider import Token
+from spark_group_source.wire.waiting import call_with_timeout
+
+INSTALL = "pip install 'spark_group_source[msk]'"
+
+
+@dataclass(frozen=True, slots=True)
+class MskIamTokens:
+    """Signs a token for each connection to a cluster in ``region``.
+
+    Signing takes less than a millisecond. So tokens are not kept, and none outlives the credentials that signed it.
+    Without ``profile`` and ``role_arn`` AWS's default chain finds the credentials. A role is assumed in ``sts_region``;
+    by default in the region of AWS's configuration, else in ``region``. ``log_identity`` logs the identity at DEBUG.
+    """
+
+    region: str
+    profile: str | None = None
+    role_arn: str | None = None
+    role_session_name: str = "aws-msk-iam-auth"
+    role_external_id: str | None = None
+    sts_region: str | None = None
+    log_identity: bool = False
+
+    @property
+    def advice(self) -> str:
+        """What the user should check if a broker rejects the token."""
+        return (
+            "Check that the IAM identity may use kafka-cluster:Connect on this cluster, that the cluster is in"
+            f" {self.region}, and the clock of this machine. To see the identity run: aws sts get-caller-identity"
+        )
+
+    def fetch(self, deadline: Deadline) -> Token:
+        """Signs a token.
+
+        Raises:
+            AuthenticationFailed: AWS's signer is not installed, no credentials are found, or AWS refuses them.
+            BrokerUnavailable: AWS gives no credentials now.
+            DeadlineExceeded: AWS gave no credentials in time.
+        """
+        try:
+            from spark_group_source.wire.tokens.aws_signer import signed_token
+        except ImportError as error:
+            raise AuthenticationFailed(
+                f"AWS's signer is not installed in this Python: {error}.",
+                f"On the driver and on each executor run: {INSTALL}",
+            ) from None
+        try:
+            return Token(call_with_timeout(lambda: signed_token(self), deadline, f"signed_token({self})"), {})
+        except TimeoutError as error:
+            raise DeadlineExceeded("AWS gave no credentials for Amazon MSK in time.") from error
+
+    def record_rejection(self, token: Token) -> None:
+        """Does nothing, because nothing is kept here."""
