@@ -35,15 +35,26 @@ def eventually(condition: Callable[[], object], deadline: float = TIMEOUT_S, wha
     return time.monotonic() - began
 
 
-def source_options(kafka: EmbeddedKafka, topic: str, group: str, **more: str) -> dict[str, str]:
+SESSION_MS = 6000
+
+TIMES = {
+    "classic": {"kafka.session.timeout.ms": f"{SESSION_MS}", "kafka.heartbeat.interval.ms": "200"},
+    "consumer": {"kafka.group.protocol": "consumer"},
+}
+"""Options of members that react quickly, by group protocol. With KIP-848 the brokers set the times: the embedded Kafka
+the same interval, and :func:`tests.integration.standing.shorten_sessions` the same session."""
+
+
+def source_options(
+    kafka: EmbeddedKafka, topic: str, group: str, protocol: str = "classic", **more: str
+) -> dict[str, str]:
     """Returns options of a source that reacts quickly to its group: 5 heartbeats a second, sessions of 6 s."""
     return {
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafka.group.id": group,
         "subscribe": topic,
         "startingOffsets": "earliest",
-        "kafka.session.timeout.ms": "6000",
-        "kafka.heartbeat.interval.ms": "200",
+        **TIMES[protocol],
         **more,
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_group_source.testing import EmbeddedKafka
-from tests.integration.query_process import Place
+from tests.integration.query_process import SESSION_MS, Place
 
 
 def fill(kafka: EmbeddedKafka, topic: str, count: int) -> set[Place]:
@@ -28,3 +28,12 @@ def partitions_per_member(kafka: EmbeddedKafka, group: str) -> list[int]:
     """Returns how many partitions each member owns, sorted; empty while the group rebalances."""
     stable = kafka.group_state(group) == "Stable"
     return sorted(each.partitions for each in kafka.members(group)) if stable else []
+
+
+def shorten_sessions(kafka: EmbeddedKafka, group: str) -> None:
+    """Gives members of this group with the protocol of KIP-848 the sessions of classic members in these tests."""
+    from kafka.admin import ConfigResource, ConfigResourceType
+
+    with kafka.admin() as admin:
+        config = {"consumer.session.timeout.ms": f"{SESSION_MS}"}
+        admin.alter_configs([ConfigResource(ConfigResourceType.GROUP, group, configs=config)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -18,10 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration.commit_log import backward
 from tests.integration.query_process import QueryProcess, eventually, source_options
-from tests.integration.standing import caught_up
+from tests.integration.standing import caught_up, shorten_sessions
 from tests.integration.test_mixed_group import Consumer, Java, KafkaPython, Librdkafka
 
 pytestmark = pytest.mark.slow
@@ -81,6 +83,8 @@ class Swarm:
     running: list[QueryProcess] = field(default_factory=list)
     gone: list[QueryProcess] = field(default_factory=list)
     checkpoints: list[Path] = field(default_factory=list)
+    open_batches: list[OffsetRange] = field(default_factory=list)
+    """What the killed ones had planned last: only this may be read again."""
 
     def join(self) -> str:
         """A member more: with a new checkpoint, or one whose query was killed."""
@@ -100,7 +104,7 @@ class Swarm:
         """All processes of one are killed, whatever it does: it may still be joining."""
         query = self._take(read=False)
         query.kill()
-        self.checkpoints.append(self._checkpoint(query))
+        self._killed(query)
         return f"{query.work.name} killed"
 
     def kill_reader(self) -> str:
@@ -108,13 +112,16 @@ class Swarm:
         query = self._take()
         os.kill(query.reader(), signal.SIGKILL)
         eventually(lambda: not query.running(), what="the failure of a query without its reader")
-        self.checkpoints.append(self._checkpoint(query))
+        self._killed(query)
         return f"the reader of {query.work.name} killed"
 
-    def _checkpoint(self, query: QueryProcess) -> Path:
-        import json
-
-        return Path(json.loads((query.work / "settings.json").read_text())["checkpoint"])
+    def _killed(self, query: QueryProcess) -> None:
+        checkpoint = Path(json.loads((query.work / "settings.json").read_text())["checkpoint"])
+        self.checkpoints.append(checkpoint)
+        planned = [each for each in checkpoint.glob("offsets/*") if each.name.isdigit()]
+        if planned:
+            last = max(planned, key=lambda each: int(each.name))
+            self.open_batches += BatchOffset.from_json(json.loads(last.read_text().splitlines()[2])).reads()
 
     def _take(self, read: bool = True) -> QueryProcess:
         """One to be gone, that has read something if so is asked."""
@@ -146,11 +153,23 @@ def churn(swarm: Swarm, kinds: list[Callable[[], str]], seconds: float) -> None:
     time.sleep(max(0.0, began + seconds - time.monotonic()))
 
 
+@pytest.fixture(params=["classic", "consumer"])
+def protocol(request: pytest.FixtureRequest) -> str:
+    """The group protocol of the queries."""
+    found: str = request.param
+    return found
+
+
 @pytest.fixture
-def swarm(tmp_path: Path, kafka: EmbeddedKafka, topic: Callable[..., str], group: str) -> Iterator[Swarm]:
+def swarm(
+    tmp_path: Path, kafka: EmbeddedKafka, topic: Callable[..., str], group: str, protocol: str
+) -> Iterator[Swarm]:
     seed = int(os.environ.get("CHAOS_SEED", time.time()))
     print(f"CHAOS_SEED={seed}")
-    made = Swarm(tmp_path, source_options(kafka, topic(partitions=PARTITIONS), group), random.Random(seed))
+    if protocol == "consumer":
+        shorten_sessions(kafka, group)
+    options = source_options(kafka, topic(partitions=PARTITIONS), group, protocol)
+    made = Swarm(tmp_path, options, random.Random(seed))
     yield made
     for each in made.running + made.gone:
         each.kill()
@@ -186,12 +205,24 @@ def repeated(kafka: EmbeddedKafka, swarm: Swarm, more: Offsets | None = None) ->
     return again
 
 
+def assert_only_open_batches_repeated(swarm: Swarm) -> None:
+    """No record was read more than once but those that a killed query had planned last."""
+    for partition, offsets in swarm.offsets().items():
+        different, times = np.unique(offsets, return_counts=True)
+        again = different[times > 1]
+        for batch in swarm.open_batches:
+            if batch.partition == partition:
+                again = again[(again < batch.start) | (again >= batch.end)]
+        assert not again.size, f"{again.size} records of partition {partition} were read again: {again[:5]}"
+
+
 def test_killed_members_lose_nothing(kafka: EmbeddedKafka, swarm: Swarm) -> None:
     with load(kafka, swarm.options["subscribe"]) as rate:
         churn(swarm, [swarm.stop, swarm.kill, swarm.kill_reader], DURATION_S)
     print(f"{rate[0]:,.0f} records/s")
     finish(kafka, swarm)
     repeated(kafka, swarm)
+    assert_only_open_batches_repeated(swarm)
     assert backward(kafka, swarm.options["kafka.group.id"]) == []
 
 
@@ -204,8 +235,11 @@ def test_members_that_join_and_leave_in_order_read_every_record_once(kafka: Embe
     assert backward(kafka, swarm.options["kafka.group.id"]) == []
 
 
-def test_killed_members_lose_nothing_in_a_group_with_other_clients(kafka: EmbeddedKafka, swarm: Swarm) -> None:
-    swarm.options["kafka.partition.assignment.strategy"] = "range"
+def test_killed_members_lose_nothing_in_a_group_with_other_clients(
+    kafka: EmbeddedKafka, swarm: Swarm, protocol: str
+) -> None:
+    if protocol == "classic":
+        swarm.options["kafka.partition.assignment.strategy"] = "range"
     topic, group = swarm.options["subscribe"], swarm.options["kafka.group.id"]
     with ExitStack() as running:
         others: list[Consumer] = [
