@@ -108,12 +108,22 @@ class CoordinatorClient:
         except (GroupError, AuthenticationFailed) as error:
             return RequestFailed(ErrorAction.FATAL, str(error), error=error)
 
-    def failure(self, request: str, errno: int, member_id: str = "", topics: Collection[str] = ()) -> RequestFailed:
-        """Turns the error code of a response into a failure; ``topics`` are the topics of the request, for the text."""
+    def failure(
+        self,
+        request: str,
+        errno: int,
+        member_id: str = "",
+        topics: Collection[str] = (),
+        broker_message: str | None = None,
+    ) -> RequestFailed:
+        """Turns the error code of a response into a failure.
+
+        ``topics`` are the topics of the request, ``broker_message`` the broker's explanation, both for a fatal error.
+        """
         action = error_action(errno)
         if action is ErrorAction.REDISCOVER:
             self.rediscover()
-        error = fatal(request, self._group_id, errno, topics) if action is ErrorAction.FATAL else None
+        error = fatal(request, self._group_id, errno, topics, broker_message) if action is ErrorAction.FATAL else None
         return RequestFailed(action, f"{request} failed with {describe(errno)}", member_id, error)
 
 

@@ -82,8 +82,9 @@ _ADVICE = {
     30: "Grant the principal READ on the group.",
     35: "The brokers have this group protocol switched off (the feature group.version, or their setting"
     " group.coordinator.rebalance.protocols): switch it on, or set 'kafka.group.protocol' to classic.",
-    69: "The group has members that are no consumers, or the brokers do not convert its protocol"
-    " (group.consumer.migration.policy): use another 'kafka.group.id', or set 'kafka.group.protocol' to classic.",
+    69: "The group has members that are no consumers, or librdkafka leads it with cooperative-sticky, or the brokers"
+    " do not convert its protocol (group.consumer.migration.policy): use another 'kafka.group.id', or set"
+    " 'kafka.group.protocol' to classic.",
     81: "Raise the brokers' group.max.size, or stop a member of the group.",
     82: "Another member uses the same 'kafka.group.instance.id': give each query its own.",
     112: "Set 'kafka.group.remote.assignor' to an assignor of the brokers (group.consumer.assignors).",
@@ -100,11 +101,17 @@ def denied(error: GroupSourceError) -> bool:
     return isinstance(error, AuthenticationFailed) or getattr(error, "errno", None) in _DENIED
 
 
-def fatal(request: str, group: str, errno: int, topics: Collection[str] = ()) -> GroupError:
-    """The error with which the query fails; it names the topics, if the error code is about topics."""
+def fatal(
+    request: str, group: str, errno: int, topics: Collection[str] = (), broker_message: str | None = None
+) -> GroupError:
+    """The error with which the query fails; it names the topics, if the error code is about topics.
+
+    ``broker_message`` is the broker's explanation, if its response has one.
+    """
     suffix = f" for {names(set(topics))}" if topics else ""
+    explanation = f" The broker says: {broker_message}" if broker_message else ""
     return GroupError(
-        f"{request} of group '{group}' failed with {describe(errno)}{suffix}.",
+        f"{request} of group '{group}' failed with {describe(errno)}{suffix}.{explanation}",
         _ADVICE.get(errno, ""),
         errno=errno,
     )

@@ -191,14 +191,15 @@ class ConsumerProtocol(GroupProtocol):
     def _failure(self, response: Any, client: CoordinatorClient, *, joins: bool = False) -> RequestFailed | None:
         if isinstance(response, RequestFailed):
             return response
-        if not response.error_code:
+        errno, message = response.error_code, response.error_message
+        if not errno:
             return None
-        if response.error_code == GROUP_ID_NOT_FOUND and joins:
+        if errno == GROUP_ID_NOT_FOUND and joins:
             # A join creates a group that was deleted: this group exists, and the coordinator does not convert it.
-            error = fatal("ConsumerGroupHeartbeat", self.settings.group_id, GROUP_ID_NOT_FOUND)
+            error = fatal("ConsumerGroupHeartbeat", self.settings.group_id, errno, broker_message=message)
             return RequestFailed(ErrorAction.FATAL, str(error), error=error)
-        topics = self.shared.membership.topics if response.error_code == TOPIC_AUTHORIZATION_FAILED else ()
-        return client.failure("ConsumerGroupHeartbeat", response.error_code, topics=topics)
+        topics = self.shared.membership.topics if errno == TOPIC_AUTHORIZATION_FAILED else ()
+        return client.failure("ConsumerGroupHeartbeat", errno, topics=topics, broker_message=message)
 
     def _until_heartbeat(self, deadline: Deadline) -> Deadline:
         """Ends a lookup on the member's thread when the next heartbeat is due.

@@ -32,7 +32,12 @@ class Coordinator(CoordinatorClient):
     def call(self, request: Any, deadline: Deadline, while_waiting: Any = None) -> Any:
         self.epochs.append(request.member_epoch)
         return ConsumerGroupHeartbeatResponse(
-            version=1, error_code=self._errors.pop(0), member_epoch=5, heartbeat_interval_ms=5000, assignment=None
+            version=1,
+            error_code=self._errors.pop(0),
+            error_message="A custom assignor is in use.",
+            member_epoch=5,
+            heartbeat_interval_ms=5000,
+            assignment=None,
         )
 
 
@@ -68,8 +73,15 @@ def test_a_member_of_a_deleted_group_joins_again(protocol: ConsumerProtocol) -> 
     assert protocol.shared.membership.phase is Phase.STABLE
 
 
-def test_a_group_that_is_not_converted_ends_the_join(protocol: ConsumerProtocol) -> None:
-    heartbeats(protocol, 69)
+@pytest.mark.parametrize(
+    ("errno", "advice"),
+    [(69, "set 'kafka.group.protocol' to classic"), (112, "Set 'kafka.group.remote.assignor'")],
+)
+def test_a_refused_join_ends_the_query_with_the_brokers_reason_and_the_option_to_change(
+    protocol: ConsumerProtocol, errno: int, advice: str
+) -> None:
+    heartbeats(protocol, errno)
     me = protocol.shared.membership
     assert me.phase is Phase.FAILED
-    assert "set 'kafka.group.protocol' to classic" in str(me.error)
+    assert "The broker says: A custom assignor is in use." in str(me.error)
+    assert advice in str(me.error)
