@@ -99,6 +99,18 @@ def test_the_classic_protocol_needs_kafka_3_3(release: tuple[int, int]) -> None:
         versions.check_response(api_versions((2, 3)), "1 (host:9092)")
 
 
+EVENT_HUBS = {0: (0, 7), 1: (4, 6), 2: (0, 8), 3: (0, 5), 8: (0, 8), 9: (0, 8), 10: (0, 4), 11: (0, 9), 12: (0, 4)}
+"""A part of what a user of another client saw in November 2024: https://github.com/oliveigah/klife/issues/13"""
+
+
+def test_the_versions_that_azure_event_hubs_offers_are_refused() -> None:
+    api = ApiVersionsResponse.ApiVersion
+    keys = [api(api_key=key, min_version=lowest, max_version=highest) for key, (lowest, highest) in EVENT_HUBS.items()]
+    response = ApiVersionsResponse(version=versions.API_VERSIONS, api_keys=keys)
+    with pytest.raises(ProtocolError, match=r"version 13 of FetchRequest \(it supports 4 to 6\).*Kafka 3\.3"):
+        versions.check_response(response, "1 (host:9093)")
+
+
 @pytest.mark.parametrize("release", WITH_CONSUMER_PROTOCOL)
 def test_kafka_4_supports_the_consumer_protocol(release: tuple[int, int]) -> None:
     versions.check_response(api_versions(release, group_version=1), "1 (host:9092)", consumer_protocol=True)
