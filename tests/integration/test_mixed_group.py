@@ -87,20 +87,23 @@ class KafkaPython(Consumer):
 
 
 class Librdkafka(Consumer):
-    def __init__(self, kafka: EmbeddedKafka, topic: str, group: str) -> None:
+    def __init__(
+        self, kafka: EmbeddedKafka, topic: str, group: str, protocol: str = "classic", **more: str | None
+    ) -> None:
         super().__init__()
         import confluent_kafka
 
-        self._consumer = confluent_kafka.Consumer(
-            {
-                "bootstrap.servers": kafka.bootstrap_servers,
-                "group.id": group,
-                "auto.offset.reset": "earliest",
-                "partition.assignment.strategy": "range",
-                "session.timeout.ms": SESSION_MS,
-                "heartbeat.interval.ms": 200,
-            }
-        )
+        config = {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": group,
+            "group.protocol": protocol,
+            "auto.offset.reset": "earliest",
+            **more,
+        }
+        if protocol == "classic":
+            config = {"partition.assignment.strategy": "range", **config}
+            config |= {"session.timeout.ms": f"{SESSION_MS}", "heartbeat.interval.ms": "200"}
+        self._consumer = confluent_kafka.Consumer(config)
         self._consumer.subscribe([topic])
 
     def _run(self) -> None:
