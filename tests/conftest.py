@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,8 @@ KAFKA_3 = KAFKA.startswith("3.")
 """Whether it has no KIP-848."""
 
 TESTS = Path(__file__).parent
+TRAPS = ("but a revocation waits for at most", "share this group: each reads only some")
+"""Parts of warnings about mistakes of users, which no query in order may log."""
 BROKER_FIXTURES = {"embedded_kafka", "kafka_spark", "secured"}
 
 
@@ -36,6 +38,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         used = BROKER_FIXTURES.intersection(getattr(item, "fixturenames", ()))
         if part == "unit" and used:
             raise pytest.UsageError(f"{item.nodeid} is a unit test and uses {', '.join(sorted(used))}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fails a test with real or fake queries if one warns of a trap, unless the test's marker ``trap`` expects it."""
+    report = yield
+    if call.when == "call" and report.passed and "unit" not in item.path.relative_to(TESTS).parts:
+        work = getattr(item, "funcargs", {}).get("tmp_path")
+        logs = [log.read_text(errors="replace") for log in (work.rglob("log") if work else ()) if log.is_file()]
+        lines = "\n".join([*logs, *(text for _, text in report.sections)]).splitlines()
+        warnings = [line for line in lines if any(trap in line for trap in TRAPS)]
+        if bool(warnings) != bool(item.get_closest_marker("trap")):
+            report.outcome, report.longrepr = "failed", f"warnings of traps: {warnings}"
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ from spark_group_source.query.group_settings import group_settings
 from spark_group_source.query.kafka_clients import KafkaClients
 from spark_group_source.query.planning.batch_planner import BatchPlanner
 from spark_group_source.query.query_log import QueryLog
-from spark_group_source.query.shared_group import warn_of_other_queries
+from spark_group_source.query.shared_group import log_other_members
 from spark_group_source.query.starting_offsets.resolution import check_names
 from spark_group_source.query.starting_offsets.topic_validator import TopicValidator
 from spark_group_source.wire.metadata import partitions_of
@@ -106,7 +106,7 @@ class Driver:
                 self._settings.group_id,
                 self._settings.session_timeout,
             )
-        warn_of_other_queries(
+        log_other_members(
             self._clients.offsets, self._settings.group_id, self._client_id, self._application_id, self._clock
         )
 

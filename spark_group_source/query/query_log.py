@@ -14,16 +14,19 @@ log = logging.getLogger(__name__)
 REPORT_INTERVAL = 300.0
 """Seconds between two lines about the membership."""
 
+SLOW_BATCH_INTERVAL = 1800.0
+"""Minimum seconds between two warnings about slow batches: a query may have one every few minutes."""
+
 
 class QueryLog:
-    """Logs what happens to one query, each thing once."""
+    """Logs what happens to one query, and repeats it rarely."""
 
     def __init__(self, settings: GroupSettings, counters: Counters, timings: Timings, clock: Clock) -> None:
         self._settings = settings
         self._counters = counters
         self._timings = timings
         self._clock = clock
-        self._warned_of_slow_batch = False
+        self._warn_of_slow_batch_at = float("-inf")
         self._report_at = clock() + REPORT_INTERVAL
         self._reported = ""
 
@@ -54,19 +57,23 @@ class QueryLog:
         return counts and f"; since the last such line the coordinator answered {counts}"
 
     def warn_if_slow(self, seconds: float) -> None:
-        """Warns once if a batch takes longer than a revocation waits.
+        """Warns if a batch was in flight for longer than a revocation waits, at most every :data:`SLOW_BATCH_INTERVAL`.
 
         ``seconds`` includes the time to the next trigger if completed batches are not reported.
         """
-        if self._warned_of_slow_batch or seconds <= self._settings.revocation_timeout:
+        settings = self._settings
+        no_revocations = bool(settings.subscription.partitions)  # with assign, there is no membership
+        if seconds <= settings.revocation_timeout or no_revocations or self._clock() < self._warn_of_slow_batch_at:
             return
-        self._warned_of_slow_batch = True
+        self._warn_of_slow_batch_at = self._clock() + SLOW_BATCH_INTERVAL
         log.warning(
-            "group %s: batch and trigger interval together took %.0f s; a revocation waits for %.0f s at most, and"
-            " after that the next owner repeats the batch. Raise kafka.max.poll.interval.ms (now %.0f), shorten the"
-            " trigger interval, or make batches smaller with maxOffsetsPerTrigger.",
-            self._settings.group_id,
+            "group %s: a batch took %.0f s until its commit, but a revocation waits for at most %.0f s: a rebalance in"
+            " this time makes the next owner repeat the batch. Make batches smaller with maxOffsetsPerTrigger, or raise"
+            " kafka.max.poll.interval.ms (now %.0f) above %.0f. If this query commits each batch when Spark plans the"
+            " next one, use batchInterval instead of processingTime.",
+            settings.group_id,
             seconds,
-            self._settings.revocation_timeout,
-            self._settings.rebalance_timeout * 1000,
+            settings.revocation_timeout,
+            settings.rebalance_timeout * 1000,
+            settings.rebalance_timeout_for(seconds) * 1000,
         )

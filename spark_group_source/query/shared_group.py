@@ -1,4 +1,4 @@
-"""Finds other queries of the same application in the group: they share the topics, by intention or by mistake."""
+"""Finds other members of the same application in the group: queries share the topics, by intention or by mistake."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def other_client_ids(members: Iterable[MemberDescription], client_id: str, appli
     return [member.client_id for member in members if part in member.client_id and member.client_id != client_id]
 
 
-def warn_of_other_queries(
-    offsets: GroupOffsets, group_id: str, client_id: str, application_id: str, clock: Clock
-) -> None:
-    """Warns if another query of this application is a member of the group.
+def log_other_members(offsets: GroupOffsets, group_id: str, client_id: str, application_id: str, clock: Clock) -> None:
+    """Logs which other members of the group belong to this application.
 
-    One lookup at the start of each query is enough: of two queries the later one sees the other.
+    One lookup at the start of each query is enough: of two queries the later one sees the other. It is no warning: the
+    queries may share their work, and the former member of a restarted query may not have left yet. Sources of one query
+    are a mistake: :mod:`spark_group_source.spark.shared_sources` warns of them.
     """
     if not application_id:
         return
@@ -43,9 +43,9 @@ def warn_of_other_queries(
     elif group.members_hidden:
         log.debug("group %s: its members are unknown: this principal may not describe all of their topics", group_id)
     elif others := other_client_ids(group.members, client_id, application_id):
-        log.warning(
-            "group %s: %d queries of this application are members, also %s. Each reads only a part of the topics."
-            " If each is to read all of them, give each its own kafka.group.id.",
+        log.info(
+            "group %s: %d members of this application share this group, also %s. Each reads only some of the"
+            " partitions; a query that is to read all of them needs its own kafka.group.id.",
             group_id,
             len(others) + 1,
             some(others),

@@ -1,12 +1,12 @@
-"""Learns in the user's process which batches Spark has completed, and reports them to readers.
+"""Learns in the user's process which batches Spark has completed, and reports them to readers; checks new queries.
 
 Spark tells a reader that a batch is complete only when it plans the next one: with ``processingTime="10 minutes"`` ten
 minutes later. A query listener learns this at once, after Spark has written its commit log.
 
-The listener is an object of the JVM that puts the JSON of each progress into a queue. The thread named
-``kafka-group-progress`` takes it from there. A listener in Python would be called on the thread of each query that
-starts, and py4j keeps a thread and two sockets for each of these threads. Here Spark never waits for Python, and a full
-queue drops events, as Spark's own queue does.
+The listeners are objects of the JVM that put the id of each query that starts, and the JSON of each progress, into a
+queue. The thread named ``kafka-group-progress`` takes them from there. A listener in Python would be called on the
+thread of each query that starts, and py4j keeps a thread and two sockets for each of these threads. Here Spark never
+waits for Python, and a full queue drops events, as Spark's own queue does.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_group_source.offsets import parse_progress_offset
 from spark_group_source.spark.completion_server import CompletionServer
+from spark_group_source.spark.shared_sources import warn_of_shared_sources
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,12 +61,11 @@ class CompletionListener:
         self._thread.start()
 
     def listen(self, streams: Any) -> None:
-        """Adds the listener to a session's queries; ``streams`` is the JVM's manager of them."""
+        """Adds the listeners to a session's queries; ``streams`` is the JVM's manager of them."""
         interface = self._jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(LISTENER)
-        handler = self._jvm.java.beans.EventHandler.create(
-            interface, self._queue, "offer", "progress.json", "onQueryProgress"
-        )
-        streams.addListener(self._jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(handler))
+        for event, content in (("onQueryStarted", "id.toString"), ("onQueryProgress", "progress.json")):
+            handler = self._jvm.java.beans.EventHandler.create(interface, self._queue, "offer", content, event)
+            streams.addListener(self._jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(handler))
         self._streams.append(streams)
 
     def stopped(self) -> bool:
@@ -93,10 +93,23 @@ class CompletionListener:
                         return
                 elif event in self._markers:
                     self._markers[event].set()
-                else:
+                elif event.startswith("{"):
                     self._report(json.loads(event))
+                else:
+                    self._check_started(event)
         except Exception as error:  # the JVM is gone, or py4j's connection to it
             log.debug("no more completed batches: %s", error)
+
+    def _check_started(self, query_id: str) -> None:
+        try:
+            for query in self._active(query_id):
+                warn_of_shared_sources(query)
+        except Exception as error:  # Spark's plans are no public API; batches must be reported all the same
+            log.debug("the sources of query %s are unknown: %s", query_id, error)
+
+    def _active(self, query_id: str) -> list[Any]:
+        """The JVM's query, unless it has ended."""
+        return [query for streams in self._streams if (query := streams.get(query_id)) is not None]
 
     def _report(self, progress: dict[str, Any]) -> None:
         """Spark has completed a batch, and its commit log says so unless the query tracks progress asynchronously."""
@@ -107,7 +120,7 @@ class CompletionListener:
     def _is_asynchronous(self, progress: dict[str, Any]) -> bool:
         run = progress["runId"]
         if run not in self._asynchronous:
-            found = [query for streams in self._streams if (query := streams.get(progress["id"])) is not None]
+            found = self._active(progress["id"])
             if not found:
                 # It has ended. Spark tracks progress asynchronously only into its Kafka sink.
                 return "kafka" in progress.get("sink", {}).get("description", "").lower()

@@ -15,6 +15,7 @@ from spark_group_source.group.commits import CommittedOffset
 from spark_group_source.group.consumer.handshake import ConsumerMembership
 from spark_group_source.group.consumer.heartbeat import build_leave
 from spark_group_source.group.coordinator_client import CoordinatorClient
+from spark_group_source.group.description import MemberDescription
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.member import Member
@@ -104,8 +105,8 @@ def eventually(condition: Callable[[], Any], what: str = "") -> Any:
 class Query:
     """One streaming query: ``end`` is the end of its last completed batch, ``read`` the ranges of its batches."""
 
-    def __init__(self, options: SourceOptions, logged: BatchOffset) -> None:
-        wire = WireOptions(options.bootstrap_servers, "contract", request_timeout=options.request_timeout)
+    def __init__(self, options: SourceOptions, logged: BatchOffset, client_id: str) -> None:
+        wire = WireOptions(options.bootstrap_servers, client_id, request_timeout=options.request_timeout)
         self.driver = Driver(options, wire, application_id="app")
         self.end = logged
         self.running: BatchOffset | None = None
@@ -232,7 +233,8 @@ class Bench:
 
     def query(self, logged: BatchOffset | None = None, **options: str) -> Query:
         """Creates a query of the group, without starting it."""
-        self._queries.append(Query(self.options(**options), logged or BatchOffset()))
+        client_id = f"contract-app-{len(self._queries)}"
+        self._queries.append(Query(self.options(**options), logged or BatchOffset(), client_id))
         return self._queries[-1]
 
     def start(self, logged: BatchOffset | None = None, **options: str) -> Query:
@@ -271,6 +273,12 @@ class Bench:
             return result.failure is None and not result.errors
 
         eventually(done, "the operator's commit")
+
+    def members(self) -> tuple[MemberDescription, ...]:
+        """The group's members, as the coordinator describes them."""
+        return tuple(
+            eventually(lambda: self._if_successful(self._operator.describe(Deadline.after(TIMEOUT_S))))[0].members
+        )
 
     def expire(self, query: Query) -> None:
         """Ends the session of a query's member."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from dataclasses import replace
 
 import pytest
@@ -193,6 +194,7 @@ def test_closing_during_a_batch_does_not_wait_and_commits_nothing_of_it(bench: B
     assert spans(second.begin()) == dict.fromkeys(range(4), (0, 5))
 
 
+@pytest.mark.trap
 def test_a_batch_past_the_revocation_timeout_is_not_committed_and_logged(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -207,7 +209,12 @@ def test_a_batch_past_the_revocation_timeout_is_not_committed_and_logged(
     assert "maxOffsetsPerTrigger" in caplog.text
     assert first.driver.counters.revoked_late == 2
     first.finish()
-    assert not first.poll()
+    with caplog.at_level(logging.WARNING):
+        assert not first.poll()
+    (slow,) = [line for line in caplog.messages if "but a revocation waits for at most 2 s" in line]
+    took = re.search(r"took (\d+) s .* kafka.max.poll.interval.ms \(now 4000\) above (\d+)\.", slow)
+    assert took
+    assert 2 <= int(took[1]) < int(took[2]) / 1000
     assert bench.committed() == {number: 0 if number in moved else 5 for number in range(4)}
 
 
@@ -250,7 +257,7 @@ def test_commit_metadata_has_the_tag_then_member_and_application(bench: Bench) -
     assert commit.tagged
     assert json.loads(commit.metadata.removeprefix(COMMIT_TAG)) == {
         "application": "app",
-        "client": "contract",
+        "client": "contract-app-0",
         "member": query.me.member_id,
         "generation": query.me.generation,
         "batches": 1,
@@ -416,6 +423,21 @@ def test_an_idle_member_takes_over_partitions(bench: Bench) -> None:
     owner.close()
     queries.remove(owner)
     eventually(lambda: len(idle.owns()) == 1, "the idle one to take over")
+
+
+def test_other_members_of_the_application_are_logged_and_are_no_warning(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = bench.start()
+    with caplog.at_level(logging.INFO, "spark_group_source.query.shared_group"):
+        second = bench.start()
+        assert "2 members of this application share this group, also contract-app-0. Each reads only" in caplog.text
+        caplog.clear()
+        second.close()
+        first.close()
+        eventually(lambda: not bench.members(), "both to leave")
+        bench.start()
+    assert not [record for record in caplog.records if record.name.endswith("shared_group")]
 
 
 # 10. AvailableNow is complete

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -55,6 +56,7 @@ def partitions(*members: MemberDescription) -> list[tuple[str, int]]:
 def test_a_group_with_members_of_both_protocols_is_described_before_during_and_after_its_conversion(
     options: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "spark_group_source.query.shared_group")
     topic = options["subscribe"]
     static = {"kafka.group.instance.id": "i", "leaveGroupOnStop": "true"}
     every = [(topic, number) for number in range(4)]
@@ -87,7 +89,7 @@ def test_a_group_with_members_of_both_protocols_is_described_before_during_and_a
                 assert new.epoch is not None
                 assert new.epoch > 0
                 assert partitions(new, old) == every
-                assert "2 queries of this application are members, also old-local-1-1" in caplog.text
+                assert "2 members of this application share this group, also old-local-1-1" in caplog.text
                 check_report(options, tmp_path)
                 with pytest.raises(GroupError, match=r"2 member\(s\): new-local-1-1 at 127\.0\.0\.1, old-local-1-1"):
                     start_assigned(options)

@@ -23,6 +23,7 @@ class FakeMember:
     instance: str | None
     protocols: dict[str, bytes]
     rebalance_timeout: float
+    client_id: str = "client"
     joined: bool = True
     assignment: bytes = b""
 
@@ -89,7 +90,9 @@ class FakeClassicGroup:
             if other.id != member_id and not protocols.keys() & other.protocols.keys():
                 return INCONSISTENT_PROTOCOL
         self._pending_ids.discard(member_id)
-        member = FakeMember(member_id, instance, protocols, request.rebalance_timeout_ms / 1000)
+        member = FakeMember(
+            member_id, instance, protocols, request.rebalance_timeout_ms / 1000, request.header.client_id
+        )
         self.members[member_id] = member
         if former is not None and self.state == STABLE and self.protocol in protocols:
             # A returning static member gets its former assignment, in the same generation.

@@ -35,6 +35,7 @@ class FakeConsumerMember:
 
     id: str
     instance: str | None
+    client_id: str = "client"
     rack: str | None = None
     rebalance_timeout: float = 0.0
     topics: frozenset[str] = frozenset()
@@ -155,7 +156,7 @@ class FakeConsumerGroup:
     def _admit(self, request: Any) -> FakeConsumerMember:
         """Returns the member; one that comes back has the partitions of the former one with its instance id."""
         if request.member_id not in self.members:
-            member = FakeConsumerMember(request.member_id, request.instance_id)
+            member = FakeConsumerMember(request.member_id, request.instance_id, request.header.client_id)
             former = self._holder(request.instance_id)
             if former is None:
                 self._changed = True

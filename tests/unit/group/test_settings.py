@@ -36,6 +36,12 @@ def test_the_revocation_timeout_ends_before_the_brokers_rebalance_timeout(
     assert member.revocation_timeout == pytest.approx(timeout)
 
 
+@pytest.mark.parametrize("seconds", [1.0, 20.0, 60.0, 61.0, 241.0, 10_000.0])
+def test_the_rebalance_timeout_for_a_batch_is_the_least_that_waits_for_it(seconds: float) -> None:
+    needed = settings(300.0, 45.0, 3.0).rebalance_timeout_for(seconds)
+    assert settings(needed, 45.0, 3.0).revocation_timeout == pytest.approx(seconds)
+
+
 @pytest.mark.parametrize("heartbeat", [1.0, 3.0, 15.0])
 def test_a_member_rejoins_in_time_even_if_it_learns_of_the_rebalance_late(heartbeat: float) -> None:
     member = settings(300.0, 45.0, heartbeat)

@@ -191,36 +191,62 @@ def test_response_times_of_the_coordinator_are_logged_since_the_last_such_line(
     assert "1 LeaveGroup in " in ended
 
 
-def test_a_batch_and_trigger_interval_longer_than_a_revocation_waits_log_one_warning(
+SLOW = "but a revocation waits for at most"
+
+
+class Times:
+    """The clock of a driver's planner and log."""
+
+    def __init__(self, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = time.monotonic()
+        for part in (driver._planner, driver._query_log):
+            monkeypatch.setattr(part, "_clock", lambda: self.now)
+
+
+def test_slow_batches_log_a_warning_with_the_setting_that_they_need_at_most_every_half_hour(
     fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver = start()
-    now = time.monotonic()
-    monkeypatch.setattr(driver._planner, "_clock", lambda: now)
+    times = Times(driver, monkeypatch)
     end = driver.plan_batch(BatchOffset(), None)
-    for seconds, warnings in ((240.0, 0), (241.0, 1), (900.0, 1)):
-        now += seconds
+    for seconds, warnings in ((240.0, 0), (241.0, 1), (900.0, 1), (899.0, 1), (300.0, 2)):
+        times.now += seconds
         fake.produce("t", ["more"])
         driver._planner.end_offsets.expire()
         end = driver.plan_batch(end, None)
         assert end.reads(), "each call completes a batch and plans the next"
-        assert caplog.text.count("batch and trigger interval together took") == warnings
-    assert "together took 241 s; a revocation waits for 240 s" in caplog.text
-    assert "kafka.max.poll.interval.ms (now 300000)" in caplog.text
-    assert "maxOffsetsPerTrigger" in caplog.text
+        assert caplog.text.count(SLOW) == warnings
+    assert f"group g: a batch took 241 s until its commit, {SLOW} 240 s" in caplog.text
+    assert "Make batches smaller with maxOffsetsPerTrigger" in caplog.text
+    assert "kafka.max.poll.interval.ms (now 300000) above 301000" in caplog.text
 
 
-def test_a_query_that_is_idle_for_long_logs_no_slow_batch(
+def test_a_reported_batch_counts_without_the_time_to_the_next_trigger(
     fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver = start()
-    now = time.monotonic()
-    monkeypatch.setattr(driver._planner, "_clock", lambda: now)
+    times = Times(driver, monkeypatch)
+    end = BatchOffset()
+    for seconds, warnings in ((1, 0), (240, 0), (241, 1)):
+        end = driver.plan_batch(end, None)
+        times.now += seconds
+        driver.complete(end)  # as reported
+        times.now += 10_000
+        assert caplog.text.count(SLOW) == warnings
+        fake.produce("t", ["more"])
+    assert f"group g: a batch took 241 s until its commit, {SLOW} 240 s" in caplog.text
+
+
+def test_a_query_that_is_idle_for_long_logs_no_slow_batch(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = start()
+    times = Times(driver, monkeypatch)
     end = driver.plan_batch(BatchOffset(), None)
     for _ in range(3):
         assert driver.plan_batch(end, None) is end
-        now += 10_000.0
-    assert "together took" not in caplog.text
+        times.now += 10_000.0
+    assert SLOW not in caplog.text
 
 
 def test_close_may_be_repeated_and_needs_no_start(fake: FakeKafka, start: Start) -> None:

@@ -248,3 +248,15 @@ def test_the_counters_are_logged_without_a_heartbeat(
         driver.plan_batch(BatchOffset(), None)
     assert "group g: owns 2 partition(s), batches 0" in caplog.text
     assert "heartbeat" not in caplog.text
+
+
+def test_a_slow_batch_logs_no_warning_because_no_revocation_waits_for_it(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = start()
+    end = driver.plan_batch(BatchOffset(), None)
+    later = time.monotonic() + 10_000
+    monkeypatch.setattr(driver._planner, "_clock", lambda: later)
+    driver.complete(end)
+    assert driver.counters.batches == 1
+    assert caplog.messages == []

@@ -1,8 +1,9 @@
-"""Several queries of one application in a group."""
+"""Several members of one application in a group."""
 
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -18,7 +19,7 @@ from spark_group_source.query.shared_group import other_client_ids
 from spark_group_source.testing.fake import FakeKafka, Fault
 
 OWN = "app-t-local-1-77"
-WARNING = "queries of this application are members"
+SHARED = "members of this application share this group"
 
 
 @pytest.fixture
@@ -55,22 +56,25 @@ def test_members_of_the_same_application_have_its_id_in_their_client_id() -> Non
     assert other_client_ids(members, OWN, "local-1") == ["app-u-local-1-78"]
 
 
-def test_a_second_query_of_the_application_in_the_group_logs_a_warning(
+def test_a_second_query_of_the_application_in_the_group_logs_the_first_without_a_warning(
     fake: FakeKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     fake.next("DescribeGroups", of_members(OWN, "app-t-local-1-78", "app-t-local-2-79"))
-    started(fake)
-    assert f"group g: 2 {WARNING}, also app-t-local-1-78. Each reads only a part" in caplog.text
+    with caplog.at_level(logging.INFO):
+        started(fake)
+    assert f"group g: 2 {SHARED}, also app-t-local-1-78. Each reads only some of" in caplog.text
+    assert {record.levelname for record in caplog.records} == {"INFO"}
 
 
 @pytest.mark.parametrize("fault", [of_members(OWN, "app-t-local-2-79"), Fault(error=15), Fault(error=30)])
-def test_other_applications_and_an_undescribable_group_log_no_warning(
+def test_other_applications_and_an_undescribable_group_log_no_other_members(
     fake: FakeKafka, caplog: pytest.LogCaptureFixture, fault: Fault
 ) -> None:
     fake.next("DescribeGroups", fault)
-    started(fake)
+    with caplog.at_level(logging.INFO):
+        started(fake)
     assert fake.request_count("DescribeGroups") == 1
-    assert WARNING not in caplog.text
+    assert SHARED not in caplog.text
 
 
 def test_without_an_application_id_there_is_no_lookup(fake: FakeKafka) -> None:

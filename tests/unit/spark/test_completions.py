@@ -128,6 +128,26 @@ def test_equal_offsets_have_equal_digests_and_others_have_not() -> None:
     assert digest(END) != digest({**END, "ranges": {"t": {"0": [0, 6]}}})
 
 
+def test_the_sources_of_a_query_are_checked_when_it_starts_and_an_error_there_stops_no_reports(
+    listen: Listen,
+    connect: Callable[[], tuple[CompletionClient, list[bytes]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checked: list[object] = []
+
+    def check(query: object) -> None:
+        checked.append(query)
+        raise AttributeError("another Spark has another plan")
+
+    monkeypatch.setattr(completion_listener, "warn_of_shared_sources", check)
+    _, heard = connect()
+    listener, jvm = listen()
+    jvm.offer("0b0a0af3-1aed-4234-80d5-5afbdb7058d9")
+    jvm.complete(END)
+    eventually(lambda: heard == [digest(END)], 10)
+    assert checked == [listener._streams[0].get("0b0a")]
+
+
 @pytest.mark.parametrize(
     ("execution", "sink", "reported"),
     [

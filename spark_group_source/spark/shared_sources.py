@@ -1,0 +1,66 @@
+"""Finds sources of one query that share a group. Each reads only some of the partitions, so a join misses rows.
+
+Spark creates a source for each ``load()`` in a query, and a further source if the query joins a DataFrame with itself.
+Runs in the user's process: only Spark's plan shows which sources are in one query.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from spark_group_source.group.subscription import Subscription
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.table import SourceOptions
+from spark_group_source.query.group_settings import group_settings
+
+log = logging.getLogger(__name__)
+
+SOURCE = "kafka-group"
+
+
+def warn_of_shared_sources(query: Any) -> None:
+    """Warns if sources of a query share a group. ``query`` is the JVM's ``StreamingQuery``."""
+    leaves = query.streamingQuery().analyzedPlan().collectLeaves().distinct()  # Spark creates a source for each
+    relations = [leaves.apply(number) for number in range(leaves.size())]
+    options = [
+        parse_options(dict(relation.extraOptions().asCaseSensitiveMap()))
+        for relation in relations
+        if relation.getClass().getSimpleName() == "StreamingRelationV2" and relation.sourceName().lower() == SOURCE
+    ]
+    for group_id, sources in shared(options).items():
+        log.warning(
+            "group %s: %d sources of the query %s share this group: each reads only some of the partitions of %s, and a"
+            " join misses rows. Use one load() for each source, each with its own kafka.group.id.",
+            group_id,
+            len(sources),
+            query.name() or query.id().toString(),
+            group_settings(sources[0]).subscription,
+        )
+
+
+def shared(sources: Iterable[SourceOptions]) -> Mapping[str, list[SourceOptions]]:
+    """The sources that share partitions with another source, by group."""
+    found: dict[str, list[SourceOptions]] = {}
+    for pair in itertools.combinations(sources, 2):
+        if _share(*pair):
+            sharing = found.setdefault(pair[0].group_id, [])
+            sharing += [source for source in pair if not any(source is other for other in sharing)]
+    return found
+
+
+def _share(one: SourceOptions, other: SourceOptions) -> bool:
+    same_cluster = not set(one.bootstrap_servers).isdisjoint(other.bootstrap_servers)
+    members = not (one.partitions or other.partitions)  # assign needs no membership
+    subscriptions = (group_settings(each).subscription for each in (one, other))
+    return one.group_id == other.group_id and same_cluster and members and _overlap(*subscriptions)
+
+
+def _overlap(one: Subscription, other: Subscription) -> bool:
+    """Whether both surely have a topic. Without a broker nothing is known of two different patterns."""
+    if one.pattern is not None and other.pattern is not None:
+        return one.pattern == other.pattern
+    named, by_any = (one, other) if one.pattern is None else (other, one)
+    return any(by_any.matches(topic) for topic in named.topics)
