@@ -36,6 +36,7 @@ DESCRIPTIONS = {
     "onCommitFailure": "After the last commit retry: warn continues to retry, fail ends the query.",
     "commitMetadata": "Whether commit metadata contains the application, client, member and number of batches.",
     "includeHeaders": "Whether rows have the column headers.",
+    "pushFilters": "Whether filters on partition, offset, timestamp and topic narrow a batch read. See Positions.",
     "failOnDataLoss": "Whether lost records end the query; with false the source logs a warning and continues.",
     "kafka.client.id": "Name of this query in Kafka's tools, logs and quotas.",
     "kafka.group.instance.id": "Makes the query a static member, which keeps its partitions over a restart.",

@@ -81,6 +81,7 @@ class SourceOptions(SecurityOptions):
     on_commit_failure: str = "warn"
     commit_metadata: bool = False
     include_headers: bool = False
+    push_filters: bool = False
     fail_on_data_loss: bool = True
     client_id: str = ""
     group_instance_id: str | None = None
@@ -152,6 +153,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("onCommitFailure", "on_commit_failure", warn_or_fail),
     Option("commitMetadata", "commit_metadata", boolean),
     Option("includeHeaders", "include_headers", boolean),
+    Option("pushFilters", "push_filters", boolean),
     Option("failOnDataLoss", "fail_on_data_loss", boolean),
     Option("kafka.client.id", "client_id", non_blank),
     Option("kafka.group.instance.id", "group_instance_id", instance_id),

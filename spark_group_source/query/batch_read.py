@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable, Mapping
 from contextlib import closing
+from dataclasses import replace
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DataLoss, DeadlineExceeded, OptionError
@@ -23,10 +25,11 @@ from spark_group_source.options.offset_specs import EndSpec, FromCommitted, Offs
 from spark_group_source.options.stream_and_batch import batch_end, batch_start
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.group_settings import group_settings
+from spark_group_source.query.row_filter import RowFilter
 from spark_group_source.query.starting_offsets.resolution import check_names, raise_or_clamp, resolve_spec
 from spark_group_source.query.starting_offsets.topic_validator import TopicValidator
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.metadata import partitions_of
+from spark_group_source.wire.metadata import Topic, partitions_of
 from spark_group_source.wire.settings import WireOptions
 
 log = logging.getLogger(__name__)
@@ -35,8 +38,10 @@ PLAN_TIMEOUT = 30.0
 """Maximum seconds until the leaders have returned the start and end of every partition."""
 
 
-def plan(options: SourceOptions, wire: WireOptions, clock: Clock = monotonic) -> list[OffsetRange]:
-    """The range to read of each subscribed partition, empty ranges included.
+def plan(
+    options: SourceOptions, wire: WireOptions, clock: Clock = monotonic, rows: RowFilter | None = None
+) -> list[OffsetRange]:
+    """The range to read of each subscribed partition, empty ranges included, without partitions that ``rows`` excludes.
 
     Raises:
         BrokerUnavailable, DeadlineExceeded: not every partition returned its offsets in time.
@@ -47,17 +52,19 @@ def plan(options: SourceOptions, wire: WireOptions, clock: Clock = monotonic) ->
         DataLoss: a start or end offset is not in its log, and ``failOnDataLoss`` is true.
     """
     with closing(Cluster(wire)) as cluster:
-        return _BatchRead(options, cluster, clock).ranges()
+        return _BatchRead(options, cluster, clock, rows).ranges()
 
 
 class _BatchRead:
     """One batch read while it is planned."""
 
-    def __init__(self, options: SourceOptions, cluster: Cluster, clock: Clock) -> None:
+    def __init__(self, options: SourceOptions, cluster: Cluster, clock: Clock, rows: RowFilter | None) -> None:
         self._options = options
         self._cluster = cluster
         self._clock = clock
         self._deadline = Deadline.after(PLAN_TIMEOUT, clock)
+        self._is_filtered = rows is not None
+        self._rows = rows or RowFilter()
 
     def ranges(self) -> list[OffsetRange]:
         options = self._options
@@ -69,6 +76,23 @@ class _BatchRead:
         start, end = batch_start(options), batch_end(options)
         for spec in (start, end):
             check_names(spec, partitions)
+        needed = frozenset(filter(self._rows.keeps_partition, partitions))
+        ranges = self._unfiltered(start, end, needed, topics) if needed else []
+        if not self._is_filtered:
+            return ranges
+        narrowed = self._narrow(ranges)
+        log.info(
+            "filters leave %d of %d partitions to read, and in them %d of %d offsets",
+            len(needed),
+            len(partitions),
+            sum(each.size for each in narrowed),
+            sum(each.size for each in ranges),
+        )
+        return narrowed
+
+    def _unfiltered(
+        self, start: StartSpec, end: EndSpec, partitions: Partitions, topics: Mapping[str, Topic]
+    ) -> list[OffsetRange]:
         # The starts first: records that are written between the two lookups then lie within the range.
         starts = self._starts(start, partitions)
         ends = self._resolve(end, partitions)
@@ -77,6 +101,16 @@ class _BatchRead:
             starts = {tp: min(offset, ends[tp]) for tp, offset in starts.items()}
         _check_order(starts, ends, start, end)
         return [OffsetRange(*tp, starts[tp], ends[tp], topics[tp.topic].id) for tp in sorted(partitions)]
+
+    def _narrow(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+        narrowed = [self._rows.narrow(each) for each in ranges]
+        earliest = self._rows.earliest_time
+        if earliest is None:
+            return narrowed
+        # This lookup comes after that of the ends. So -1 means that no record before the end is as late.
+        first = self._look_up({each.tp: earliest for each in narrowed if each.size})
+        starts = {tp: offset for tp, offset in first.items() if offset >= 0}
+        return [replace(each, start=min(max(each.start, starts.get(each.tp, each.end)), each.end)) for each in narrowed]
 
     def _starts(self, spec: StartSpec, partitions: Partitions) -> Offsets:
         if not isinstance(spec, FromCommitted):
@@ -89,11 +123,17 @@ class _BatchRead:
                 f"{group} has no committed offset of {names(uncommitted)}, and 'startingOffsetsFallback' is fail.",
                 "Set it to earliest to read these from the beginning, or to latest to leave them out.",
             )
-        starts = raise_or_clamp(committed, self._look_up, self._options.fail_on_data_loss, f"{group} has committed")
+        starts = raise_or_clamp(
+            committed,
+            self._look_up,
+            self._options.fail_on_data_loss,
+            f"{group} has committed",
+            self._rows.keeps_offsets,
+        )
         return starts | (self._resolve(spec.fallback, uncommitted) if spec.fallback else {})
 
     def _resolve(self, spec: OffsetSpec, partitions: Partitions) -> dict[TopicPartition, int]:
-        return resolve_spec(spec, partitions, self._look_up, self._options.fail_on_data_loss)
+        return resolve_spec(spec, partitions, self._look_up, self._options.fail_on_data_loss, self._rows.keeps_offsets)
 
     def _look_up(self, specs: Offsets) -> Offsets:
         return list_offsets(self._cluster, specs, read_committed=self._options.read_committed, deadline=self._deadline)
@@ -121,9 +161,10 @@ class _BatchRead:
             for tp, epoch_end in sorted(answers.items()):
                 if UNDEFINED_EPOCH_OFFSET < epoch_end.end_offset < offsets[tp]:
                     self._raise_or_warn_diverged(
+                        range(epoch_end.end_offset, offsets[tp]),
                         f"The group '{self._options.group_id}' has committed offset {offsets[tp]} for {tp}, whose log"
                         f" was truncated at offset {epoch_end.end_offset} (leader epoch {epochs[tp]} then,"
-                        f" {epoch_end.leader_epoch} now)"
+                        f" {epoch_end.leader_epoch} now)",
                     )
                     offsets[tp] = epoch_end.end_offset
             epochs = {
@@ -137,7 +178,9 @@ class _BatchRead:
             time.sleep(backoff)
         return offsets
 
-    def _raise_or_warn_diverged(self, happened: str) -> None:
+    def _raise_or_warn_diverged(self, replaced: range, happened: str) -> None:
+        if not self._rows.keeps_offsets(replaced.start, replaced.stop):
+            return
         if self._options.fail_on_data_loss:
             raise DataLoss(
                 f"{happened}.",

@@ -8,10 +8,10 @@ records; a DataFrame that is loaded later gets its own range.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_group_source.options.stream_and_batch import check_batch
@@ -22,6 +22,8 @@ from spark_group_source.spark.runner import log_to_stderr
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from spark_group_source.query.row_filter import RowFilter
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,15 @@ class GroupBatchReader(DataSourceReader):
         self._task_planner = TaskPlanner(options, schema, application)
         self._ignored = ignored
         self._partitions: list[InputPartition] | None = None
+        self._rows: RowFilter | None = None
+        if options.push_filters:
+            self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
+
+    def narrow(self, filters: Iterable[Filter]) -> None:
+        """Leaves out partitions and offsets without rows that pass all of these filters."""
+        from spark_group_source.spark.pushed_filters import row_filter  # executors need no filters
+
+        self._rows = row_filter(filters)
 
     @plain_errors()
     def partitions(self) -> list[InputPartition]:
@@ -58,7 +69,9 @@ class GroupBatchReader(DataSourceReader):
             log_to_stderr()
             if self._ignored:
                 log.warning("ignored, as a batch read has no use for them: %s", ", ".join(self._ignored))
-            self._partitions = self._task_planner.plan(plan(self._options, self._task_planner.wire_options()))
+            self._partitions = self._task_planner.plan(
+                plan(self._options, self._task_planner.wire_options(), rows=self._rows)
+            )
         return self._partitions
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -66,3 +79,20 @@ class GroupBatchReader(DataSourceReader):
         # If the read has no partitions, Spark calls this with a partition of its own.
         if isinstance(partition, TaskPartition):
             yield from read_task(partition)
+
+
+class _PushFilters:
+    """``pushFilters`` of a reader: every filter narrows the read, and Spark evaluates every filter as well.
+
+    While ``spark.sql.python.filterPushdown.enabled`` is false, its default, Spark never calls it. It refuses a
+    reader that overrides the method: it compares the ``__func__`` with that of the base class. So this is no method.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, reader: GroupBatchReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> list[Filter]:
+        self._reader.narrow(filters)
+        return filters

@@ -6,6 +6,9 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given as given_that
+from hypothesis import settings
+from hypothesis import strategies as st
 
 from spark_group_source.clock import Clock, monotonic
 from spark_group_source.errors import DataLoss, DeadlineExceeded, GroupError, GroupSourceError, OptionError, TopicError
@@ -14,6 +17,7 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.stream_and_batch import check_batch
 from spark_group_source.query import batch_read
 from spark_group_source.query.batch_read import plan
+from spark_group_source.query.row_filter import Interval, RowFilter
 from spark_group_source.query.starting_offsets import topic_validator
 from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.settings import WireOptions
@@ -231,3 +235,118 @@ def test_a_partition_without_a_leader_is_an_error_in_time_and_never_left_out(fak
     with pytest.raises(DeadlineExceeded, match=r"t-1 .*no leader"):
         planned(fake, hand)
     assert hand.now <= batch_read.PLAN_TIMEOUT
+
+
+def filtered(fake: FakeKafka, rows: RowFilter, /, **given: str) -> dict[str, tuple[int, int]]:
+    """The ranges that are not empty of a read that needs these rows."""
+    options = {"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribe": "t"}
+    if given.get("startingOffsets") == "committed":
+        options["kafka.group.id"] = GROUP
+    parsed = parse_options(options | given)
+    wire = WireOptions(parsed.bootstrap_servers, "test", retry_backoff=0.05, retry_backoff_max=0.1)
+    return {str(each.tp): (each.start, each.end) for each in plan(parsed, wire, rows=rows) if each.size}
+
+
+def since(milliseconds: int) -> RowFilter:
+    return RowFilter(timestamps=Interval(first=1000 * milliseconds))
+
+
+@pytest.mark.parametrize(
+    ("rows", "given", "ranges"),
+    [
+        (RowFilter(), {}, {"t-0": (2, 6), "t-1": (0, 3)}),
+        (RowFilter(partition_tests=(lambda number: number == 1,)), {}, {"t-1": (0, 3)}),
+        (RowFilter(topic_tests=(lambda topic: topic == "x",)), {}, {}),
+        (RowFilter(offsets=Interval(1, 3)), {}, {"t-0": (2, 4), "t-1": (1, 3)}),
+        (RowFilter(offsets=Interval(4, 3)), {}, {}),
+        (since(150), {}, {"t-0": (2, 6), "t-1": (2, 3)}),
+        (since(200), {}, {"t-0": (2, 6), "t-1": (2, 3)}),
+        (since(201), {}, {"t-0": (3, 6)}),
+        (since(501), {}, {}),
+        (since(300), {"endingTimestamp": "400"}, {"t-0": (3, 4)}),
+        (since(300), {"startingOffsets": offsets(5, 0, 0)}, {"t-0": (5, 6)}),
+        (since(300), {"endingOffsets": offsets(3, 3, 0)}, {}),
+        (
+            RowFilter(offsets=Interval(last=4), timestamps=Interval(first=300_000)),
+            {"startingTimestamp": "100"},
+            {"t-0": (3, 5)},
+        ),
+    ],
+)
+def test_a_filtered_read_is_what_options_and_filters_have_in_common(
+    fake: FakeKafka, rows: RowFilter, given: dict[str, str], ranges: dict[str, tuple[int, int]]
+) -> None:
+    strategy = {"startingOffsetsByTimestampStrategy": "latest"}
+    assert filtered(fake, rows, **given, **strategy) == ranges
+
+
+def test_filters_that_contradict_each_other_ask_for_no_offsets(fake: FakeKafka) -> None:
+    assert filtered(fake, RowFilter(offsets=Interval(4, 3))) == {}
+    assert "ListOffsets" not in {api for api, _, _ in fake.requests}
+
+
+def test_what_filters_leave_is_logged(fake: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        filtered(fake, RowFilter(offsets=Interval(4, 4), partition_tests=(lambda number: number < 2,)))
+    assert "filters leave 2 of 3 partitions to read, and in them 1 of 7 offsets" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("rows", "given", "ranges"),
+    [
+        (RowFilter(offsets=Interval(first=2)), {"startingOffsets": offsets(1, 0, 0)}, {"t-0": (2, 6), "t-1": (2, 3)}),
+        (RowFilter(offsets=Interval(first=9)), {"startingOffsets": offsets(1, 0, 0)}, {}),
+        (RowFilter(offsets=Interval(last=3)), {"endingOffsets": offsets(9, 3, 0)}, {"t-0": (2, 4), "t-1": (0, 3)}),
+        (
+            RowFilter(partition_tests=(lambda number: number == 1,)),
+            {"startingOffsets": offsets(1, 0, 0)},
+            {"t-1": (0, 3)},
+        ),
+        (RowFilter(offsets=Interval(first=3)), {"startingOffsets": "committed"}, {"t-0": (3, 6)}),
+    ],
+)
+def test_lost_records_that_a_filter_excludes_are_no_data_loss(
+    fake: FakeKafka, rows: RowFilter, given: dict[str, str], ranges: dict[str, tuple[int, int]]
+) -> None:
+    fake.commit(GROUP, {("t", 0): 1, ("t", 1): 0})
+    assert filtered(fake, rows, **given) == ranges
+
+
+@pytest.mark.parametrize(
+    ("rows", "given", "text"),
+    [
+        (RowFilter(offsets=Interval(first=1)), {"startingOffsets": offsets(0, 0, 0)}, "'startingOffsets' has offset 0"),
+        (since(300), {"startingOffsets": offsets(1, 0, 0)}, "'startingOffsets' has offset 1"),
+        (RowFilter(offsets=Interval(first=3)), {"endingOffsets": offsets(9, 3, 0)}, "'endingOffsets' has offset 9"),
+        (RowFilter(offsets=Interval(last=1)), {"startingOffsets": "committed"}, "has committed offset 1 for t-0"),
+    ],
+)
+def test_lost_records_that_may_pass_are_data_loss(
+    fake: FakeKafka, rows: RowFilter, given: dict[str, str], text: str
+) -> None:
+    fake.commit(GROUP, {("t", 0): 1, ("t", 1): 0})
+    with pytest.raises(DataLoss, match=text):
+        filtered(fake, rows, **given)
+
+
+@settings(max_examples=40, deadline=None)
+@given_that(
+    times=st.lists(st.integers(-1, 9), max_size=12),
+    earliest=st.integers(-3000, 11_000),
+    first=st.integers(-1, 12),
+    deleted=st.integers(0, 12),
+)
+def test_every_record_of_the_times_and_offsets_asked_for_is_read_in_any_order_of_times(
+    times: list[int], earliest: int, first: int, deleted: int
+) -> None:
+    rows = RowFilter(offsets=Interval(first=first), timestamps=Interval(first=earliest))
+    with FakeKafka() as fake:
+        fake.create_topic("t")
+        for offset, time in enumerate(times):
+            fake.produce("t", [str(offset)], timestamp=time)
+        fake.truncate("t", 0, min(deleted, len(times)))
+        start, end = filtered(fake, rows).get("t-0", (0, 0))
+    wanted = {offset for offset, time in enumerate(times) if offset >= max(first, deleted) and 1000 * time >= earliest}
+    assert wanted <= set(range(start, end))
+    # A record at the start is needed, unless no filter on times can tell.
+    assert earliest <= 0 or start in wanted or start == end or 1000 * times[start] >= earliest

@@ -1,0 +1,235 @@
+"""What pushed filters say of the rows that a batch read needs."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from datetime import date, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
+
+from spark_group_source.offsets import OffsetRange, TopicPartition
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.query.row_filter import RowFilter
+from spark_group_source.spark.batch import GroupBatchReader
+from spark_group_source.spark.input_partitions import Application
+from spark_group_source.spark.pushed_filters import row_filter
+from spark_group_source.spark.schema import source_schema
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+TOPIC, PARTITION, OFFSET, TIMESTAMP = ("topic",), ("partition",), ("offset",), ("timestamp",)
+
+
+def micros(value: int) -> datetime:
+    return EPOCH + timedelta(microseconds=value)
+
+
+def partitions(*filters: Filter) -> set[str]:
+    """The partitions that the filters leave of two topics with three each."""
+    all_of = [TopicPartition(topic, number) for topic in ("orders", "returns") for number in range(3)]
+    return {str(tp) for tp in all_of if row_filter(filters).keeps_partition(tp)}
+
+
+def offsets(*filters: Filter) -> list[int]:
+    """The offsets that the filters leave of [10, 20)."""
+    left = row_filter(filters).narrow(OffsetRange("t", 0, 10, 20))
+    assert 10 <= left.start <= left.end <= 20
+    return list(range(left.start, left.end))
+
+
+@pytest.mark.parametrize(
+    ("filters", "left"),
+    [
+        ([EqualTo(TOPIC, "orders"), EqualTo(PARTITION, 1)], {"orders-1"}),
+        ([EqualNullSafe(TOPIC, "orders"), GreaterThan(PARTITION, 1)], {"orders-2"}),
+        ([StringStartsWith(TOPIC, "re"), GreaterThanOrEqual(PARTITION, 1)], {"returns-1", "returns-2"}),
+        ([StringEndsWith(TOPIC, "ers"), LessThan(PARTITION, 1)], {"orders-0"}),
+        ([StringContains(TOPIC, "turn"), LessThanOrEqual(PARTITION, 0)], {"returns-0"}),
+        ([In(TOPIC, ("orders", "x")), Not(In(PARTITION, (0, 1)))], {"orders-2"}),
+        ([Not(StringStartsWith(TOPIC, "re")), Not(EqualTo(PARTITION, 1))], {"orders-0", "orders-2"}),
+        ([Not(Not(EqualTo(TOPIC, "orders"))), Not(LessThan(PARTITION, 2))], {"orders-2"}),
+        ([GreaterThan(TOPIC, "p"), IsNotNull(PARTITION), EqualTo(PARTITION, 0)], {"returns-0"}),
+        ([EqualTo(PARTITION, 1), EqualTo(PARTITION, 2)], set()),
+        ([In(PARTITION, ())], set()),
+        ([IsNull(TOPIC)], set()),
+        ([Not(IsNotNull(OFFSET))], set()),
+        ([GreaterThan(OFFSET, 5), LessThan(OFFSET, 5)], set()),
+        ([GreaterThan(TIMESTAMP, micros(5)), LessThan(TIMESTAMP, micros(5))], set()),
+    ],
+)
+def test_filters_leave_the_partitions_whose_rows_may_pass(filters: list[Filter], left: set[str]) -> None:
+    assert partitions(*filters) == left
+
+
+@pytest.mark.parametrize(
+    ("filters", "left"),
+    [
+        ([GreaterThan(OFFSET, 12), LessThan(OFFSET, 15)], [13, 14]),
+        ([GreaterThanOrEqual(OFFSET, 12), LessThanOrEqual(OFFSET, 13)], [12, 13]),
+        ([Not(GreaterThan(OFFSET, 11)), Not(LessThan(OFFSET, 11))], [11]),
+        ([Not(GreaterThanOrEqual(OFFSET, 12)), Not(LessThanOrEqual(OFFSET, 10))], [11]),
+        ([EqualTo(OFFSET, 12)], [12]),
+        ([EqualNullSafe(OFFSET, 12)], [12]),
+        ([In(OFFSET, (16, 14, 99))], [14, 15, 16, 17, 18, 19]),
+        ([Not(In(OFFSET, (10, 11)))], list(range(10, 20))),
+        ([GreaterThan(OFFSET, 2**63 - 1)], []),
+        ([LessThan(OFFSET, -(2**63))], []),
+        ([EqualTo(OFFSET, 20)], []),
+        ([EqualTo(OFFSET, 9)], []),
+    ],
+)
+def test_filters_leave_the_offsets_that_may_pass(filters: list[Filter], left: list[int]) -> None:
+    assert offsets(*filters) == left
+
+
+@pytest.mark.parametrize(
+    ("filters", "earliest"),
+    [
+        ([GreaterThanOrEqual(TIMESTAMP, micros(5000))], 5),
+        ([GreaterThanOrEqual(TIMESTAMP, micros(5001))], 6),
+        ([GreaterThan(TIMESTAMP, micros(5000))], 6),
+        ([GreaterThan(TIMESTAMP, micros(4999))], 5),
+        ([EqualTo(TIMESTAMP, micros(7000))], 7),
+        ([In(TIMESTAMP, (micros(9000), micros(7000)))], 7),
+        ([Not(LessThan(TIMESTAMP, micros(5000)))], 5),
+        ([GreaterThan(TIMESTAMP, micros(1000)), GreaterThan(TIMESTAMP, micros(5000))], 6),
+        ([GreaterThanOrEqual(TIMESTAMP, datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))))], None),
+        ([GreaterThanOrEqual(TIMESTAMP, datetime(1960, 1, 1, tzinfo=timezone.utc))], None),
+        ([LessThan(TIMESTAMP, micros(5000))], None),
+    ],
+)
+def test_filters_leave_times_from_the_earliest_millisecond_that_may_pass(
+    filters: list[Filter], earliest: int | None
+) -> None:
+    assert row_filter(filters).earliest_time == earliest
+
+
+def test_no_filter_on_the_latest_time_narrows_because_later_records_may_be_earlier() -> None:
+    assert row_filter([LessThan(TIMESTAMP, micros(5000))]).narrow(OffsetRange("t", 0, 10, 20)).size == 10
+
+
+@pytest.mark.parametrize(
+    "ignored",
+    [
+        EqualTo(("value",), b"1"),
+        EqualTo(("headers", "offset"), 1),
+        EqualTo(("timestampType",), 1),
+        EqualTo(PARTITION, None),
+        EqualTo(PARTITION, True),
+        EqualTo(PARTITION, "1"),
+        EqualTo(OFFSET, 1.0),
+        StringStartsWith(PARTITION, "1"),
+        StringStartsWith(OFFSET, "1"),
+        EqualTo(TOPIC, 1),
+        In(PARTITION, (7, None)),
+        Not(In(PARTITION, (0, None))),
+        Not(In(OFFSET, (10, None))),
+        Not(EqualTo(PARTITION, None)),
+        Not(EqualTo(OFFSET, 12)),
+        GreaterThan(TIMESTAMP, datetime(2100, 1, 1)),  # noqa: DTZ001 -- a time without a time zone
+        GreaterThan(TIMESTAMP, date(2100, 1, 1)),
+        GreaterThan(TIMESTAMP, 2**62),
+        Not(EqualTo(TIMESTAMP, micros(2**60 // 1000))),
+        IsNotNull(TIMESTAMP),
+        Not(IsNull(TOPIC)),
+        Filter(),
+    ],
+)
+def test_other_filters_leave_everything(ignored: Filter) -> None:
+    rows = row_filter([ignored])
+    assert rows.keeps_partition(TopicPartition("t", 1))
+    assert rows.narrow(OffsetRange("t", 1, 10, 20)) == OffsetRange("t", 1, 10, 20)
+    assert rows.earliest_time is None
+
+
+TESTS: dict[type, Callable[[Any, Any], bool]] = {
+    EqualTo: operator.eq,
+    EqualNullSafe: operator.eq,
+    GreaterThan: operator.gt,
+    GreaterThanOrEqual: operator.ge,
+    LessThan: operator.lt,
+    LessThanOrEqual: operator.le,
+    In: lambda column, values: column in values,
+}
+VALUES = {
+    "topic": st.sampled_from(["", "a", "ab", "b"]),
+    "partition": st.integers(-1, 3),
+    "offset": st.integers(-2, 12),
+    "timestamp": st.integers(-3000, 12000).map(micros),
+}
+
+
+@st.composite
+def filters(draw: st.DrawFn) -> Filter:
+    """A filter of Spark's kinds on one column."""
+    column = draw(st.sampled_from(sorted(VALUES)))
+    kind = draw(st.sampled_from(list(TESTS)))
+    value = draw(st.lists(VALUES[column], max_size=3).map(tuple) if kind is In else VALUES[column])
+    pushed = kind((column,), value)
+    return Not(pushed) if draw(st.booleans()) else pushed
+
+
+def passes(pushed: Filter, row: dict[str, Any]) -> bool:
+    if isinstance(pushed, Not):
+        return not passes(pushed.child, row)
+    return TESTS[type(pushed)](row[pushed.attribute[0]], pushed.value)  # type: ignore[attr-defined]
+
+
+def is_left(rows: RowFilter, row: dict[str, Any]) -> bool:
+    offset, time = row["offset"], (row["timestamp"] - EPOCH) // timedelta(milliseconds=1)
+    left = rows.narrow(OffsetRange(row["topic"], row["partition"], 0, 11))
+    earlier = rows.earliest_time is not None and time < rows.earliest_time
+    return rows.keeps_partition(left.tp) and left.start <= offset < left.end and not earlier
+
+
+@given(
+    st.lists(filters(), max_size=3),
+    st.fixed_dictionaries(
+        {
+            "topic": st.sampled_from(["a", "ab", "b"]),
+            "partition": st.integers(0, 2),
+            "offset": st.integers(0, 10),
+            "timestamp": st.integers(-1, 10).map(lambda milliseconds: micros(1000 * milliseconds)),
+        }
+    ),
+)
+def test_each_row_that_passes_is_left(pushed: list[Filter], row: dict[str, Any]) -> None:
+    if all(passes(each, row) for each in pushed):
+        assert is_left(row_filter(pushed), row)
+
+
+def reader(**options: str) -> GroupBatchReader:
+    parsed = parse_options({"kafka.bootstrap.servers": "localhost:1", "subscribe": "t"} | options)
+    return GroupBatchReader(parsed, source_schema(include_headers=False), Application(), [])
+
+
+@pytest.mark.parametrize("options", [{}, {"pushFilters": "true"}], ids=str)
+def test_spark_takes_no_reader_for_one_that_overrides_push_filters(options: dict[str, str]) -> None:
+    # Spark's own check, in pyspark/sql/worker/plan_data_source_read.py.
+    assert getattr(reader(**options).pushFilters, "__func__", None) is DataSourceReader.pushFilters
+
+
+def test_spark_gets_every_filter_back_and_evaluates_it_too() -> None:
+    pushed: list[Filter] = [EqualTo(PARTITION, 1), GreaterThan(OFFSET, 5), EqualTo(("value",), b"1")]
+    left = list(reader(pushFilters="true").pushFilters(pushed))
+    assert [id(each) for each in left] == [id(each) for each in pushed]
