@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from spark_group_source.kafka_package import defer_clients
@@ -27,4 +28,36 @@ def register(spark: SparkSession) -> None:
     register_source(spark)
 
 
-__all__ = ["__version__", "register"]
+def offsets_of_checkpoint(
+    spark: SparkSession,
+    checkpoint: str | os.PathLike[str],
+    *,
+    source: str | int | None = None,
+    without_state: bool = False,
+) -> str:
+    """The position of a stopped query with ``format("kafka")``, as the value of ``startingOffsets``.
+
+    Spark reads the files, so the path may be on any file system that this session reads. Nothing is written.
+
+    Args:
+        spark: a classic session, or one of Spark Connect.
+        checkpoint: the old query's ``checkpointLocation``.
+        source: which source of a query with several: its topics, as in ``subscribe``, or its number in the order in
+            which the query uses them, from 0.
+        without_state: whether the new query may start without the state of the old one (aggregations,
+            deduplication, joins).
+
+    Returns:
+        JSON with the next offset of each partition, and ``"*":-2``: partitions that were added since start at the
+        earliest offset, and the new query fails if its group has committed other offsets.
+
+    Raises:
+        CannotMove: the last batch is not complete, the query has state, or the files are not such a checkpoint.
+        pyspark.errors.PySparkException: Spark cannot read the files.
+    """
+    from spark_group_source.moving.kafka_checkpoint import starting_offsets
+
+    return starting_offsets(spark, os.fspath(checkpoint), source, without_state)
+
+
+__all__ = ["__version__", "offsets_of_checkpoint", "register"]

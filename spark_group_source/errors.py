@@ -3,6 +3,7 @@
     GroupSourceError
     ├── OptionError            a source option is missing, unknown or has a bad value
     ├── CheckpointError        the query's checkpoint is of another source, release or group
+    ├── CannotMove             the position of a query with ``format("kafka")`` cannot be taken from its checkpoint
     ├── BrokerUnavailable      no broker could be reached, or a connection broke (retriable)
     ├── DeadlineExceeded       an operation took longer than its timeout (retriable)
     ├── AuthenticationFailed   a broker rejected the client's credentials, or the client the broker's certificate
@@ -69,6 +70,12 @@ class CheckpointError(GroupSourceError):
     """The query's checkpoint is of another source, a later release or another group."""
 
     code = "CHECKPOINT_MISMATCH"
+
+
+class CannotMove(GroupSourceError):
+    """The position of a query with ``format("kafka")`` cannot be taken from its checkpoint."""
+
+    code = "CANNOT_MOVE"
 
 
 class BrokerUnavailable(GroupSourceError):

@@ -202,8 +202,9 @@ def _unreadable(logged: Mapping[str, Any]) -> CheckpointError:
     if _is_of_sparks_kafka_source(logged):
         return CheckpointError(
             f'The checkpoint was written by format("kafka"): {_shown(logged)}. This source cannot read its offsets.',
-            "Use a new checkpointLocation. To continue at the old position, set 'startingOffsets' to the offsets of the"
-            " last completed batch in the old checkpoint. The command at the end prints the steps.",
+            "Use a new checkpointLocation. To continue at the old position, set 'startingOffsets' to"
+            " spark_group_source.offsets_of_checkpoint(spark, <the old checkpoint>). The command at the end prints the"
+            " steps.",
         )
     return CheckpointError(
         f"The checkpoint has offsets in format version {logged.get('version')!r}: {_shown(logged)}. This release reads"

@@ -22,7 +22,10 @@ so. If the query dies before, its restart does not reset again: it would skip th
 
 
 def commit_metadata(facts: Mapping[str, object], tag: str = COMMIT_TAG) -> str:
-    """The metadata of a commit: the tag, then ``facts`` as JSON."""
+    """The metadata of a commit: the tag, then ``facts`` as JSON.
+
+    The fact ``start`` is the digest of JSON in ``startingOffsets``: the group started at these offsets.
+    """
     return f"{tag} {json.dumps(facts)}" if facts else tag
 
 
@@ -43,6 +46,10 @@ class CommittedOffset:
     def tagged_reset(self) -> bool:
         """Whether ``resetOffsetsOnStart`` wrote it, and no logged batch had confirmed the reset."""
         return self.metadata.startswith(RESET_TAG)
+
+    def started_at(self, digest: str) -> bool:
+        """Whether the query that wrote it has the ``startingOffsets`` with this digest."""
+        return self.tagged and f'"start": "{digest}"' in self.metadata
 
 
 def resume_at(committed: CommittedOffset | None, logged_end: int | None, starting_offset: int | None) -> int:

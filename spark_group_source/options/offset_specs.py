@@ -6,6 +6,7 @@ options contains these numbers.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from typing import Any
 
 from spark_group_source.errors import OptionError
 from spark_group_source.offsets import TopicPartition
+from spark_group_source.options.partition_json import OTHERS, parse_numbers, parse_numbers_and_others
 
 EXAMPLE_OFFSETS = '{"orders":{"0":23,"1":-2}}'
 EXAMPLE_ENDS = '{"orders":{"0":23,"1":-1}}'
@@ -43,10 +45,23 @@ class FromCommitted:
 
 @dataclass(frozen=True, slots=True)
 class SpecificOffsets:
-    """An offset for each partition of the subscription, from the JSON of ``option``."""
+    """An offset for each partition of the subscription, from the JSON of ``option``.
+
+    ``others`` applies to the partitions that ``offsets`` does not name. If it is ``None``, the JSON must name all.
+    """
 
     offsets: Mapping[TopicPartition, int | Earliest | Latest]
     option: str
+    others: Earliest | Latest | None = None
+
+    def of(self, tp: TopicPartition) -> int | Earliest | Latest | None:
+        """The offset of a partition; ``None`` if the JSON says nothing of it."""
+        return self.offsets.get(tp, self.others)
+
+    @property
+    def digest(self) -> str:
+        """Eight characters, others for other offsets."""
+        return hashlib.sha256(as_json(self.offsets, self.others).encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +99,13 @@ def parse_start(text: str) -> Earliest | Latest | FromCommitted | SpecificOffset
     }
     expected = (
         "earliest, latest, committed or JSON with an offset for every partition of the subscription, where -2 is"
-        f" earliest and -1 is latest, for example {EXAMPLE_OFFSETS}"
+        f' earliest, -1 is latest and "{OTHERS}" stands for all other partitions, for example {EXAMPLE_OFFSETS}'
     )
-    return words.get(text.strip().lower()) or SpecificOffsets(_offsets(text, expected), "startingOffsets")
+    word = words.get(text.strip().lower())
+    if word is not None:
+        return word
+    numbers, others = parse_numbers_and_others(text, _offset, expected, _sentinel)
+    return SpecificOffsets(_offsets(numbers), "startingOffsets", None if others is None else _SENTINELS[others])
 
 
 def parse_fallback(text: str) -> FromCommitted:
@@ -114,7 +133,7 @@ def parse_end(text: str) -> Latest | SpecificOffsets:
         "latest or JSON with an offset for every partition of the subscription, where -1 is latest, for example"
         f" {EXAMPLE_ENDS}"
     )
-    return SpecificOffsets(_offsets(text, expected), "endingOffsets")
+    return SpecificOffsets(_offsets(parse_numbers(text, _offset, expected)), "endingOffsets")
 
 
 def parse_timestamp_strategy(text: str) -> bool:
@@ -146,7 +165,7 @@ def timestamp_parser(option: str, or_latest: bool = False) -> Callable[[str], At
 def timestamps_parser(option: str, or_latest: bool = False) -> Callable[[str], AtTimestamp]:
     """The parser of an option with a time for each partition, as JSON; it raises as :func:`parse_start` does."""
     expected = f"JSON with milliseconds since 1970 for every partition of the subscription, for example {EXAMPLE_TIMES}"
-    return lambda text: AtTimestamp(_by_partition(text, _time, expected), option, or_latest)
+    return lambda text: AtTimestamp(parse_numbers(text, _time, expected), option, or_latest)
 
 
 def check_start(given: StartSpec | None, fallback: FromCommitted | None, time: AtTimestamp | None, reset: bool) -> None:
@@ -180,50 +199,31 @@ def check_start(given: StartSpec | None, fallback: FromCommitted | None, time: A
         )
 
 
-def as_json(values: Mapping[TopicPartition, int | Earliest | Latest]) -> str:
+def as_json(values: Mapping[TopicPartition, int | Earliest | Latest], others: Earliest | Latest | None = None) -> str:
     """The JSON of these values as the options accept it, in one line; partitions sorted by number."""
     by_topic: dict[str, dict[str, int]] = {}
-    for tp, value in sorted(values.items()):
-        number = value if isinstance(value, int) else -2 if isinstance(value, Earliest) else -1
-        by_topic.setdefault(tp.topic, {})[str(tp.partition)] = number
-    return json.dumps(by_topic, separators=(",", ":"), ensure_ascii=False)
+    for tp, value in sorted(values.items(), key=lambda item: item[0]):
+        by_topic.setdefault(tp.topic, {})[str(tp.partition)] = number_in_json(value)
+    rest = {} if others is None else {OTHERS: number_in_json(others)}
+    return json.dumps(by_topic | rest, separators=(",", ":"), ensure_ascii=False)
 
 
-def _offsets(text: str, expected: str) -> dict[TopicPartition, int | Earliest | Latest]:
-    sentinels: dict[int, Earliest | Latest] = {-2: Earliest(), -1: Latest()}
-    return {tp: sentinels.get(number, number) for tp, number in _by_partition(text, _offset, expected).items()}
+def number_in_json(value: int | Earliest | Latest) -> int:
+    """The number that the JSON of the options has for this value."""
+    return value if isinstance(value, int) else -2 if isinstance(value, Earliest) else -1
 
 
-def _by_partition(text: str, value_of: Callable[[Any], int], expected: str) -> dict[TopicPartition, int]:
-    """Parses ``{topic: {partition: number}}``; an error is ``expected`` with the problem in parentheses."""
-    numbers: dict[TopicPartition, int] = {}
-    if not text.lstrip().startswith(("{", "[")):
-        raise ValueError(expected)  # a mistyped word, not JSON
-    try:
-        # Pairs keep both of two equal names; a dictionary would silently drop the first.
-        for topic, values in _pairs(json.loads(text, object_pairs_hook=tuple)):
-            for key, value in _pairs(values):
-                tp = TopicPartition(topic, _partition(key))
-                if tp in numbers:
-                    raise ValueError(f"the JSON names {tp} twice")
-                numbers[tp] = value_of(value)
-        if not numbers:
-            raise ValueError("the JSON names no partition")
-    except ValueError as error:
-        raise ValueError(f"{expected} ({error})") from None
-    return numbers
+_SENTINELS: dict[int, Earliest | Latest] = {-2: Earliest(), -1: Latest()}
 
 
-def _pairs(value: Any) -> tuple[tuple[str, Any], ...]:
-    if not isinstance(value, tuple):
-        raise ValueError("a topic has no partitions")
+def _offsets(numbers: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | Earliest | Latest]:
+    return {tp: _SENTINELS.get(number, number) for tp, number in numbers.items()}
+
+
+def _sentinel(value: Any) -> int:
+    if type(value) is not int or value not in _SENTINELS:
+        raise ValueError(f'"{OTHERS}" stands for all other partitions, and must be -2 or -1')
     return value
-
-
-def _partition(text: str) -> int:
-    if not re.fullmatch(r"\d{1,9}", text):
-        raise ValueError(f"{text!r} is not a partition number")
-    return int(text)
 
 
 def _offset(value: Any) -> int:

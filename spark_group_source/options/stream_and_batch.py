@@ -68,7 +68,7 @@ def check_batch(options: SourceOptions) -> None:
         OptionError: it starts at latest or ends at earliest, or the group id is missing.
     """
     start, end = batch_start(options), batch_end(options)
-    starts = start.offsets.values() if isinstance(start, SpecificOffsets) else [start]
+    starts = [*start.offsets.values(), start.others] if isinstance(start, SpecificOffsets) else [start]
     if Latest() in starts:
         raise OptionError(
             "Option 'startingOffsets' is latest (-1), and a batch read from there has no records.",

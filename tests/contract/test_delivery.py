@@ -318,6 +318,50 @@ def test_starting_offsets_apply_without_a_commit_and_a_logged_end(
     assert spans(query.poll()) == reads
 
 
+def moved(bench: Bench, **offsets: int) -> str:
+    """The position of another query, as ``offsets_of_checkpoint`` returns it; ``p0=3`` is offset 3 of partition 0."""
+    return json.dumps({bench.topic: {name[1:]: offset for name, offset in offsets.items()}, "*": -2})
+
+
+def test_starting_offsets_that_cover_all_partitions_start_the_others_at_earliest(bench: Bench) -> None:
+    bench.produce(5, 5)
+    query = bench.start(startingOffsets=moved(bench, p0=3))
+    assert spans(query.poll()) == {0: (3, 5), 1: (0, 5)}
+
+
+def test_prior_commits_of_the_group_refuse_a_query_that_is_moved_to_it(bench: Bench) -> None:
+    stood_at(bench, 5)  # a trial
+    bench.produce(5)
+    start = moved(bench, p0=7, p1=5)
+    with pytest.raises(OptionError, match=rf"{bench.topic}-0 at 5 and not 7, {bench.topic}-2 at 0 and not -2.*a new"):
+        bench.start(startingOffsets=start)
+    assert bench.committed()[0] == 5
+    bench.close()
+    reset = bench.start(startingOffsets=start, resetOffsetsOnStart="true")
+    assert spans(reset.poll()) == {0: (7, 10)}
+
+
+@pytest.mark.parametrize("metadata", ["false", "true"])
+def test_a_moved_query_that_loses_its_checkpoint_continues_at_its_commits(bench: Bench, metadata: str) -> None:
+    bench.produce(5, 5)
+    options = {"startingOffsets": moved(bench, p0=3, p1=5), "commitMetadata": metadata}
+    bench.start(None, **options).idle()
+    bench.close()
+    bench.produce(1)
+    assert spans(bench.start(None, **options).begin()) == {0: (5, 6)}
+
+
+def test_commits_that_take_precedence_over_explicit_offsets_are_logged(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    stood_at(bench, 5)
+    bench.produce(1)
+    explicit = json.dumps({bench.topic: {"0": 3, "1": 5, "2": -2, "3": 0}})
+    assert spans(bench.start(startingOffsets=explicit).begin()) == {0: (5, 6)}
+    assert f"the query starts with {bench.topic}-0 at 5 and not 3, {bench.topic}-2 at 0 and not -2." in caplog.text
+    assert f"{bench.topic}-1" not in caplog.text.partition("the query starts with")[2].partition(".")[0]
+
+
 def test_a_logged_end_takes_precedence_over_starting_offsets_without_a_commit(bench: Bench, unique_group: str) -> None:
     logged = replace(stood_at(bench, 5), group="")  # as earlier releases wrote it, without the group
     bench.produce(2)

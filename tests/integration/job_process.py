@@ -127,19 +127,33 @@ class Job:
         def committed() -> int:
             return max((int(each.name) for each in commits.glob("[0-9]*")), default=-1)
 
-        deadline = time.monotonic() + TIMEOUT_S
         with self.started(*more) as running:
-            while True:
-                assert running.poll() is None, (self._work / "log").read_text()
-                assert time.monotonic() < deadline, (self._work / "log").read_text()
-                if written() > committed():
-                    # A suspended job cannot commit, so a restart will find the same state.
-                    os.kill(running.pid, signal.SIGSTOP)
-                    batch = written()
-                    if batch > committed():
-                        return batch
-                    os.kill(running.pid, signal.SIGCONT)
-                time.sleep(CHECK_INTERVAL_S)
+            return suspend_after_write(running, written, committed, self._work / "log")
+
+
+def suspend_after_write(
+    running: subprocess.Popen[bytes], written: Callable[[], int], committed: Callable[[], int], log: Path
+) -> int:
+    """Suspends Spark's JVM when the sink has a batch that Spark has not committed; returns the batch's number.
+
+    Args:
+        running: the JVM.
+        written: returns the last batch in the sink, or -1.
+        committed: returns the last batch that Spark has committed, or -1.
+        log: the output of the process, for an error.
+    """
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        assert running.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        if written() > committed():
+            # A suspended job cannot commit, so a restart will find the same state.
+            os.kill(running.pid, signal.SIGSTOP)
+            batch = written()
+            if batch > committed():
+                return batch
+            os.kill(running.pid, signal.SIGCONT)
+        time.sleep(CHECK_INTERVAL_S)
 
 
 def family(pid: int) -> list[int]:

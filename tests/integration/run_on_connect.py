@@ -14,7 +14,8 @@ from pathlib import Path
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark_group_source import register
+from spark_group_source import offsets_of_checkpoint, register
+from spark_group_source.errors import CannotMove
 from spark_group_source.lag.listener import LagListener
 from spark_group_source.lag.progress_bar import progress_bar
 from spark_group_source.lag.report import LagReport
@@ -40,6 +41,11 @@ def main(place: str) -> None:
     print("lag", *sorted((*each.tp, each.position) for each in reports[-1].partitions))
     bounded = {name: value for name, value in options.items() if name != "kafka.group.id"}
     print("bounded", spark.read.format("kafka-group").options(**bounded).load().count())
+    print("moved", offsets_of_checkpoint(spark, settings["old_checkpoint"]))
+    try:
+        offsets_of_checkpoint(spark, str(work))
+    except CannotMove as error:
+        print("not moved:", error)
     try:
         spark.readStream.format("kafka-group").options(**options, typo="1").load().schema  # noqa: B018 -- analyzes it
     except PySparkException as error:

@@ -19,6 +19,7 @@ from tests.integration.query_process import eventually, source_options
 from tests.integration.standing import fill
 
 SCRIPT = Path(__file__).parent / "run_on_connect.py"
+OLD_CHECKPOINT = Path(__file__).parents[1] / "checkpoints" / "spark-4.3" / "one"
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
@@ -49,7 +50,7 @@ def test_a_connect_client_streams_and_reads_batches_and_sees_lag_and_errors(
 ) -> None:
     name = topic(partitions=4)
     everything = fill(kafka, name, 50)
-    settings = {"remote": server, "options": source_options(kafka, name, group)}
+    settings = {"remote": server, "options": source_options(kafka, name, group), "old_checkpoint": str(OLD_CHECKPOINT)}
     (tmp_path / "settings.json").write_text(json.dumps(settings))
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(tmp_path)],
@@ -63,5 +64,7 @@ def test_a_connect_client_streams_and_reads_batches_and_sees_lag_and_errors(
     assert "lag " + " ".join(str((name, partition, 50)) for partition in range(4)) in done.stdout
     assert "bounded 200" in done.stdout
     assert "typo" in done.stdout
+    assert 'moved {"orders":{"0":9,"1":1},"*":-2}' in done.stdout
+    assert f"not moved: [CANNOT_MOVE] {tmp_path} is not a checkpoint" in done.stdout
     assert kafka.group_state(group) == "Empty"
     assert {each.lag for each in kafka.describe_group(group)} == {0}

@@ -22,6 +22,8 @@ PURE = {
     "options.unsupported",
     "options.offset_specs",
     "options.stream_and_batch",
+    "options.partition_json",
+    "query.starting_offsets.prior_commits",
     "query.starting_offsets.resolution",
     "query.planning.admission",
     "query.row_filter",
@@ -42,6 +44,8 @@ PURE = {
     "lag.report",
     "lag.progress",
     "lag.backlog",
+    "moving.last_batch",
+    "moving.logged_sources",
 }
 SPARK_DOORS = {
     "spark.schema",
@@ -53,10 +57,13 @@ SPARK_DOORS = {
     "spark.input_partitions",
     "spark.bytecode",
     "lag.listener",
+    "moving.checkpoint_files",
+    "moving.kafka_checkpoint",
     "__init__",
 }
-ABOVE = {"options", "query", "spark", "lag", "testing"}
+ABOVE = {"options", "query", "spark", "lag", "moving", "testing"}
 FORBIDDEN = {
+    "__init__": {"lag", "testing"},
     "group": {"fetch", "records", *ABOVE},
     "fetch": {"group", *ABOVE},
     "records": {"group", "fetch", "wire", *ABOVE},
@@ -64,9 +71,10 @@ FORBIDDEN = {
     "options": {"fetch", "records", "query", "spark", "lag", "testing"},
     "query": {"records", "spark", "lag", "testing"},
     "lag": {"records", "spark", "testing"},
+    "moving": {"fetch", "group", "lag", "query", "records", "spark", "testing", "wire"},
     "testing": set[str](),
 }
-ELSEWHERE = {"lag", "testing"}
+ELSEWHERE = {"lag", "moving", "testing"}
 """Modules outside the layers do not import these, because the source runs without them."""
 
 

@@ -16,6 +16,8 @@ from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.membership import Membership
 from spark_group_source.listing import names
 from spark_group_source.offsets import Offsets, TopicPartition
+from spark_group_source.options.offset_specs import SpecificOffsets
+from spark_group_source.options.stream_and_batch import stream_start
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.commits.retry_timer import RetryTimer
 from spark_group_source.query.commits.shared_ledger import SharedLedger
@@ -57,6 +59,8 @@ class Committer:
         self._one_commit = threading.Lock()
         self._failures_in_a_row = 0
         self._facts = dict(facts) if options.commit_metadata else None
+        start = stream_start(options)
+        self._start = start.digest if isinstance(start, SpecificOffsets) else ""
 
     def commit(self, me: Membership, clients: KafkaClients, deadline: Deadline | None = None) -> bool:
         """Commits the pending offsets of what ``me`` owns, within ``groupCommit.timeoutMs``; returns whether all are.
@@ -111,10 +115,11 @@ class Committer:
         return True
 
     def _metadata(self, me: Membership, tag: str) -> str:
+        start = {"start": self._start} if self._start else {}
         if self._facts is None:
-            return tag
+            return commit_metadata(start, tag)
         now = {"member": me.member_id, "generation": me.generation, "batches": self._counters.batches}
-        return commit_metadata(self._facts | now, tag)
+        return commit_metadata(self._facts | now | start, tag)
 
     def _trim(self, metadata: str) -> str:
         if metadata in (COMMIT_TAG, RESET_TAG):
@@ -122,7 +127,7 @@ class Committer:
         log.warning(
             "group %s: commitMetadata is too long for the brokers; further commits have only the tag", self._group_id
         )
-        self._facts = None
+        self._facts, self._start = None, ""
         return RESET_TAG if metadata.startswith(RESET_TAG) else COMMIT_TAG
 
     def _commit_failed(self, partitions: Iterable[TopicPartition], why: str) -> None:

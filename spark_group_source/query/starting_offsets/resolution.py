@@ -29,7 +29,7 @@ IsNeeded = Callable[[int, int], bool]
 
 
 def check_names(spec: StartSpec, existing: Collection[TopicPartition]) -> None:
-    """Refuses a spec that does not name exactly the partitions that exist.
+    """Refuses a spec that does not name exactly the partitions that exist, or has nothing for the others.
 
     Raises:
         OptionError: with the missing and the unknown partitions, and the JSON to write.
@@ -42,14 +42,17 @@ def check_names(spec: StartSpec, existing: Collection[TopicPartition]) -> None:
         named, default = spec.timestamps, min(spec.timestamps.values())
     else:
         return
+    others = spec.others if isinstance(spec, SpecificOffsets) else None
     missing, unknown = set(existing) - named.keys(), named.keys() - set(existing)
+    if others is not None:
+        missing = set()
     if not missing and not unknown:
         return
     wrong = [f"missing: {names(missing)}"] if missing else []
     wrong += [f"not in the subscription: {names(unknown)}"] if unknown else []
     raise OptionError(
         f"Option '{spec.option}' must name exactly the partitions of the subscription; {'; '.join(wrong)}.",
-        f"Write, with your own values: {as_json({tp: named.get(tp, default) for tp in existing})}",
+        f"Write, with your own values: {as_json({tp: named.get(tp, others or default) for tp in existing}, others)}",
     )
 
 
@@ -75,7 +78,7 @@ def resolve_spec(
         OptionError: no record has the time or a later one, and the options make that an error.
     """
     if isinstance(spec, SpecificOffsets):
-        offsets = {tp: spec.offsets[tp] for tp in partitions}
+        offsets = {tp: offset for tp in partitions if (offset := spec.of(tp)) is not None}
         return raise_or_clamp(offsets, look_up, fail_on_data_loss, f"Option '{spec.option}' has", is_needed)
     if isinstance(spec, AtTimestamp):
         return _at_timestamp(spec, partitions, look_up)

@@ -42,6 +42,7 @@ from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.commits.shared_ledger import SharedLedger, StartLookup
 from spark_group_source.query.kafka_clients import KafkaClients
 from spark_group_source.query.starting_offsets.pinned_starts import PinnedStarts
+from spark_group_source.query.starting_offsets.prior_commits import check_prior_commits
 from spark_group_source.query.starting_offsets.rebalance_callback import rebalance_callback
 from spark_group_source.query.starting_offsets.resolution import resolve_spec
 
@@ -65,6 +66,7 @@ class StartOffsetResolver:
         self._latest: Offsets | None = None
         self._replayed: Mapping[TopicPartition, OffsetRange] = {}
         self._checkpoint_without_group = False
+        self._first_assignment_of_new_checkpoint = False
 
     def restore(
         self, logged: BatchOffset, existing: Partitions, clients: KafkaClients, *, replayed: bool = False
@@ -84,6 +86,7 @@ class StartOffsetResolver:
         """
         reset = self._options.reset_offsets_on_start
         offsets = logged.pinned_starts
+        self._first_assignment_of_new_checkpoint = logged.is_empty
         if logged.is_empty:
             latest = self.pin_latest(existing, clients)
             offsets = {tp: latest.get(tp) for tp in existing}
@@ -121,13 +124,17 @@ class StartOffsetResolver:
         """Records where the partitions start, by the rules above; those without a leader stay unresolved.
 
         Raises:
-            DataLoss, OptionError: the options name a starting offset that does not exist.
+            DataLoss: the options name an offset that is not in the log.
+            OptionError: the options name no starting offset, or the group has other commits.
             GroupSourceError: the group or the leaders do not answer, or refuse.
         """
         partitions = lookup.partitions
         commits = self._committed(partitions, clients, deadline)
         pinned = self._ledger.pinned_starts()
         commits = self._without_reset(commits, partitions & pinned.resets)
+        if self._first_assignment_of_new_checkpoint:
+            check_prior_commits(stream_start(self._options), commits, self._group_id)
+            self._first_assignment_of_new_checkpoint = not partitions
         logged_ends, recreated = self._ledger.logged_ends(partitions)
         self._warn(commits, logged_ends)
         commits = {tp: commit for tp, commit in commits.items() if tp not in recreated}
@@ -263,4 +270,4 @@ def _without_commit(spec: StartSpec) -> OffsetSpec | None:
 
 
 def _is_latest(spec: OffsetSpec | None, tp: TopicPartition) -> bool:
-    return isinstance(spec.offsets.get(tp) if isinstance(spec, SpecificOffsets) else spec, Latest)
+    return isinstance(spec.of(tp) if isinstance(spec, SpecificOffsets) else spec, Latest)

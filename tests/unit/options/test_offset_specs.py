@@ -41,6 +41,48 @@ def test_starting_offsets_are_words_in_any_case_or_json(text: str, meant: object
     assert parse_start(text) == meant
 
 
+@pytest.mark.parametrize(("number", "others"), [(-2, Earliest()), (-1, Latest())])
+def test_the_json_of_starting_offsets_may_cover_all_other_partitions(number: int, others: Earliest | Latest) -> None:
+    spec = parse_start(f'{{"*":{number},"t":{{"0":23}}}}')
+    assert spec == SpecificOffsets({A: 23}, "startingOffsets", others)
+    assert isinstance(spec, SpecificOffsets)
+    assert (spec.of(A), spec.of(C)) == (23, others)
+    assert as_json(spec.offsets, spec.others) == f'{{"t":{{"0":23}},"*":{number}}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"t":{"0":1},"*":7}', "must be -2 or -1"),
+        ('{"t":{"0":1},"*":true}', "must be -2 or -1"),
+        ('{"t":{"0":1},"*":{"0":-2}}', "must be -2 or -1"),
+        ('{"t":{"0":1},"*":-2,"*":-1}', "twice"),
+        ('{"*":-2}', "the JSON names no partition"),
+    ],
+)
+def test_an_unclear_offset_of_all_other_partitions_is_an_error(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        parse_start(text)
+
+
+def test_ends_and_times_name_every_partition() -> None:
+    for parse in (parse_end, timestamps_parser("startingOffsetsByTimestamp")):
+        with pytest.raises(ValueError, match="a topic has no partitions"):
+            parse('{"t":{"0":1735689600000},"*":-1}')
+
+
+def test_the_digest_of_offsets_depends_on_the_offsets_only() -> None:
+    texts = [
+        '{"t":{"0":1,"1":2},"*":-2}',
+        '{"*":-2, "t":{"1":2,"0":1}}',
+        '{"t":{"0":1,"1":3},"*":-2}',
+        '{"t":{"0":1,"1":2}}',
+    ]
+    digests = [spec.digest for spec in map(parse_start, texts) if isinstance(spec, SpecificOffsets)]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -47,6 +47,8 @@ class Leaders:
         (Latest(), {A: 20, B: 5}),
         (SpecificOffsets({A: 13, B: Latest()}, "x"), {A: 13, B: 5}),
         (SpecificOffsets({A: Earliest(), B: 2}, "x"), {A: 10, B: 2}),
+        (SpecificOffsets({A: 13}, "x", Earliest()), {A: 13, B: 0}),
+        (SpecificOffsets({A: 13}, "x", Latest()), {A: 13, B: 5}),
         (SpecificOffsets({A: 10, B: 5}, "x"), {A: 10, B: 5}),
         (AtTimestamp(350, "x", or_latest=False), {A: 10, B: 4}),
         (AtTimestamp({A: 1200, B: 0}, "x", or_latest=False), {A: 12, B: 0}),
@@ -130,6 +132,11 @@ def test_a_record_written_between_the_two_lookups_is_not_skipped() -> None:
             '{"t":{"0":7,"1":-1}}',
         ),
         (
+            SpecificOffsets({A: 7, C: 1}, "startingOffsets", Earliest()),
+            ["not in the subscription: u-0."],
+            '{"t":{"0":7,"1":-2},"*":-2}',
+        ),
+        (
             SpecificOffsets({A: 7, C: 1}, "endingOffsets"),
             ["missing: t-1;", "u-0."],
             '{"t":{"0":7,"1":-1}}',
@@ -153,6 +160,7 @@ def test_a_spec_by_partition_must_name_exactly_the_existing_ones_and_the_error_s
         Latest(),
         AtTimestamp(3, "x", False),
         SpecificOffsets({A: 1, B: 2}, "x"),
+        SpecificOffsets({A: 1}, "x", Earliest()),
         AtTimestamp({B: 1, A: 2}, "x", True),
     ],
 )

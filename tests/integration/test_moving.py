@@ -1,0 +1,189 @@
+"""The position of a query with ``format("kafka")``, from checkpoints of real queries (tests/checkpoints)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_group_source import offsets_of_checkpoint
+from spark_group_source.errors import CannotMove
+
+CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
+VERSIONS = sorted(each.name for each in CHECKPOINTS.iterdir())
+ONE = CHECKPOINTS / "spark-4.3" / "one"
+AWKWARD = "a b[1]{x,y}*?%20#=é/.hidden/_checkpoint\\\\d"
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Callable[[str], Path]:
+    """Copies a recorded checkpoint, by its name below tests/checkpoints; returns the copy."""
+
+    def copy(name: str) -> Path:
+        checksums = shutil.ignore_patterns(".*.crc")  # tests change the files
+        return Path(shutil.copytree(CHECKPOINTS / name, tmp_path / "orders.checkpoint", ignore=checksums))
+
+    return copy
+
+
+def snapshot(directory: Path) -> dict[str, tuple[bytes, int]]:
+    return {str(each): (each.read_bytes(), each.stat().st_mtime_ns) for each in directory.rglob("*") if each.is_file()}
+
+
+def offsets(text: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads(text)
+    assert found.pop("*") == -2
+    return found
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("version", VERSIONS)
+def test_checkpoints_of_each_version_of_spark_are_read_and_not_changed(spark: SparkSession, version: str) -> None:
+    one, several = CHECKPOINTS / version / "one", CHECKPOINTS / version / "several"
+    before = snapshot(CHECKPOINTS / version)
+    assert offsets(offsets_of_checkpoint(spark, one)) == {"orders": {"0": 9, "1": 1}}
+    assert offsets(offsets_of_checkpoint(spark, str(several), source="payments")) == {"payments": {"0": 3}}
+    assert offsets(offsets_of_checkpoint(spark, f"file:{several}/", source=2)) == {"orders": {"0": 9, "1": 1}}
+    for source, problem in ((None, "4 sources"), ("orders", "2 sources"), (3, "has not read anything yet")):
+        with pytest.raises(CannotMove, match=problem):
+            offsets_of_checkpoint(spark, several, source=source)
+    assert snapshot(CHECKPOINTS / version) == before
+
+
+def test_purged_logs_and_logs_of_version_2_are_read(spark: SparkSession) -> None:
+    place = CHECKPOINTS / "spark-4.3"
+    assert offsets(offsets_of_checkpoint(spark, place / "purged")) == {"orders": {"0": 5, "1": 5}}
+    # Spark has written the second source first.
+    assert offsets(offsets_of_checkpoint(spark, place / "logged-v2", source=0)) == {"orders": {"0": 5, "1": 5}}
+    assert offsets(offsets_of_checkpoint(spark, place / "logged-v2", source="payments")) == {"payments": {"0": 3}}
+
+
+def test_the_path_may_have_any_characters(spark: SparkSession, tmp_path: Path) -> None:
+    shutil.copytree(ONE, tmp_path / AWKWARD)
+    assert offsets(offsets_of_checkpoint(spark, tmp_path / AWKWARD)) == {"orders": {"0": 9, "1": 1}}
+    matched = tmp_path / "a"
+    shutil.copytree(CHECKPOINTS / "spark-4.3" / "several", matched)
+    with pytest.raises(CannotMove, match="is not a checkpoint"):
+        offsets_of_checkpoint(spark, tmp_path / "[a]")
+
+
+def test_the_newest_batch_counts_and_files_beside_it_do_not(spark: SparkSession, copied: Callable[[str], Path]) -> None:
+    checkpoint = copied("spark-4.3/one")
+    for number in range(1, 11):  # 10 is newer than 9
+        for log in ("offsets", "commits"):
+            text = (checkpoint / log / "0").read_text().replace('"0":9', f'"0":{9 + number}')
+            (checkpoint / log / str(number)).write_text(text)
+    for name in (".11.5a2b.tmp", "11.tmp", "10.crc", ".10.crc", "_11", "12.compact"):
+        (checkpoint / "offsets" / name).write_text("v1\n{}")
+    (checkpoint / "offsets" / "x=1").mkdir()
+    (checkpoint / "offsets" / "x=1" / "99").write_text("v1")
+    assert offsets(offsets_of_checkpoint(spark, checkpoint)) == {"orders": {"0": 19, "1": 1}}
+
+
+def test_state_is_refused_unless_the_caller_gives_it_up(spark: SparkSession) -> None:
+    for version in ("spark-3.5", "spark-4.3"):
+        with pytest.raises(CannotMove, match=r"has state.*without_state=True"):
+            offsets_of_checkpoint(spark, CHECKPOINTS / version / "stateful")
+        found = offsets_of_checkpoint(spark, CHECKPOINTS / version / "stateful", without_state=True)
+        assert offsets(found) == {"orders": {"0": 9, "1": 1}}
+
+
+def incomplete(checkpoint: Path) -> None:
+    shutil.copy(checkpoint / "offsets" / "0", checkpoint / "offsets" / "1")
+
+
+def never_committed(checkpoint: Path) -> None:
+    shutil.rmtree(checkpoint / "commits")
+
+
+def cut_off(checkpoint: Path) -> None:
+    log = checkpoint / "offsets" / "1"
+    log.write_bytes((checkpoint / "offsets" / "0").read_bytes()[:-5])
+
+
+def empty_file(checkpoint: Path) -> None:
+    (checkpoint / "offsets" / "0").write_bytes(b"")
+
+
+def empty_commit(checkpoint: Path) -> None:
+    (checkpoint / "commits" / "0").write_bytes(b"")
+
+
+def newest_is_empty(checkpoint: Path) -> None:
+    (checkpoint / "offsets" / "1").write_bytes(b"")
+
+
+def wrong_checksum(checkpoint: Path) -> None:
+    shutil.copy(ONE / "offsets" / ".0.crc", checkpoint / "offsets")
+    (checkpoint / "offsets" / "0").write_text('v1\n{}\n{"orders":{"0":8,"1":1}}')
+
+
+def newest_lost(checkpoint: Path) -> None:
+    shutil.copy(checkpoint / "commits" / "0", checkpoint / "commits" / "1")
+
+
+def asynchronous(checkpoint: Path) -> None:
+    for log in ("offsets", "commits"):
+        shutil.copy(checkpoint / log / "0", checkpoint / log / "4")
+
+
+def planned_nothing(checkpoint: Path) -> None:
+    (checkpoint / "offsets" / "0").unlink()
+
+
+def no_offsets(checkpoint: Path) -> None:
+    shutil.rmtree(checkpoint / "offsets")
+
+
+def other_source(checkpoint: Path) -> None:
+    (checkpoint / "offsets" / "0").write_text('v1\n{}\n{"logOffset":7}')
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (incomplete, r"Batch 1 of .* is not complete.*availableNow=True"),
+        (never_committed, r"Batch 0 of .* is not complete"),
+        (cut_off, "The file offsets/1 of .* is damaged"),
+        (empty_file, "The file offsets/0 of .* is damaged: it is empty"),
+        (newest_is_empty, "The file offsets/1 of .* is damaged: it is empty"),
+        (wrong_checksum, "The file offsets/0 of .* is damaged: Spark cannot read it"),
+        (empty_commit, "The file commits/0 of .* is damaged"),
+        (newest_lost, "last completed batch is 1, and the offsets end with batch 0"),
+        (asynchronous, "asyncProgressTrackingEnabled"),
+        (planned_nothing, "has not read anything"),
+        (no_offsets, "has not read anything"),
+        (other_source, r'not format\("kafka"\)'),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_moved_is_refused_with_the_reason(
+    spark: SparkSession, copied: Callable[[str], Path], change: Callable[[Path], None], says: str
+) -> None:
+    checkpoint = copied("spark-4.3/one")
+    change(checkpoint)
+    with pytest.raises(CannotMove, match=says) as refused:
+        offsets_of_checkpoint(spark, checkpoint)
+    assert str(checkpoint) in str(refused.value)
+
+
+def test_a_directory_that_is_no_checkpoint_is_refused_with_what_it_is(
+    spark: SparkSession, copied: Callable[[str], Path], tmp_path: Path
+) -> None:
+    checkpoint = copied("spark-4.3/one")
+    for part in ("offsets", "offsets/0", "commits"):
+        with pytest.raises(CannotMove, match=r"is a part of the checkpoint .*/orders.checkpoint\."):
+            offsets_of_checkpoint(spark, checkpoint / part)
+    with pytest.raises(CannotMove, match=r"It contains the checkpoint orders.checkpoint\."):
+        offsets_of_checkpoint(spark, tmp_path)
+    for name, kind in (("_spark_metadata", "a file sink"), ("_delta_log", "a Delta table")):
+        (tmp_path / "sink" / name).mkdir(parents=True)
+        (tmp_path / "sink" / name / "0").write_text("v1")
+        with pytest.raises(CannotMove, match=f"is the output of a query: {kind}"):
+            offsets_of_checkpoint(spark, tmp_path / "sink")
+        shutil.rmtree(tmp_path / "sink")
+    with pytest.raises(CannotMove, match="finds no directory 'offsets'"):
+        offsets_of_checkpoint(spark, tmp_path / "nowhere")

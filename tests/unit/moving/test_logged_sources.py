@@ -1,0 +1,159 @@
+"""Files of the offset log, also those of real queries of several versions of Spark (tests/checkpoints)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_group_source.errors import CannotMove
+from spark_group_source.moving.logged_sources import LoggedSource, check_commit, choose, kafka_offsets, parse_log
+from spark_group_source.offsets import TopicPartition
+
+CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"
+LOGS = sorted(CHECKPOINTS.glob("*/*/offsets/[0-9]*"))
+ORDERS = '{"orders":{"0":816,"1":784}}'
+PAYMENTS = '{"payments":{"0":100}}'
+BOTH = '{"orders":{"0":5},"payments":{"0":6}}'
+
+
+def log(*lines: str, version: str = "v1", query: str = '{"batchWatermarkMs":0}') -> bytes:
+    return "\n".join([version, query, *lines]).encode()
+
+
+def sources(*lines: str) -> list[LoggedSource]:
+    return parse_log(log(*lines))
+
+
+@pytest.mark.parametrize("path", LOGS, ids=lambda path: "-".join(path.parts[-4:]))
+def test_the_offsets_of_recorded_logs_are_found(path: Path) -> None:
+    for each in parse_log(path.read_bytes()):
+        assert each.offset == "-" or each.topics in ({"orders"}, {"payments"})
+    check_commit((path.parents[1] / "commits" / path.name).read_bytes())
+
+
+@pytest.mark.parametrize("path", LOGS, ids=lambda path: "-".join(path.parts[-4:]))
+def test_a_recorded_log_that_is_cut_off_never_gives_another_offset(path: Path) -> None:
+    whole = path.read_bytes()
+    names = parse_log(whole)
+    for end in range(len(whole)):
+        try:
+            found = parse_log(whole[:end])
+        except ValueError:
+            continue
+        assert found == names[: len(found)], end
+
+
+def test_each_line_is_a_source() -> None:
+    assert sources(ORDERS, "-", PAYMENTS) == [
+        LoggedSource("0", ORDERS),
+        LoggedSource("1", "-"),
+        LoggedSource("2", PAYMENTS),
+    ]
+    assert sources(ORDERS)[0].offsets == {TopicPartition("orders", 0): 816, TopicPartition("orders", 1): 784}
+
+
+def test_version_2_names_the_sources() -> None:
+    found = parse_log(log(f"2:{PAYMENTS}", f"0:{ORDERS}", "mine:-", version="v2"))
+    assert found == [LoggedSource("2", PAYMENTS), LoggedSource("0", ORDERS), LoggedSource("mine", "-")]
+    assert choose("c", found, 2).topics == {"payments"}
+    assert choose("c", found, "mine").name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "empty"),
+        (b"\n", "empty"),
+        (b"\x00\x00", "first line"),
+        (b"v9\n{}\n{}", "v9"),
+        (b"v1", "before the first source"),
+        (b'v1\n{"batchWatermarkMs":0}', "before the first source"),
+        (log(ORDERS, query='{"batch'), "Unterminated"),
+        (log(ORDERS, query="[]"), "not a JSON object"),
+        (log(ORDERS[:-3]), "delimiter"),
+        (log("", PAYMENTS), "source 0 has no offset"),
+        (log("orders", version="v2"), "no source"),
+        (b"v1\n\xff\xfe\n{}", "decode"),
+    ],
+)
+def test_a_damaged_log_is_an_error(content: bytes, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        parse_log(content)
+
+
+@pytest.mark.parametrize("content", [b"", b"v", b"v1\n{", b"{}", b"v1\n[]"])
+def test_a_damaged_commit_is_an_error(content: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 -- each has its own text
+        check_commit(content)
+
+
+@pytest.mark.parametrize("content", [b'v1\n{"nextBatchWatermarkMs":0}', b"v1\n{}", b"v1", b'v2\n{"stateUniqueIds":{}}'])
+def test_a_commit_is_accepted(content: bytes) -> None:
+    check_commit(content)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "number"),
+    [("payments", "1"), ("orders,payments", "3"), (" payments , orders", "3"), (0, "0"), (2, "2"), (4, "4")],
+)
+def test_a_source_is_chosen_by_its_topics_or_its_number(wanted: str | int, number: str) -> None:
+    found = sources(ORDERS, PAYMENTS, ORDERS, BOTH, "-")
+    assert choose("c", found, wanted).name == number
+
+
+def test_some_topics_of_a_source_are_enough_if_no_other_source_has_them() -> None:
+    assert choose("c", sources(ORDERS, '{"a":{"0":1},"b":{"0":2}}'), "b").name == "1"
+
+
+def test_the_only_source_needs_no_choice() -> None:
+    assert choose("c", sources(ORDERS), None).topics == {"orders"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        (None, "c has 4 sources: 0: orders; 1: orders; 2: nothing read; 3: not Kafka."),
+        ("orders", "2 sources of c are 'orders'"),
+        ("refunds", "No sources of c are 'refunds'"),
+        ("orders,refunds", "No sources of c are 'orders,refunds'"),
+        (4, "No sources of c are 4"),
+        ("", "No sources of c are ''"),
+    ],
+)
+def test_an_unclear_choice_is_an_error_that_lists_the_sources(wanted: str | int | None, says: str) -> None:
+    with pytest.raises(CannotMove) as refused:
+        choose("c", sources(ORDERS, ORDERS, "-", '{"logOffset":3}'), wanted)
+    assert says in str(refused.value)
+    assert "0: orders; 1: orders; 2: nothing read; 3: not Kafka" in str(refused.value)
+    assert "source=" in str(refused.value)
+
+
+@pytest.mark.parametrize("line", ["-", "{}"])
+def test_a_source_that_has_read_nothing_has_no_position(line: str) -> None:
+    with pytest.raises(CannotMove, match=r"Source 0 of c has not read anything yet.*to earliest"):
+        kafka_offsets("c", LoggedSource("0", line))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"logOffset":3}',
+        "17",
+        '{"0":{"value":17,"runTimeMs":5}}',
+        '{"sourceVersion":1,"reservoirId":"x","reservoirVersion":4,"index":-1}',
+        '{"orders":{"0":-1}}',
+        '{"orders":{"0":"5"}}',
+        "some text",
+    ],
+)
+def test_another_kind_of_source_is_refused_with_its_offset(line: str) -> None:
+    with pytest.raises(CannotMove) as refused:
+        kafka_offsets("c", LoggedSource("1", line))
+    assert f'Source 1 of c is not format("kafka"). Its offset is {line}.' in str(refused.value)
+
+
+def test_a_checkpoint_of_this_source_needs_no_move() -> None:
+    line = '{"group": "g", "topics": {"orders": {"id": "x", "partitions": {"0": [0, 5, 0]}}}, "version": 2}'
+    with pytest.raises(CannotMove, match="continue with this checkpoint"):
+        kafka_offsets("c", LoggedSource("0", line))
