@@ -351,6 +351,21 @@ def test_a_moved_query_that_loses_its_checkpoint_continues_at_its_commits(bench:
     assert spans(bench.start(None, **options).begin()) == {0: (5, 6)}
 
 
+def test_a_moved_query_takes_partitions_over_from_a_member_without_its_starting_offsets(bench: Bench) -> None:
+    query = bench.start(startingOffsets=moved(bench, p0=0))
+    other = bench.start()
+    eventually(lambda: (query.idle(), len(query.owns()) == len(other.owns()) == 2)[1], "an even split")
+    bench.produce(3, 4, 5, 6)
+    other.begin()
+    other.finish()
+    other.idle()
+    other.close()
+    eventually(lambda: (query.idle(), len(query.owns()) == 4)[1], "all partitions")
+    query.idle()
+    assert_read_once(query, other)
+    assert bench.committed() == {0: 3, 1: 4, 2: 5, 3: 6}
+
+
 def test_commits_that_take_precedence_over_explicit_offsets_are_logged(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
