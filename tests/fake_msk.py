@@ -21,11 +21,13 @@ AUTHENTICATION_FAILED = 58
 class FakeMsk(FakeKafka):
     """A cluster that accepts only tokens signed with ``secret_keys``, by access key. ``accepted`` has the keys used.
 
-    ``session_ms`` is how long an accepted token lets a connection live.
+    ``session_ms`` is how long an accepted token lets a connection live. Without ``named`` the brokers have the address
+    of this machine instead of names of MSK.
     """
 
-    def __init__(self, secret_keys: dict[str, str], session_ms: int = 0) -> None:
+    def __init__(self, secret_keys: dict[str, str], session_ms: int = 0, named: bool = True) -> None:
         super().__init__(brokers=2)
+        self._named = named
         self.secret_keys = secret_keys
         self.session_ms = session_ms
         self.accepted: list[str] = []
@@ -33,12 +35,15 @@ class FakeMsk(FakeKafka):
     @property
     def bootstrap_servers(self) -> str:
         """All brokers, by names of MSK."""
+        if not self._named:
+            return super().bootstrap_servers
         return ",".join(f"{host(node)}:{broker.port}" for node, broker in self.brokers.items())
 
     def _Metadata(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         super()._Metadata(request, response, node, error)
-        for each in response.brokers:
-            each.host = host(each.node_id)
+        if self._named:
+            for each in response.brokers:
+                each.host = host(each.node_id)
 
     def _SaslHandshake(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         response.mechanisms = ["AWS_MSK_IAM", "OAUTHBEARER"]

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.certificates import parts
+from tests.fake_msk import REGION, FakeMsk
 from tests.integration.conftest import REPOSITORY
 from tests.integration.secured import ALICE, KEY_PASSWORD, PASSWORD, Secured
+from tests.msk_signatures import ACCESS_KEY, SECRET_KEY
 
 SCRIPT = Path(__file__).parent / "run_secured_query.py"
 TIMEOUT_S = 400
@@ -21,10 +23,10 @@ LOGIN = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 WRONG = "wr0ng-s3cret"
 
 
-def run(work: Path) -> str:
-    """Runs the script; everything that it and Spark's processes wrote to the console."""
+def run(work: Path, more: dict[str, str] | None = None) -> str:
+    """Runs the script with ``more`` environment; everything that it and Spark's processes wrote to the console."""
     environment = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
-    environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"} | (more or {})
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(work)],
@@ -76,3 +78,32 @@ def test_a_query_over_sasl_ssl_reads_and_commits_and_leaks_no_secret(
     assert "SCRAM-SHA-512" in everything
     for secret in (PASSWORD, escaped, json.dumps(PASSWORD)[1:-1], "p4ss", WRONG, plain_key.splitlines()[1]):
         assert secret not in everything
+
+
+def test_a_query_with_iam_credentials_reads_from_a_cluster_that_checks_signatures(tmp_path: Path) -> None:
+    iam = {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "AWS_MSK_IAM"}
+    common = iam | {"subscribe": "t", "kafka.group.id": "g", "startingOffsets": "earliest"}
+    line = "software.amazon.msk.auth.iam.IAMLoginModule required awsMaxRetries=7;"
+    with (
+        FakeMsk({ACCESS_KEY: SECRET_KEY}, named=False) as msk,
+        FakeMsk({ACCESS_KEY: "another"}, named=False) as rejecting,
+    ):
+        for cluster in (msk, rejecting):
+            cluster.create_topic("t", partitions=2)
+            for partition in (0, 1):
+                cluster.produce("t", [f"v{number}" for number in range(50)], partition=partition)
+        good = common | {"kafka.bootstrap.servers": msk.bootstrap_servers}
+        bad = common | {"kafka.bootstrap.servers": rejecting.bootstrap_servers}
+        wrong = [good | {"kafka.sasl.jaas.config": line}]
+        (tmp_path / "settings.json").write_text(json.dumps({"good": good, "bad": bad, "wrong": wrong}))
+        keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": REGION}
+        told = run(tmp_path, keys)
+        assert {key: offset for key, (offset, _) in msk.group("g").offsets.items()} == {("t", 0): 50, ("t", 1): 50}
+    rows = [line for file in tmp_path.glob("good/*.json") for line in file.read_text().splitlines()]
+    assert len(rows) == 100
+    assert "bad failed:" in told
+    assert "wrong signature" in told
+    assert "kafka-cluster:Connect" in told
+    assert "without awsMaxRetries" in told
+    written = [each for each in tmp_path.rglob("*") if each.is_file()]
+    assert SECRET_KEY not in told + "".join(each.read_text(errors="replace") for each in written)

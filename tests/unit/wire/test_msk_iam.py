@@ -276,11 +276,11 @@ def test_the_error_without_credentials_says_why_and_only_wrong_settings_are_fina
 
 def test_a_token_service_that_hangs_times_out_at_the_deadline(service: TokenService) -> None:
     service.hold = threading.Event()
-    began = time.monotonic()
-    for _ in range(3):
+    timeouts = 0
+    while not service.requests or timeouts < 5:
         with pytest.raises(DeadlineExceeded, match="no credentials for Amazon MSK in time"):
-            ROLE.fetch(Deadline.after(0.2))
-    assert time.monotonic() - began < 10.0
+            ROLE.fetch(Deadline.after(0.1))
+        timeouts += 1
     assert len(service.requests) == 1
     service.hold.set()
     assert signer_of(ROLE) == "AKIDROLE"
