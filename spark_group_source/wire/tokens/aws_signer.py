@@ -39,6 +39,9 @@ _FINAL = frozenset(
 _renewing: dict[MskIamTokens, RefreshableCredentials] = {}
 """Credentials that botocore renews before their end, of this process."""
 
+_logged: set[str] = set()
+"""The access keys whose identity this process has logged."""
+
 
 def signed_token(settings: MskIamTokens) -> str:
     """Returns a token that is valid for 15 minutes.
@@ -81,7 +84,8 @@ def _signed_token(settings: MskIamTokens) -> str:
         raise NoCredentialsError
     # Frozen, because credentials that are renewed while they sign would give a wrong signature.
     frozen = credentials.get_frozen_credentials()
-    if settings.log_identity and log.isEnabledFor(logging.DEBUG):
+    if settings.log_identity and frozen.access_key not in _logged:
+        _logged.add(frozen.access_key)
         _log_identity(settings, frozen)
     signer = MSKAuthTokenProvider.generate_auth_token_from_credentials_provider
     return str(signer(settings.region, _Provider(frozen))[0])
@@ -151,6 +155,6 @@ def _log_identity(settings: MskIamTokens, credentials: Any) -> None:
         aws_session_token=credentials.token,
     )
     try:
-        log.debug("the AWS credentials for Amazon MSK are those of %s", client.get_caller_identity()["Arn"])
+        log.info("the AWS credentials for Amazon MSK are those of %s", client.get_caller_identity()["Arn"])
     except (BotoCoreError, ClientError) as error:
-        log.debug("the identity of the AWS credentials for Amazon MSK is not known: %s", error)
+        log.info("AWS does not say whose credentials for Amazon MSK these are: %s", error)

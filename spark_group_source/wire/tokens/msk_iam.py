@@ -23,7 +23,7 @@ class MskIamTokens:
 
     Signing takes less than a millisecond. So tokens are not kept, and none outlives the credentials that signed it.
     Without ``profile`` and ``role_arn`` AWS's default chain finds the credentials. A role is assumed in ``sts_region``;
-    by default in the region of AWS's configuration, else in ``region``. ``log_identity`` logs the identity at DEBUG.
+    by default in the region of AWS's configuration, else in ``region``. ``log_identity`` logs the identity once.
     """
 
     region: str

@@ -53,6 +53,7 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.Monk
     }.items():
         monkeypatch.setenv(name, value)
     aws_signer._renewing.clear()
+    aws_signer._logged.clear()
     yield monkeypatch
     aws_signer._renewing.clear()
 
@@ -296,12 +297,18 @@ def test_the_error_without_the_signer_names_the_package(aws: pytest.MonkeyPatch)
 def test_the_identity_is_logged_if_the_login_line_asks_for_it(
     service: TokenService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.DEBUG, "spark_group_source"):
+    with caplog.at_level(logging.INFO, "spark_group_source"):
         signer_of(MskIamTokens(REGION))
         assert caplog.text == ""
-        signer_of(MskIamTokens(REGION, log_identity=True))
-    assert "are those of arn:aws:sts::1:assumed-role/orders/me" in caplog.text
+        for _ in range(3):
+            signer_of(MskIamTokens(REGION, log_identity=True))
+    assert caplog.text.count("are those of arn:aws:sts::1:assumed-role/orders/me") == 1
+    assert len(service.requests) == 1
     assert SECRET_KEY not in caplog.text
+    service.shutdown()
+    service.server_close()
+    aws_signer._logged.clear()
+    assert signer_of(MskIamTokens(REGION, log_identity=True)) == ACCESS_KEY
 
 
 IAM = {
