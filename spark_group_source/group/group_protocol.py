@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 LEAVE_TIMEOUT = 3.0
 """Seconds to leave the group, with retries: Spark kills the process some seconds after it asked it to end."""
 
+LEAVE_ATTEMPT_TIMEOUT = 1.0
+"""Seconds for one of these tries: a request that is lost on a dead connection leaves time for another one."""
+
 START_POSITIONS_PART = 0.5
 """Part of the session timeout for finding start positions on the member's thread, which sends no heartbeat meanwhile.
 The other part is left for the next heartbeat."""
@@ -109,7 +112,7 @@ class GroupProtocol(ABC):
         group_id, member_id = self.settings.group_id, self.shared.membership.member_id
         deadline = Deadline.after(LEAVE_TIMEOUT, self.clock)
         backoff = Backoff(self.settings.retry_backoff, self.settings.retry_backoff_max)
-        while failure := send(deadline):
+        while failure := send(deadline.at_most(LEAVE_ATTEMPT_TIMEOUT)):
             if failure.action in (ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID):
                 break  # the coordinator does not have the member any more
             seconds = backoff.next()

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a broker that injects faults into requests of one client, or into their responses."""
+"""A TCP proxy in front of a broker that injects faults into requests of some clients, or into their responses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Any
 
 from spark_group_source.testing.fake.server import REQUESTS, read_frame
 
@@ -33,24 +35,42 @@ class ProxyFault(Enum):
     """The request is lost, and the connection stays open."""
 
 
+OF_REQUEST = {ProxyFault.CUT_BEFORE, ProxyFault.SWALLOW}
+"""Faults that the broker never notices."""
+
+Selected = Callable[[Any, Any], bool]
+"""Whether a fault applies to this request and response (kafka-python messages). The response is ``None`` for the faults
+of :data:`OF_REQUEST`."""
+
+
+@dataclass(frozen=True)
+class _Armed:
+    key: int
+    fault: ProxyFault
+    selected: Selected | None
+
+
 class Proxy:
-    """Forwards between clients and a broker; ``upstream`` returns the broker's port."""
+    """Forwards between clients and a broker; ``upstream`` returns the broker's port.
+
+    Faults are for the clients whose id begins with ``client``.
+    """
 
     def __init__(self, upstream: Callable[[], int], client: str, delay: float) -> None:
         self._upstream = upstream
         self._client = client.encode()
         self._delay = delay
         self._lock = threading.Lock()
-        self._armed: tuple[int, ProxyFault] | None = None
+        self._armed: _Armed | None = None
         self._ended = threading.Event()
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._server.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def arm(self, api: str, fault: ProxyFault) -> None:
-        """Injects the fault into the next request of this name."""
+    def arm(self, api: str, fault: ProxyFault, selected: Selected | None = None) -> None:
+        """Injects the fault into the next request of this name, or into the next one that is ``selected``."""
         with self._lock:
-            self._armed = APIS[api], fault
+            self._armed = _Armed(APIS[api], fault, selected)
 
     def done(self) -> bool:
         """Whether the armed fault was injected."""
@@ -62,14 +82,19 @@ class Proxy:
         self._ended.set()
         self._server.close()
 
-    def _take(self, head: bytes) -> ProxyFault | None:
-        key, _, _, size = _HEAD.unpack_from(head)
+    def _take(self, request: bytes, response: bytes | None = None) -> ProxyFault | None:
+        """Returns the armed fault if it is one of requests, or given the response one of responses, and applies."""
+        key, version, _, size = _HEAD.unpack_from(request)
         with self._lock:
-            if self._armed is None or self._armed[0] != key or head[_HEAD.size : _HEAD.size + size] != self._client:
+            armed = self._armed
+            if armed is None or armed.key != key or not request.startswith(self._client, _HEAD.size, _HEAD.size + size):
                 return None
-            _, fault = self._armed
+            if (armed.fault in OF_REQUEST) != (response is None):
+                return None
+            if armed.selected is not None and not armed.selected(*_decoded(key, version, request, response)):
+                return None
             self._armed = None
-            return fault
+            return armed.fault
 
     def _accept(self) -> None:
         while not self._ended.is_set():
@@ -88,7 +113,7 @@ class Proxy:
                     continue
                 broker.sendall(_SIZE.pack(len(request)) + request)
                 response = read_frame(broker)
-                if response is None or fault is ProxyFault.CUT_AFTER:
+                if response is None or (fault := self._take(request, response)) is ProxyFault.CUT_AFTER:
                     return
                 framed = _SIZE.pack(len(response)) + response
                 if fault is ProxyFault.TRUNCATE:
@@ -97,3 +122,10 @@ class Proxy:
                 if fault is ProxyFault.DELAY:
                     self._ended.wait(self._delay)
                 client.sendall(framed)
+
+
+def _decoded(key: int, version: int, request: bytes, response: bytes | None) -> tuple[Any, Any]:
+    asked = REQUESTS[key].decode(request, version=version, header=True)
+    if response is None:
+        return asked, None
+    return asked, asked.header.get_response_class().decode(response, version=version, header=True)

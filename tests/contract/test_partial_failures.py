@@ -29,14 +29,18 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    [Fault(error=NOT_COORDINATOR), Fault(error=LOADING), Fault(drop="before")],
-    ids=["moved", "loading", "cut"],
+    [Fault(error=NOT_COORDINATOR), Fault(error=LOADING), Fault(drop="before"), Fault(drop="after"), Fault(silent=True)],
+    ids=["moved", "loading", "cut", "answer cut", "no answer"],
 )
-def test_a_failed_leave_is_retried(on_fake: Bench, fake: FakeKafka, fault: Fault) -> None:
+def test_a_failed_leave_is_retried(
+    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture, fault: Fault
+) -> None:
     query = on_fake.start()
     on_fake.next("LeaveGroup", fault)
-    query.close()
+    with caplog.at_level(logging.WARNING):
+        query.close()
     assert not fake.group(on_fake.group).members
+    assert "could not leave" not in caplog.text
 
 
 def test_a_member_that_the_coordinator_does_not_have_any_more_closes_without_a_warning(
