@@ -22,6 +22,8 @@ from spark_group_source.clock import Deadline
 from spark_group_source.lag.progress import epoch_seconds
 
 QUERY_TIMEOUT_S = 180.0
+CHECK_TIMEOUT_S = 900.0
+"""The JVM source checks thousands of partitions for minutes: each of its tasks asks for the metadata of all of them."""
 POLL_S = 0.1
 GROUP_POSITION = len('{"id":"') + 1
 """Position of the first byte of the id in a value. The aggregation groups by it, which gives 16 groups."""
@@ -68,7 +70,7 @@ def run(source_query: SourceQuery) -> Run:
         writer = writer.option("checkpointLocation", str(Path(directory, "checkpoint")))
         began = time.time()
         if case.extent is Extent.WHOLE:
-            query = _run_to_end(writer)
+            query = _run_to_end(writer, QUERY_TIMEOUT_S)
         elif case.extent is Extent.INSIDE:
             # Spark starts the first batch at once, and no second one.
             query = _run_batches(1, writer.trigger(processingTime="1 hour"))
@@ -90,7 +92,7 @@ def contents(source_query: SourceQuery) -> tuple[int, Decimal]:
 
     with tempfile.TemporaryDirectory(prefix="bench-contents-") as directory:
         frame = source_query.frame(None, **(NO_WAIT if source_query.source == JVM else {}))
-        _run_to_end(frame.writeStream.foreachBatch(add).option("checkpointLocation", directory))
+        _run_to_end(frame.writeStream.foreachBatch(add).option("checkpointLocation", directory), CHECK_TIMEOUT_S)
     return sum(rows for rows, _ in sums), sum((total for _, total in sums), Decimal(0))
 
 
@@ -104,10 +106,10 @@ def _to_sink(frame: DataFrame, sink: Sink, directory: str) -> DataStreamWriter:
     return frame.writeStream.format("noop")
 
 
-def _run_to_end(writer: DataStreamWriter) -> StreamingQuery:
+def _run_to_end(writer: DataStreamWriter, timeout_s: float) -> StreamingQuery:
     query = writer.trigger(availableNow=True).start()
-    if not query.awaitTermination(int(QUERY_TIMEOUT_S)):
-        _stop_and_raise(query)
+    if not query.awaitTermination(int(timeout_s)):
+        _stop_and_raise(query, timeout_s)
     return query
 
 
@@ -116,15 +118,15 @@ def _run_batches(batches: int, writer: DataStreamWriter) -> StreamingQuery:
     deadline = Deadline.after(QUERY_TIMEOUT_S)
     while not (query.lastProgress and query.lastProgress.batchId >= batches - 1):
         if query.awaitTermination(POLL_S) or deadline.expired():  # type: ignore[arg-type] # takes fractions, too
-            _stop_and_raise(query)
+            _stop_and_raise(query, QUERY_TIMEOUT_S)
     query.stop()
     return query
 
 
-def _stop_and_raise(query: StreamingQuery) -> None:
+def _stop_and_raise(query: StreamingQuery, timeout_s: float) -> None:
     last_progress = query.lastProgress
     query.stop()
-    raise BenchError(f"A query did not end within {QUERY_TIMEOUT_S:.0f} s. Its last progress: {last_progress}")
+    raise BenchError(f"A query did not end within {timeout_s:.0f} s. Its last progress: {last_progress}")
 
 
 def _measured(query: StreamingQuery, began: float) -> Run:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 TOOL_TIMEOUT_S = 60.0
 COORDINATOR_TIMEOUT_S = 60.0
+LEADERS_TIMEOUT_S = 300.0
 POLL_S = 0.1
 PRODUCE_TIMEOUT_S = 60.0
 GROUP_COMMAND = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
@@ -61,11 +62,15 @@ class EmbeddedKafka(BrokerCluster):
         self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication: int = -1
     ) -> str:
         """Creates a topic with replicas on at most 3 nodes, waits until it is usable, and returns its name."""
-        from kafka.admin import NewTopic
+        from kafka import TopicPartition
+        from kafka.admin import NewTopic, OffsetSpec
 
         with self.admin() as admin:
             topic = NewTopic(name, partitions, replication, topic_configs=dict(config or {}))
             admin.create_topics([topic], wait_for_metadata=True)
+            # With thousands of partitions the metadata names the leaders long before their logs exist.
+            specs = {TopicPartition(name, number): OffsetSpec.EARLIEST for number in range(partitions)}
+            _retry(lambda: admin.list_partition_offsets(specs), LEADERS_TIMEOUT_S)
         return name
 
     def delete_topic(self, name: str) -> None:
@@ -195,17 +200,12 @@ class EmbeddedKafka(BrokerCluster):
 
     def _with_coordinator(self, request: Callable[[KafkaAdminClient], Any]) -> Any:
         """Retries while the coordinator is not available yet: at a group's first use, and after a restart."""
-        from kafka.errors import KafkaError
 
-        deadline = Deadline.after(COORDINATOR_TIMEOUT_S)
-        while True:
-            try:
-                with self.admin() as admin:
-                    return request(admin)
-            except KafkaError as error:
-                if not error.retriable or deadline.expired():
-                    raise
-            time.sleep(POLL_S)
+        def send() -> Any:
+            with self.admin() as admin:
+                return request(admin)
+
+        return _retry(send, COORDINATOR_TIMEOUT_S)
 
     # Clients of kafka-python
 
@@ -230,6 +230,20 @@ class EmbeddedKafka(BrokerCluster):
             yield client
         finally:
             client.close(timeout=PRODUCE_TIMEOUT_S)
+
+
+def _retry(request: Callable[[], Any], timeout_s: float) -> Any:
+    """Sends a request again after an error that may pass, until the timeout."""
+    from kafka.errors import KafkaError
+
+    deadline = Deadline.after(timeout_s)
+    while True:
+        try:
+            return request()
+        except KafkaError as error:
+            if not error.retriable or deadline.expired():
+                raise
+        time.sleep(POLL_S)
 
 
 def _partitions(assignment: Mapping[str, Any] | bytes | None) -> int:

@@ -126,6 +126,18 @@ def test_topics_are_created_and_deleted(kafka: EmbeddedKafka, topic: Callable[..
         time.sleep(0.05)
 
 
+def test_a_new_topic_of_many_partitions_has_all_its_logs(own: EmbeddedKafka, unique: Callable[[str], str]) -> None:
+    from kafka import TopicPartition
+    from kafka.admin import OffsetSpec
+
+    name = own.create_topic(unique("topic"), 200)
+    specs = {TopicPartition(name, number): OffsetSpec.EARLIEST for number in range(200)}
+    with own.admin() as admin:
+        # Without time to ask again for partitions whose log is missing.
+        assert len(admin.list_partition_offsets(specs, timeout_ms=1)) == 200
+    own.delete_topic(name)
+
+
 @pytest.mark.parametrize("end", [EmbeddedKafka.kill, EmbeddedKafka.stop])
 def test_data_and_port_survive_a_restart(
     own: EmbeddedKafka, unique: Callable[[str], str], end: Callable[[EmbeddedKafka], None]
