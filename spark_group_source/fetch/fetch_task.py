@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.tokens.client_credentials import SharedToken
 
 MAX_REQUEST_BYTES = 2**29
 """Maximum size in bytes that a fetch requests, whatever the options say. A connection receives at most 2**30 bytes, and
@@ -24,7 +25,8 @@ class FetchTask:
     waits for ``min_bytes``, up to ``max_wait``. With a ``rack`` the task reads from the preferred read replica for
     ``replica_max_age`` before it asks the leader again. ``poll_timeout`` is how long a task runs without progress
     before it fails. ``query_id`` identifies the run of a query. Its later tasks read what this one received beyond its
-    ranges; without an id nothing is kept. Each partition has at most one range.
+    ranges; without an id nothing is kept. ``token`` is the driver's OAuth token, if it has one. Each
+    partition has at most one range.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -41,6 +43,7 @@ class FetchTask:
     replica_max_age: float = 300.0
     poll_timeout: float = 120.0
     query_id: str = ""
+    token: SharedToken | None = None
 
     @property
     def max_bytes(self) -> int:

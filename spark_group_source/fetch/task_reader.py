@@ -28,6 +28,7 @@ from spark_group_source.records.record_batches import PartitionRecords, RecordBa
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.response import Response
+from spark_group_source.wire.tokens.shared_token import adopt_token
 from spark_group_source.wire.waiting import poll_readable
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ def read(task: FetchTask) -> Generator[pa.RecordBatch, None, None]:
         DeadlineExceeded: no progress for the task's poll timeout.
         RecordsError: records are damaged, or in an unsupported format.
     """
+    adopt_token(task.wire, task.token)
     with pooled_cluster(task.wire) as cluster:
         yield from TaskReader(task, cluster).batches()
 

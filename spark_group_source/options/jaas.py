@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from spark_group_source.options import msk_iam
+from spark_group_source.options import jaas_oauth, msk_iam
+from spark_group_source.options.jaas_oauth import OAuthLogin
 from spark_group_source.options.msk_iam import IamLogin
 from spark_group_source.secret import Secret
 
@@ -33,8 +34,6 @@ _PASSWORD_MODULES = ("PlainLoginModule", "ScramLoginModule")
 _ALTERNATIVES = {
     "Krb5LoginModule": "a PlainLoginModule or ScramLoginModule. Instead of Krb5LoginModule set"
     " 'kafka.sasl.kerberos.service.name', and get a ticket with kinit or KRB5_CLIENT_KTNAME",
-    "OAuthBearerLoginModule": "a PlainLoginModule or ScramLoginModule. Instead of OAuthBearerLoginModule set"
-    " 'kafka.sasl.oauthbearer.token.provider' to a function that returns tokens",
 }
 
 
@@ -46,7 +45,7 @@ class PasswordLogin:
     password: Secret
 
 
-def login(text: str) -> PasswordLogin | IamLogin:
+def login(text: str) -> PasswordLogin | OAuthLogin | IamLogin:
     """The login of a module in any package, as some platforms rename it.
 
     Raises:
@@ -61,8 +60,8 @@ def login(text: str) -> PasswordLogin | IamLogin:
     if tokens[1][1].lower() not in _FLAGS:
         raise ValueError(f"{EXAMPLE} ('required' must follow the module's name)")
     settings = _settings(tokens[2:-1])
-    if module == "OAuthBearerLoginModule" and any(not name.startswith("aws") for name in settings):
-        raise ValueError(_ALTERNATIVES[module])
+    if module == "OAuthBearerLoginModule" and not any(name.startswith("aws") for name in settings):
+        return jaas_oauth.login(settings)
     if module not in _PASSWORD_MODULES:
         return msk_iam.login(module, settings)
     if settings.get("tokenauth", "").lower() == "true":

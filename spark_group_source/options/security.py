@@ -6,12 +6,14 @@ Spark redacts options with "password" in their names, but not Java's login line.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from spark_group_source.errors import OptionError
 from spark_group_source.options import jaas, msk_iam
 from spark_group_source.options.jaas import PasswordLogin
+from spark_group_source.options.jaas_oauth import OAuthLogin
 from spark_group_source.options.msk_iam import IamLogin
+from spark_group_source.options.oauth import FUNCTION, OAUTH_OPTIONS, OAuthOptions, check_oauth, token_provider
 from spark_group_source.options.option import Option
 from spark_group_source.options.security_parsers import (
     BY_PASSWORD,
@@ -30,22 +32,20 @@ from spark_group_source.options.security_parsers import (
     secret,
     truststore_type,
 )
-from spark_group_source.options.value_parsers import importable_function, non_blank
+from spark_group_source.options.value_parsers import non_blank
 from spark_group_source.secret import Secret
 from spark_group_source.wire.settings import Sasl, Tls
-from spark_group_source.wire.tokens.user_function import FunctionTokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SecurityOptions:
+class SecurityOptions(OAuthOptions):
     """The fields of :data:`SECURITY_OPTIONS`. PEM texts have real line breaks."""
 
     security_protocol: str = "PLAINTEXT"
     sasl_mechanism: str | None = None
-    sasl_jaas: PasswordLogin | IamLogin | None = None
+    sasl_jaas: PasswordLogin | OAuthLogin | IamLogin | None = None
     sasl_username: str | None = None
     sasl_password: Secret | None = None
-    sasl_token_provider: str | None = None
     sasl_login_handler: str | None = None
     sasl_client_handler: str | None = None
     sasl_kerberos_service: str | None = None
@@ -68,7 +68,7 @@ SECURITY_OPTIONS: tuple[Option, ...] = (
     Option("kafka.sasl.username", "sasl_username", non_blank),
     Option("kafka.sasl.password", "sasl_password", secret, secret=True),
     Option("kafka.sasl.jaas.config", "sasl_jaas", jaas.login, secret=True),
-    Option("kafka.sasl.oauthbearer.token.provider", "sasl_token_provider", importable_function),
+    *OAUTH_OPTIONS,
     Option("kafka.sasl.login.callback.handler.class", "sasl_login_handler", login_callback_handler),
     Option("kafka.sasl.client.callback.handler.class", "sasl_client_handler", client_callback_handler),
     Option("kafka.sasl.kerberos.service.name", "sasl_kerberos_service", non_blank),
@@ -119,9 +119,14 @@ def sasl_settings(options: SecurityOptions, bootstrap_servers: BootstrapServers)
     if isinstance(login, PasswordLogin):
         username, password = login.username, login.password
     elif _uses_msk_iam(options):
-        return Sasl("OAUTHBEARER", token_provider=msk_iam.msk_iam_tokens(bootstrap_servers, login))
-    tokens = None if options.sasl_token_provider is None else FunctionTokens(options.sasl_token_provider)
+        iam = login if isinstance(login, IamLogin) else None
+        return Sasl("OAUTHBEARER", token_provider=msk_iam.msk_iam_tokens(bootstrap_servers, iam))
+    tokens = token_provider(options, _oauth_login(options))
     return Sasl(options.sasl_mechanism, username, password, tokens, options.sasl_kerberos_service)
+
+
+def _oauth_login(options: SecurityOptions) -> OAuthLogin:
+    return options.sasl_jaas if isinstance(options.sasl_jaas, OAuthLogin) else OAuthLogin()
 
 
 def _uses_msk_iam(options: SecurityOptions) -> bool:
@@ -163,7 +168,7 @@ def check_security(options: SecurityOptions, bootstrap_servers: BootstrapServers
         ssl_context(settings)
 
 
-_DEFAULTS = {name: field.default for name, field in SecurityOptions.__dataclass_fields__.items()}
+_DEFAULTS = {field.name: field.default for field in fields(SecurityOptions)}
 
 
 def _check_layer(options: SecurityOptions, layer: str, given: list[str]) -> None:
@@ -186,7 +191,7 @@ def _check_credentials(options: SecurityOptions, given: dict[str, bool]) -> None
     chosen = options.sasl_mechanism
     if chosen is None:
         raise OptionError("Option 'kafka.sasl.mechanism' is missing.", f"Set it to one of {', '.join(MECHANISMS)}.")
-    _check_login_module(options.sasl_jaas, chosen)
+    _check_login_module(options, chosen)
     allowed = ["kafka.sasl.mechanism"]
     if chosen in BY_PASSWORD:
         needed = ["kafka.sasl.jaas.config"] if options.sasl_jaas else ["kafka.sasl.username", "kafka.sasl.password"]
@@ -195,7 +200,10 @@ def _check_credentials(options: SecurityOptions, given: dict[str, bool]) -> None
         allowed += ["kafka.sasl.jaas.config", "kafka.sasl.client.callback.handler.class"]
         allowed += ["kafka.sasl.login.callback.handler.class"] if chosen == "OAUTHBEARER" else []
     elif chosen == "OAUTHBEARER":
-        needed = ["kafka.sasl.oauthbearer.token.provider"]
+        needed = []
+        check_oauth(options, _oauth_login(options))
+        allowed += [FUNCTION] if given[FUNCTION] else [row.name for row in OAUTH_OPTIONS]
+        allowed += [] if given[FUNCTION] else ["kafka.sasl.jaas.config", "kafka.sasl.login.callback.handler.class"]
     else:
         needed = ["kafka.sasl.kerberos.service.name"]
     for name in needed:
@@ -203,19 +211,29 @@ def _check_credentials(options: SecurityOptions, given: dict[str, bool]) -> None
             raise OptionError(f"Option '{name}' is missing.", f"Set it: 'kafka.sasl.mechanism' {chosen} needs it.")
     for name, here in given.items():
         if here and name.startswith("kafka.sasl.") and name not in [*needed, *allowed]:
-            raise OptionError(f"Option '{name}' has no effect with 'kafka.sasl.mechanism' {chosen}.", "Remove it.")
+            other = f"'{FUNCTION}'" if chosen == "OAUTHBEARER" and given[FUNCTION] and name != FUNCTION else ""
+            other = other or f"'kafka.sasl.mechanism' {chosen}"
+            raise OptionError(f"Option '{name}' has no effect with {other}.", "Remove it.")
 
 
-def _check_login_module(login: PasswordLogin | IamLogin | None, chosen: str) -> None:
+def _check_login_module(options: SecurityOptions, chosen: str) -> None:
+    login = options.sasl_jaas
     if login is None:
         return
     module = "PlainLoginModule or ScramLoginModule"
     mechanisms: tuple[str, ...] = BY_PASSWORD
-    if isinstance(login, IamLogin):
+    if isinstance(login, OAuthLogin):
+        module, mechanisms = "OAuthBearerLoginModule", ("OAUTHBEARER",)
+    elif isinstance(login, IamLogin):
         module = login.module
         mechanisms = (msk_iam.MECHANISM,) if module == "IAMLoginModule" else ("OAUTHBEARER",)
     if chosen not in mechanisms:
         raise OptionError(
             f"Option 'kafka.sasl.jaas.config' has the module {module}, and 'kafka.sasl.mechanism' is {chosen}.",
             f"Set 'kafka.sasl.mechanism' to {' or '.join(mechanisms)}, or correct the login line.",
+        )
+    if chosen == "OAUTHBEARER" and isinstance(login, IamLogin) != _uses_msk_iam(options) and login != OAuthLogin():
+        raise OptionError(
+            "Options 'kafka.sasl.jaas.config' and 'kafka.sasl.login.callback.handler.class' do not fit together.",
+            f"Settings of AWS in the login line need the {msk_iam.LOGIN_HANDLER}, and it allows no others.",
         )

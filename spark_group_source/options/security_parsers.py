@@ -51,9 +51,12 @@ def login_callback_handler(text: str) -> str:
             "removed: set 'kafka.sasl.oauthbearer.token.provider' to the function of the recipe for Google Cloud in"
             " docs/recipes.md"
         )
+    if name == "OAuthBearerLoginCallbackHandler":
+        return name
     if name != msk_iam.LOGIN_HANDLER:
         raise ValueError(
-            f"the {msk_iam.LOGIN_HANDLER} of Amazon MSK. Instead of another Java class set"
+            f"the OAuthBearerLoginCallbackHandler of Kafka, or the {msk_iam.LOGIN_HANDLER} of Amazon MSK. Instead of"
+            " another Java class set"
             " 'kafka.sasl.oauthbearer.token.provider' to a function that returns tokens"
         )
     msk_iam.check_signer()

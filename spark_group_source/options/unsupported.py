@@ -11,10 +11,12 @@ from spark_group_source.errors import OptionError
 _COMMITS = "the source commits offsets when a batch is complete, never at intervals"
 _REMOVE = "Remove it."
 _RENAMED = "this source has another name for it"
-_TOKENS = (
-    "a Python function provides the tokens",
-    "Set 'kafka.sasl.oauthbearer.token.provider' to a function that returns tokens.",
+_ASSERTIONS = (
+    "an OAuth client signs in with its secret",
+    "Set 'kafka.sasl.oauthbearer.client.credentials.client.secret', or 'kafka.sasl.oauthbearer.token.provider' to a"
+    " function that returns tokens.",
 )
+_VALIDATION = ("the brokers validate tokens", "Remove it, or set it in the brokers' configuration.")
 _JVM = ("the source uses no Java classes; OpenSSL encrypts and kafka-python authenticates", _REMOVE)
 _STORE_PASSWORD = ("stores are PEM files, where only private keys have a password", "Set 'kafka.ssl.key.password'.")
 _KERBEROS = (
@@ -48,21 +50,16 @@ _UNBUFFERED = (
     "Limit a batch with 'maxOffsetsPerTrigger', and the memory of a task with 'kafka.fetch.max.bytes'.",
 )
 
-_LOGIN = """
-connect.timeout.ms read.timeout.ms refresh.buffer.seconds refresh.min.period.seconds
-refresh.window.factor refresh.window.jitter retry.backoff.max.ms retry.backoff.ms
+_ASSERTION_NAMES = """
+algorithm claim.aud claim.exp.seconds claim.iss claim.jti.include claim.nbf.seconds claim.sub file private.key.file
+private.key.passphrase template.file
 """
-_OAUTHBEARER = """
-assertion.algorithm assertion.claim.aud assertion.claim.exp.seconds assertion.claim.iss assertion.claim.jti.include
-assertion.claim.nbf.seconds assertion.claim.sub assertion.file assertion.private.key.file
-assertion.private.key.passphrase assertion.template.file client.credentials.client.id client.credentials.client.secret
-clock.skew.seconds expected.audience expected.issuer header.urlencode jwks.endpoint.refresh.ms
-jwks.endpoint.retry.backoff.max.ms jwks.endpoint.retry.backoff.ms jwks.endpoint.url jwt.retriever.class
-jwt.validator.class scope scope.claim.name sub.claim.name token.endpoint.url
+_ASSERTION_OPTIONS = [f"sasl.oauthbearer.assertion.{name}" for name in _ASSERTION_NAMES.split()]
+_VALIDATION_NAMES = """
+clock.skew.seconds expected.audience expected.issuer jwks.endpoint.refresh.ms jwks.endpoint.retry.backoff.max.ms
+jwks.endpoint.retry.backoff.ms jwks.endpoint.url
 """
-_TOKEN_OPTIONS = [f"sasl.login.{name}" for name in _LOGIN.split()] + [
-    f"sasl.oauthbearer.{name}" for name in _OAUTHBEARER.split()
-]
+_VALIDATION_OPTIONS = [f"sasl.oauthbearer.{name}" for name in _VALIDATION_NAMES.split()]
 _TICKET_OPTIONS = [
     f"sasl.kerberos.{name}"
     for name in (
@@ -170,7 +167,8 @@ UNSUPPORTED: dict[str, tuple[str, str]] = {
     "ssl.secure.random.implementation": _JVM,
     "security.providers": _JVM,
     "sasl.login.class": _JVM,
-    **dict.fromkeys(_TOKEN_OPTIONS, _TOKENS),
+    **dict.fromkeys(_ASSERTION_OPTIONS, _ASSERTIONS),
+    **dict.fromkeys(_VALIDATION_OPTIONS, _VALIDATION),
     **dict.fromkeys(_TICKET_OPTIONS, _KERBEROS),
     "sasl.mechanisms": (_RENAMED, "Set 'kafka.sasl.mechanism'."),
     "grouprebalance.numretries": _REBALANCE,

@@ -19,6 +19,8 @@ from spark_group_source.spark.python_worker import prepare_for_next_task
 from spark_group_source.spark.schema import to_arrow_schema
 from spark_group_source.spark.task_splitting import split_into_tasks
 from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.tokens.client_credentials import SharedToken
+from spark_group_source.wire.tokens.shared_token import share_token
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,7 +66,8 @@ class TaskPlanner:
             ranges, options.min_records_per_task, options.max_records_per_partition, options.min_partitions
         )
         wire = self.wire_options()
-        return [TaskPartition(self._task(task, schema, wire)) for task in tasks]
+        token = share_token(wire)
+        return [TaskPartition(self._task(task, schema, wire, token)) for task in tasks]
 
     def wire_options(self) -> WireOptions:
         """The settings of connections to brokers."""
@@ -82,7 +85,9 @@ class TaskPlanner:
         name = f"{self._application.name}-{topics}"[:CLIENT_ID_LENGTH]
         return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{name}-{process}")
 
-    def _task(self, ranges: list[OffsetRange], schema: pa.Schema, wire: WireOptions) -> FetchTask:
+    def _task(
+        self, ranges: list[OffsetRange], schema: pa.Schema, wire: WireOptions, token: SharedToken | None
+    ) -> FetchTask:
         return FetchTask(
             ranges=tuple(ranges),
             wire=wire,
@@ -98,6 +103,7 @@ class TaskPlanner:
             max_wait=self._options.fetch_max_wait,
             poll_timeout=self._options.poll_timeout,
             query_id=self._query_id,
+            token=token,
         )
 
 

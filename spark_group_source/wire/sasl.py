@@ -66,12 +66,15 @@ def authenticate(settings: Sasl, host: str, broker: str, call: Call, deadline: D
     handshake = call(SaslHandshakeRequest(version=versions.SASL_HANDSHAKE, mechanism=settings.mechanism))
     if handshake.error_code:
         raise _handshake_rejected(settings, broker, handshake)
-    mechanism = _mechanism(settings, host, broker, deadline)
+    token = None if settings.token_provider is None else settings.token_provider.fetch(deadline)
+    mechanism = _mechanism(settings, host, broker, token, deadline)
     lifetime_ms = 0
     while not mechanism.is_done():
         message = _step(settings, broker, mechanism.auth_bytes)
         response = call(SaslAuthenticateRequest(version=versions.SASL_AUTHENTICATE, auth_bytes=message))
         if response.error_code:
+            if settings.token_provider is not None and token is not None:
+                settings.token_provider.record_rejection(token)
             raise AuthenticationFailed(
                 f"Broker {broker} rejected this client's credentials ({settings.mechanism}):"
                 f" {response.error_message or describe(response.error_code)}.",
@@ -82,7 +85,7 @@ def authenticate(settings: Sasl, host: str, broker: str, call: Call, deadline: D
     return lifetime_ms / 1000 * SESSION_PART if lifetime_ms > 0 else None
 
 
-def _mechanism(settings: Sasl, host: str, broker: str, deadline: Deadline) -> Any:
+def _mechanism(settings: Sasl, host: str, broker: str, token: Token | None, deadline: Deadline) -> Any:
     """Returns kafka-python's state machine for one authentication."""
     arguments: dict[str, Any] = {"host": host, "sasl_mechanism": settings.mechanism}
     if settings.username is not None and settings.password is not None:
@@ -93,8 +96,8 @@ def _mechanism(settings: Sasl, host: str, broker: str, deadline: Deadline) -> An
         arguments |= {"sasl_plain_username": name, "sasl_plain_password": settings.password.text}
     if settings.kerberos_service is not None:
         arguments["sasl_kerberos_service_name"] = settings.kerberos_service
-    if settings.token_provider is not None:
-        arguments["sasl_oauth_token_provider"] = _OneToken(settings.token_provider.fetch(deadline))
+    if token is not None:
+        arguments["sasl_oauth_token_provider"] = _OneToken(token)
 
     def begin() -> Any:
         return _step(settings, broker, lambda: get_sasl_mechanism(settings.mechanism)(**arguments))

@@ -100,6 +100,14 @@ def handshake_error(broker: str, error: OSError) -> GroupSourceError:
     return BrokerUnavailable(f"Broker {broker} ended the TLS handshake: {error}.", _CHECK_LISTENER)
 
 
+def needs_other_settings(error: ssl.SSLError) -> bool:
+    """Whether a handshake failed because the two sides do not fit together, so that a retry cannot help."""
+    reason = _reason(error)
+    return (
+        reason in _NOT_TLS or _rejects_client_certificate(reason) or any(part in reason for part in _NOTHING_IN_COMMON)
+    )
+
+
 def is_tls_error(error: OSError) -> TypeGuard[ssl.SSLError]:
     """Whether TLS itself failed, not the connection below it."""
     return isinstance(error, ssl.SSLError)

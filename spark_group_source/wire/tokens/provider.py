@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from spark_group_source.clock import Deadline
@@ -14,7 +14,7 @@ class Token:
     """A token and the SASL extensions that a client sends with it. ``text`` is a secret."""
 
     text: str
-    extensions: Mapping[str, str]
+    extensions: Mapping[str, str] = field(default_factory=dict)
 
 
 class TokenProvider(Protocol):
@@ -37,3 +37,6 @@ class TokenProvider(Protocol):
             DeadlineExceeded: no token came in time.
             Interrupted: the deadline's wakeup was set first.
         """
+
+    def record_rejection(self, token: Token) -> None:
+        """Notes that a broker rejected a token of :meth:`fetch`, so that a kept token is not used until its end."""

@@ -45,3 +45,6 @@ class FunctionTokens:
             )
         # A token from a file ends with a line break, which brokers reject.
         return Token(text.strip(), extensions)
+
+    def record_rejection(self, token: Token) -> None:
+        """Does nothing, because nothing is kept here."""

@@ -28,7 +28,7 @@ NUMBERS: dict[Callable[[str], Any], tuple[int, int]] = {
 }
 """The minimum and maximum of each parser of numbers."""
 
-NUMBER_OPTIONS = [each for each in OPTIONS if each.parse in NUMBERS]
+NUMBER_OPTIONS = [each for each in OPTIONS if each.parse in NUMBERS and not each.name.startswith("kafka.sasl.")]
 BACKOFFS = [
     ("kafka.retry.backoff", "retry_backoff"),
     ("kafka.reconnect.backoff", "reconnect_backoff"),

@@ -53,7 +53,6 @@ def test_user_name_and_password_are_read_as_java_reads_them(line: str, username:
         (PLAIN.replace("required", "s3cret") + ALICE + 'password="s3cret";', "'required' must follow"),
         (SCRAM + ALICE + 'password="s3cret" tokenauth="true";', "delegation tokens"),
         ("a.b.Krb5LoginModule required keyTab='s3cret';", "kafka.sasl.kerberos.service.name"),
-        ("a.b.OAuthBearerLoginModule required clientSecret='s3cret';", "kafka.sasl.oauthbearer.token.provider"),
         ("a.b.S3cretLoginModule required x='s3cret';", "a PlainLoginModule or ScramLoginModule"),
     ],
 )

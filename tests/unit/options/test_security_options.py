@@ -110,7 +110,10 @@ def test_an_encrypted_key_needs_its_password(encrypted: Path, kind: str) -> None
         (SASL, "'kafka.sasl.mechanism' is missing.*PLAIN, SCRAM"),
         (SASL | {"kafka.sasl.mechanism": "PLAIN"}, "'kafka.sasl.username' is missing.*PLAIN needs it"),
         (SCRAM, "'kafka.sasl.password' is missing"),
-        (SASL | {"kafka.sasl.mechanism": "OAUTHBEARER"}, "'kafka.sasl.oauthbearer.token.provider' is missing"),
+        (
+            SASL | {"kafka.sasl.mechanism": "OAUTHBEARER"},
+            "token.endpoint.url' is missing.*token.provider' to a function",
+        ),
         (ALICE | {"kafka.sasl.kerberos.service.name": "kafka"}, "has no effect with 'kafka.sasl.mechanism' SCRAM"),
         (ALICE | {"kafka.sasl.jaas.config": JAAS}, "Options.*are set.*Set only one"),
         (

@@ -1,0 +1,148 @@
+"""Requests a token by the grant ``client_credentials``, and turns what goes wrong into errors."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import time
+import urllib.parse
+
+from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, GroupSourceError, OptionError
+from spark_group_source.wire import tls, tls_context
+from spark_group_source.wire.settings import Tls
+from spark_group_source.wire.tokens.client_credentials import ClientCredentials
+from spark_group_source.wire.tokens.kept_token import IssuedToken
+from spark_group_source.wire.tokens.token_answer import UnusableAnswer, read_error, read_token
+from spark_group_source.wire.tokens.token_endpoint import Answer, Timeouts, post
+
+_OK = (200, 201)
+_RETRIABLE = (408, 425, 429)
+"""Statuses below 500 that a service under load returns."""
+_NEVER = (501, 505)
+"""Statuses from 500 on that a retry does not change."""
+
+MAX_SHOWN = 300
+"""Maximum characters of the server's text in an error."""
+
+_CLIENT = (
+    "Check 'kafka.sasl.oauthbearer.client.credentials.client.id' and"
+    " 'kafka.sasl.oauthbearer.client.credentials.client.secret', or clientId and clientSecret in"
+    " 'kafka.sasl.jaas.config'. If they have special characters, the service may need"
+    " 'kafka.sasl.oauthbearer.header.urlencode'."
+)
+_SCOPE = "Check 'kafka.sasl.oauthbearer.scope', or scope in 'kafka.sasl.jaas.config'."
+_URL = "Check 'kafka.sasl.oauthbearer.token.endpoint.url'."
+_GRANT = "Allow the grant client_credentials for this client at the identity provider."
+_AUTHORITY = (
+    "Put the certificate of the authority that signed it into ssl.truststore.location or ssl.truststore.certificates"
+    " in 'kafka.sasl.jaas.config' (PEM). Without them the source trusts the authorities of the system."
+)
+_SERVICE = "Check that the identity provider works."
+_ANSWER = "Check 'kafka.sasl.oauthbearer.token.endpoint.url', and the lifetime of tokens at the identity provider."
+_ACTIONS = {
+    "invalid_client": _CLIENT,
+    "invalid_scope": _SCOPE,
+    "unauthorized_client": _GRANT,
+    "unsupported_grant_type": _GRANT,
+}
+
+
+def endpoint_name(settings: ClientCredentials) -> str:
+    """Names the endpoint in errors and log lines."""
+    return f"The token endpoint {settings.endpoint}"
+
+
+def request_token(settings: ClientCredentials, *, worked_before: bool) -> IssuedToken:
+    """Requests a token once.
+
+    Args:
+        worked_before: the endpoint has given a token to this process. So an answer that is not OAuth's comes from a
+            proxy, or from a service that somebody is changing, and a retry may succeed.
+
+    Raises:
+        AuthenticationFailed: the endpoint refused the client; or its answer is unusable, and none was usable before.
+        BrokerUnavailable: a retry may succeed.
+    """
+    name = endpoint_name(settings)
+    unusable = BrokerUnavailable if worked_before else AuthenticationFailed
+    timeouts = Timeouts(settings.connect_timeout, settings.read_timeout)
+    try:
+        context = None if settings.tls is None else tls_context_of(settings.tls)
+        answer = post(settings.endpoint, _headers(settings), _body(settings), timeouts, context)
+    except OptionError as error:
+        raise unusable(error.happened, error.action) from None
+    except ssl.SSLCertVerificationError as error:
+        raise unusable(
+            f"{name} has a certificate that this client rejected: {error.verify_message}.", _AUTHORITY
+        ) from None
+    except ssl.SSLError as error:
+        kind = unusable if tls.needs_other_settings(error) else BrokerUnavailable
+        raise kind(f"{name} ended the TLS handshake: {error.reason or error}.", _URL) from None
+    except OSError as error:
+        raise BrokerUnavailable(f"{name} cannot be reached: {error}.", _URL) from None
+    if answer.status not in _OK:
+        raise _refusal(settings, answer, unusable)
+    try:
+        return read_token(answer.body, answer.date, time.time(), settings.subject_claim, settings.scope_claim)
+    except UnusableAnswer as problem:
+        raise unusable(f"{name} {problem}.", _ANSWER) from None
+
+
+def tls_context_of(settings: Tls) -> ssl.SSLContext:
+    """Returns the TLS context for an endpoint.
+
+    Raises:
+        OptionError: a file cannot be read or parsed.
+    """
+    try:
+        return tls_context.ssl_context(settings)
+    except OptionError as error:
+        # The login line has the same names without the prefix.
+        happened, action = (text.replace("'kafka.ssl.", "'ssl.") for text in (error.happened, error.action))
+        raise OptionError(f"In 'kafka.sasl.jaas.config': {happened}", action) from None
+
+
+def _headers(settings: ClientCredentials) -> dict[str, str]:
+    return {
+        "Accept": "application/json",
+        "Authorization": f"Basic {_credentials(settings)}",
+        "Cache-Control": "no-cache",
+        "Content-Type": "application/x-www-form-urlencoded",
+    }
+
+
+def _credentials(settings: ClientCredentials) -> str:
+    name, secret = settings.client_id, settings.client_secret.text
+    if settings.encode_header:
+        name, secret = urllib.parse.quote_plus(name), urllib.parse.quote_plus(secret)
+    return base64.b64encode(f"{name}:{secret}".encode()).decode()
+
+
+def _body(settings: ClientCredentials) -> bytes:
+    form = {"grant_type": "client_credentials"} | ({"scope": settings.scope} if settings.scope else {})
+    return urllib.parse.urlencode(form).encode()
+
+
+def _refusal(settings: ClientCredentials, answer: Answer, unusable: type[GroupSourceError]) -> GroupSourceError:
+    error, description = read_error(answer.body)
+    text = _shown(settings, ": ".join(filter(None, (error, description))))
+    happened = f"{endpoint_name(settings)} answered HTTP status {answer.status}" + (f" ({text})." if text else ".")
+    if answer.status in _RETRIABLE or (answer.status >= 500 and answer.status not in _NEVER):
+        return BrokerUnavailable(happened, _SERVICE)
+    if error or answer.status in (401, 403):
+        return AuthenticationFailed(happened, _ACTIONS.get(error, _CLIENT))
+    return unusable(happened, _URL)
+
+
+def _shown(settings: ClientCredentials, text: str) -> str:
+    """The server's text without the client's secret, which a server may repeat."""
+    secret = settings.client_secret.text
+    for hidden in (
+        secret,
+        urllib.parse.quote_plus(secret),
+        urllib.parse.quote(secret, safe=""),
+        _credentials(settings),
+    ):
+        text = text.replace(hidden, "...")
+    printable = "".join(letter if letter.isprintable() else " " for letter in text)
+    return printable if len(printable) <= MAX_SHOWN else printable[:MAX_SHOWN] + "..."

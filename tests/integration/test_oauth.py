@@ -1,0 +1,310 @@
+"""Tokens of a real OAuth server, whose signatures a real broker checks: who is let in, and queries for which tokens
+end, the server is away, or both."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, GroupSourceError
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.wire import wire_options
+from spark_group_source.testing import EmbeddedKafka
+from spark_group_source.wire.cluster import Cluster
+from tests.certificates import Authority
+from tests.integration.oauth_server import AUDIENCE, CLIENT, CLIENT_SECRET, ISSUER, OAuthServer
+from tests.integration.query_process import QueryProcess, source_options
+from tests.integration.standing import caught_up, places_in
+
+LONG = 90.0
+SHORT = 3.0
+SHORT_LIFETIME = 10
+PARTITIONS = 2
+MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+_LISTENER = "listener.name.sasl_plaintext"
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A Kafka whose listener SASL_PLAINTEXT lets in who has a token of the server; ``authority`` signed its https."""
+
+    kafka: EmbeddedKafka
+    server: OAuthServer
+    authority: Authority
+
+    def options(self, **more: str) -> dict[str, str]:
+        """Options of a client that is let in, without a login. Names have ``_`` instead of points."""
+        found = {
+            "bootstrap.servers": self.kafka.address("SASL_PLAINTEXT"),
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.token.endpoint.url": self.server.token_url,
+            **{name.replace("_", "."): text for name, text in more.items()},
+        }
+        return {f"kafka.{name}": text for name, text in found.items()}
+
+    def login(self, secret: str = CLIENT_SECRET, client: str = CLIENT, **more: str) -> dict[str, str]:
+        """Options of a client that is let in."""
+        names = {
+            "sasl_oauthbearer_client_credentials_client_id": client,
+            "sasl_oauthbearer_client_credentials_client_secret": secret,
+        }
+        return self.options(**names, **more)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    authority = Authority(tmp_path_factory.mktemp("certificates"))
+    server = OAuthServer(authority.issue("127.0.0.1", file="server.pem"))
+    server.start()
+    name = f"{_LISTENER}.oauthbearer.sasl"
+    config = {
+        f"{_LISTENER}.sasl.enabled.mechanisms": "OAUTHBEARER",
+        f"{name}.jaas.config": f"{MODULE};",
+        f"{name}.server.callback.handler.class": "org.apache.kafka.common.security.oauthbearer."
+        "OAuthBearerValidatorCallbackHandler",
+        # By default brokers of Kafka 4.1 use the validator of clients, which checks neither signature nor audience.
+        "sasl.oauthbearer.jwt.validator.class": "org.apache.kafka.common.security.oauthbearer.BrokerJwtValidator",
+        "sasl.oauthbearer.jwks.endpoint.url": server.jwks_url,
+        "sasl.oauthbearer.expected.audience": AUDIENCE,
+        "sasl.oauthbearer.expected.issuer": ISSUER,
+        "sasl.oauthbearer.clock.skew.seconds": "0",
+    }
+    # Kafka 4 asks only endpoints that this property allows.
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={server.jwks_url}"
+    with (
+        mock.patch.dict(os.environ, JAVA_TOOL_OPTIONS=allowed),
+        EmbeddedKafka(config=config, listeners=("SASL_PLAINTEXT",)) as kafka,
+    ):
+        yield Guarded(kafka, server, authority)
+    server.stop()
+
+
+@pytest.fixture
+def server(guarded: Guarded) -> Iterator[OAuthServer]:
+    """The server, which is as before after the test."""
+    yield guarded.server
+    guarded.server.lifetime, guarded.server.audience = 300, AUDIENCE
+    guarded.server.use_published_key()
+
+
+def connected(options: dict[str, str], deadline: float = LONG) -> Cluster:
+    """A cluster that the broker has answered."""
+    # Each test has its own token: the backoff is a part of a client's settings.
+    own = {"kafka.sasl.login.retry.backoff.max.ms": str(10_000 + time.monotonic_ns() % 10**6)}
+    cluster = Cluster(wire_options(parse_options({"kafka.group.id": "g", "subscribe": "t", **options, **own}), "test"))
+    try:
+        cluster.metadata([], Deadline.after(deadline))
+    except BaseException:
+        cluster.close()
+        raise
+    return cluster
+
+
+def in_java(on: Guarded) -> dict[str, str]:
+    """The options as a job in Java has them."""
+    line = (
+        f'{MODULE} clientId="{CLIENT}" clientSecret="{CLIENT_SECRET}" scope="kafka:read" extension_logicalCluster="lkc"'
+        f' ssl.truststore.type="PEM" ssl.truststore.location="{on.authority.file}";'
+    )
+    return on.options(
+        sasl_jaas_config=line,
+        sasl_login_callback_handler_class=HANDLER,
+        sasl_oauthbearer_token_endpoint_url=on.server.https_token_url,
+    )
+
+
+@pytest.mark.core
+@pytest.mark.parametrize(
+    "options",
+    [
+        lambda on: on.login(),
+        lambda on: on.login(sasl_oauthbearer_scope="kafka:read kafka:write"),
+        lambda on: on.login(sasl_jaas_config=f'{MODULE} clientId="old" extension_identityPoolId="pool-1";'),
+        in_java,
+    ],
+    ids=["two options", "a scope", "an option before a login line", "a login line of Java and https"],
+)
+def test_a_client_with_a_token_is_accepted(guarded: Guarded, options: Callable[[Guarded], dict[str, str]]) -> None:
+    with closing(connected(options(guarded))) as cluster:
+        assert cluster.connection(1, Deadline.after(LONG)).is_reusable()
+
+
+def test_a_token_of_a_file_is_accepted(guarded: Guarded, tmp_path: Path) -> None:
+    cluster = connected(guarded.login())
+    cluster.close()
+    sasl = cluster.options.sasl
+    assert sasl is not None
+    assert sasl.token_provider is not None
+    file = tmp_path / "a token"
+    file.write_text(sasl.token_provider.fetch(Deadline.after(LONG)).text + "\n")
+    connected(guarded.options(sasl_oauthbearer_token_endpoint_url=file.as_uri())).close()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "says"),
+    [
+        (lambda on: on.login("wr0ng"), AuthenticationFailed, r"401 \(invalid_client.*Check 'kafka.*client\.id'"),
+        (
+            lambda on: on.login(client="nobody"),
+            AuthenticationFailed,
+            r"401 \(invalid_client",
+        ),
+        (
+            lambda on: on.login(sasl_oauthbearer_scope="admin"),
+            AuthenticationFailed,
+            r"400 \(invalid_scope.*Check 'kafka.sasl.oauthbearer.scope'",
+        ),
+        (
+            lambda on: on.login(sasl_oauthbearer_token_endpoint_url=on.server.token_url + "s"),
+            AuthenticationFailed,
+            "HTTP status 404.*token.endpoint.url",
+        ),
+        (
+            lambda on: on.login(sasl_oauthbearer_token_endpoint_url=on.server.https_token_url),
+            AuthenticationFailed,
+            r"certificate that this client rejected.*ssl\.truststore\.location",
+        ),
+        (
+            lambda on: on.login(sasl_oauthbearer_token_endpoint_url="http://127.0.0.1:1/token"),
+            BrokerUnavailable,
+            "No Kafka broker answered.*http://127.0.0.1:1/token cannot be reached",
+        ),
+    ],
+    ids=["secret", "client", "scope", "path", "authority", "unreachable"],
+)
+def test_the_error_of_a_client_without_a_token_names_the_option_to_change(
+    guarded: Guarded, options: Callable[[Guarded], dict[str, str]], kind: type[GroupSourceError], says: str
+) -> None:
+    with pytest.raises(kind, match=says) as refused:
+        connected(options(guarded), LONG if kind is AuthenticationFailed else SHORT)
+    assert "wr0ng" not in str(refused.value)
+    assert CLIENT_SECRET not in str(refused.value)
+
+
+def other_audience(server: OAuthServer) -> None:
+    server.audience = "billing"
+
+
+@pytest.mark.parametrize("change", [other_audience, OAuthServer.use_unpublished_key])
+def test_a_token_for_another_audience_or_with_another_key_is_rejected_by_the_broker(
+    guarded: Guarded, server: OAuthServer, change: Callable[[OAuthServer], None]
+) -> None:
+    change(server)
+    with pytest.raises(AuthenticationFailed, match=r"OAUTHBEARER.*issuer, audience and scope.*expected\.audience"):
+        connected(guarded.login())
+
+
+def test_one_request_serves_all_connections(guarded: Guarded, server: OAuthServer) -> None:
+    before = server.tokens
+    with closing(connected(guarded.login())) as cluster:
+        for purpose in "abcde":
+            assert cluster.connection(1, Deadline.after(LONG), purpose).is_reusable()
+    assert server.tokens == before + 1
+
+
+def short_options(guarded: Guarded, topic: str, group: str) -> dict[str, str]:
+    return source_options(guarded.kafka, topic, group, **guarded.login())
+
+
+def produce_for(guarded: Guarded, topic: str, seconds: float, running: Callable[[], bool]) -> None:
+    """Writes to each partition, up to ten times a second; fails when the query ends."""
+    end, interval = time.monotonic() + seconds, max(0.1, seconds / 400)
+    while time.monotonic() < end:
+        assert running()
+        for partition in range(PARTITIONS):
+            guarded.kafka.produce(topic, ["value"], partition=partition)
+        time.sleep(interval)
+
+
+def assert_read_once(guarded: Guarded, query: QueryProcess, topic: str, group: str) -> None:
+    """Waits until the query has read and committed everything, and checks that it read nothing twice."""
+    query.until(lambda: caught_up(guarded.kafka, topic, group), what="the query to catch up")
+    assert sorted(query.places()) == sorted(places_in(guarded.kafka, topic))
+    assert all(len(query.attempts(batch)) == 1 for batch in query.batches())
+
+
+def member_ids(guarded: Guarded, group: str) -> list[str]:
+    """The ids of the group's members. A member whose session ended has another id when it joins again."""
+    found = [each.consumer_id for each in guarded.kafka.members(group)]
+    assert len(found) == 1
+    return found
+
+
+@pytest.fixture
+def start_query(
+    guarded: Guarded, unique: Callable[[str], str], group: str, tmp_path: Path
+) -> Iterator[Callable[[], tuple[QueryProcess, str]]]:
+    """Starts a query of a new topic, and waits until it has read from each partition."""
+    made: list[QueryProcess] = []
+
+    def begin() -> tuple[QueryProcess, str]:
+        topic = guarded.kafka.create_topic(unique("topic"), partitions=PARTITIONS)
+        produce_for(guarded, topic, 0.1, lambda: True)
+        query = QueryProcess(tmp_path / f"run-{len(made)}", short_options(guarded, topic, group)).start()
+        made.append(query)
+        query.until(lambda: caught_up(guarded.kafka, topic, group), what="the first batch")
+        return query, topic
+
+    yield begin
+    for each in made:
+        each.kill()
+
+
+@pytest.mark.parametrize("seconds", [45.0, pytest.param(600.0, marks=pytest.mark.slow)])
+def test_a_query_notices_nothing_of_tokens_that_end_every_10_seconds(
+    guarded: Guarded,
+    server: OAuthServer,
+    group: str,
+    start_query: Callable[[], tuple[QueryProcess, str]],
+    seconds: float,
+) -> None:
+    server.lifetime = SHORT_LIFETIME
+    query, topic = start_query()
+    joined, before = member_ids(guarded, group), server.tokens
+    produce_for(guarded, topic, seconds, query.running)
+    assert_read_once(guarded, query, topic, group)
+    assert member_ids(guarded, group) == joined
+    # Only the stream runner asks for tokens, about every 8 s. They travel with the tasks.
+    issued = server.tokens - before
+    print(f"{issued} tokens in {seconds:.0f} s, {len(query.batches())} batches")
+    assert seconds / SHORT_LIFETIME <= issued <= seconds / 8 + 3
+    log = query.log()
+    for sign in ("requests for a new token failed", "brokers reject settings", "eyJ", CLIENT_SECRET):
+        assert sign not in log
+
+
+@pytest.mark.parametrize("lifetime", [300, SHORT_LIFETIME], ids=["a token that outlives it", "tokens that end"])
+@pytest.mark.parametrize("seconds", [20.0, pytest.param(120.0, marks=pytest.mark.slow)])
+def test_an_outage_of_the_token_service_does_not_end_a_query(
+    guarded: Guarded,
+    server: OAuthServer,
+    group: str,
+    start_query: Callable[[], tuple[QueryProcess, str]],
+    lifetime: int,
+    seconds: float,
+) -> None:
+    server.lifetime = lifetime
+    query, topic = start_query()
+    joined = member_ids(guarded, group)
+    server.stop()
+    try:
+        produce_for(guarded, topic, seconds, query.running)
+        if lifetime > seconds:
+            assert_read_once(guarded, query, topic, group)
+            assert member_ids(guarded, group) == joined
+    finally:
+        server.start()
+    took = query.until(lambda: caught_up(guarded.kafka, topic, group), what="the query to catch up")
+    assert_read_once(guarded, query, topic, group)
+    same = member_ids(guarded, group) == joined
+    print(f"caught up {took:.1f} s after an outage of {seconds:.0f} s; the same member: {same}")

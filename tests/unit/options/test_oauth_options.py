@@ -1,0 +1,177 @@
+"""OAuth options as users of Kafka's Java client write them."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from spark_group_source.errors import OptionError
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.wire import wire_options
+from spark_group_source.secret import Secret
+from spark_group_source.wire.settings import Tls
+from spark_group_source.wire.tokens.client_credentials import ClientCredentials
+from spark_group_source.wire.tokens.provider import TokenProvider
+from spark_group_source.wire.tokens.refresh_window import RefreshWindow
+from spark_group_source.wire.tokens.token_file import FileTokens
+from spark_group_source.wire.tokens.user_function import FunctionTokens
+from tests.certificates import Authority
+
+PACKAGE = "org.apache.kafka.common.security.oauthbearer."
+URL = "https://login.example.com/oauth2/token"
+OAUTH = {
+    "kafka.bootstrap.servers": "b1:9092",
+    "kafka.group.id": "g",
+    "subscribe": "t",
+    "kafka.security.protocol": "SASL_SSL",
+    "kafka.sasl.mechanism": "OAUTHBEARER",
+}
+ENDPOINT = OAUTH | {"kafka.sasl.oauthbearer.token.endpoint.url": URL}
+ID, SECRET = (f"kafka.sasl.oauthbearer.client.credentials.client.{each}" for each in ("id", "secret"))
+CLIENT = ENDPOINT | {ID: "orders", SECRET: "s3cret"}
+FUNCTION = {"kafka.sasl.oauthbearer.token.provider": "json:loads"}
+
+
+def line(settings: str) -> dict[str, str]:
+    return {"kafka.sasl.jaas.config": f"{PACKAGE}OAuthBearerLoginModule required {settings};"}
+
+
+def provider(given: dict[str, str]) -> TokenProvider | None:
+    sasl = wire_options(parse_options(given), "me").sasl
+    assert sasl is not None
+    assert (sasl.username, sasl.password) == (None, None)
+    assert pickle.loads(pickle.dumps(sasl)) == sasl
+    return sasl.token_provider
+
+
+def test_java_options_reach_the_token_provider(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    login = (
+        'clientId="orders" clientSecret="s3cret" scope="a b" extension_logicalCluster="lkc-1"'
+        f' extension_identityPoolId="pool-1" ssl.truststore.type="PEM" ssl.truststore.location="{authority.file}"'
+    )
+    names = {
+        "callback.handler.class": f"{PACKAGE}OAuthBearerLoginCallbackHandler",
+        "connect.timeout.ms": "1000",
+        "read.timeout.ms": "2000",
+        "retry.backoff.ms": "300",
+        "retry.backoff.max.ms": "4000",
+        "refresh.window.factor": "0.75",
+        "refresh.window.jitter": "0.1",
+        "refresh.min.period.seconds": "30",
+        "refresh.buffer.seconds": "120",
+    }
+    java = {f"kafka.sasl.login.{name}": text for name, text in names.items()}
+    claims = {"header.urlencode": "true", "sub.claim.name": "azp", "scope.claim.name": "scp"}
+    java |= {f"kafka.sasl.oauthbearer.{name}": text for name, text in claims.items()}
+    assert provider(ENDPOINT | java | line(login)) == ClientCredentials(
+        URL,
+        "orders",
+        Secret("s3cret"),
+        Tls(ca_file=str(authority.file)),
+        "a b",
+        (("identityPoolId", "pool-1"), ("logicalCluster", "lkc-1")),
+        True,
+        1.0,
+        2.0,
+        0.3,
+        4.0,
+        RefreshWindow(0.75, 0.1, 30.0, 120.0),
+        "azp",
+        "scp",
+    )
+
+
+def test_options_take_precedence_over_the_login_line_as_in_java() -> None:
+    plain = ClientCredentials(URL, "orders", Secret("s3cret"), Tls())
+    assert provider(CLIENT) == plain
+    assert provider(CLIENT | line("")) == plain
+    assert provider(CLIENT | line('clientId="old" clientSecret="old"')) == plain
+    assert provider(ENDPOINT | {ID: "orders"} | line('clientId="old" clientSecret="s3cret"')) == plain
+    assert provider(CLIENT | {"kafka.sasl.oauthbearer.scope": "new"} | line('scope="old"')) == ClientCredentials(
+        URL, "orders", Secret("s3cret"), Tls(), "new"
+    )
+
+
+def test_a_url_may_be_a_file_or_http() -> None:
+    url = "kafka.sasl.oauthbearer.token.endpoint.url"
+    assert provider(OAUTH | {url: "file:///var/run/a%20token"}) == FileTokens("/var/run/a token")
+    extension = line('extension_a="b"')
+    assert provider(OAUTH | {url: "file:///var/run/token"} | extension) == FileTokens("/var/run/token", (("a", "b"),))
+    assert provider(CLIENT | {url: "http://idp:8080/t"}) == ClientCredentials(
+        "http://idp:8080/t", "orders", Secret("s3cret")
+    )
+    assert provider(OAUTH | FUNCTION) == FunctionTokens("json:loads")
+
+
+def test_javas_classes_are_accepted() -> None:
+    handlers = (
+        f"{PACKAGE}OAuthBearerLoginCallbackHandler",
+        f"{PACKAGE}secured.OAuthBearerLoginCallbackHandler",
+        f"kafkashaded.{PACKAGE}OAuthBearerLoginCallbackHandler",
+    )
+    given = [{"kafka.sasl.login.callback.handler.class": each} for each in handlers]
+    for name in ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever"):
+        given.append({"kafka.sasl.oauthbearer.jwt.retriever.class": PACKAGE + name})
+    for name in ("DefaultJwtValidator", "ClientJwtValidator"):
+        given.append({"kafka.sasl.oauthbearer.jwt.validator.class": PACKAGE + name})
+    for each in given:
+        assert provider(CLIENT | each) == provider(CLIENT)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (OAUTH, "token.endpoint.url' is missing.*Or set .*token.provider' to a function"),
+        (ENDPOINT, "client.id' is missing. Set it, or clientId in 'kafka.sasl.jaas.config'"),
+        (ENDPOINT | {ID: "orders"}, "client.secret' is missing. Set it, or clientSecret"),
+        (ENDPOINT | line('clientSecret="s3cret"'), "client.id' is missing"),
+        (CLIENT | FUNCTION, "token.provider' and '.*token.endpoint.url' are set"),
+        (OAUTH | FUNCTION | {SECRET: "s3cret"}, "client.secret' has no effect with 'kafka.sasl.oauth.*token.provider'"),
+        (OAUTH | FUNCTION | line('clientSecret="s3cret"'), "jaas.config' has no effect with"),
+        (CLIENT | {"kafka.sasl.mechanism": "PLAIN"}, "is missing|has no effect with 'kafka.sasl.mechanism' PLAIN"),
+        (CLIENT | {"kafka.sasl.username": "u"}, "'kafka.sasl.username' has no effect"),
+        (
+            ENDPOINT | line('clientId="a" clientSecret="s3cret"') | {"kafka.sasl.mechanism": "SCRAM-SHA-256"},
+            "has the module OAuthBearerLoginModule, and 'kafka.sasl.mechanism' is SCRAM",
+        ),
+        (
+            ENDPOINT | {"kafka.sasl.jaas.config": 'a.PlainLoginModule required username="u" password="s3cret";'},
+            "has the module PlainLoginModule",
+        ),
+        (
+            CLIENT | {"kafka.sasl.login.callback.handler.class": "com.example.Handler"},
+            "com.example.Handler.*OAuthBearerLoginCallbackHandler.*token.provider",
+        ),
+        (
+            CLIENT | {"kafka.sasl.oauthbearer.jwt.retriever.class": f"{PACKAGE}JwtBearerJwtRetriever"},
+            "ClientCredentialsJwtRetriever.*token.provider' to a function",
+        ),
+        (CLIENT | {"kafka.sasl.oauthbearer.jwt.retriever.class": f"{PACKAGE}FileJwtRetriever"}, "is no file"),
+        (
+            CLIENT | {"kafka.sasl.oauthbearer.jwt.validator.class": f"{PACKAGE}BrokerJwtValidator"},
+            "the brokers validate the tokens",
+        ),
+        (CLIENT | {"kafka.sasl.oauthbearer.assertion.file": "/x"}, "an OAuth client signs in with its secret"),
+        (CLIENT | {"kafka.sasl.oauthbearer.jwks.endpoint.url": "https://x"}, "the brokers validate tokens"),
+        (
+            CLIENT | line('ssl.truststore.password="s3cret"'),
+            "jaas.config.*must be a login line without ssl.truststore.p",
+        ),
+        (CLIENT | line('ssl.truststore.type="JKS"'), "ssl.truststore.type is PEM.*keytool"),
+        (
+            CLIENT | line('ssl.truststore.location="/no/such.pem"'),
+            "jaas.config': The file '/no/such.pem' of 'ssl.trust",
+        ),
+        (CLIENT | line('extension_auth="s3cret"'), "not the name auth"),
+        (CLIENT | line('extension_a1="s3cret"'), "names of letters"),
+        (CLIENT | line('extension_a="s3cretä"'), "printable ASCII text in extension_a"),
+        (OAUTH | line('unsecuredLoginStringClaim_sub="s3cret"'), "unsecured tokens"),
+    ],
+)
+def test_the_error_names_the_option_to_change(given: dict[str, str], says: str) -> None:
+    with pytest.raises(OptionError, match=says) as raised:
+        parse_options(given)
+    assert "s3cret" not in str(raised.value)
