@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from spark_group_source.clock import Deadline
 from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.wire import wire_options
+from spark_group_source.wire.tokens.client_credentials import ClientCredentials
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
@@ -108,6 +112,29 @@ def test_the_entra_recipe_gets_one_token_from_the_managed_identity_for_the_scope
     assert len(service.requests) <= 2  # the first may be a probe for the service
 
 
+def test_the_entra_recipe_with_a_secret_asks_for_the_scope(
+    service: TokenService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code,) = [each for each in READS if "login.microsoftonline.com" in each]
+    environment = {"AZURE_TENANT_ID": "tenant", "AZURE_CLIENT_ID": "orders", "AZURE_CLIENT_SECRET": "s3cret"}
+    for name, value in (environment | {"KAFKA_TOKEN_SCOPE": "api://app/.default"}).items():
+        monkeypatch.setenv(name, value)
+    reader = Reader()
+    exec(code, {"spark": SimpleNamespace(readStream=reader)})
+    sasl = wire_options(parse_options(reader.given), "test").sasl
+    assert sasl is not None
+    assert isinstance(sasl.token_provider, ClientCredentials)
+    path = "/tenant/oauth2/v2.0/token"
+    assert sasl.token_provider.endpoint == f"https://login.microsoftonline.com{path}"
+    claims = base64.urlsafe_b64encode(b'{"sub": "orders", "exp": %d}' % (time.time() + 3600)).decode().rstrip("=")
+    service.answers[path] = {"token_type": "Bearer", "expires_in": 3599, "access_token": f"e30.{claims}.c2ln"}
+    local = replace(sasl.token_provider, endpoint=f"http://{service.address}{path}", tls=None)
+    assert local.fetch(Deadline.after(60.0)).text == f"e30.{claims}.c2ln"
+    ((asked, parameters),) = service.requests
+    assert asked == path
+    assert parameters == {"grant_type": ["client_credentials"], "scope": ["api://app/.default"]}
+
+
 def test_the_google_recipe_puts_the_access_token_into_googles_form(modules: Path, service: TokenService) -> None:
     account = "/computeMetadata/v1/instance/service-accounts/default/"
     email = "orders@project.iam.gserviceaccount.com"
@@ -160,7 +187,7 @@ class Reader:
 @pytest.mark.parametrize("code", READS, ids=lambda code: re.findall(r'servers", "([\w.-]+)', code)[0])
 def test_the_options_of_a_recipe_fit_together(code: str, modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(modules))
-    for name in re.findall(r'os\.environ\["(\w+)"\]', "".join(BLOCKS)):
+    for name in re.findall(r"""os\.environ\[["'](\w+)["']\]""", "".join(BLOCKS)):
         monkeypatch.setenv(name, "x")
     # The credentials of Google's module come from its service, which the test above has.
     monkeypatch.setattr("google.auth.default", lambda **_: (None, None))
