@@ -61,17 +61,18 @@ class CheckpointFiles:
         """The paths of the files below; ``None`` if nothing exists there.
 
         ``inputFiles`` lists them without reading. Rows would lack empty files, and so the newest batch if it is empty.
+        The pattern is given twice, because for a single one that matches nothing Spark logs a long stack trace.
         """
         try:
-            return [unquote(path) for path in self._load(pattern).inputFiles()]
+            return [unquote(path) for path in set(self._load(pattern, pattern).inputFiles())]
         except AnalysisException as error:  # from load() in a classic session, from inputFiles() with Connect
             if error.getCondition() == "PATH_NOT_FOUND":
                 return None
             raise
 
-    def _load(self, pattern: str) -> DataFrame:
+    def _load(self, *patterns: str) -> DataFrame:
         # Without recursion, directories named like a=1 would become columns.
-        return self._spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(pattern)
+        return self._spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(list(patterns))
 
 
 def _literal(path: str) -> str:

@@ -29,6 +29,10 @@ def starting_offsets(spark: SparkSession, checkpoint: str, source: str | int | N
     names = files.names("offsets")
     if names is None:
         raise _not_a_checkpoint(spark, checkpoint, files)
+    committed = batch_numbers(files.names("commits") or [])
+    last = last_batch(checkpoint, batch_numbers(names), committed)
+    sources = _read(checkpoint, files, f"offsets/{last}", parse_log)
+    offsets = kafka_offsets(checkpoint, choose(checkpoint, sources, source))
     if not without_state and files.has_directory("state"):
         raise CannotMove(
             f"The query of {checkpoint} has state (aggregation, deduplication, a join, or a function with state), and"
@@ -36,12 +40,9 @@ def starting_offsets(spark: SparkSession, checkpoint: str, source: str | int | N
             "Choose in docs/moving.md, 'Queries with state', where to start. To start behind the last batch all the"
             " same, set without_state=True.",
         )
-    committed = batch_numbers(files.names("commits") or [])
-    last = last_batch(checkpoint, batch_numbers(names), committed)
-    sources = _read(checkpoint, files, f"offsets/{last}", parse_log)
     check_complete(checkpoint, last, committed)
     _read(checkpoint, files, f"commits/{last}", check_commit)
-    return as_json(kafka_offsets(checkpoint, choose(checkpoint, sources, source)), Earliest())
+    return as_json(offsets, Earliest())
 
 
 def _read(checkpoint: str, files: CheckpointFiles, name: str, parse: Callable[[bytes], Parsed]) -> Parsed:

@@ -15,7 +15,7 @@ from spark_group_source.errors import CannotMove
 from spark_group_source.listing import names, some
 from spark_group_source.offsets import TopicPartition
 
-NOTHING_READ = "-"
+NOTHING_READ = ("-", "null", "{}")
 VERSIONS = ("v1", "v2")
 
 
@@ -33,7 +33,7 @@ class LoggedSource:
         Raises:
             ValueError: a source of another kind wrote it.
         """
-        if self.offset == NOTHING_READ:
+        if self.offset in NOTHING_READ:
             return {}
         topics = json.loads(self.offset)
         offsets: dict[TopicPartition, int] = {}

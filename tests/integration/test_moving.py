@@ -139,6 +139,17 @@ def no_offsets(checkpoint: Path) -> None:
     shutil.rmtree(checkpoint / "offsets")
 
 
+def incomplete_other_source(checkpoint: Path) -> None:
+    incomplete(checkpoint)
+    (checkpoint / "offsets" / "1").write_text("v1\n{}\n17")
+
+
+def this_source(checkpoint: Path) -> None:
+    shutil.copytree(CHECKPOINTS / "spark-4.3" / "stateful" / "state", checkpoint / "state")
+    own = '{"group": "g", "topics": {"orders": {"id": "x", "partitions": {"0": [0, 5, 0]}}}, "version": 2}'
+    (checkpoint / "offsets" / "0").write_text(f"v1\n{{}}\n{own}")
+
+
 def other_source(checkpoint: Path) -> None:
     (checkpoint / "offsets" / "0").write_text('v1\n{}\n{"logOffset":7}')
 
@@ -157,6 +168,8 @@ def other_source(checkpoint: Path) -> None:
         (asynchronous, "asyncProgressTrackingEnabled"),
         (planned_nothing, "has not read anything"),
         (no_offsets, "has not read anything"),
+        (incomplete_other_source, r'not format\("kafka"\)'),
+        (this_source, r'reads with format\("kafka-group"\) already'),
         (other_source, r'not format\("kafka"\)'),
     ],
 )

@@ -129,7 +129,7 @@ def test_an_unclear_choice_is_an_error_that_lists_the_sources(wanted: str | int 
     assert "source=" in str(refused.value)
 
 
-@pytest.mark.parametrize("line", ["-", "{}"])
+@pytest.mark.parametrize("line", ["-", "{}", "null"])
 def test_a_source_that_has_read_nothing_has_no_position(line: str) -> None:
     with pytest.raises(CannotMove, match=r"Source 0 of c has not read anything yet.*to earliest"):
         kafka_offsets("c", LoggedSource("0", line))
