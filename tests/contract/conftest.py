@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -92,6 +93,8 @@ class Kafka(Protocol):
 
     def produce(self, topic: str, rows: list[str], partition: int = 0) -> Any: ...
 
+    def delete_topic(self, name: str) -> None: ...
+
 
 def eventually(condition: Callable[[], Any], what: str = "") -> Any:
     """Waits until ``condition`` returns a true value, and returns it."""
@@ -100,6 +103,32 @@ def eventually(condition: Callable[[], Any], what: str = "") -> Any:
         assert time.monotonic() < deadline, f"not within {TIMEOUT_S:.0f} s: {what or condition}"
         time.sleep(POLL)
     return value
+
+
+class Background:
+    """A call on a thread of its own; :meth:`result` waits for what it returned or raised."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._found: list[Any] = []
+        self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
+        self._thread.start()
+
+    def _run(self, call: Callable[[], Any]) -> None:
+        try:
+            self._found.append(call())
+        except BaseException as error:
+            self._found.append(error)
+
+    @property
+    def waits(self) -> bool:
+        return self._thread.is_alive()
+
+    def result(self) -> Any:
+        self._thread.join(TIMEOUT_S)
+        assert not self.waits, f"still waiting after {TIMEOUT_S:.0f} s"
+        if isinstance(self._found[0], BaseException):
+            raise self._found[0]
+        return self._found[0]
 
 
 class Query:

@@ -2,47 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from spark_group_source.errors import DeadlineExceeded
 from spark_group_source.query.planning import available_now_target
 from spark_group_source.testing.fake import FakeKafka, Fault
-from tests.contract.conftest import BASES, TIMEOUT_S, Bench, Query, eventually
+from tests.contract.conftest import BASES, Background, Bench, Query, eventually
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(available_now_target, "POLL_INTERVALS", (0.01, 0.05))
-
-
-class Background:
-    """A call on a thread of its own; :meth:`result` waits for what it returned or raised."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._found: list[Any] = []
-        self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
-        self._thread.start()
-
-    def _run(self, call: Callable[[], Any]) -> None:
-        try:
-            self._found.append(call())
-        except BaseException as error:
-            self._found.append(error)
-
-    @property
-    def waits(self) -> bool:
-        return self._thread.is_alive()
-
-    def result(self) -> Any:
-        self._thread.join(TIMEOUT_S)
-        assert not self.waits, f"still waiting after {TIMEOUT_S:.0f} s"
-        if isinstance(self._found[0], BaseException):
-            raise self._found[0]
-        return self._found[0]
 
 
 def looks(fake: FakeKafka) -> int:

@@ -13,6 +13,8 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import GroupError, ProtocolError
 from spark_group_source.group.consumer.consumer_protocol import ConsumerProtocol
 from spark_group_source.group.consumer.handshake import ConsumerMembership
+from spark_group_source.group.consumer.messages import ConsumerGroupDescribeRequest
+from spark_group_source.group.coordinator_client import CoordinatorClient
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.membership import Phase
@@ -22,7 +24,7 @@ from spark_group_source.testing.fake import FakeKafka
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 from tests.conftest import KAFKA_3
-from tests.contract.conftest import CONSUMER_BASE, TIMEOUT_S, Bench, Query, coordinator_version, eventually
+from tests.contract.conftest import CONSUMER_BASE, TIMEOUT_S, Background, Bench, Query, coordinator_version, eventually
 
 pytestmark = [pytest.mark.core, pytest.mark.one_protocol("consumer", reason="the protocol of KIP-848 itself")]
 
@@ -244,6 +246,54 @@ def test_new_partitions_are_assigned_by_the_coordinator(filled: Bench) -> None:
     query = filled.start()
     more_partitions(filled, 6)
     eventually(lambda: len(query.me.owned) == 6, "all six partitions")
+
+
+def test_a_topic_that_is_recreated_while_the_query_runs_is_read_from_its_start(filled: Bench) -> None:
+    query = filled.start(failOnDataLoss="false", groupCommit_retryIntervalMs="50")
+    eventually(lambda: query.owns() == {0, 1, 2, 3}, "all partitions")
+    query.idle()
+    before = dict(membership(query).topic_ids)
+    filled.kafka.delete_topic(filled.topic)
+    eventually(lambda: not query.me.owned, "the revocation of the deleted topic")
+    filled.kafka.create_topic(filled.topic, 2)
+    eventually(lambda: len(query.me.owned) == 2, "the partitions of the new topic")
+    assert membership(query).topic_ids[filled.topic] != before[filled.topic]
+    filled.produce(3, 3)
+    eventually(lambda: (query.poll() and query.finish()) or len(query.read) >= 6, "the records of the new topic")
+    query.idle()
+    assert all_read(query) == sorted([*ONCE, (0, 0, 3), (1, 0, 3)])
+    assert (query.driver.counters.lost, filled.committed()[0], filled.committed()[1]) == (0, 3, 3)
+    if isinstance(filled.kafka, FakeKafka):
+        filled.kafka.commits.clear()  # those of the new topic begin again
+
+
+def test_an_available_now_run_takes_over_the_partitions_of_a_dead_member(filled: Bench) -> None:
+    other, run = filled.start(), filled.query()
+    eventually(lambda: other.owns() == {0, 1, 2, 3}, "all partitions")
+    run.driver.start(run.end)
+    eventually(lambda: len(other.owns()) == len(run.owns()) == 2, "an even split")
+    other.begin()
+    run.driver.prepare_for_available_now()
+    run.begin()
+    run.finish()
+    last = Background(run.poll)
+    other.member._leaving.set()  # dies during its batch, without leaving, and its session ends
+    other.member._closing.set()
+    filled.expire(other)
+    reads = last.result()
+    while reads:
+        run.finish()
+        reads = run.poll()
+    assert all_read(run) == ONCE
+    assert filled.committed() == dict.fromkeys(range(4), 5)
+
+
+def test_the_coordinator_learns_the_rack(filled: Bench) -> None:
+    filled.start(kafka_client_rack="rack-1")
+    client = CoordinatorClient(filled.cluster, filled.group, "describe")
+    request = ConsumerGroupDescribeRequest(version=1, group_ids=[filled.group], include_authorized_operations=False)
+    (group,) = client.call(request, Deadline.after(TIMEOUT_S)).groups
+    assert [each.rack_id for each in group.members] == ["rack-1"]
 
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
