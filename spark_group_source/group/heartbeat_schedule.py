@@ -34,6 +34,10 @@ class HeartbeatSchedule:
         """The next heartbeat is due after the interval."""
         self.next_heartbeat = self._clock() + self.interval
 
+    def schedule_within(self, seconds: float) -> None:
+        """The next heartbeat is due after at most so many seconds."""
+        self.next_heartbeat = min(self.next_heartbeat, self._clock() + seconds)
+
     def schedule_now(self) -> None:
         """The next heartbeat is due at once."""
         self.next_heartbeat = self._clock()

@@ -259,8 +259,7 @@ def test_a_topic_that_is_recreated_while_the_query_runs_is_read_from_its_start(f
     eventually(lambda: len(query.me.owned) == 2, "the partitions of the new topic")
     assert membership(query).topic_ids[filled.topic] != before[filled.topic]
     filled.produce(3, 3)
-    eventually(lambda: (query.poll() and query.finish()) or len(query.read) >= 6, "the records of the new topic")
-    query.idle()
+    eventually(lambda: len(query.idle().read) == 6, "the records of the new topic")
     assert all_read(query) == sorted([*ONCE, (0, 0, 3), (1, 0, 3)])
     assert (query.driver.counters.lost, filled.committed()[0], filled.committed()[1]) == (0, 3, 3)
     if isinstance(filled.kafka, FakeKafka):

@@ -37,10 +37,17 @@ MIN_LOOKUP = 1.0
 """Minimum seconds for a lookup on the member's thread, also if the brokers' heartbeat interval is shorter."""
 
 
+JOIN_INTERVAL = 1.0
+"""Seconds between two heartbeats after a join without partitions, until the other members have sent a heartbeat: the
+partitions come as those revoke them. Coordinators of Kafka 4.3 and later also assign only once a second by default."""
+
+
 class ConsumerProtocol(GroupProtocol):
     """The member's thread owns it, with its connections.
 
     ``_joined`` tells whether a join was sent: the coordinator may have the member even if it has not answered.
+    ``_joining_until`` is when a join without partitions ends, in seconds of the clock. Until then the listener is
+    notified of partitions only; ``_has_assignment`` tells whether it was.
     """
 
     shared: SharedMembership[ConsumerMembership]
@@ -62,6 +69,8 @@ class ConsumerProtocol(GroupProtocol):
         self.shared = SharedMembership(settings, clock, step, start, Heartbeat())
         self._next_topic_check = clock() + settings.metadata_max_age
         self._joined = False
+        self._has_assignment = False
+        self._joining_until = 0.0
         self._logged_reason = start.reason
 
     def subscribe(self, topics: Collection[str]) -> None:
@@ -134,10 +143,24 @@ class ConsumerProtocol(GroupProtocol):
         self.schedule.interval = answer.heartbeat_interval
         self.schedule.schedule_next()
         after = self.shared.membership
-        if joins or (answer.assignment is not None and answer.assignment != me.assignment):
+        if joins:
+            self._has_assignment = False
+            others = 0.0 if after.assignment else answer.heartbeat_interval + JOIN_INTERVAL
+            self._joining_until = self.clock() + others
+        self._assignment_answered(me, after)
+        return True
+
+    def _assignment_answered(self, before: ConsumerMembership, after: ConsumerMembership) -> None:
+        """Notifies the listener of a new assignment. Spark may ask only once what there is to read, so a query should
+        not plan while the partitions of its first assignment are on their way.
+        """
+        joining = self.clock() < self._joining_until
+        if joining:
+            self.schedule.schedule_within(JOIN_INTERVAL)
+        if after.assignment != before.assignment or not (self._has_assignment or joining):
+            self._has_assignment = True
             self._log_assignment(after)
             self.assignment_received()
-        return True
 
     def _leave_former_epoch(self) -> None:
         """Removes what the coordinator still has of this member: it refused a join, since it has the member in an epoch

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_group_source.clock import Deadline, monotonic
+from spark_group_source.clock import Deadline
 from spark_group_source.group.consumer.consumer_protocol import PURPOSE, ConsumerProtocol
 from spark_group_source.group.consumer.events import Heartbeat
 from spark_group_source.group.consumer.messages import ConsumerGroupHeartbeatResponse
@@ -19,6 +19,7 @@ from spark_group_source.testing.fake import FakeKafka
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.wakeup import WakeupPipe
+from tests.unit.hand_clock import Hand
 
 
 class Coordinator(CoordinatorClient):
@@ -49,12 +50,12 @@ class Listener:
 
 
 @pytest.fixture
-def protocol() -> Iterator[ConsumerProtocol]:
+def protocol(hand: Hand) -> Iterator[ConsumerProtocol]:
     with FakeKafka() as fake:
         fake.create_topic("t")
         cluster, wakeup = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test")), WakeupPipe()
         settings = GroupSettings("g", Subscription(("t",)), consumer_protocol=True)
-        created = ConsumerProtocol(cluster, settings, Listener(), monotonic, wakeup, None)
+        created = ConsumerProtocol(cluster, settings, Listener(), hand, wakeup, None)
         created.subscribe(["t"])
         yield created
         cluster.close()
@@ -85,3 +86,17 @@ def test_a_refused_join_ends_the_query_with_the_brokers_reason_and_the_option_to
     assert me.phase is Phase.FAILED
     assert "The broker says: A custom assignor is in use." in str(me.error)
     assert advice in str(me.error)
+
+
+def test_after_a_join_without_partitions_heartbeats_are_frequent_until_the_others_have_sent_one(
+    protocol: ConsumerProtocol, hand: Hand
+) -> None:
+    heartbeats(protocol, 0)
+    assert protocol.shared.membership.phase is Phase.STABLE
+    for _ in range(6):
+        assert protocol.schedule.next_heartbeat == hand() + 1.0
+        assert not protocol.shared.await_assignment(Deadline.after(0.0))
+        hand.now += 1.0
+        heartbeats(protocol, 0)
+    assert protocol.shared.await_assignment(Deadline.after(0.0)), "a member may have no partitions"
+    assert protocol.schedule.next_heartbeat == hand() + 5.0
