@@ -1,0 +1,1 @@
+"""The parts of jobs/group_protocols.py."""
