@@ -274,10 +274,10 @@ def test_a_query_notices_nothing_of_tokens_that_end_every_10_seconds(
     produce_for(guarded, topic, seconds, query.running)
     assert_read_once(guarded, query, topic, group)
     assert member_ids(guarded, group) == joined
-    # Only the stream runner asks for tokens, about every 8 s. They travel with the tasks.
+    # The stream runner asks about every 8 s. The Python worker does so too if no newer token came with a task in time.
     issued = server.tokens - before
     print(f"{issued} tokens in {seconds:.0f} s, {len(query.batches())} batches")
-    assert seconds / SHORT_LIFETIME <= issued <= seconds / 8 + 3
+    assert seconds / SHORT_LIFETIME <= issued <= 2 * seconds / 8 + 3
     log = query.log()
     for sign in ("requests for a new token failed", "brokers reject settings", "eyJ", CLIENT_SECRET):
         assert sign not in log
