@@ -102,15 +102,18 @@ def shape(records: DataFrame, schema: str | None) -> DataFrame:
     return records.select(parsed.alias("value"), *KAFKA_COLUMNS).select("value.*", *KAFKA_COLUMNS)
 
 
-def begin(stream: DataStreamWriter, args: argparse.Namespace, name: str = "") -> StreamingQuery:
-    """Starts a query. With a name it is one of several, and its checkpoint is a subdirectory of the job's."""
+def begin(stream: DataStreamWriter, args: argparse.Namespace, name: str = "", table: str = "") -> StreamingQuery:
+    """Starts a query. With a name it is one of several, and its checkpoint is a subdirectory of the job's.
+
+    ``table`` is a table in a catalog, for sinks that are tables.
+    """
     checkpoint = f"{args.checkpoint}/{name}" if name else args.checkpoint
     stream = stream.option("checkpointLocation", checkpoint).queryName(name or args.group)
     if args.trigger == "available-now":
         stream = stream.trigger(availableNow=True)
     elif args.trigger != "default":
         stream = stream.trigger(processingTime=args.trigger)
-    return stream.start()
+    return stream.toTable(table) if table else stream.start()
 
 
 class _Followed:

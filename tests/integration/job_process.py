@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import json
 import os
 import signal
 import subprocess
@@ -18,7 +19,11 @@ from spark_group_source.testing.ports import HOST
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 JOBS = REPOSITORY / "jobs"
+READ = Path(__file__).parent / "run_job_and_read.py"
 AVAILABLE_NOW = ("--trigger", "available-now")
+SMALL = ("--max-offsets-per-trigger", "20")
+# Who is killed cannot leave: the next run waits for the end of the session.
+SHORT_SESSION = ("--option", "kafka.session.timeout.ms=6000", "--option", "kafka.heartbeat.interval.ms=1000")
 TIMEOUT_S = 300.0
 CHECK_INTERVAL_S = 0.005
 """Interval of checks for a batch that is written and not committed, a state that lasts tens of milliseconds. A busy
@@ -88,6 +93,21 @@ class Job:
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
         return done.stdout
 
+    def run_and_read(self, table: str, *more: str, checkpoint: str = "checkpoint") -> list[tuple[int, int]]:
+        """Runs the job over the records that the topic contains now, and reads its table in the same JVM.
+
+        Returns:
+            Partition and offset of each row, sorted. ``table`` is the table's name in SQL.
+        """
+        result = self._work / "places.json"
+        command = [spark_submit(), "--master", "local[2]", *self._spark, str(READ), str(result), table]
+        command += self.command(*AVAILABLE_NOW, *more, checkpoint=checkpoint)
+        done = subprocess.run(
+            command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        return [(partition, offset) for partition, offset in json.loads(result.read_text())]
+
     def run_here(self, *more: str, checkpoint: str = "checkpoint") -> str:
         """Runs the job in the tests' own Spark, which is faster than a new process.
 
@@ -129,6 +149,21 @@ class Job:
 
         with self.started(*more) as running:
             return suspend_after_write(running, written, committed, self._work / "log")
+
+    def kill_when(self, condition: Callable[[], bool], *more: str) -> None:
+        """Kills the job (SIGKILL) when the condition holds; it still holds after the end."""
+        deadline = time.monotonic() + TIMEOUT_S
+        with self.started(*more) as running:
+            while True:
+                assert running.poll() is None, (self._work / "log").read_text()
+                assert time.monotonic() < deadline, (self._work / "log").read_text()
+                if condition():
+                    # A suspended job changes nothing, so a restart will find the same state.
+                    os.kill(running.pid, signal.SIGSTOP)
+                    if condition():
+                        return
+                    os.kill(running.pid, signal.SIGCONT)
+                time.sleep(CHECK_INTERVAL_S)
 
 
 def suspend_after_write(

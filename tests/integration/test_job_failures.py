@@ -10,28 +10,15 @@ from pathlib import Path
 
 import psycopg
 import pyarrow.dataset as ds
-import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration import postgres
-from tests.integration.job_process import Job
+from tests.integration.job_process import SHORT_SESSION, SMALL, Job
 from tests.integration.standing import partitions_per_member
 
 RECORDS, KEYS = 1_000, 200
-SMALL = ("--max-offsets-per-trigger", "20")
-# Who is killed cannot leave: the next run waits for the end of the session.
-SHORT_SESSION = ("--option", "kafka.session.timeout.ms=6000", "--option", "kafka.heartbeat.interval.ms=1000")
-
-SPARK = ".".join(pyspark.__version__.split(".")[:2])
-DELTA_FOR = ("4.1", "4.2")
-# Without what Spark has itself: 70 MB less to fetch.
-DELTA = (
-    *("--packages", f"io.delta:delta-spark_{SPARK}_2.13:4.4.0"),
-    *("--exclude-packages", "org.apache.hadoop:*,org.apache.parquet:*"),
-    *("--conf", "spark.databricks.delta.snapshotPartitions=1"),
-)
 
 Place = tuple[int, int]
 MakeJob = Callable[..., Job]
@@ -58,7 +45,7 @@ def fill(kafka: EmbeddedKafka, topic: str) -> list[Place]:
     return sorted(kafka.produce(topic, rows))
 
 
-def places(files: Path | list[str]) -> list[Place]:
+def places(files: Path) -> list[Place]:
     """Where the rows of Parquet files came from, sorted."""
     table = ds.dataset(files, format="parquet").to_table(columns=["partition", "offset"])
     return sorted(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
@@ -106,28 +93,6 @@ def test_queries_of_one_group_replay_their_own_batches(
     copy.run_here()
     assert places(output) == everything
     assert len(list(output.glob("run=*"))) == 2
-
-
-@pytest.mark.core
-@pytest.mark.skipif(
-    SPARK not in DELTA_FOR, reason=f"Delta 4.4 is made for Spark {' and '.join(DELTA_FOR)}, not {SPARK}"
-)
-def test_a_delta_table_contains_an_uncommitted_batch_once(kafka: EmbeddedKafka, job: MakeJob, output: Path) -> None:
-    append = job("group_to_delta.py", "--output", str(output), *SHORT_SESSION, spark=DELTA)
-    everything = fill(kafka, append.topic)
-    append.kill_after_write(lambda: last(each.stem for each in output.glob("_delta_log/[0-9]*.json")), *SMALL)
-    append.run()
-    if SPARK == "4.1":  # a run of this version is one batch: the first was the one that is repeated
-        append.run()
-    assert delta_places(output) == everything
-
-
-def delta_places(table: Path) -> list[Place]:
-    """Where the rows of a Delta table came from that was only appended to, sorted."""
-    lines = [line for log in table.glob("_delta_log/[0-9]*.json") for line in log.read_text().splitlines()]
-    actions = [json.loads(line) for line in lines]
-    assert not any("remove" in each for each in actions)
-    return places([str(table / each["add"]["path"]) for each in actions if "add" in each])
 
 
 # Notes each change of a row that the job makes.

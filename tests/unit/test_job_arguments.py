@@ -19,6 +19,7 @@ JOBS = Path(__file__).resolve().parents[2] / "jobs"
         "group_protocols.py",
         "group_report.py",
         "group_to_delta.py",
+        "group_to_iceberg.py",
         "group_to_parquet.py",
         "group_to_postgres.py",
         "produce_flights.py",
