@@ -24,6 +24,7 @@ DESCRIPTIONS = {
     "endingOffsetsByTimestamp": "JSON end times in ms since 1970. Takes precedence over endingOffsets.",
     "endingTimestamp": "End time in ms since 1970. Takes precedence over endingOffsetsByTimestamp.",
     "maxOffsetsPerTrigger": "Maximum number of offsets in a micro-batch.",
+    "maxBytesPerTrigger": "Maximum bytes of stored records in a micro-batch, estimated: a number or 10g, 512m, 64kb.",
     "minOffsetsPerTrigger": "Minimum number of new offsets for a micro-batch.",
     "maxTriggerDelay": "How long minOffsetsPerTrigger may delay a micro-batch: a number with a unit (ms, s, m, h, d).",
     "batchInterval": "Minimum time between the starts of two micro-batches, with the default trigger: 10 minutes, 30s.",

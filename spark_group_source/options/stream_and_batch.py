@@ -22,6 +22,7 @@ from spark_group_source.options.table import SourceOptions
 
 STREAM_ONLY = (
     "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
     "batchInterval",

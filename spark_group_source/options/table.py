@@ -29,6 +29,7 @@ from spark_group_source.options.value_parsers import (
     boolean,
     byte_count,
     byte_size,
+    byte_string,
     dns_lookup,
     duration,
     group_protocol,
@@ -69,6 +70,7 @@ class SourceOptions(SecurityOptions):
     ending_offsets_by_timestamp: AtTimestamp | None = None
     ending_timestamp: AtTimestamp | None = None
     max_offsets_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay: float = 900.0
     batch_interval: float | None = None
@@ -141,6 +143,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("endingTimestamp", "ending_timestamp", timestamp_parser("endingTimestamp", or_latest=True)),
     Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", positive_count),
+    Option("maxBytesPerTrigger", "max_bytes_per_trigger", byte_string),
     Option("minOffsetsPerTrigger", "min_offsets_per_trigger", positive_count),
     Option("maxTriggerDelay", "max_trigger_delay", duration),
     Option("batchInterval", "batch_interval", interval),

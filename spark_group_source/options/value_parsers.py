@@ -118,6 +118,24 @@ def byte_size(text: str) -> int:
     return int(text)
 
 
+_BYTE_UNITS: dict[str, int] = {
+    unit: 1024**power
+    for power, units in enumerate(("b", "k kb", "m mb", "g gb", "t tb", "p pb"))
+    for unit in units.split()
+}
+
+
+def byte_string(text: str) -> int:
+    """A size in bytes as Spark writes it: a number without a unit is in bytes, and ``k`` is 1024 bytes."""
+    match = re.fullmatch(r"(\d{1,18})([a-z]*)", text.strip().lower())
+    unit = _BYTE_UNITS.get(match[2] or "b") if match else None
+    if not match or unit is None or int(match[1]) == 0:
+        raise ValueError(
+            "a whole number of bytes of at least 1, or one with a unit (b, k, m, g, t, p), for example 10g"
+        )
+    return int(match[1]) * unit
+
+
 def socket_buffer_size(text: str) -> int:
     """The size of a socket buffer in bytes; -1 leaves it to the operating system."""
     if text.strip() != "-1" and not _is_int32(text, 1):

@@ -24,7 +24,7 @@ from spark_group_source.query.assigned_partitions import AssignedPartitions
 from spark_group_source.query.commits.batch_commits import BatchCommits
 from spark_group_source.query.group_settings import group_settings
 from spark_group_source.query.kafka_clients import KafkaClients
-from spark_group_source.query.planning.batch_planner import BatchPlanner
+from spark_group_source.query.planning.batch_planner import BatchLimits, BatchPlanner
 from spark_group_source.query.query_log import QueryLog
 from spark_group_source.query.shared_group import log_other_members
 from spark_group_source.query.starting_offsets.resolution import check_names
@@ -114,12 +114,13 @@ class Driver:
         """From here on the query reads up to the present end of every partition, and no further."""
         self._planner.prepare_for_available_now()
 
-    def plan_batch(self, start: BatchOffset, max_offsets: int | None) -> BatchOffset:
+    def plan_batch(self, start: BatchOffset, max_offsets: int | None, max_bytes: int | None = None) -> BatchOffset:
         """The end of the next batch; ``start`` itself if the query has nothing to read.
 
         Args:
             start: the end of the last completed batch.
             max_offsets: maximum number of offsets in the batch, or ``None``.
+            max_bytes: about the maximum number of bytes of records in the batch, or ``None``.
         """
         planned = self._planner.planned_from(start)
         if planned is not None:
@@ -128,7 +129,7 @@ class Driver:
         me = self._member.snapshot()
         self._query_log.membership(me, self._member.time_since_heartbeat, self._assigned_partitions.rebalanced_at)
         self._commits.retry_pending(me, batch_in_flight=self._planner.batch_in_flight)
-        return self._planner.plan(start, max_offsets, me)
+        return self._planner.plan(start, BatchLimits(max_offsets, max_bytes), me)
 
     def end_offsets(self) -> Offsets:
         """The end offsets of the logs, as of the last lookup."""

@@ -35,9 +35,15 @@ if TYPE_CHECKING:
     from spark_group_source.query.driver import Driver
 
 try:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
 except ImportError:  # PySpark 4.1 has no admission control: Spark then calls latestOffset() without arguments.
-    ReadAllAvailable = ReadLimit = ReadMaxRows = None  # type: ignore[assignment, misc]
+    ReadAllAvailable = ReadLimit = ReadMaxBytes = ReadMaxRows = None  # type: ignore[assignment, misc]
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         """Replaces the class of PySpark 4.2."""
@@ -84,9 +90,11 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available_now = True
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """``maxOffsetsPerTrigger``, or no limit."""
-        limit = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        """``maxOffsetsPerTrigger`` or ``maxBytesPerTrigger``, or no limit. With the first, the second applies too."""
+        if (max_offsets := self._options.max_offsets_per_trigger) is not None:
+            return ReadMaxRows(max_offsets)
+        max_bytes = self._options.max_bytes_per_trigger
+        return ReadAllAvailable() if max_bytes is None else ReadMaxBytes(max_bytes)
 
     @plain_errors()
     def initialOffset(self) -> dict[str, Any]:
@@ -117,7 +125,9 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._failed is not None:
             raise self._failed
         begin = self._position if start is None else self._parse(start)
-        end = self._joined_driver(begin).plan_batch(begin, self._max_offsets(limit))
+        all_available = limit is not None and isinstance(limit, ReadAllAvailable)
+        max_bytes = None if all_available else self._options.max_bytes_per_trigger
+        end = self._joined_driver(begin).plan_batch(begin, self._max_offsets(limit), max_bytes)
         if end is begin:
             return begin.as_json() if start is None else start
         return self._remember(end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 from spark_group_source.clock import Clock
 from spark_group_source.group.manual_assignment import ManualAssignment
@@ -16,6 +17,7 @@ from spark_group_source.query.commits.batch_commits import BatchCommits
 from spark_group_source.query.kafka_clients import KafkaClients
 from spark_group_source.query.planning.admission import admit, total_backlog
 from spark_group_source.query.planning.available_now_target import AvailableNowTarget
+from spark_group_source.query.planning.byte_limit import ByteLimit
 from spark_group_source.query.planning.data_loss import DataLossCheck
 from spark_group_source.query.planning.end_offsets import EndOffsets
 from spark_group_source.query.planning.leader_epochs import EpochCheck
@@ -26,6 +28,13 @@ MAX_TRIES = 3
 
 IDLE_S = 0.1
 """Maximum seconds that a call waits while ``batchInterval`` delays the batch."""
+
+
+class BatchLimits(NamedTuple):
+    """How much a batch may read; ``None`` is no limit. The batch ends at the lower of both."""
+
+    max_offsets: int | None
+    max_bytes: int | None
 
 
 class BatchPlanner:
@@ -60,6 +69,7 @@ class BatchPlanner:
             clients,
             options.fail_on_data_loss,
         )
+        self._byte_limit = ByteLimit(clients.cluster, clock)
         self._target: AvailableNowTarget | None = None
         self._planned_from: BatchOffset | None = None
         self._planned: BatchOffset | None = None
@@ -97,25 +107,25 @@ class BatchPlanner:
         self.end_offsets.expire()
         return self._clock() - self._planned_at
 
-    def plan(self, start: BatchOffset, max_offsets: int | None, me: Membership) -> BatchOffset:
+    def plan(self, start: BatchOffset, limits: BatchLimits, me: Membership) -> BatchOffset:
         """The end of the next batch; ``start`` itself if there is nothing to read.
 
         Args:
             start: the end of the last completed batch.
-            max_offsets: maximum number of offsets in the batch, or ``None``.
+            limits: how much the batch may read.
             me: the membership as it is now.
         """
         if self._target is None:
-            return start if self._waits_for_interval() else self._plan(start, max_offsets, me)
-        return self._plan_to_target(self._target, start, max_offsets)
+            return start if self._waits_for_interval() else self._plan(start, limits, me)
+        return self._plan_to_target(self._target, start, limits)
 
-    def _plan_to_target(self, target: AvailableNowTarget, start: BatchOffset, max_offsets: int | None) -> BatchOffset:
+    def _plan_to_target(self, target: AvailableNowTarget, start: BatchOffset, limits: BatchLimits) -> BatchOffset:
         """The run ends when the group has reached the target in all partitions, not only in those owned now."""
         while True:
             me = self._member.snapshot()
             target.set_once(frozenset(me.owned))
             self._commits.retry_pending(me, batch_in_flight=self.batch_in_flight)
-            planned = self._plan(start, max_offsets, me)
+            planned = self._plan(start, limits, me)
             to_reset = self._ledger.pinned_starts().resets & me.readable.keys()
             if planned is not start or target.is_reached(to_reset):
                 return planned
@@ -124,17 +134,17 @@ class BatchPlanner:
             target.lower(truncated)
             target.wait()
 
-    def _plan(self, start: BatchOffset, max_offsets: int | None, me: Membership) -> BatchOffset:
+    def _plan(self, start: BatchOffset, limits: BatchLimits, me: Membership) -> BatchOffset:
         """Plans again if data loss moves positions: PySpark 4.1 asks a run with ``availableNow`` or ``once`` only once,
         and would end the run."""
         for _ in range(MAX_TRIES):
-            planned = self._plan_unless_moved(start, max_offsets, me)
+            planned = self._plan_unless_moved(start, limits, me)
             if planned is not None:
                 return planned
             me = self._member.snapshot()
         return start
 
-    def _plan_unless_moved(self, start: BatchOffset, max_offsets: int | None, me: Membership) -> BatchOffset | None:
+    def _plan_unless_moved(self, start: BatchOffset, limits: BatchLimits, me: Membership) -> BatchOffset | None:
         """As :meth:`_plan`; ``None`` if data loss has moved positions."""
         positions = self._ledger.positions(me)
         topics = {tp.topic for tp in positions}
@@ -148,7 +158,9 @@ class BatchPlanner:
             return start
         topic_ids = self._topic_ids.of(topics)
         positions = {tp: position for tp, position in positions.items() if tp.topic in topic_ids}
-        admitted = admit(positions, ends, max_offsets)
+        admitted = admit(positions, ends, limits.max_offsets)
+        if limits.max_bytes is not None:
+            admitted = self._byte_limit.limit(positions, admitted, limits.max_bytes)
         moving = frozenset(tp for tp, end in admitted.items() if end > positions[tp])
         # A rewind is logged even without records to read: a restart resumes at the last logged end. So is where a new
         # query starts, because a restart must not resolve that again.

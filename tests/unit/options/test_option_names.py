@@ -26,6 +26,7 @@ KINDS: dict[Callable[[str], Any], tuple[str, tuple[str, ...], str]] = {
     value_parsers.topic_names: ("a,b", ("", " , ", "a b", "..", "x" * 250), "topic names"),
     value_parsers.topic_pattern: ("orders-.*", ("", "orders-[", "(", "*"), "regular expression"),
     value_parsers.boolean: ("true", ("", "yes", "1", "on", "t"), "true or false"),
+    value_parsers.byte_string: ("10g", ("", "0", "-1", "1.5g", "10 g", "g", "10gib", "0k"), "for example 10g"),
     value_parsers.positive_count: ("1000", ("", "0", "-1", "1.5", "1e3", "ten", "0x10", "1_000"), "at least 1"),
     value_parsers.byte_size: ("65536", ("", "0", "1023", "-1", "1m", LARGE), "from 1024 to 2147483647"),
     value_parsers.socket_buffer_size: ("65536", ("", "0", "-2", "64k", LARGE), "-1 for the operating system"),

@@ -268,3 +268,21 @@ def test_options_of_the_other_group_protocol_are_refused(given: dict[str, str], 
         raised.value
     )
     assert says in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1", 1),
+        ("1500b", 1500),
+        ("64k", 2**16),
+        ("64KB", 2**16),
+        ("512m", 2**29),
+        ("1gb", 2**30),
+        ("10g", 10 * 2**30),
+        ("2tb", 2**41),
+        (" 1p ", 2**50),
+    ],
+)
+def test_byte_sizes_are_read_as_spark_reads_them(text: str, size: int) -> None:
+    assert parse_options(GOOD | {"maxBytesPerTrigger": text}).max_bytes_per_trigger == size

@@ -135,7 +135,7 @@ def test_no_filter_on_the_latest_time_narrows_because_later_records_may_be_earli
         EqualTo(("headers", "offset"), 1),
         EqualTo(("timestampType",), 1),
         EqualTo(PARTITION, None),
-        EqualTo(PARTITION, True),
+        EqualTo(PARTITION, False),
         EqualTo(PARTITION, "1"),
         EqualTo(OFFSET, 1.0),
         StringStartsWith(PARTITION, "1"),

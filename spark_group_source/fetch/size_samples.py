@@ -1,0 +1,73 @@
+"""Samples of the sizes of records: one small fetch from each partition, whose records are not decoded."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import RecordsError
+from spark_group_source.fetch.fetch_messages import FetchPartition, build_request
+from spark_group_source.fetch.leader_requests import send_to_leaders
+from spark_group_source.offsets import Offsets, TopicPartition
+from spark_group_source.records.record_batches import find_record_batches
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.metadata import Topic
+
+MAX_PARTITION_BYTES = 64 * 1024
+"""Maximum size in bytes of the sample of one partition, unless its first record batch is larger."""
+
+MIN_PARTITION_BYTES = 4 * 1024
+"""Minimum size in bytes to ask of one partition."""
+
+MAX_BYTES = 1024 * 1024
+"""Maximum size in bytes of the samples from one broker, unless the first record batch is larger."""
+
+
+def sample_sizes(
+    cluster: Cluster, topics: Mapping[str, Topic], offsets: Offsets, max_bytes: int, deadline: Deadline
+) -> tuple[dict[TopicPartition, float], set[TopicPartition]]:
+    """The mean bytes per offset of the record batches that begin at or around these offsets, as they are stored.
+
+    Also returns the partitions whose leader did not answer. Others may have no sample either: their next record batch
+    does not fit, and another partition came first. A broker sends a record batch that does not fit only at the start of
+    a response. So the order of ``offsets`` says which partition gets a sample in any case.
+
+    Args:
+        max_bytes: size of all samples from one broker, within :data:`MAX_BYTES`.
+
+    Raises:
+        TopicError: the principal may not read a topic.
+    """
+    total = min(max_bytes, MAX_BYTES)
+    responses, errors = send_to_leaders(cluster, topics, offsets, lambda part: _request(topics, part, total), deadline)
+    names = {topic.id: topic.name for topic in topics.values()}
+    sizes: dict[TopicPartition, float] = {}
+    for response in responses:
+        for topic in response.responses:
+            for partition in topic.partitions:
+                tp = TopicPartition(names.get(str(topic.topic_id), ""), partition.partition_index)
+                if tp in offsets and partition.records:
+                    _add(sizes, tp, offsets[tp], memoryview(bytes(partition.records)))
+    return sizes, set(errors)
+
+
+def _request(topics: Mapping[str, Topic], offsets: Offsets, max_bytes: int) -> Any:
+    each = min(max(max_bytes // len(offsets), MIN_PARTITION_BYTES), MAX_PARTITION_BYTES)
+    partitions = [
+        FetchPartition(str(uuid.UUID(topics[tp.topic].id)), tp.partition, offset, each)
+        for tp, offset in offsets.items()
+    ]
+    return build_request(partitions, max_wait=0.0, max_bytes=max_bytes, read_committed=False)
+
+
+def _add(sizes: dict[TopicPartition, float], tp: TopicPartition, offset: int, records: memoryview) -> None:
+    try:
+        batches = find_record_batches(tp, records)
+        end = batches.next_offset
+    except RecordsError:
+        return  # the task that reads them reports it
+    if end is not None:
+        # Compaction may have removed all records between the requested offset and the first record batch.
+        sizes[tp] = batches.boundaries[-1] / (end - min(offset, batches.base_offset(0)))

@@ -1,0 +1,88 @@
+"""Limits a batch to about a number of bytes, by samples of the sizes of records.
+
+The driver sees no records: the tasks read them, in other processes. So it fetches a little from each partition, at the
+start and at the end of what the batch would read, and takes the mean. The sample at the end is that at the start of the
+next batch. Bytes are those of record batches as the brokers store and send them: compressed, with headers.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from spark_group_source.clock import Clock, Deadline
+from spark_group_source.errors import GroupSourceError
+from spark_group_source.offsets import Offsets, TopicPartition
+from spark_group_source.wire.cluster import Cluster
+
+log = logging.getLogger(__name__)
+
+LOOKUP_TIMEOUT = 2.0
+"""Maximum seconds for the samples of one batch. Without them a batch goes by earlier ones."""
+
+RETRY_INTERVAL = 10.0
+"""Seconds until a partition whose leader did not answer is tried again."""
+
+ESTIMATED_OFFSET_SIZE = 1024.0
+"""Estimated bytes per offset while no partition has a sample."""
+
+SAMPLE_SHARE = 16
+"""The samples of one batch from one broker are at most this part of the batch. A batch that is estimated at less than
+this part of its limit is not sampled: even if its sizes are wrong by this factor, it stays within the limit."""
+
+
+class ByteLimit:
+    """The sizes of a query's partitions, and the batches that they allow. For the query's thread."""
+
+    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._sizes: dict[TopicPartition, float] = {}
+        self._retry_at: dict[TopicPartition, float] = {}
+
+    def limit(self, positions: Offsets, ends: Offsets, max_bytes: int) -> dict[TopicPartition, int]:
+        """``ends``, or earlier ones if the offsets from ``positions`` have more bytes than the limit.
+
+        All partitions then read the same part of their offsets, at least one offset each.
+        """
+        counts = {tp: end - positions[tp] for tp, end in ends.items() if end > positions[tp]}
+        self._sample({tp: positions[tp] for tp in counts if tp not in self._sizes}, max_bytes)
+        counts = _part(counts, self._estimates(counts), max_bytes)
+        starts = self._estimates(counts)
+        if sum(starts[tp] * count for tp, count in counts.items()) * SAMPLE_SHARE > max_bytes:
+            self._sample({tp: positions[tp] + count - 1 for tp, count in counts.items()}, max_bytes)
+        at_end = self._estimates(counts)
+        counts = _part(counts, {tp: (starts[tp] + at_end[tp]) / 2 for tp in counts}, max_bytes)
+        return {tp: positions[tp] + counts.get(tp, 0) for tp in ends}
+
+    def _estimates(self, partitions: Offsets) -> dict[TopicPartition, float]:
+        known = [self._sizes[tp] for tp in partitions if tp in self._sizes]
+        unknown = sum(known) / len(known) if known else ESTIMATED_OFFSET_SIZE
+        return {tp: self._sizes.get(tp, unknown) for tp in partitions}
+
+    def _sample(self, offsets: Offsets, max_bytes: int) -> None:
+        from spark_group_source.fetch.size_samples import sample_sizes  # noqa: PLC0415 -- numpy takes 0.1 s
+
+        now = self._clock()
+        # A large record batch is sent only at the start of a response, so those with the oldest sample come first.
+        oldest = [*(tp for tp in offsets if tp not in self._sizes), *(tp for tp in self._sizes if tp in offsets)]
+        due = [tp for tp in oldest if self._retry_at.get(tp, now) <= now]
+        if not due:
+            return
+        deadline = Deadline.after(LOOKUP_TIMEOUT, self._clock)
+        try:
+            topics = self._cluster.topics({tp.topic for tp in due}, deadline)
+            share = max_bytes // SAMPLE_SHARE
+            found, silent = sample_sizes(self._cluster, topics, {tp: offsets[tp] for tp in due}, share, deadline)
+        except GroupSourceError as error:
+            # Tasks report what keeps records from being read. Here other estimates serve.
+            log.debug("no sample of sizes: %s", error)
+            found, silent = {}, set(due)
+        self._sizes = {tp: size for tp, size in self._sizes.items() if tp not in found} | found
+        self._retry_at |= dict.fromkeys(silent, now + RETRY_INTERVAL)
+
+
+def _part(counts: Offsets, sizes: dict[TopicPartition, float], max_bytes: int) -> dict[TopicPartition, int]:
+    total = sum(sizes[tp] * count for tp, count in counts.items())
+    if total <= max_bytes:
+        return dict(counts)
+    return {tp: max(1, int(count * max_bytes / total)) for tp, count in counts.items()}
