@@ -46,6 +46,10 @@ def main(place: str) -> None:
         offsets_of_checkpoint(spark, str(work))
     except CannotMove as error:
         print("not moved:", error)
+    for setting in ("false", "true"):
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", setting)
+        filtered = spark.read.format("kafka-group").options(**bounded, pushFilters="true").load()
+        print("filtered", filtered.where("partition = 1 AND offset >= 45").count())
     try:
         spark.readStream.format("kafka-group").options(**options, typo="1").load().schema  # noqa: B018 -- analyzes it
     except PySparkException as error:
