@@ -20,7 +20,7 @@ class LeavesSlowly:
     def __init__(self, *args, **named): pass
     def pin_starts(self): pass
     def start(self, logged, **named): START
-    def plan_batch(self, begin, limit): return begin
+    def plan_batch(self, begin, max_offsets, max_bytes): return begin
     def await_assignment(self): pass
     def close(self):
         print("leaves", flush=True)
