@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from kafka.admin import KafkaAdminClient, OffsetSpec
     from pyspark.sql import DataFrame
 
+    from spark_group_source.group.description import GroupDescription
+
 TOOL_TIMEOUT_S = 60.0
 COORDINATOR_TIMEOUT_S = 60.0
 LEADERS_TIMEOUT_S = 300.0
@@ -162,16 +164,35 @@ class EmbeddedKafka(BrokerCluster):
         return parse_members(self.consumer_groups("--describe", "--group", group, "--members", "--verbose"))
 
     def group_state(self, group: str) -> str:
-        """Returns ``Stable``, ``Empty``, ``PreparingRebalance``, ...; ``Dead`` if the group does not exist. Fast."""
-        return str(self._with_coordinator(lambda admin: admin.describe_groups([group]))[group]["group_state"])
+        """Returns ``Stable``, ``Empty``, ``PreparingRebalance``, ...; ``Dead`` if the group does not exist. Fast.
+
+        Works with both group protocols.
+
+        Raises:
+            BrokerUnavailable: the group's coordinator does not answer within :data:`COORDINATOR_TIMEOUT_S`.
+        """
+        return self._describe(group).state
 
     def members(self, group: str) -> list[GroupMember]:
-        """Returns the members of a group that is not rebalancing, by a plain request; fast enough to poll."""
-        members = self._with_coordinator(lambda admin: admin.describe_groups([group]))[group]["members"]
+        """Returns the members of a group that is not rebalancing, by plain requests; fast enough to poll.
+
+        Works with both group protocols.
+
+        Raises:
+            BrokerUnavailable: the group's coordinator does not answer within :data:`COORDINATOR_TIMEOUT_S`.
+        """
         return [
-            GroupMember(each["member_id"], each["client_id"], _partitions(each["member_assignment"]))
-            for each in members
+            GroupMember(member.member_id, member.client_id, len(member.partitions))
+            for member in self._describe(group).members
         ]
+
+    def _describe(self, group: str) -> GroupDescription:
+        """Describes a group as the source does: kafka-python's admin client takes a group of KIP-848 for a dead one."""
+        from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
+
+        options = {"kafka.bootstrap.servers": self.bootstrap_servers, "kafka.group.id": group, "subscribePattern": ".*"}
+        with contextlib.closing(GroupOffsetsProbe(options, COORDINATOR_TIMEOUT_S)) as probe:
+            return probe.describe()
 
     def committed(self, group: str, topic: str | None = None) -> dict[tuple[str, int], int]:
         """Returns the committed offset of each (topic, partition) of a group, or of one topic; fast enough to poll."""
@@ -244,9 +265,3 @@ def _retry(request: Callable[[], Any], timeout_s: float) -> Any:
             if not error.retriable or deadline.expired():
                 raise
         time.sleep(POLL_S)
-
-
-def _partitions(assignment: Mapping[str, Any] | bytes | None) -> int:
-    """Counts the partitions of a decoded assignment. While the group rebalances, the assignment is empty."""
-    topics = assignment["assigned_partitions"] if isinstance(assignment, Mapping) else ()
-    return sum(len(each["partitions"]) for each in topics)

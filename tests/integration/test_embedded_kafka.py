@@ -13,6 +13,7 @@ from spark_group_source.testing import EmbeddedKafka, broker_cluster
 from spark_group_source.testing.errors import EmbeddedKafkaError
 from spark_group_source.testing.groups import GroupPartition
 from spark_group_source.testing.ports import free_ports
+from tests.conftest import KAFKA_3
 
 if TYPE_CHECKING:
     import confluent_kafka
@@ -27,7 +28,7 @@ def own() -> Iterator[EmbeddedKafka]:
         yield running
 
 
-def member(kafka: EmbeddedKafka, topic: str, group: str) -> confluent_kafka.Consumer:
+def member(kafka: EmbeddedKafka, topic: str, group: str, protocol: str = "classic") -> confluent_kafka.Consumer:
     """A consumer in the group (librdkafka: kafka-python's may forget to join again, see test_mixed_group)."""
     import confluent_kafka
 
@@ -35,6 +36,7 @@ def member(kafka: EmbeddedKafka, topic: str, group: str) -> confluent_kafka.Cons
         {
             "bootstrap.servers": kafka.bootstrap_servers,
             "group.id": group,
+            "group.protocol": protocol,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
         }
@@ -94,10 +96,15 @@ def test_describe_group_returns_offsets_and_lag_from_kafkas_tool(
     assert group in kafka.consumer_groups("--list").splitlines()
 
 
+@pytest.mark.parametrize(
+    "protocol",
+    ["classic", pytest.param("consumer", marks=pytest.mark.skipif(KAFKA_3, reason="Kafka 4.0 has KIP-848"))],
+)
 def test_members_are_the_same_by_request_and_by_kafkas_tool(
-    kafka: EmbeddedKafka, topic: Callable[..., str], group: str
+    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, protocol: str
 ) -> None:
-    consumer = member(kafka, topic(partitions=3), group)
+    assert (kafka.group_state(group), kafka.members(group)) == ("Dead", [])
+    consumer = member(kafka, topic(partitions=3), group, protocol)
     try:
         deadline = Deadline.after(TIMEOUT_S)
         while [each.partitions for each in kafka.members(group)] != [3]:
@@ -105,10 +112,11 @@ def test_members_are_the_same_by_request_and_by_kafkas_tool(
             consumer.poll(0.1)
         members = kafka.members(group)
         assert members == kafka.describe_members(group)
+        assert kafka.group_state(group) == "Stable"
         assert group in kafka.active_groups()
     finally:
         consumer.close()
-    assert kafka.members(group) == []
+    assert (kafka.group_state(group), kafka.members(group)) == ("Empty", [])
 
 
 def test_a_failure_of_kafkas_tool_is_an_error(kafka: EmbeddedKafka, group: str) -> None:
