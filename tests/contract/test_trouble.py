@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -452,6 +453,23 @@ def test_the_wait_for_the_first_assignment_has_a_timeout(
     assert "no assignment after 3 s" in caplog.text
     fake.clear_faults()
     eventually(lambda: len(query.owns()) == 4, "the assignment, later")
+
+
+def test_a_lost_answer_leaves_time_for_another_heartbeat_in_a_short_session(on_fake: Bench, protocol: str) -> None:
+    session, interval = 6.0, 2.0
+    # With KIP-848 a member does not learn the brokers' session.
+    believed = session if protocol == "classic" else 45.0
+    query = on_fake.start(
+        kafka_session_timeout_ms=f"{believed * 1000:.0f}", kafka_heartbeat_interval_ms=f"{interval * 1000:.0f}"
+    )
+    eventually(lambda: len(query.owns()) == 4, "all partitions")
+    on_fake.next("Heartbeat", Fault(silent=True))
+    eventually(lambda: not on_fake.has_faults("Heartbeat"), "the heartbeat whose answer is lost")
+    beats, lost_at, before = on_fake.request_count("Heartbeat"), time.monotonic(), query.me.session_ends
+    eventually(lambda: on_fake.request_count("Heartbeat") > beats, "another heartbeat")
+    assert interval + time.monotonic() - lost_at < session
+    eventually(lambda: query.me.session_ends > before, "its answer")
+    assert query.driver.counters.lost == 0
 
 
 @pytest.mark.one_protocol("classic", reason="with KIP-848 the coordinator notices new partitions")

@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 PURPOSE = "membership"
 """The connection of heartbeats; commits have their own."""
 
-MIN_LOOKUP = 1.0
-"""Minimum seconds for a lookup on the member's thread, also if the brokers' heartbeat interval is shorter."""
+MIN_WAIT = 1.0
+"""Minimum seconds for a lookup or a heartbeat on the member's thread, also if the brokers' interval is shorter."""
 
 
 JOIN_INTERVAL = 1.0
@@ -129,7 +129,7 @@ class ConsumerProtocol(GroupProtocol):
         if joins:
             self._prepare_join()
         me, sent_at = self.shared.membership, self.clock()
-        response = self._client.call(build_request(me, self.settings), self.within(self.settings.heartbeat_timeout))
+        response = self._client.call(build_request(me, self.settings), self._heartbeat_deadline(me))
         if failure := self._failure(response, self._client, joins=me.phase is Phase.JOINING):
             if joins and failure.action is ErrorAction.RESET_GENERATION:
                 self._leave_former_epoch()
@@ -224,12 +224,21 @@ class ConsumerProtocol(GroupProtocol):
         topics = self.shared.membership.topics if errno == TOPIC_AUTHORIZATION_FAILED else ()
         return client.failure("ConsumerGroupHeartbeat", errno, topics=topics, broker_message=message)
 
+    def _heartbeat_deadline(self, me: ConsumerMembership) -> Deadline:
+        """A heartbeat after an answered one waits for one interval: a lost answer leaves time for another heartbeat.
+
+        The brokers' session may be shorter than the one that the member believes. The other heartbeat may need a new
+        connection, so it has more time.
+        """
+        deadline = self.within(self.settings.heartbeat_timeout)
+        return deadline if me.answered is None else deadline.at_most(max(MIN_WAIT, self.schedule.interval))
+
     def _until_heartbeat(self, deadline: Deadline) -> Deadline:
         """Ends a lookup on the member's thread when the next heartbeat is due.
 
         Brokers accept any session timeout above the heartbeat interval, and members learn only the interval.
         """
-        return deadline.at_most(max(MIN_LOOKUP, self.schedule.next_heartbeat - self.clock()))
+        return deadline.at_most(max(MIN_WAIT, self.schedule.next_heartbeat - self.clock()))
 
     def _throttled(self) -> float:
         """Seconds until the coordinator reads the next request, because this client exceeds a quota."""
