@@ -14,6 +14,7 @@ from spark_group_source.group.classic.handshake import ClassicMembership
 from spark_group_source.group.commits import COMMIT_TAG
 from spark_group_source.group.membership import Phase
 from spark_group_source.offsets import BatchOffset, OffsetRange
+from spark_group_source.testing.fake import FakeKafka
 from tests.contract.conftest import Bench, Query, eventually
 
 
@@ -396,6 +397,32 @@ def test_partitions_without_a_commit_fail_a_query_that_starts_at_committed_offse
     bench.rewind({1: 1, 3: 0})
     bench.produce(2, 2)
     assert spans(bench.start(None, **only).begin()) == {0: (0, 2), 1: (1, 2)}
+
+
+def test_no_end_of_a_deleted_topic_is_committed_to_its_successor_while_a_batch_is_long(
+    bench: Bench, protocol: str
+) -> None:
+    bench.produce(5, 5, 5, 5)
+    # The leader of a classic group finds the topics with its metadata. With KIP-848 the query's own metadata is old.
+    max_age_ms = "50" if protocol == "classic" else "300000"
+    query = bench.start(failOnDataLoss="false", kafka_metadata_max_age_ms=max_age_ms)
+    eventually(lambda: query.owns() == {0, 1, 2, 3}, "all partitions")
+    query.idle()
+    assert bench.committed() == dict.fromkeys(range(4), 5)
+    bench.kafka.delete_topic(bench.topic)
+    eventually(lambda: not query.me.owned, "the revocation of the deleted topic")
+    bench.kafka.create_topic(bench.topic, 4)
+    bench.produce(7, 7, 7, 7)
+    # The query plans nothing meanwhile: another member would start at these commits.
+    eventually(lambda: len(bench.committed()) == 4, "the first commits in the new topic")
+    assert bench.committed() == dict.fromkeys(range(4), 0)
+    eventually(lambda: len(query.idle().read) == 8, "the records of the new topic")
+    read = sorted((each.partition, each.start, each.end) for each in query.read)
+    assert read == sorted((number, 0, end) for number in range(4) for end in (5, 7))
+    assert len({(each.partition, each.topic_id) for each in query.read}) == 8, "each topic is read under its own id"
+    assert bench.committed() == dict.fromkeys(range(4), 7)
+    if isinstance(bench.kafka, FakeKafka):
+        bench.kafka.commits.clear()  # those of the new topic begin again
 
 
 # 8. One member per running query, which leaves promptly

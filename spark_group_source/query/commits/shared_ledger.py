@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from spark_group_source.group.commits import CommittedOffset, Ledger
 from spark_group_source.group.membership import Membership
-from spark_group_source.offsets import Offsets, Partitions, TopicPartition
+from spark_group_source.offsets import BatchOffset, Offsets, Partitions, TopicPartition
 from spark_group_source.query.planning.leader_epochs import PositionEpochs
 from spark_group_source.query.starting_offsets.pinned_starts import PinnedStarts
 
@@ -29,6 +29,8 @@ class SharedLedger:
     - the ledger, and ``_owned``, the partitions that this query owns
     - ``_in_lookup``, owned partitions whose start position a thread is looking up
     - ``_recreated``, partitions of a recreated topic whose earliest offset is still unknown
+    - ``_topic_ids``, the ids of the topics in which the logged ends are
+    - ``_found_recreated``, topics that a lookup of start positions found to be recreated, until the query checks them
     - ``_revocation_epoch``, how many times partitions were revoked or lost, or topics recreated
     - ``_pinned``, the pinned starts of the query
     - ``_unlogged_resets``, partitions that were reset while no logged batch says so
@@ -40,15 +42,18 @@ class SharedLedger:
         self._owned: set[TopicPartition] = set()
         self._in_lookup: set[TopicPartition] = set()
         self._recreated: set[TopicPartition] = set()
+        self._topic_ids: dict[str, str] = {}
+        self._found_recreated: set[str] = set()
         self._revocation_epoch = 0
         self._pinned = PinnedStarts()
         self._unlogged_resets: set[TopicPartition] = set()
         self.epochs = PositionEpochs()
 
-    def restore(self, logged_ends: Offsets, pinned: PinnedStarts) -> None:
+    def restore(self, logged: BatchOffset, pinned: PinnedStarts) -> None:
         """Begins with the checkpoint's ends and pinned starts. Caller: the query, before the member starts."""
         with self._lock:
-            self._ledger.logged_ends.update(logged_ends)
+            self._ledger.logged_ends.update(logged.ends())
+            self._topic_ids.update({read.topic: read.topic_id for read in logged.ranges.values() if read.topic_id})
             self._pinned = pinned
 
     def partitions_assigned(self, partitions: Partitions) -> None:
@@ -92,9 +97,10 @@ class SharedLedger:
         with self._lock:
             return {tp: position for tp, position in self._ledger.positions.items() if tp in readable}
 
-    def planned(self, ends: Offsets, positions: Offsets) -> None:
+    def planned(self, ends: Offsets, positions: Offsets, topic_ids: Mapping[str, str]) -> None:
         """Spark gets a batch that reads up to ``ends`` and logs ``positions`` of the others. Caller: the query."""
         with self._lock:
+            self._topic_ids.update(topic_ids)
             self._ledger.logged_ends.update(positions)
             self._ledger.planned(ends)
             self._pinned = self._pinned.without(positions.keys() | ends.keys())
@@ -127,6 +133,19 @@ class SharedLedger:
         """The end that this query logged last for each partition, and which of them are in a recreated topic."""
         with self._lock:
             return {tp: self._ledger.logged_ends.get(tp) for tp in partitions}, partitions & self._recreated
+
+    def recreated(self, ids: Mapping[str, str]) -> set[str]:
+        """Those topics whose logged ends are in a topic with another id than in ``ids``; notes them for the query."""
+        with self._lock:
+            found = {name for name, topic_id in ids.items() if self._topic_ids.get(name, topic_id) != topic_id}
+            self._found_recreated |= found
+            return found
+
+    def take_recreated(self) -> set[str]:
+        """The topics that :meth:`recreated` has found since the last call. Caller: the query."""
+        with self._lock:
+            found, self._found_recreated = self._found_recreated, set()
+            return found
 
     def record_starts(
         self,
@@ -167,6 +186,8 @@ class SharedLedger:
         with self._lock:
             self._revocation_epoch += 1  # the other thread may be finding a position in the old topic
             self._ledger.forget(topics)
+            for name in topics:
+                self._topic_ids.pop(name, None)
             self._pinned = self._pinned.without([tp for tp in self._pinned.offsets if tp.topic in topics])
             self.epochs.forget(topics=topics)
             mine = partitions & self._owned

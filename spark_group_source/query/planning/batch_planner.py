@@ -148,6 +148,8 @@ class BatchPlanner:
         """As :meth:`_plan`; ``None`` if data loss has moved positions."""
         positions = self._ledger.positions(me)
         topics = {tp.topic for tp in positions}
+        # After the positions: those of a recreated topic must not be planned with its former id.
+        self._clients.cluster.invalidate_topics(self._ledger.take_recreated())
         ends = self._data_loss.check(start, positions, me)
         if ends is None:
             return None
@@ -204,7 +206,7 @@ class BatchPlanner:
         planned = BatchOffset(ranges, self._options.group_id, pinned.offsets, pinned.resets)
         self._planned_from, self._planned, self._planned_at = start, planned, self._clock()
         self._ledger.epochs.batch_logged(planned)
-        self._ledger.planned(ends, positions)
+        self._ledger.planned(ends, positions, topic_ids)
         return planned
 
 

@@ -2,7 +2,8 @@
 
 1. **A reset**: ``resetOffsetsOnStart`` drops the group's commit. It applies to the first assignment of a new checkpoint
    only. A commit that another process wrote for this reset stays.
-2. **A recreated topic**: the group's commit is one in the old topic, and is dropped.
+2. **A recreated topic**: if the query has restarted it, the group's commit is one in the old topic, and is dropped. If
+   this lookup finds the topic's new id, the end that this query logged is dropped.
 3. **The further of the group's commit and the end that this query logged last.** A lower commit without the tag of this
    source is an operator's rewind, and applies.
 4. Without either, a **starting offset**:
@@ -92,7 +93,7 @@ class StartOffsetResolver:
             offsets = {tp: latest.get(tp) for tp in existing}
         nothing_assigned_yet = not (logged.ranges or logged.resets)
         pinned = PinnedStarts(offsets, logged.resets if reset else frozenset(), reset and nothing_assigned_yet)
-        self._ledger.restore(logged.ends(), pinned)
+        self._ledger.restore(logged, pinned)
         self._replayed = {read.tp: read for read in logged.reads()} if replayed else {}
         self._checkpoint_without_group = bool(logged.ranges) and not logged.group
 
@@ -138,6 +139,9 @@ class StartOffsetResolver:
         logged_ends, recreated = self._ledger.logged_ends(partitions)
         self._warn(commits, logged_ends)
         commits = {tp: commit for tp, commit in commits.items() if tp not in recreated}
+        found = self._in_recreated_topics(logged_ends, clients, deadline)
+        logged_ends = {tp: None if tp in found else end for tp, end in logged_ends.items()}
+        recreated |= found
         without_both = frozenset(tp for tp in partitions if tp not in commits and logged_ends[tp] is None)
         starting_offsets = self._starting_offsets(without_both, recreated, pinned, clients, deadline)
         unresolved = without_both - starting_offsets.keys()
@@ -156,6 +160,21 @@ class StartOffsetResolver:
         if isinstance(commits, RequestFailed):
             raise commits.error or DeadlineExceeded(f"The committed offsets cannot be read: {commits.reason}.")
         return commits
+
+    def _in_recreated_topics(
+        self, logged_ends: Mapping[TopicPartition, int | None], clients: KafkaClients, deadline: Deadline
+    ) -> Partitions:
+        """Partitions whose logged end is in a deleted topic. As a commit in the new topic it would skip records.
+
+        The query finds that too, but only with its next batch.
+        """
+        logged = {tp for tp, end in logged_ends.items() if end is not None}
+        if not logged:
+            return frozenset()
+        topics = clients.cluster.topics({tp.topic for tp in logged}, deadline, fresh=True)
+        ids = {name: topic.id for name, topic in topics.items() if topic.id and not topic.error}
+        recreated = self._ledger.recreated(ids)
+        return frozenset(tp for tp in logged if tp.topic in recreated)
 
     def _without_reset(self, commits: Commits, to_reset: Partitions) -> Commits:
         reset = to_reset - {tp for tp, commit in commits.items() if commit.tagged_reset}

@@ -21,6 +21,7 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.assigned_partitions import AssignedPartitions
 from spark_group_source.query.kafka_clients import KafkaClients
 from spark_group_source.query.starting_offsets.rebalance_callback import OffsetsByTopic
+from spark_group_source.wire.metadata import Topic
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 BOTH = frozenset({A, B})
@@ -34,6 +35,16 @@ class Hand:
 
     def __call__(self) -> float:
         return self.now
+
+
+class Topics:
+    """A cluster whose topics have the id of the test."""
+
+    id = ""
+
+    def topics(self, names: Iterable[str], deadline: Deadline, *, fresh: bool) -> dict[str, Topic]:
+        assert fresh, "metadata from before the recreation has the former id"
+        return {name: Topic(name, self.id, {}) for name in names}
 
 
 class Group:
@@ -92,7 +103,7 @@ def group() -> Group:
 
 @pytest.fixture
 def clients(group: Group) -> KafkaClients:
-    return KafkaClients(None, group)  # type: ignore[arg-type]
+    return KafkaClients(Topics(), group)  # type: ignore[arg-type]
 
 
 def make(
@@ -107,7 +118,7 @@ def make(
 
 def read(assigned: AssignedPartitions, ends: Mapping[TopicPartition, int]) -> None:
     """Plans and completes a batch up to these ends."""
-    assigned.ledger.planned(ends, {})
+    assigned.ledger.planned(ends, {}, {})
     assigned.ledger.completed(ends)
 
 
@@ -502,7 +513,7 @@ def test_a_partition_that_was_reset_once_resumes_at_the_next_owners_commit(
         assigned.partitions_assigned(BOTH, OWNER)
     else:
         commits_fail(assigned, group, lambda: assigned.partitions_assigned(BOTH, OWNER))
-        assigned.ledger.planned({A: 5}, {A: 2, B: 0})
+        assigned.ledger.planned({A: 5}, {A: 2, B: 0}, {})
     assigned.partitions_revoked(BOTH, frozenset())
     group.offsets = {A: CommittedOffset(9, COMMIT_TAG), B: CommittedOffset(5, COMMIT_TAG)}
     assigned.partitions_assigned(BOTH, OWNER)
@@ -596,7 +607,7 @@ def test_a_partition_without_a_commit_resumes_at_the_end_that_a_batch_without_ro
 ) -> None:
     assigned = make(clients, startingOffsets="latest")
     commits_fail(assigned, group, lambda: assigned.partitions_assigned(BOTH, OWNER))
-    assigned.ledger.planned({}, assigned.ledger.positions(OWNER))
+    assigned.ledger.planned({}, assigned.ledger.positions(OWNER), {})
     assigned.partitions_lost(BOTH, "test")
     logs[A], logs[B] = (2, 30), (0, 25)
     assigned.partitions_assigned(BOTH, OWNER)
