@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.ivy import KAFKA_VERSION
+from spark_group_source.wire.tokens import client_credentials
 
 # Where the package is installed, pytest has loaded it already.
 pytest_plugins = ["spark_group_source.testing.plugin"]
@@ -49,11 +51,22 @@ def pytest_runtest_makereport(
     if call.when == "call" and report.passed and "unit" not in item.path.relative_to(TESTS).parts:
         work = getattr(item, "funcargs", {}).get("tmp_path")
         logs = [log.read_text(errors="replace") for log in (work.rglob("log") if work else ()) if log.is_file()]
-        lines = "\n".join([*logs, *(text for _, text in report.sections)]).splitlines()
+        lines = "\n".join([*logs, *(text for name, text in report.sections if name.endswith("call"))]).splitlines()
         warnings = [line for line in lines if any(trap in line for trap in TRAPS)]
         if bool(warnings) != bool(item.get_closest_marker("trap")):
             report.outcome, report.longrepr = "failed", f"warnings of traps: {warnings}"
     return report
+
+
+@pytest.fixture(autouse=True)
+def _end_tokens() -> Iterator[None]:
+    """Ends the threads that renew tokens of the test: they would log, and resolve hosts, in other tests."""
+    yield
+    for token in client_credentials._kept.values():
+        with token._condition:
+            token._used_at = -math.inf
+            token._condition.notify_all()
+    client_credentials._kept.clear()
 
 
 @pytest.fixture(scope="session")

@@ -61,7 +61,9 @@ class CompletionListener:
         self._thread.start()
 
     def listen(self, streams: Any) -> None:
-        """Adds the listeners to a session's queries; ``streams`` is the JVM's manager of them."""
+        """Adds the listeners to a session's queries, once; ``streams`` is the JVM's manager of them."""
+        if streams in self._streams:
+            return
         interface = self._jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(LISTENER)
         for event, content in (("onQueryStarted", "id.toString"), ("onQueryProgress", "progress.json")):
             handler = self._jvm.java.beans.EventHandler.create(interface, self._queue, "offer", content, event)

@@ -140,10 +140,10 @@ def main(place: str) -> None:
         batches.record("joining")
         join(member, topics)
 
-    def plan_later(driver: Driver, start: BatchOffset, max_offsets: int | None) -> BatchOffset:
+    def plan_later(driver: Driver, start: BatchOffset, *limits: int | None) -> BatchOffset:
         """A query plans nothing before it has found and committed its positions."""
         batches.record_once("started")
-        return plan(driver, start, max_offsets)
+        return plan(driver, start, *limits)
 
     with mock.patch.object(Member, "start", join_later), mock.patch.object(Driver, "plan_batch", plan_later):
         batches.run()

@@ -108,6 +108,7 @@ def test_processing_time_reads_the_records_between_two_triggers_in_one_batch(
     assert [len(each) for each in found.batches] == [10, 1]
 
 
+@pytest.mark.trap
 def test_two_reads_of_one_group_in_one_query_split_the_topic_and_their_union_has_each_record_once(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
 ) -> None:

@@ -146,8 +146,8 @@ def test_a_process_without_new_connections_stops_renewing(
         ((200, {"access_token": jwt(None)}), AuthenticationFailed, "has no claim exp"),
         ((200, {"access_token": jwt(None, exp="soon")}), AuthenticationFailed, "has no claim exp"),
         ((200, {"access_token": jwt(None, exp=int(time.time()) - 3600)}), AuthenticationFailed, r"expired \d+ s ago\."),
-        ((200, {"access_token": jwt(), "expires_in": 0}), AuthenticationFailed, "expired 0 s ago"),
-        ((200, {"access_token": jwt(), "expires_in": 0.5}), AuthenticationFailed, "valid for 0.5 s only"),
+        ((200, {"access_token": jwt(86_400), "expires_in": 0}), AuthenticationFailed, "expired 0 s ago"),
+        ((200, {"access_token": jwt(86_400), "expires_in": 0.5}), AuthenticationFailed, "valid for 0.5 s only"),
     ],
 )
 def test_every_bad_answer_is_an_error_that_says_what_to_change(
