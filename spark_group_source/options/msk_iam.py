@@ -70,7 +70,7 @@ def login(module: str, settings: Mapping[str, str]) -> IamLogin:
             near = difflib.get_close_matches(name, [*_FIELDS, *_FLAGS], n=1, cutoff=0.5)
             raise ValueError(
                 f"a login line without the unknown setting {name}"
-                + (f"; did you mean {near[0]}?" if near else f". Known are {', '.join([*_FIELDS, *_FLAGS])}")
+                + (f" (did you mean {near[0]}?)" if near else f". Known are {', '.join([*_FIELDS, *_FLAGS])}")
             )
     for name in _FLAGS:
         if settings.get(name, "true").lower() not in ("true", "false"):

@@ -21,7 +21,7 @@ def _one_of(text: str, names: tuple[str, ...]) -> str:
     name = text.strip().upper()
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        raise ValueError(f"one of {', '.join(names)}" + (f"; did you mean {near[0]}?" if near else ""))
+        raise ValueError(f"one of {', '.join(names)}" + (f" (did you mean {near[0]}?)" if near else ""))
     return name
 
 

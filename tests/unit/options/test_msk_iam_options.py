@@ -127,7 +127,10 @@ def with_login(line: str, base: dict[str, str] = IAM) -> dict[str, str]:
             IAM | {"kafka.bootstrap.servers": f"{BROKER},b-2.o.c2.kafka.us-east-1.amazonaws.com:9098"},
             "eu-west-1 and us",
         ),
-        (with_login(f'{MODULE} awsProfile="s3cret";'), "unknown setting awsProfile; did you mean awsProfileName"),
+        (
+            with_login(f'{MODULE} awsProfile="s3cret";'),
+            r"unknown setting awsProfile \(did you mean awsProfileName\?\)\.",
+        ),
         (with_login(f'{MODULE} user="s3cret";'), "unknown setting user. Known are awsProfileName, awsRoleArn"),
         (with_login(f'{MODULE} awsMaxRetries="7";'), "without awsMaxRetries, because the source itself retries"),
         (with_login(f'{MODULE} awsMskRegionProvider="a.B?x";'), "awsMskRegionProvider.*AWS_REGION"),
