@@ -78,7 +78,7 @@ def login(module: str, settings: Mapping[str, str]) -> IamLogin:
     if settings.get("awsAddDefaultProviders", "false").lower() == "true":
         raise ValueError(
             "a login line without awsAddDefaultProviders=true, because the source never falls back to the default"
-            " credentials if those of the profile or the role cannot be had"
+            " credentials if the profile or the role gives none"
         )
     if "awsProfileName" in settings and "awsRoleArn" in settings:
         raise ValueError(

@@ -24,20 +24,22 @@ SOURCE = "kafka-group"
 def warn_of_shared_sources(query: Any) -> None:
     """Warns if sources of a query share a group. ``query`` is the JVM's ``StreamingQuery``."""
     leaves = query.streamingQuery().analyzedPlan().collectLeaves().distinct()  # Spark creates a source for each
-    relations = [leaves.apply(number) for number in range(leaves.size())]
-    options = [
-        parse_options(dict(relation.extraOptions().asCaseSensitiveMap()))
-        for relation in relations
-        if relation.getClass().getSimpleName() == "StreamingRelationV2" and relation.sourceName().lower() == SOURCE
+    sources = [
+        leaf
+        for leaf in (leaves.apply(number) for number in range(leaves.size()))
+        if leaf.getClass().getSimpleName() == "StreamingRelationV2" and leaf.sourceName().lower() == SOURCE
     ]
-    for group_id, sources in shared(options).items():
+    if len(sources) < 2:  # most queries: their options need not be parsed here
+        return
+    options = [parse_options(dict(source.extraOptions().asCaseSensitiveMap())) for source in sources]
+    for group_id, sharing in shared(options).items():
         log.warning(
             "group %s: %d sources of the query %s share this group: each reads only some of the partitions of %s, and a"
             " join misses rows. Use one load() for each source, each with its own kafka.group.id.",
             group_id,
-            len(sources),
+            len(sharing),
             query.name() or query.id().toString(),
-            group_settings(sources[0]).subscription,
+            group_settings(sharing[0]).subscription,
         )
 
 
