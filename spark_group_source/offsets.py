@@ -84,13 +84,16 @@ class BatchOffset:
     ``pinned_starts`` are partitions that existed at the query's first start and that the query has not owned since.
     Without a committed offset they start at the pinned one; ``None``: ``startingOffsets`` is still to be looked up.
     ``resets`` are the partitions that ``resetOffsetsOnStart`` still has to move, whatever the group has committed.
-    Equal offsets have equal JSON text, because Spark compares the text.
+
+    If a rewind repeats exactly the batch before, ``repeated`` is the only difference between the two. Equal offsets
+    have equal JSON text, and Spark compares the text: it does not run a batch whose end is that of the batch before.
     """
 
     ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict)
     group: str = ""
     pinned_starts: Mapping[TopicPartition, int | None] = field(default_factory=dict)
     resets: Partitions = frozenset()
+    repeated: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -128,14 +131,16 @@ class BatchOffset:
 
         ``{"group": id, "topics": {name: {"id": id, "partitions": {"0": [start, end, epoch]}}}, "version": 2}``, and
         if there are any ``"resets": {name: [0]}`` and ``"starts": {name: {"0": offset or null}}``. An unknown epoch is
-        left out.
+        left out, and so is ``"repeated": true`` if it is false.
         """
         topics: dict[str, Any] = {}
         for read in sorted(self.ranges.values()):
             topic = topics.setdefault(read.topic, {"id": read.topic_id, "partitions": {}})
             epoch = [] if read.epoch == UNKNOWN_EPOCH else [read.epoch]
             topic["partitions"][str(read.partition)] = [read.start, read.end, *epoch]
-        logged = {"group": self.group, "topics": topics, "version": VERSION}
+        logged: dict[str, Any] = {"group": self.group, "topics": topics, "version": VERSION}
+        if self.repeated:
+            logged["repeated"] = True
         if self.resets:
             logged["resets"] = numbers_by_topic(self.resets)
         if self.pinned_starts:
@@ -177,7 +182,10 @@ class BatchOffset:
             raise CheckpointError(
                 f"The checkpoint has offsets of another source: {_shown(logged)}.", _NEW_CHECKPOINT
             ) from error
-        return replace(cls.of(ranges, str(logged.get("group", ""))), pinned_starts=starts, resets=frozenset(resets))
+        offset = cls.of(ranges, str(logged.get("group", "")))
+        return replace(
+            offset, pinned_starts=starts, resets=frozenset(resets), repeated=logged.get("repeated", False) is True
+        )
 
 
 def parse_progress_offset(offset: object) -> object:

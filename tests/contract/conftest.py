@@ -141,8 +141,8 @@ class Query:
         self.running: BatchOffset | None = None
         self.read: list[OffsetRange] = []
 
-    def start(self, *, available_now: bool = False) -> Query:
-        self.driver.start(self.end)
+    def start(self, *, available_now: bool = False, replayed: bool = False) -> Query:
+        self.driver.start(self.end, replayed=replayed)
         if available_now:
             self.driver.prepare_for_available_now()
         self.driver.await_assignment()
@@ -152,8 +152,9 @@ class Query:
         """Calls latestOffset as Spark does; returns the ranges of the batch that begins, empty if none does."""
         assert self.running is None, "a batch is running"
         planned = self.driver.plan_batch(self.end, limit)
-        if planned == self.end:
+        if planned is self.end:
             return []
+        assert planned != self.end, "Spark does not run a batch that is equal to the last one"
         if not planned.reads():
             # A batch without rows: Spark completes it at once.
             self.end = planned

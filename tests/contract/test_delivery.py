@@ -304,6 +304,36 @@ def test_an_operators_rewind_takes_precedence_over_the_logged_end(bench: Bench) 
     assert spans(query.begin()) == {0: (2, 5)}
 
 
+def test_an_operator_may_rewind_to_the_start_of_the_last_batch_again_and_again(bench: Bench) -> None:
+    logged = stood_at(bench, 5)
+    assert spans(logged.reads()) == {0: (0, 5), 1: (0, 5)}, "one batch"
+    both, one = {0: 0, 1: 0}, {0: 0}
+    for rewind in (both, both, both, one, one, one):
+        bench.rewind(rewind)
+        query = bench.start(BatchOffset.from_json(json.loads(json.dumps(logged.as_json())))).idle()
+        assert spans(query.read) == dict.fromkeys(rewind, (0, 5))
+        query.close()
+        assert bench.committed() == {0: 5, 1: 5, 2: 0, 3: 0}
+        logged = query.end
+
+
+@pytest.mark.parametrize(("rewind", "then"), [(2, {}), (4, {}), (1, {0: (1, 5)})])
+def test_a_rewind_into_a_batch_that_spark_replays_repeats_nothing_more(
+    bench: Bench, rewind: int, then: dict[int, tuple[int, int]]
+) -> None:
+    logged = stood_at(bench, 5)
+    bench.rewind({0: 2})
+    crashed = bench.start(logged)
+    assert spans(crashed.begin()) == {0: (2, 5)}
+    assert crashed.running is not None
+    crashed.close()
+    bench.rewind({0: rewind})
+    # Spark replays the logged batch: it has read everything from 2 on since the operator's commit.
+    again = bench.query(crashed.running).start(replayed=True).idle()
+    assert spans(again.read) == then
+    assert bench.committed()[0] == 5
+
+
 def test_a_query_with_a_new_checkpoint_continues_at_the_groups_commit(bench: Bench) -> None:
     stood_at(bench, 5)
     bench.produce(1)

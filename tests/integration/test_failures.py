@@ -98,6 +98,7 @@ def test_an_available_now_run_right_after_kill_9_reads_the_rest_and_ends_by_itse
     assert caught_up(kafka, name, group)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("kept", [True, False], ids=["old checkpoint", "new checkpoint"])
 def test_offsets_that_an_operator_resets_between_runs_are_honoured_forward_and_backward(
     kafka: EmbeddedKafka, topic: Callable[..., str], group: str, run: Run, tmp_path: Path, kept: bool
@@ -116,11 +117,36 @@ def test_offsets_that_an_operator_resets_between_runs_are_honoured_forward_and_b
         return [(partition, offset) for partition in range(2) for offset in range(start, end)]
 
     assert run(name, checkpoint) == offsets(0, 30)
-    reset(10)
-    assert run(name, checkpoint) == offsets(10, 30)
+    for start in (0, 0, 10):  # twice to the start of the last batch, then into it
+        reset(start)
+        assert run(name, checkpoint) == offsets(start, 30)
     fill(kafka, name, 30)
     reset(45)
     assert run(name, checkpoint) == offsets(45, 60)
+
+
+@pytest.mark.core
+def test_a_last_batch_that_an_operator_repeats_is_read_once_more_even_if_the_query_dies_in_it(
+    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, query: Query
+) -> None:
+    name = topic(partitions=2)
+    everything = fill(kafka, name, 30)
+    first = query(name, checkpoint="kept").start()
+    first.until(lambda: caught_up(kafka, name, group))
+    first.stop()
+    assert first.batches() == [0]
+    eventually(lambda: kafka.group_state(group) == "Empty")
+    kafka.consumer_groups("--reset-offsets", "--group", group, "--topic", name, "--to-earliest", "--execute")
+    killed = query(name, checkpoint="kept").hold(1).start()
+    killed.await_held(1)
+    killed.kill()
+    again = query(name, checkpoint="kept").start()
+    again.until(lambda: caught_up(kafka, name, group))
+    added = fill(kafka, name, 10)
+    again.until(lambda: set(again.places()) >= added, what="the added records")
+    again.stop()
+    assert sorted(places_of(killed, 1)) == sorted(everything)
+    assert sorted(again.places()) == sorted(everything | added)
 
 
 def test_a_reader_suspended_beyond_its_session_overwrites_no_commit_and_rejoins(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -28,6 +29,13 @@ def test_json_has_start_end_and_epoch_of_every_partition_the_topic_id_and_the_gr
 def test_offsets_survive_json_text() -> None:
     offset = BatchOffset.of([OffsetRange("t", n, n, n * 2, "id", n - 1) for n in range(12)], "g")
     assert BatchOffset.from_json(json.loads(json.dumps(offset.as_json()))) == offset
+
+
+def test_a_batch_that_repeats_the_last_one_has_another_json_text_and_no_other_batch_has_it() -> None:
+    offset = BatchOffset.of([OffsetRange("t", 0, 0, 3, "id")], "g")
+    repeated = replace(offset, repeated=True)
+    assert repeated.as_json() == {**offset.as_json(), "repeated": True}
+    assert BatchOffset.from_json(json.loads(json.dumps(repeated.as_json()))) == repeated != offset
 
 
 def test_version_1_offsets_are_read_with_unknown_epoch_and_group() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import NamedTuple
 
 from spark_group_source.clock import Clock
@@ -204,6 +205,8 @@ class BatchPlanner:
             ranges[tp] = OffsetRange(*tp, position, end, topic_ids[tp.topic], self._epochs.known[tp])
         pinned = self._ledger.pinned_starts().without(ranges)
         planned = BatchOffset(ranges, self._options.group_id, pinned.offsets, pinned.resets)
+        if planned == start:  # after a rewind to the start of the last batch
+            planned = replace(planned, repeated=True)
         self._planned_from, self._planned, self._planned_at = start, planned, self._clock()
         self._ledger.epochs.batch_logged(planned)
         self._ledger.planned(ends, positions, topic_ids)

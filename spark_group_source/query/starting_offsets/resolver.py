@@ -5,7 +5,8 @@
 2. **A recreated topic**: if the query has restarted it, the group's commit is one in the old topic, and is dropped. If
    this lookup finds the topic's new id, the end that this query logged is dropped.
 3. **The further of the group's commit and the end that this query logged last.** A lower commit without the tag of this
-   source is an operator's rewind, and applies.
+   source is an operator's rewind, and applies. It does not if Spark has just replayed a batch with that offset: then
+   the query has read everything from there on.
 4. Without either, a **starting offset**:
    a. for partitions that existed when the query first started: what ``latest`` was then (pinned), or another
       ``startingOffsets``, looked up now;
@@ -29,7 +30,7 @@ from spark_group_source.fetch.list_offsets import list_offsets
 from spark_group_source.group.commits import CommittedOffset, resume_at
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.listing import names, some
-from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, TopicPartition
+from spark_group_source.offsets import BatchOffset, Offsets, Partitions, TopicPartition
 from spark_group_source.options.offset_specs import (
     Earliest,
     FromCommitted,
@@ -45,6 +46,7 @@ from spark_group_source.query.kafka_clients import KafkaClients
 from spark_group_source.query.starting_offsets.pinned_starts import PinnedStarts
 from spark_group_source.query.starting_offsets.prior_commits import check_prior_commits
 from spark_group_source.query.starting_offsets.rebalance_callback import rebalance_callback
+from spark_group_source.query.starting_offsets.replayed_batch import ReplayedBatch
 from spark_group_source.query.starting_offsets.resolution import resolve_spec
 
 log = logging.getLogger(__name__)
@@ -65,7 +67,7 @@ class StartOffsetResolver:
         self._group_id = options.group_id
         self._callback = rebalance_callback(options.rebalance_callback)
         self._latest: Offsets | None = None
-        self._replayed: Mapping[TopicPartition, OffsetRange] = {}
+        self._replayed = ReplayedBatch()
         self._checkpoint_without_group = False
         self._first_assignment_of_new_checkpoint = False
 
@@ -94,7 +96,7 @@ class StartOffsetResolver:
         nothing_assigned_yet = not (logged.ranges or logged.resets)
         pinned = PinnedStarts(offsets, logged.resets if reset else frozenset(), reset and nothing_assigned_yet)
         self._ledger.restore(logged, pinned)
-        self._replayed = {read.tp: read for read in logged.reads()} if replayed else {}
+        self._replayed = ReplayedBatch(logged.reads() if replayed else ())
         self._checkpoint_without_group = bool(logged.ranges) and not logged.group
 
     def pin_latest(self, existing: Partitions, clients: KafkaClients) -> Offsets:
@@ -142,6 +144,11 @@ class StartOffsetResolver:
         found = self._in_recreated_topics(logged_ends, clients, deadline)
         logged_ends = {tp: None if tp in found else end for tp, end in logged_ends.items()}
         recreated |= found
+        commits = {
+            tp: commit
+            for tp, commit in commits.items()
+            if logged_ends[tp] is None or not self._replayed.has_read_from(tp, commit.offset)
+        }
         without_both = frozenset(tp for tp in partitions if tp not in commits and logged_ends[tp] is None)
         starting_offsets = self._starting_offsets(without_both, recreated, pinned, clients, deadline)
         unresolved = without_both - starting_offsets.keys()
@@ -153,7 +160,8 @@ class StartOffsetResolver:
         moved = self._callback(logged_ends, positions)
         # A position that the callback has moved is committed even if it lies before the group's commit.
         commits = {tp: commit for tp, commit in commits.items() if tp not in moved}
-        self._ledger.record_starts(lookup, {**positions, **moved}, commits, starting_offsets)
+        if self._ledger.record_starts(lookup, {**positions, **moved}, commits, starting_offsets):
+            self._replayed.started(positions)
 
     def _committed(self, partitions: Partitions, clients: KafkaClients, deadline: Deadline) -> Commits:
         commits = clients.offsets.committed(partitions, deadline)
@@ -266,11 +274,7 @@ class StartOffsetResolver:
                 self._group_id,
                 names(logged),
             )
-        read_twice = [
-            f"{tp} [{self._replayed[tp].start}, {min(commit.offset, self._replayed[tp].end)})"
-            for tp, commit in sorted(commits.items())
-            if tp in self._replayed and commit.offset > self._replayed[tp].start
-        ]
+        read_twice = self._replayed.read_by_others(commits)
         if read_twice:
             log.warning(
                 "group %s: other members have read a part of the batch that this query has just replayed: %s. Rows that"
@@ -279,8 +283,6 @@ class StartOffsetResolver:
                 self._group_id,
                 some(read_twice),
             )
-        # From here on the commits of these are this query's own.
-        self._replayed = {tp: read for tp, read in self._replayed.items() if tp not in logged_ends}
 
 
 def _without_commit(spec: StartSpec) -> OffsetSpec | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
@@ -95,6 +96,31 @@ def test_partitions_without_a_commit_start_at_the_starting_timestamp(fake: FakeK
     query = start(startingTimestamp="1750000000000", startingOffsetsByTimestampStrategy="latest")
     assert query.plan_batch(BatchOffset(), None).ends() == {TopicPartition("t", 0): 11, TopicPartition("t", 1): 0}
     assert fake.commits[0].offsets == {("t", 0): 10, ("t", 1): 0}
+
+
+def lose_all_and_get_them_again(fake: FakeKafka, driver: Driver) -> None:
+    lost = driver.counters.lost
+    fake.expire("g", driver._member.snapshot().member_id)
+    eventually(lambda: driver.counters.lost == lost + 2)
+    eventually(lambda: len(driver._assigned_partitions.ledger.positions(driver._member.snapshot())) == 2)
+
+
+def go_back_to_the_first_record(old: dict[str, dict[int, int]], new: object) -> dict[str, dict[int, int]]:
+    return {topic: dict.fromkeys(ends, 0) for topic, ends in old.items()}
+
+
+def test_a_rebalance_callback_may_move_a_running_query_to_the_start_of_its_last_batch(
+    fake: FakeKafka, start: Start
+) -> None:
+    driver = start(rebalanceCallback=f"{__name__}:go_back_to_the_first_record")
+    end = driver.plan_batch(BatchOffset(), None)
+    for _ in range(2):
+        assert [(each.start, each.end) for each in end.reads()] == [(0, 10)]
+        assert driver.plan_batch(end, None) is end
+        lose_all_and_get_them_again(fake, driver)
+        again = driver.plan_batch(end, None)
+        assert json.dumps(again.as_json()) != json.dumps(end.as_json()), "Spark would not run it"
+        end = again
 
 
 def test_the_start_of_a_query_is_logged_before_there_is_anything_to_read(fake: FakeKafka, start: Start) -> None:
