@@ -6,7 +6,7 @@
     ├── CannotMove             the position of a query with ``format("kafka")`` cannot be taken from its checkpoint
     ├── BrokerUnavailable      no broker could be reached, or a connection broke (retriable)
     ├── DeadlineExceeded       an operation took longer than its timeout (retriable)
-    ├── AuthenticationFailed   a broker rejected the client's credentials, or the client the broker's certificate
+    ├── AuthenticationFailed   a broker or an identity provider rejected the client, or the client its certificate
     ├── BrokerError            a broker responded with an error code
     │   ├── TopicError         a topic does not exist, or the client may not read it
     │   └── GroupError         the group coordinator refuses this member permanently
@@ -99,7 +99,7 @@ class ProtocolError(GroupSourceError):
 
 
 class AuthenticationFailed(GroupSourceError):
-    """A broker rejected the client's credentials, or the client the broker's certificate; the options must change."""
+    """A broker or an identity provider rejected the client, or the client its certificate; the options must change."""
 
     code = "AUTHENTICATION_FAILED"
 

@@ -2,47 +2,28 @@
 
     clientId="..." clientSecret="..." scope="..." extension_NAME="..." ssl.truststore.location="..."
 
-The ``ssl.*`` settings are for the token endpoint, not for the brokers. As in Java, unknown settings have no effect. No
-error shows a value.
+The ``ssl.*`` settings are for the token endpoint, not for the brokers. Other settings have no effect, as in Java, but a
+name that is almost one of these is an error. No error shows a value.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_group_source.options.security_parsers import (
-    ciphers,
-    host_name_check,
-    keystore_type,
-    pem,
-    private_key,
-    protocols,
-    secret,
-    truststore_type,
-)
-from spark_group_source.options.value_parsers import non_blank
+from spark_group_source.options.tls import STORE_TYPES, TLS_ROWS
 from spark_group_source.secret import Secret
 from spark_group_source.wire.settings import Tls
 
 _EXTENSION = "extension_"
+_NAMES = ("clientId", "clientSecret", "scope")
 _NAME = re.compile(r"[A-Za-z]+")
 _VALUE = re.compile(r"[\x21-\x7e \t\r\n]+")
 
-_TLS_FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "ssl.truststore.location": ("ca_file", non_blank),
-    "ssl.truststore.certificates": ("ca_text", pem),
-    "ssl.keystore.location": ("key_file", non_blank),
-    "ssl.keystore.key": ("key_text", private_key),
-    "ssl.keystore.certificate.chain": ("chain_text", pem),
-    "ssl.key.password": ("key_password", secret),
-    "ssl.endpoint.identification.algorithm": ("check_host_name", host_name_check),
-    "ssl.enabled.protocols": ("versions", protocols),
-    "ssl.cipher.suites": ("ciphers", ciphers),
-}
-_STORE_TYPES = {"ssl.truststore.type": truststore_type, "ssl.keystore.type": keystore_type}
+_TLS_ROWS = {row.name: row for row in (*TLS_ROWS, *STORE_TYPES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +34,7 @@ class OAuthLogin:
     client_secret: Secret | None = None
     scope: str = ""
     extensions: tuple[tuple[str, str], ...] = ()
-    tls: Tls = field(default_factory=Tls)
+    tls: Tls = field(default_factory=lambda: Tls(in_login_line=True))
 
 
 def login(settings: Mapping[str, str]) -> OAuthLogin:
@@ -67,6 +48,8 @@ def login(settings: Mapping[str, str]) -> OAuthLogin:
             "a login line without settings of unsecured tokens, which no broker in production accepts. To test with"
             " them set 'kafka.sasl.oauthbearer.token.provider' to a function that returns tokens"
         )
+    for name in settings:
+        _check_spelling(name)
     client_secret = settings.get("clientSecret", "").strip()
     return OAuthLogin(
         settings.get("clientId", "").strip(),
@@ -75,6 +58,18 @@ def login(settings: Mapping[str, str]) -> OAuthLogin:
         _extensions(settings),
         _tls(settings),
     )
+
+
+def _check_spelling(name: str) -> None:
+    """Raises ValueError for a name that is almost a known one. As in Java, all other unknown names have no effect."""
+    if name in _NAMES or name.startswith((_EXTENSION, "ssl.")):
+        return
+    spelled, separator, _ = name.partition("_")
+    names = {_EXTENSION.lower(): f"{_EXTENSION}NAME"} if separator else {known.lower(): known for known in _NAMES}
+    spelled = f"{spelled}_" if separator else name
+    near = difflib.get_close_matches(spelled.lower(), names, n=1, cutoff=0.8)
+    if near:
+        raise ValueError(f"a login line without the unknown setting {name} (did you mean {names[near[0]]}?)")
 
 
 def _extensions(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -92,15 +87,14 @@ def _tls(settings: Mapping[str, str]) -> Tls:
     for name, text in settings.items():
         if not name.startswith("ssl."):
             continue
-        if name not in _TLS_FIELDS and name not in _STORE_TYPES:
-            known = ", ".join([*_TLS_FIELDS, *_STORE_TYPES])
+        row = _TLS_ROWS.get(name)
+        if row is None:
+            known = ", ".join(_TLS_ROWS)
             raise ValueError(f"a login line without {name}, which this source does not support; it supports {known}")
         try:
-            if name in _STORE_TYPES:
-                _STORE_TYPES[name](text)
-            else:
-                field, parse = _TLS_FIELDS[name]
-                fields[field] = parse(text)
+            fields[row.field] = row.parse(text)
         except ValueError as error:
             raise ValueError(f"a login line whose {name} is {error}") from None
-    return Tls(**fields)
+    for row in STORE_TYPES:
+        fields.pop(row.field, None)
+    return Tls(**fields, in_login_line=True)

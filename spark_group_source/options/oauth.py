@@ -5,7 +5,8 @@ from __future__ import annotations
 import urllib.parse
 from dataclasses import dataclass
 
-from spark_group_source.errors import OptionError
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import BrokerUnavailable, OptionError
 from spark_group_source.options.jaas_oauth import OAuthLogin
 from spark_group_source.options.oauth_parsers import (
     buffer,
@@ -17,7 +18,8 @@ from spark_group_source.options.oauth_parsers import (
     window_jitter,
 )
 from spark_group_source.options.option import Option
-from spark_group_source.options.security_parsers import secret
+from spark_group_source.options.security_parsers import non_blank_secret
+from spark_group_source.options.tls import check_tls
 from spark_group_source.options.value_parsers import boolean, importable_function, milliseconds, non_blank
 from spark_group_source.secret import Secret
 from spark_group_source.wire.tokens.client_credentials import ClientCredentials
@@ -30,6 +32,10 @@ FUNCTION = "kafka.sasl.oauthbearer.token.provider"
 ENDPOINT = "kafka.sasl.oauthbearer.token.endpoint.url"
 _CLIENT_ID = "kafka.sasl.oauthbearer.client.credentials.client.id"
 _CLIENT_SECRET = "kafka.sasl.oauthbearer.client.credentials.client.secret"
+_SCOPE = "kafka.sasl.oauthbearer.scope"
+_OF_A_CLIENT = (_CLIENT_ID, _CLIENT_SECRET, _SCOPE)
+_RETRIEVER = "kafka.sasl.oauthbearer.jwt.retriever.class"
+_FILE_RETRIEVER, _CLIENT_RETRIEVER = "FileJwtRetriever", "ClientCredentialsJwtRetriever"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +63,14 @@ class OAuthOptions:
 
 
 OAUTH_OPTIONS: tuple[Option, ...] = (
-    Option(FUNCTION, "sasl_token_provider", importable_function),
-    Option(ENDPOINT, "sasl_token_endpoint", endpoint_url),
+    # Secret, because users may write a token, or a URL with a password.
+    Option(FUNCTION, "sasl_token_provider", importable_function, secret=True),
+    Option(ENDPOINT, "sasl_token_endpoint", endpoint_url, secret=True),
     Option(_CLIENT_ID, "sasl_client_id", non_blank),
-    Option(_CLIENT_SECRET, "sasl_client_secret", secret, secret=True),
-    Option("kafka.sasl.oauthbearer.scope", "sasl_scope", non_blank),
+    Option(_CLIENT_SECRET, "sasl_client_secret", non_blank_secret, secret=True),
+    Option(_SCOPE, "sasl_scope", non_blank),
     Option("kafka.sasl.oauthbearer.header.urlencode", "sasl_header_urlencode", boolean),
-    Option("kafka.sasl.oauthbearer.jwt.retriever.class", "sasl_jwt_retriever", jwt_retriever),
+    Option(_RETRIEVER, "sasl_jwt_retriever", jwt_retriever),
     Option("kafka.sasl.oauthbearer.jwt.validator.class", "sasl_jwt_validator", jwt_validator),
     Option("kafka.sasl.login.connect.timeout.ms", "sasl_connect_timeout", milliseconds),
     Option("kafka.sasl.login.read.timeout.ms", "sasl_read_timeout", milliseconds),
@@ -78,28 +85,80 @@ OAUTH_OPTIONS: tuple[Option, ...] = (
 )
 
 
-def token_provider(options: OAuthOptions, login: OAuthLogin) -> TokenProvider | None:
-    """The provider of tokens, or ``None`` without OAuth. An option takes precedence over the login line, as in Java."""
+def options_of_oauth(options: OAuthOptions) -> tuple[list[str], str]:
+    """Returns the OAuth options that are allowed, and the option that excludes the others, if any does."""
+    if options.sasl_token_provider is not None:
+        return [FUNCTION], f"'{FUNCTION}'"
+    allowed = [row.name for row in OAUTH_OPTIONS if row.name != FUNCTION]
+    if _is_file(options.sasl_token_endpoint):
+        return [name for name in allowed if name not in _OF_A_CLIENT], f"a file in '{ENDPOINT}'"
+    return allowed, ""
+
+
+def token_provider(options: OAuthOptions, login: OAuthLogin) -> TokenProvider:
+    """The provider of tokens. An option takes precedence over the login line, as in Java.
+
+    Raises:
+        OptionError: the options name no complete source of tokens; the message names the option to change.
+    """
     if options.sasl_token_provider is not None:
         return FunctionTokens(options.sasl_token_provider)
     url = options.sasl_token_endpoint
     if url is None:
-        return None
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme == "file":
-        return FileTokens(urllib.parse.unquote(parts.path), login.extensions)
-    client_id, client_secret = (
-        options.sasl_client_id or login.client_id,
-        options.sasl_client_secret or login.client_secret,
-    )
-    assert client_id
-    assert client_secret is not None
+        raise OptionError(
+            f"Option '{ENDPOINT}' is missing.",
+            "Set it to the token endpoint of your identity provider: 'kafka.sasl.mechanism' OAUTHBEARER needs it. Or"
+            f" set '{FUNCTION}' to a function that returns tokens.",
+        )
+    is_file = _is_file(url)
+    kind = "a file" if is_file else "no file"
+    if options.sasl_jwt_retriever not in ("DefaultJwtRetriever", _FILE_RETRIEVER if is_file else _CLIENT_RETRIEVER):
+        raise OptionError(
+            f"Option '{_RETRIEVER}' is {options.sasl_jwt_retriever}, and '{ENDPOINT}' is {kind}.",
+            f"Remove '{_RETRIEVER}': the URL decides.",
+        )
+    return _file_tokens(url, login) if is_file else _client(url, options, login)
+
+
+def _is_file(url: str | None) -> bool:
+    return url is not None and url.startswith("file:")
+
+
+def _file_tokens(url: str, login: OAuthLogin) -> FileTokens:
+    if login != OAuthLogin(extensions=login.extensions):
+        raise OptionError(
+            f"Option 'kafka.sasl.jaas.config' has settings without effect, because '{ENDPOINT}' is a file.",
+            "Remove all settings of the login line, except extensions.",
+        )
+    tokens = FileTokens(urllib.parse.unquote(urllib.parse.urlsplit(url).path), login.extensions)
+    try:
+        tokens.fetch(Deadline.after(0.0))
+    except BrokerUnavailable as error:
+        raise OptionError(error.happened, error.action) from None
+    return tokens
+
+
+def _client(url: str, options: OAuthOptions, login: OAuthLogin) -> ClientCredentials:
+    client_id = options.sasl_client_id or login.client_id
+    if not client_id:
+        raise _missing(_CLIENT_ID, "clientId")
+    client_secret = options.sasl_client_secret or login.client_secret
+    if client_secret is None:
+        raise _missing(_CLIENT_SECRET, "clientSecret")
+    uses_tls = url.startswith("https:")
+    if uses_tls:
+        check_tls(login.tls)
+    elif login.tls != OAuthLogin().tls:
+        raise OptionError(
+            f"Option 'kafka.sasl.jaas.config' has settings ssl.*, and '{ENDPOINT}' is not https.",
+            "Write https, or remove the settings: they have no effect without TLS.",
+        )
     return ClientCredentials(
         endpoint=url,
-        client_id=client_id.strip(),
-        client_secret=Secret(client_secret.text.strip()),
-        tls=login.tls if parts.scheme == "https" else None,
-        scope=(options.sasl_scope or login.scope).strip(),
+        client_id=client_id,
+        client_secret=client_secret,
+        tls=login.tls if uses_tls else None,
+        scope=options.sasl_scope or login.scope,
         extensions=login.extensions,
         encode_header=options.sasl_header_urlencode,
         connect_timeout=options.sasl_connect_timeout,
@@ -117,43 +176,6 @@ def token_provider(options: OAuthOptions, login: OAuthLogin) -> TokenProvider | 
     )
 
 
-def check_oauth(options: OAuthOptions, login: OAuthLogin) -> None:
-    """Checks that the options name one complete source of tokens.
-
-    Raises:
-        OptionError: they do not; the message names the option to change.
-    """
-    if options.sasl_token_provider is not None and options.sasl_token_endpoint is not None:
-        raise OptionError(f"Options '{FUNCTION}' and '{ENDPOINT}' are set.", "Set only one of them.")
-    if options.sasl_token_provider is not None:
-        return
-    if options.sasl_token_endpoint is None:
-        raise OptionError(
-            f"Option '{ENDPOINT}' is missing.",
-            "Set it to the token endpoint of your identity provider: 'kafka.sasl.mechanism' OAUTHBEARER needs it. Or"
-            f" set '{FUNCTION}' to a function that returns tokens.",
-        )
-    is_file = options.sasl_token_endpoint.startswith("file:")
-    if (
-        options.sasl_jwt_retriever == "FileJwtRetriever"
-    ) != is_file and options.sasl_jwt_retriever != "DefaultJwtRetriever":
-        raise OptionError(
-            f"Option 'kafka.sasl.oauthbearer.jwt.retriever.class' is {options.sasl_jwt_retriever}, and '{ENDPOINT}' is"
-            f" {'a' if is_file else 'no'} file.",
-            "Remove 'kafka.sasl.oauthbearer.jwt.retriever.class': the URL decides.",
-        )
-    if is_file:
-        return
-    for name, setting, given in (
-        (_CLIENT_ID, "clientId", options.sasl_client_id or login.client_id),
-        (_CLIENT_SECRET, "clientSecret", options.sasl_client_secret or login.client_secret),
-    ):
-        if not given:
-            raise OptionError(
-                f"Option '{name}' is missing.",
-                f"Set it, or {setting} in 'kafka.sasl.jaas.config': '{ENDPOINT}' needs it.",
-            )
-    if options.sasl_token_endpoint.startswith("https:"):
-        from spark_group_source.wire.tokens.token_request import tls_context_of
-
-        tls_context_of(login.tls)
+def _missing(name: str, setting: str) -> OptionError:
+    action = f"Set it, or {setting} in 'kafka.sasl.jaas.config': '{ENDPOINT}' needs it."
+    return OptionError(f"Option '{name}' is missing.", action)

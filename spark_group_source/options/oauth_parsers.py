@@ -18,15 +18,17 @@ def endpoint_url(text: str) -> str:
         _ = parts.port
     except ValueError:
         raise problem from None
-    scheme = parts.scheme.lower()
+    scheme = parts.scheme
     if not url.isascii() or re.search(r"\s", url) or scheme not in ("https", "http", "file"):
         raise problem
     if scheme == "file":
         if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
             raise ValueError("a file URL with an absolute path, for example file:///var/run/secrets/kafka/token")
+        if "?" in url or "#" in url:
+            raise ValueError("a file URL in which %3F stands for a question mark, and %23 for a hash sign")
     elif not parts.hostname or "@" in parts.netloc:
         raise problem
-    return url
+    return f"{scheme}:{url.partition(':')[2]}"
 
 
 def _java_class(text: str, names: tuple[str, ...], otherwise: str) -> str:

@@ -12,7 +12,7 @@ from spark_group_source.errors import OptionError
 from spark_group_source.offsets import numbers_by_topic
 from spark_group_source.options.derived_defaults import with_derived_defaults
 from spark_group_source.options.offset_specs import check_start
-from spark_group_source.options.security import check_security
+from spark_group_source.options.security import security_settings
 from spark_group_source.options.table import OPTIONS, SourceOptions
 from spark_group_source.options.unsupported import unsupported_option
 
@@ -21,8 +21,8 @@ _PEM = (
     " 'kafka.ssl.keystore.certificate.chain'."
 )
 _HIDDEN = "has an invalid value, which is not shown because it may contain a secret"
-_SECRET = re.compile(r"password|secret|LoginModule|:[^,/]*@", re.IGNORECASE)
-"""Matches a value that may contain a secret in the wrong option: a login line, a URL with a password."""
+_SECRET = re.compile(r"password|secret|LoginModule|@|eyJ[\w-]{8}", re.IGNORECASE)
+"""Matches a value that may contain a secret in the wrong option: a login line, a URL with a password, a token."""
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 
 
@@ -151,7 +151,7 @@ def _checked(options: SourceOptions) -> SourceOptions:
             f"Option 'minOffsetsPerTrigger' is {minimum}, more than 'maxOffsetsPerTrigger' ({maximum}).",
             "No batch can satisfy both limits: lower the first or raise the second.",
         )
-    check_security(options, options.bootstrap_servers)
+    tls, sasl = security_settings(options, options.bootstrap_servers)
     check_start(
         options.starting_offsets,
         options.starting_offsets_fallback,
@@ -161,6 +161,8 @@ def _checked(options: SourceOptions) -> SourceOptions:
     # A first backoff above the maximum is the maximum, as in Kafka's Java client.
     return replace(
         options,
+        tls=tls,
+        sasl=sasl,
         topics=options.topics or tuple(numbers_by_topic(options.partitions)),
         retry_backoff=min(options.retry_backoff, options.retry_backoff_max),
         reconnect_backoff=min(options.reconnect_backoff, options.reconnect_backoff_max),

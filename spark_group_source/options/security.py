@@ -13,33 +13,38 @@ from spark_group_source.options import jaas, msk_iam
 from spark_group_source.options.jaas import PasswordLogin
 from spark_group_source.options.jaas_oauth import OAuthLogin
 from spark_group_source.options.msk_iam import IamLogin
-from spark_group_source.options.oauth import FUNCTION, OAUTH_OPTIONS, OAuthOptions, check_oauth, token_provider
+from spark_group_source.options.oauth import OAUTH_OPTIONS, OAuthOptions, options_of_oauth, token_provider
 from spark_group_source.options.option import Option
 from spark_group_source.options.security_parsers import (
     BY_PASSWORD,
     MECHANISMS,
     PROTOCOLS,
-    ciphers,
     client_callback_handler,
-    host_name_check,
-    keystore_type,
     login_callback_handler,
     mechanism,
-    pem,
-    private_key,
     protocol,
-    protocols,
     secret,
-    truststore_type,
 )
+from spark_group_source.options.tls import STORE_TYPES, TLS_ROWS, check_tls
 from spark_group_source.options.value_parsers import non_blank
 from spark_group_source.secret import Secret
-from spark_group_source.wire.settings import Sasl, Tls
+from spark_group_source.wire.settings import TLS_VERSIONS, Sasl, Tls
+
+_MECHANISM = "kafka.sasl.mechanism"
+_USERNAME, _PASSWORD = "kafka.sasl.username", "kafka.sasl.password"
+_LOGIN_LINE = "kafka.sasl.jaas.config"
+_LOGIN_HANDLER = "kafka.sasl.login.callback.handler.class"
+_CLIENT_HANDLER = "kafka.sasl.client.callback.handler.class"
+_KERBEROS_SERVICE = "kafka.sasl.kerberos.service.name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityOptions(OAuthOptions):
-    """The fields of :data:`SECURITY_OPTIONS`. PEM texts have real line breaks."""
+    """The fields of :data:`SECURITY_OPTIONS`. PEM texts have real line breaks.
+
+    ``tls`` and ``sasl`` are the settings of connections that follow from the other fields; see
+    :func:`security_settings`.
+    """
 
     security_protocol: str = "PLAINTEXT"
     sasl_mechanism: str | None = None
@@ -49,126 +54,76 @@ class SecurityOptions(OAuthOptions):
     sasl_login_handler: str | None = None
     sasl_client_handler: str | None = None
     sasl_kerberos_service: str | None = None
-    ssl_truststore_type: str = "PEM"
-    ssl_truststore_location: str | None = None
-    ssl_truststore_certificates: str | None = None
-    ssl_keystore_type: str = "PEM"
-    ssl_keystore_location: str | None = None
-    ssl_keystore_chain: str | None = None
-    ssl_keystore_key: Secret | None = None
+    ssl_ca_file: str | None = None
+    ssl_ca_text: str | None = None
+    ssl_key_file: str | None = None
+    ssl_key_text: Secret | None = None
+    ssl_chain_text: str | None = None
     ssl_key_password: Secret | None = None
     ssl_check_host_name: bool = True
-    ssl_protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
+    ssl_versions: tuple[str, ...] = TLS_VERSIONS
     ssl_ciphers: tuple[str, ...] = ()
+    ssl_truststore_type: str = "PEM"
+    ssl_keystore_type: str = "PEM"
+    tls: Tls | None = None
+    sasl: Sasl | None = None
 
 
 SECURITY_OPTIONS: tuple[Option, ...] = (
     Option("kafka.security.protocol", "security_protocol", protocol),
-    Option("kafka.sasl.mechanism", "sasl_mechanism", mechanism),
-    Option("kafka.sasl.username", "sasl_username", non_blank),
-    Option("kafka.sasl.password", "sasl_password", secret, secret=True),
-    Option("kafka.sasl.jaas.config", "sasl_jaas", jaas.login, secret=True),
+    Option(_MECHANISM, "sasl_mechanism", mechanism),
+    Option(_USERNAME, "sasl_username", non_blank),
+    Option(_PASSWORD, "sasl_password", secret, secret=True),
+    Option(_LOGIN_LINE, "sasl_jaas", jaas.login, secret=True),
     *OAUTH_OPTIONS,
-    Option("kafka.sasl.login.callback.handler.class", "sasl_login_handler", login_callback_handler),
-    Option("kafka.sasl.client.callback.handler.class", "sasl_client_handler", client_callback_handler),
-    Option("kafka.sasl.kerberos.service.name", "sasl_kerberos_service", non_blank),
-    Option("kafka.ssl.truststore.location", "ssl_truststore_location", non_blank),
-    Option("kafka.ssl.truststore.certificates", "ssl_truststore_certificates", pem, secret=True),
-    Option("kafka.ssl.truststore.type", "ssl_truststore_type", truststore_type),
-    Option("kafka.ssl.keystore.location", "ssl_keystore_location", non_blank),
-    Option("kafka.ssl.keystore.certificate.chain", "ssl_keystore_chain", pem, secret=True),
-    Option("kafka.ssl.keystore.key", "ssl_keystore_key", private_key, secret=True),
-    Option("kafka.ssl.keystore.type", "ssl_keystore_type", keystore_type),
-    Option("kafka.ssl.key.password", "ssl_key_password", secret, secret=True),
-    Option("kafka.ssl.endpoint.identification.algorithm", "ssl_check_host_name", host_name_check),
-    Option("kafka.ssl.enabled.protocols", "ssl_protocols", protocols),
-    Option("kafka.ssl.cipher.suites", "ssl_ciphers", ciphers),
+    Option(_LOGIN_HANDLER, "sasl_login_handler", login_callback_handler),
+    Option(_CLIENT_HANDLER, "sasl_client_handler", client_callback_handler),
+    Option(_KERBEROS_SERVICE, "sasl_kerberos_service", non_blank),
+    *(Option(f"kafka.{row.name}", f"ssl_{row.field}", row.parse, secret=row.secret) for row in TLS_ROWS),
+    *(Option(f"kafka.{row.name}", f"ssl_{row.field}", row.parse) for row in STORE_TYPES),
 )
-
-
-def tls_settings(options: SecurityOptions) -> Tls | None:
-    """The TLS settings, or ``None`` without TLS."""
-    if not options.security_protocol.endswith("SSL"):
-        return None
-    return Tls(
-        ca_file=options.ssl_truststore_location,
-        ca_text=options.ssl_truststore_certificates,
-        key_file=options.ssl_keystore_location,
-        key_text=options.ssl_keystore_key,
-        chain_text=options.ssl_keystore_chain,
-        key_password=options.ssl_key_password,
-        check_host_name=options.ssl_check_host_name,
-        versions=options.ssl_protocols,
-        ciphers=options.ssl_ciphers,
-    )
-
 
 BootstrapServers = tuple[tuple[str, int], ...]
 
 
-def sasl_settings(options: SecurityOptions, bootstrap_servers: BootstrapServers) -> Sasl | None:
-    """The SASL settings, or ``None`` without SASL.
+def security_settings(options: SecurityOptions, bootstrap_servers: BootstrapServers) -> tuple[Tls | None, Sasl | None]:
+    """Returns the settings of TLS and SASL, ``None`` without them.
 
     Raises:
-        OptionError: the region of an Amazon MSK cluster is not known.
-    """
-    if options.sasl_mechanism is None:
-        return None
-    login = options.sasl_jaas
-    username, password = options.sasl_username, options.sasl_password
-    if isinstance(login, PasswordLogin):
-        username, password = login.username, login.password
-    elif _uses_msk_iam(options):
-        iam = login if isinstance(login, IamLogin) else None
-        return Sasl("OAUTHBEARER", token_provider=msk_iam.msk_iam_tokens(bootstrap_servers, iam))
-    tokens = token_provider(options, _oauth_login(options))
-    return Sasl(options.sasl_mechanism, username, password, tokens, options.sasl_kerberos_service)
-
-
-def _oauth_login(options: SecurityOptions) -> OAuthLogin:
-    return options.sasl_jaas if isinstance(options.sasl_jaas, OAuthLogin) else OAuthLogin()
-
-
-def _uses_msk_iam(options: SecurityOptions) -> bool:
-    return options.sasl_mechanism == msk_iam.MECHANISM or options.sasl_login_handler == msk_iam.LOGIN_HANDLER
-
-
-def check_security(options: SecurityOptions, bootstrap_servers: BootstrapServers) -> None:
-    """Checks that the security options fit together, are complete and name readable files.
-
-    Raises:
-        OptionError: they do not; the message names the option to change.
+        OptionError: the options do not fit together, are not complete or name unusable files, or the region of an
+            Amazon MSK cluster is unknown; the message names the option to change.
     """
     given = {row.name: getattr(options, row.field) != _DEFAULTS[row.field] for row in SECURITY_OPTIONS}
     _check_layer(options, "SSL", [name for name in given if name.startswith("kafka.ssl.") and given[name]])
     _check_layer(options, "SASL", [name for name in given if name.startswith("kafka.sasl.") and given[name]])
-    for one, other in (
-        ("kafka.ssl.truststore.location", "kafka.ssl.truststore.certificates"),
-        ("kafka.ssl.keystore.location", "kafka.ssl.keystore.key"),
-        ("kafka.sasl.jaas.config", "kafka.sasl.username"),
-        ("kafka.sasl.jaas.config", "kafka.sasl.password"),
-    ):
-        if given[one] and given[other]:
-            raise OptionError(f"Options '{one}' and '{other}' are set.", "Set only one of them.")
-    _check_pair(given, "kafka.ssl.keystore.key", "kafka.ssl.keystore.certificate.chain")
-    if given["kafka.ssl.key.password"] and not (
-        given["kafka.ssl.keystore.key"] or given["kafka.ssl.keystore.location"]
-    ):
-        raise OptionError(
-            "Option 'kafka.ssl.key.password' is set without a key.",
-            "Set 'kafka.ssl.keystore.location' to the file of the key, or remove the password.",
-        )
+    sasl = tls = None
     if options.security_protocol.startswith("SASL"):
-        _check_credentials(options, given)
-        sasl_settings(options, bootstrap_servers)
-    settings = tls_settings(options)
-    if settings is not None:
-        from spark_group_source.wire.tls_context import ssl_context
-
-        ssl_context(settings)
+        _check_sign_in(options, given)
+        sasl = _sasl(options, bootstrap_servers)
+    if options.security_protocol.endswith("SSL"):
+        tls = Tls(**{row.field: getattr(options, f"ssl_{row.field}") for row in TLS_ROWS})
+        check_tls(tls)
+    return tls, sasl
 
 
 _DEFAULTS = {field.name: field.default for field in fields(SecurityOptions)}
+
+
+def _sasl(options: SecurityOptions, bootstrap_servers: BootstrapServers) -> Sasl:
+    chosen, login = options.sasl_mechanism or "", options.sasl_jaas
+    if isinstance(login, PasswordLogin):
+        return Sasl(chosen, login.username, login.password)
+    if _uses_msk_iam(options):
+        iam = login if isinstance(login, IamLogin) else None
+        return Sasl("OAUTHBEARER", token_provider=msk_iam.msk_iam_tokens(bootstrap_servers, iam))
+    if chosen == "OAUTHBEARER":
+        oauth = login if isinstance(login, OAuthLogin) else OAuthLogin()
+        return Sasl(chosen, token_provider=token_provider(options, oauth))
+    return Sasl(chosen, options.sasl_username, options.sasl_password, kerberos_service=options.sasl_kerberos_service)
+
+
+def _uses_msk_iam(options: SecurityOptions) -> bool:
+    return options.sasl_mechanism == msk_iam.MECHANISM or options.sasl_login_handler == msk_iam.LOGIN_HANDLER
 
 
 def _check_layer(options: SecurityOptions, layer: str, given: list[str]) -> None:
@@ -180,40 +135,37 @@ def _check_layer(options: SecurityOptions, layer: str, given: list[str]) -> None
         )
 
 
-def _check_pair(given: dict[str, bool], one: str, other: str) -> None:
-    for here, missing in ((one, other), (other, one)):
-        if given[here] and not given[missing]:
-            raise OptionError(f"Option '{here}' is set without '{missing}'.", "Set both of them.")
-
-
-def _check_credentials(options: SecurityOptions, given: dict[str, bool]) -> None:
+def _check_sign_in(options: SecurityOptions, given: dict[str, bool]) -> None:
     """Checks that the mechanism has all its options, and none of another mechanism."""
-    chosen = options.sasl_mechanism
-    if chosen is None:
-        raise OptionError("Option 'kafka.sasl.mechanism' is missing.", f"Set it to one of {', '.join(MECHANISMS)}.")
-    _check_login_module(options, chosen)
-    allowed = ["kafka.sasl.mechanism"]
-    if chosen in BY_PASSWORD:
-        needed = ["kafka.sasl.jaas.config"] if options.sasl_jaas else ["kafka.sasl.username", "kafka.sasl.password"]
-    elif _uses_msk_iam(options):
-        needed = []
-        allowed += ["kafka.sasl.jaas.config", "kafka.sasl.client.callback.handler.class"]
-        allowed += ["kafka.sasl.login.callback.handler.class"] if chosen == "OAUTHBEARER" else []
-    elif chosen == "OAUTHBEARER":
-        needed = []
-        check_oauth(options, _oauth_login(options))
-        allowed += [FUNCTION] if given[FUNCTION] else [row.name for row in OAUTH_OPTIONS]
-        allowed += [] if given[FUNCTION] else ["kafka.sasl.jaas.config", "kafka.sasl.login.callback.handler.class"]
-    else:
-        needed = ["kafka.sasl.kerberos.service.name"]
+    if options.sasl_mechanism is None:
+        raise OptionError(f"Option '{_MECHANISM}' is missing.", f"Set it to one of {', '.join(MECHANISMS)}.")
+    for name in (_USERNAME, _PASSWORD):
+        if given[name] and given[_LOGIN_LINE]:
+            raise OptionError(f"Options '{_LOGIN_LINE}' and '{name}' are set.", "Set only one of them.")
+    _check_login_module(options, options.sasl_mechanism)
+    needed, allowed, reason = _options_of(options, options.sasl_mechanism)
     for name in needed:
         if not given[name]:
-            raise OptionError(f"Option '{name}' is missing.", f"Set it: 'kafka.sasl.mechanism' {chosen} needs it.")
-    for name, here in given.items():
-        if here and name.startswith("kafka.sasl.") and name not in [*needed, *allowed]:
-            other = f"'{FUNCTION}'" if chosen == "OAUTHBEARER" and given[FUNCTION] and name != FUNCTION else ""
-            other = other or f"'kafka.sasl.mechanism' {chosen}"
-            raise OptionError(f"Option '{name}' has no effect with {other}.", "Remove it.")
+            raise OptionError(f"Option '{name}' is missing.", f"Set it: {reason} needs it.")
+    for name, is_given in given.items():
+        if is_given and name.startswith("kafka.sasl.") and name not in (_MECHANISM, *needed, *allowed):
+            raise OptionError(f"Option '{name}' has no effect with {reason}.", "Remove it.")
+
+
+def _options_of(options: SecurityOptions, chosen: str) -> tuple[list[str], list[str], str]:
+    """Returns the options that a sign-in needs, those that it allows, and what decides about both."""
+    reason = f"'{_MECHANISM}' {chosen}"
+    if chosen in BY_PASSWORD:
+        return [_LOGIN_LINE] if options.sasl_jaas else [_USERNAME, _PASSWORD], [], reason
+    if chosen == "GSSAPI":
+        return [_KERBEROS_SERVICE], [], reason
+    if chosen == msk_iam.MECHANISM:
+        return [], [_LOGIN_LINE, _CLIENT_HANDLER], reason
+    if _uses_msk_iam(options):
+        return [], [_LOGIN_LINE, _CLIENT_HANDLER, _LOGIN_HANDLER], reason
+    allowed, oauth_reason = options_of_oauth(options)
+    without_login = options.sasl_token_provider is not None
+    return [], allowed if without_login else [*allowed, _LOGIN_LINE, _LOGIN_HANDLER], oauth_reason or reason
 
 
 def _check_login_module(options: SecurityOptions, chosen: str) -> None:

@@ -80,6 +80,13 @@ def secret(text: str) -> Secret:
     return Secret(text)
 
 
+def non_blank_secret(text: str) -> Secret:
+    """Any text that is not blank, without the blanks around it."""
+    if not text.strip():
+        raise ValueError("a text that is not blank")
+    return Secret(text.strip())
+
+
 def pem(text: str) -> str:
     """PEM text, in which ``\\n`` may replace a line break, as in properties files."""
     lines = text.strip().replace("\\n", "\n")

@@ -228,6 +228,9 @@ def assignor_names(text: str) -> tuple[str, ...]:
 
 def importable_function(text: str) -> str:
     """The path of a function that can be imported: ``module:function``."""
+    # The error of another text shows nothing of it: it may be a token in place of the function that returns tokens.
+    if not re.fullmatch(r"\w+(\.\w+)*:\w+", text.strip()):
+        raise ValueError("module:function, for example my_package.tokens:fetch")
     load(text, "function")
     return text.strip()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from spark_group_source.options.security import sasl_settings, tls_settings
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.wire.settings import WireOptions
 
@@ -25,6 +24,6 @@ def wire_options(options: SourceOptions, client_id: str) -> WireOptions:
         send_buffer=options.send_buffer,
         source_host=options.source_host,
         source_ports=options.source_ports,
-        tls=tls_settings(options),
-        sasl=sasl_settings(options, options.bootstrap_servers),
+        tls=options.tls,
+        sasl=options.sasl,
     )

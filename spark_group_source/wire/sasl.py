@@ -27,6 +27,9 @@ ILLEGAL_SASL_STATE = 34
 SESSION_PART = 0.8
 """Part of a session's lifetime after which the source replaces the connection, so that no request comes too late."""
 
+MIN_ITERATIONS = 4096
+"""Minimum iterations of SCRAM, as in Kafka's brokers and its Java client."""
+
 _TICKET = "Check 'kafka.sasl.kerberos.service.name', and the ticket of this process (klist)."
 _PASSWORD = (
     "Check the user name and password, in 'kafka.sasl.jaas.config' or 'kafka.sasl.username' and 'kafka.sasl.password',"
@@ -80,6 +83,8 @@ def authenticate(settings: Sasl, host: str, broker: str, call: Call, deadline: D
                 f" {response.error_message or describe(response.error_code)}.",
                 _advice(settings),
             )
+        if settings.mechanism.startswith("SCRAM"):
+            _check_iterations(settings, broker, response.auth_bytes)
         _step(settings, broker, mechanism.receive, response.auth_bytes)
         lifetime_ms = response.session_lifetime_ms
     return lifetime_ms / 1000 * SESSION_PART if lifetime_ms > 0 else None
@@ -111,15 +116,31 @@ def _mechanism(settings: Sasl, host: str, broker: str, token: Token | None, dead
         raise DeadlineExceeded(f"Kerberos gave no ticket for broker {broker} in time.") from error
 
 
+def _check_iterations(settings: Sasl, broker: str, message: bytes) -> None:
+    """Raises AuthenticationFailed if the broker's message has too few iterations, before the proof is sent."""
+    fields = dict(pair.partition("=")[::2] for pair in message.decode(errors="replace").split(","))
+    try:
+        iterations = int(fields["i"])
+    except (KeyError, ValueError):
+        return  # the mechanism reports what is missing
+    if iterations < MIN_ITERATIONS:
+        raise AuthenticationFailed(
+            f"Broker {broker} asks for {iterations} iterations of {settings.mechanism}; {MIN_ITERATIONS} is the"
+            " minimum.",
+            "With fewer, somebody who reads the connection can guess the password soon. Check who answers at this"
+            " address, or set 'kafka.security.protocol' to SASL_SSL.",
+        )
+
+
 def _step(settings: Sasl, broker: str, step: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return step(*arguments)
     except UnicodeError:
-        # Neither the error's text nor its cause may appear: they hold the user name or the password.
+        # Neither the error's text nor its cause may appear: they may hold the user name, the password or a token.
+        text = "a message" if settings.password is None else "the user name, the password or a message of the broker"
         raise AuthenticationFailed(
-            f"Authentication at broker {broker} by {settings.mechanism} failed: the user name or password is not UTF-8"
-            " text.",
-            _PASSWORD,
+            f"Authentication at broker {broker} by {settings.mechanism} failed: {text} is not UTF-8 text.",
+            _advice(settings),
         ) from None
     except Exception as error:  # a mechanism's library may raise any exception
         happened = f"Authentication at broker {broker} by {settings.mechanism} failed: {error!r}."

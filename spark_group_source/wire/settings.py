@@ -18,7 +18,7 @@ class Tls:
     Without ``ca_file`` and ``ca_text`` the client trusts the authorities that the system trusts. ``key_file`` holds the
     client's private key and its certificate chain; ``key_text`` holds the key, and ``chain_text`` the chain.
     ``versions`` are the allowed TLS versions. ``ciphers`` are the cipher suites of TLS 1.2, by OpenSSL's names; if
-    empty, OpenSSL chooses.
+    empty, OpenSSL chooses. ``in_login_line``: the settings come from the login line, and are for a token endpoint.
     """
 
     ca_file: str | None = None
@@ -30,6 +30,11 @@ class Tls:
     check_host_name: bool = True
     versions: tuple[str, ...] = TLS_VERSIONS
     ciphers: tuple[str, ...] = ()
+    in_login_line: bool = False
+
+    def name(self, setting: str) -> str:
+        """Names a setting in errors, for example ``ssl.key.password``."""
+        return f"'{setting}' in 'kafka.sasl.jaas.config'" if self.in_login_line else f"'kafka.{setting}'"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,12 +22,21 @@ def how_to_convert(store: str, store_format: str) -> str:
     return f"Convert it to PEM with {commands[store_format]}"
 
 
-def detect_format(head: bytes) -> str | None:
-    """Returns ``JKS``, ``PKCS12`` or ``DER`` for a file that begins with these bytes; otherwise ``None``."""
+def format_of(path: str) -> str | None:
+    """Returns ``JKS``, ``PKCS12`` or ``DER`` for a file of this format; ``None`` for another file, and for no file."""
+    try:
+        with open(path, "rb") as file:
+            return _format(file.read(16))
+    except OSError:
+        return None
+
+
+def _format(head: bytes) -> str | None:
     if head.startswith(b"\xfe\xed\xfe\xed"):
         return "JKS"
-    # A DER sequence with a length of two bytes, or of any length. PKCS #12 begins with its version, which is 3.
-    content = head[4:] if head.startswith(b"\x30\x82") else head[2:] if head.startswith(b"\x30\x80") else None
-    if content is None:
+    if len(head) < 2 or head[0] != 0x30:
         return None
-    return "PKCS12" if content.startswith(b"\x02\x01\x03") else "DER"
+    # A DER sequence. Its length takes one byte below 128. Otherwise this byte says how many bytes of length follow.
+    length_bytes = head[1] & 0x7F if head[1] & 0x80 else 0
+    # PKCS #12 begins with its version, which is 3.
+    return "PKCS12" if head[2 + length_bytes :].startswith(b"\x02\x01\x03") else "DER"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import ssl
+from dataclasses import dataclass
 from typing import TypeGuard
 
 from spark_group_source.clock import Deadline
@@ -22,14 +23,28 @@ _NOT_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PAC
 _NOTHING_IN_COMMON = ("PROTOCOL", "CIPHER", "HANDSHAKE_FAILURE", "INSUFFICIENT_SECURITY")
 """Parts of the names of errors if the two sides have no TLS version or cipher suite in common."""
 
-_CHECK_LISTENER = (
-    "Check the port in 'kafka.bootstrap.servers'. If the listener does not use TLS, set 'kafka.security.protocol' to"
-    " PLAINTEXT or SASL_PLAINTEXT."
-)
-_CLIENT_CERTIFICATE = (
-    "Give a certificate that the broker trusts, with its key, in 'kafka.ssl.keystore.location', or in"
-    " 'kafka.ssl.keystore.certificate.chain' and 'kafka.ssl.keystore.key'."
-)
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The other side, for errors: ``name`` begins a sentence.
+
+    ``check_address`` is the action if no TLS is used at the address, ``use_certified_host`` the one if the certificate
+    is of other hosts.
+    """
+
+    name: str
+    check_address: str
+    use_certified_host: str
+
+
+def broker_peer(broker: str) -> Peer:
+    """Returns a broker as a peer."""
+    return Peer(
+        f"Broker {broker}",
+        "Check the port in 'kafka.bootstrap.servers'. If the listener does not use TLS, set 'kafka.security.protocol'"
+        " to PLAINTEXT or SASL_PLAINTEXT.",
+        "Use a host name of the certificate in 'kafka.bootstrap.servers' and in the brokers' advertised.listeners",
+    )
 
 
 def handshake(sock: socket.socket, host: str, broker: str, settings: Tls, deadline: Deadline) -> ssl.SSLSocket:
@@ -45,7 +60,7 @@ def handshake(sock: socket.socket, host: str, broker: str, settings: Tls, deadli
         DeadlineExceeded: the handshake took too long.
         OptionError: as :func:`ssl_context`.
     """
-    owner = sock
+    owner, peer = sock, broker_peer(broker)
     try:
         secured = ssl_context(settings).wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
         owner = secured
@@ -53,11 +68,12 @@ def handshake(sock: socket.socket, host: str, broker: str, settings: Tls, deadli
         _complete_handshake(secured, deadline)
     except TimeoutError as error:
         owner.close()
-        happened = f"Broker {broker} did not complete the TLS handshake in time."
-        raise DeadlineExceeded(happened, _CHECK_LISTENER) from error
+        raise DeadlineExceeded(
+            f"{peer.name} did not complete the TLS handshake in time.", peer.check_address
+        ) from error
     except OSError as error:
         owner.close()
-        raise handshake_error(broker, error) from error
+        raise handshake_error(peer, error, settings) from error
     except BaseException:
         owner.close()
         raise
@@ -83,29 +99,22 @@ def _complete_handshake(sock: ssl.SSLSocket, deadline: Deadline) -> None:
             raise TimeoutError
 
 
-def handshake_error(broker: str, error: OSError) -> GroupSourceError:
-    """Converts an error of the handshake to an error that says what to change."""
+def handshake_error(peer: Peer, error: OSError, settings: Tls) -> AuthenticationFailed | BrokerUnavailable:
+    """Converts an error of the handshake to an error that says what to change, or that a retry may succeed."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return _broker_certificate_rejected(broker, error)
+        return _certificate_rejected(peer, error, settings)
     reason = _reason(error)
     if reason in _NOT_TLS:
-        return AuthenticationFailed(f"Broker {broker} does not use TLS on this listener ({reason}).", _CHECK_LISTENER)
+        return AuthenticationFailed(f"{peer.name} does not use TLS on this port ({reason}).", peer.check_address)
     if _rejects_client_certificate(reason):
-        return _client_certificate_rejected(broker, reason)
+        return _client_certificate_rejected(peer, reason, settings)
     if any(part in reason for part in _NOTHING_IN_COMMON):
         return AuthenticationFailed(
-            f"Broker {broker} and this client have no TLS version or cipher suite in common ({reason}).",
-            "Compare 'kafka.ssl.enabled.protocols' and 'kafka.ssl.cipher.suites' with the broker's settings.",
+            f"{peer.name} and this client have no TLS version or cipher suite in common ({reason}).",
+            f"Compare {settings.name('ssl.enabled.protocols')} and {settings.name('ssl.cipher.suites')} with the"
+            " settings of the other side.",
         )
-    return BrokerUnavailable(f"Broker {broker} ended the TLS handshake: {error}.", _CHECK_LISTENER)
-
-
-def needs_other_settings(error: ssl.SSLError) -> bool:
-    """Whether a handshake failed because the two sides do not fit together, so that a retry cannot help."""
-    reason = _reason(error)
-    return (
-        reason in _NOT_TLS or _rejects_client_certificate(reason) or any(part in reason for part in _NOTHING_IN_COMMON)
-    )
+    return BrokerUnavailable(f"{peer.name} ended the TLS handshake: {error}.", peer.check_address)
 
 
 def is_tls_error(error: OSError) -> TypeGuard[ssl.SSLError]:
@@ -121,7 +130,7 @@ def session_error(broker: str, error: ssl.SSLError, *, responded: bool) -> Group
     """
     reason = _reason(error)
     if not responded and _rejects_client_certificate(reason):
-        return _client_certificate_rejected(broker, reason)
+        return _client_certificate_rejected(broker_peer(broker), reason, Tls())
     return BrokerUnavailable(f"The TLS session with broker {broker} broke: {error}.")
 
 
@@ -133,23 +142,28 @@ def _rejects_client_certificate(reason: str) -> bool:
     return "ALERT" in reason and any(part in reason for part in _CLIENT_CERTIFICATE_ALERTS)
 
 
-def _client_certificate_rejected(broker: str, reason: str) -> AuthenticationFailed:
-    return AuthenticationFailed(f"Broker {broker} rejected this client's certificate ({reason}).", _CLIENT_CERTIFICATE)
+def _client_certificate_rejected(peer: Peer, reason: str, settings: Tls) -> AuthenticationFailed:
+    location, chain, key = (settings.name(f"ssl.keystore.{part}") for part in ("location", "certificate.chain", "key"))
+    return AuthenticationFailed(
+        f"{peer.name} rejected this client's certificate ({reason}).",
+        f"Give a certificate that the other side trusts, with its key, in {location}, or in {chain} and {key}.",
+    )
 
 
-def _broker_certificate_rejected(broker: str, error: ssl.SSLCertVerificationError) -> AuthenticationFailed:
-    reason = error.verify_message.rstrip(".")
+def _certificate_rejected(peer: Peer, error: ssl.SSLCertVerificationError, settings: Tls) -> AuthenticationFailed:
     if error.verify_code in _NAME_MISMATCH:
         action = (
-            "Use a host name of the certificate in 'kafka.bootstrap.servers' and in the brokers' advertised.listeners,"
-            " or add the name to the certificate (subjectAltName). To turn this check off, set"
-            " 'kafka.ssl.endpoint.identification.algorithm' to an empty text."
+            f"{peer.use_certified_host}, or add the name to the certificate (subjectAltName). To turn this check off,"
+            f" set {settings.name('ssl.endpoint.identification.algorithm')} to an empty text."
         )
     elif error.verify_code in _OUTSIDE_VALIDITY:
-        action = "Renew the broker's certificate, or set the clock of this machine."
+        action = "Renew the certificate, or set the clock of this machine."
     else:
         action = (
-            "Put the certificate of the authority that signed it into 'kafka.ssl.truststore.location' or"
-            " 'kafka.ssl.truststore.certificates' (PEM)."
+            "Put the certificate of the authority that signed it into"
+            f" {settings.name('ssl.truststore.location')} or {settings.name('ssl.truststore.certificates')} (PEM)."
         )
-    return AuthenticationFailed(f"This client rejected the certificate of broker {broker}: {reason}.", action)
+        if settings.ca_file is None and settings.ca_text is None:
+            action += " Without them the source trusts the authorities of the system."
+    reason = error.verify_message.rstrip(".")
+    return AuthenticationFailed(f"{peer.name} has a certificate that this client rejected: {reason}.", action)

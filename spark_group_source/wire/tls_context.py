@@ -13,8 +13,8 @@ import socket
 import ssl
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
+from spark_group_source.clock import monotonic
 from spark_group_source.errors import OptionError
 from spark_group_source.wire import ssl_stores
 from spark_group_source.wire.settings import Tls
@@ -23,13 +23,12 @@ log = logging.getLogger(__name__)
 
 _FileStamp = tuple[int, int, int]
 
-_PEM = (
-    "PEM is needed: certificates between '-----BEGIN CERTIFICATE-----' and '-----END CERTIFICATE-----', a private key"
-    " likewise, and 'kafka.ssl.key.password' if the key is encrypted."
-)
+WARN_EVERY = 60.0
 
 _cache: dict[Tls, tuple[tuple[_FileStamp, ...], ssl.SSLContext]] = {}
 """The last context of each settings, with the stamps of the files it was built from."""
+
+_warned_at: dict[Tls, float] = {}
 
 
 def ssl_context(tls: Tls) -> ssl.SSLContext:
@@ -41,34 +40,35 @@ def ssl_context(tls: Tls) -> ssl.SSLContext:
         OptionError: a file cannot be read or parsed, and no earlier version of it was usable.
     """
     try:
-        stamps = _file_stamp(tls.ca_file, "truststore"), _file_stamp(tls.key_file, "keystore")
+        stamps = _file_stamp(tls, tls.ca_file, "truststore"), _file_stamp(tls, tls.key_file, "keystore")
         if tls not in _cache or _cache[tls][0] != stamps:
             _cache[tls] = stamps, _build(tls)
     except OptionError as error:
         if tls not in _cache:
             raise
-        log.warning("certificate files are unusable; keeping the certificates read before: %s", error)
+        if tls not in _warned_at or monotonic() - _warned_at[tls] >= WARN_EVERY:
+            _warned_at[tls] = monotonic()
+            log.warning("certificate files are unusable; keeping the certificates read before: %s", error)
     return _cache[tls][1]
 
 
-def _file_stamp(path: str | None, store: str) -> _FileStamp:
+def _file_stamp(tls: Tls, path: str | None, store: str) -> _FileStamp:
     """Returns numbers that change when the file changes."""
     if path is None:
         return 0, 0, 0
     try:
         status = os.stat(path)
     except OSError as error:
-        raise _unreadable(path, store, error) from None
+        raise _unreadable(tls, path, store, error) from None
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _unreadable(path: str, store: str, error: OSError) -> OptionError:
-    text_option = {"truststore": "'kafka.ssl.truststore.certificates'"}.get(store, "'kafka.ssl.keystore.key'")
+def _unreadable(tls: Tls, path: str, store: str, error: OSError) -> OptionError:
+    text = tls.name("ssl.truststore.certificates" if store == "truststore" else "ssl.keystore.key")
     return OptionError(
-        f"The file '{path}' of 'kafka.ssl.{store}.location' cannot be read on {socket.gethostname()}:"
+        f"The file '{path}' of {tls.name(f'ssl.{store}.location')} cannot be read on {socket.gethostname()}:"
         f" {error.strerror}.",
-        f"Put the file on the driver and on every executor, or write its text into {text_option}, which Spark sends to"
-        " them.",
+        f"Put the file on the driver and on every executor, or write its text into {text}, which Spark sends to them.",
     )
 
 
@@ -80,30 +80,28 @@ def _build(tls: Tls) -> ssl.SSLContext:
     # Java trusts every certificate in a truststore, even if it is not a root.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if tls.ciphers:
-        _set_ciphers(context, tls.ciphers)
+        _set_ciphers(context, tls)
     _load_truststore(context, tls)
     _load_keystore(context, tls)
     return context
 
 
-def _set_ciphers(context: ssl.SSLContext, ciphers: tuple[str, ...]) -> None:
+def _set_ciphers(context: ssl.SSLContext, tls: Tls) -> None:
     try:
-        context.set_ciphers(":".join(ciphers))
+        context.set_ciphers(":".join(tls.ciphers))
     except ssl.SSLError:
         raise OptionError(
-            f"None of the suites in 'kafka.ssl.cipher.suites' is known to {ssl.OPENSSL_VERSION}.",
-            "Write names such as TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, or leave the option out.",
+            f"None of the suites of {tls.name('ssl.cipher.suites')} is known to {ssl.OPENSSL_VERSION}.",
+            "Write names such as TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, or leave them out.",
         ) from None
 
 
 def _load_truststore(context: ssl.SSLContext, tls: Tls) -> None:
     if tls.ca_file is not None:
-        with _as_option_error(
-            f"The file '{tls.ca_file}' of 'kafka.ssl.truststore.location'", tls.ca_file, "truststore"
-        ):
+        with _as_option_error(tls, "truststore", tls.ca_file):
             context.load_verify_locations(cafile=tls.ca_file)
     elif tls.ca_text is not None:
-        with _as_option_error("'kafka.ssl.truststore.certificates'", "", "truststore"):
+        with _as_option_error(tls, "truststore"):
             context.load_verify_locations(cadata=tls.ca_text)
     else:
         context.load_default_certs()
@@ -113,44 +111,65 @@ def _load_keystore(context: ssl.SSLContext, tls: Tls) -> None:
     # Without any password, OpenSSL would ask for one on the terminal.
     password = "" if tls.key_password is None else tls.key_password.text
     if tls.key_file is not None:
-        with _as_option_error(f"The file '{tls.key_file}' of 'kafka.ssl.keystore.location'", tls.key_file, "keystore"):
+        with _as_option_error(tls, "keystore", tls.key_file):
             context.load_cert_chain(tls.key_file, password=password)
     elif tls.key_text is not None:
-        source = "'kafka.ssl.keystore.key' with 'kafka.ssl.keystore.certificate.chain'"
         # OpenSSL reads them only from a file.
-        pem = f"{tls.key_text.text}\n{tls.chain_text}\n"
-        with _as_option_error(source, "", "keystore"), _private_file(pem) as path:
+        with _private_file(tls, f"{tls.key_text.text}\n{tls.chain_text}\n") as path, _as_option_error(tls, "keystore"):
             context.load_cert_chain(path, password=password)
 
 
 @contextlib.contextmanager
-def _as_option_error(source: str, path: str, store: str) -> Iterator[None]:
-    """Turns errors of OpenSSL into an ``OptionError`` that names ``source``."""
+def _as_option_error(tls: Tls, store: str, path: str | None = None) -> Iterator[None]:
+    """Turns errors of OpenSSL into an ``OptionError`` that names the file of a store, or the options with its text."""
+    if path is not None:
+        source = f"The file '{path}' of {tls.name(f'ssl.{store}.location')}"
+    elif store == "truststore":
+        source = tls.name("ssl.truststore.certificates")
+    else:
+        source = f"{tls.name('ssl.keystore.key')} with {tls.name('ssl.keystore.certificate.chain')}"
+    password = tls.name("ssl.key.password")
+    pem = (
+        "PEM is needed: certificates between '-----BEGIN CERTIFICATE-----' and '-----END CERTIFICATE-----', a private"
+        f" key likewise, and {password} if the key is encrypted."
+    )
     try:
         yield
     except ssl.SSLError as error:
         mismatch = error.reason == "KEY_VALUES_MISMATCH"
         reason = "the key does not belong to the certificate" if mismatch else (error.reason or str(error))
-        other_format = ssl_stores.detect_format(Path(path).read_bytes()[:8]) if path else None
+        other_format = None if path is None else ssl_stores.format_of(path)
         if other_format is not None:
             command = ssl_stores.how_to_convert(store, other_format)
             raise OptionError(f"{source} is {other_format}, not PEM.", command) from None
-        raise OptionError(f"{source} cannot be used: {reason}.", _PEM) from None
+        raise OptionError(f"{source} cannot be used: {reason}.", pem) from None
     except OSError as error:
-        raise _unreadable(path, store, error) from None
+        if path is None:
+            raise
+        raise _unreadable(tls, path, store, error) from None
     except ValueError:
         # Python rejects the password. The error is not the cause, because an encoding error holds the text.
-        happened = f"{source} cannot be used: 'kafka.ssl.key.password' is not UTF-8 text of at most 1024 bytes."
-        raise OptionError(happened, _PEM) from None
+        happened = f"{source} cannot be used: {password} is not UTF-8 text of at most 1024 bytes."
+        raise OptionError(happened, pem) from None
 
 
 @contextlib.contextmanager
-def _private_file(text: str) -> Iterator[str]:
+def _private_file(tls: Tls, text: str) -> Iterator[str]:
     """Yields the path of a file that only this user may read; deletes the file afterwards."""
-    descriptor, path = tempfile.mkstemp(suffix=".pem")
+    path = None
     try:
-        with open(descriptor, "w", encoding="ascii") as file:
-            file.write(text)
+        try:
+            descriptor, path = tempfile.mkstemp(suffix=".pem")
+            with open(descriptor, "w", encoding="ascii") as file:
+                file.write(text)
+        except OSError as error:
+            raise OptionError(
+                f"No temporary file for {tls.name('ssl.keystore.key')} can be written on {socket.gethostname()}:"
+                f" {error}.",
+                "Set the environment variable TMPDIR to a directory that this user may write, or name a file in"
+                f" {tls.name('ssl.keystore.location')} instead.",
+            ) from None
         yield path
     finally:
-        os.unlink(path)
+        if path is not None:
+            os.unlink(path)

@@ -1,4 +1,4 @@
-"""A Kafka that lets in who says who he is, by TLS and SASL, and only to what he may."""
+"""A Kafka that accepts only clients with TLS or SASL credentials, and checks their permissions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.certificates import Authority
 from tests.integration.query_process import eventually
 
 ALICE, BOB = "alice", "bob, of =sales"
-"""One may do everything, the other what he is granted. The second has a name that SCRAM must write otherwise."""
+"""The first may do everything, the second what a test grants. SCRAM must escape the second name."""
 PASSWORD = "p4ss\"w\\ord, it's =long;"
 KEY_PASSWORD = "k3y-p4ss"
 SESSION_MS = 2000

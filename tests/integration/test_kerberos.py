@@ -1,4 +1,4 @@
-"""GSSAPI against a real Kafka and a real KDC: who is let in, who is not, and a KDC that is away for a while."""
+"""GSSAPI against a real Kafka and a real KDC: which clients are accepted, and a KDC that is unavailable for a while."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tokens of a real OAuth server, whose signatures a real broker checks: who is let in, and queries for which tokens
-end, the server is away, or both."""
+"""Tokens of a real OAuth server, whose signatures a real broker checks: which clients are accepted, and queries
+whose tokens end, whose server is unavailable, or both."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Guarded:
     authority: Authority
 
     def options(self, **more: str) -> dict[str, str]:
-        """Options of a client that is let in, without a login. Names have ``_`` instead of points."""
+        """Options of a client that is accepted, without a login. Names have ``_`` instead of points."""
         found = {
             "bootstrap.servers": self.kafka.address("SASL_PLAINTEXT"),
             "security.protocol": "SASL_PLAINTEXT",
@@ -53,7 +53,7 @@ class Guarded:
         return {f"kafka.{name}": text for name, text in found.items()}
 
     def login(self, secret: str = CLIENT_SECRET, client: str = CLIENT, **more: str) -> dict[str, str]:
-        """Options of a client that is let in."""
+        """Options of a client that is accepted."""
         names = {
             "sasl_oauthbearer_client_credentials_client_id": client,
             "sasl_oauthbearer_client_credentials_client_secret": secret,

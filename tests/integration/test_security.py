@@ -1,4 +1,4 @@
-"""TLS, SASL and rights against a real Kafka: who is let in, who is not, and what he is told."""
+"""TLS, SASL and rights against a real Kafka: which clients are accepted, and the errors of the others."""
 
 from __future__ import annotations
 
@@ -184,7 +184,9 @@ def test_the_error_of_a_rejected_client_names_the_option_to_change(
 
 def test_a_broker_certificate_of_an_unknown_authority_is_rejected(secured: Secured, tmp_path: Any) -> None:
     other = str(Authority(tmp_path, "other").file)
-    with pytest.raises(AuthenticationFailed, match=r"rejected the certificate of .*: .*issuer.*ssl\.truststore"):
+    with pytest.raises(
+        AuthenticationFailed, match=r"Broker .* has a certificate that .* rejected: .*issuer.*ssl\.truststore"
+    ):
         connected(secured.scram(ssl_truststore_location=other))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
+import urllib.parse
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -105,4 +107,8 @@ def kept_token_of(settings: ClientCredentials) -> KeptToken:
 
 
 def _is_local(url: str) -> bool:
-    return url.partition("://")[2].startswith(("localhost", "127.", "[::1]"))
+    host = urllib.parse.urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

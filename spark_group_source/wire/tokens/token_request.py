@@ -21,6 +21,9 @@ _RETRIABLE = (408, 425, 429)
 _NEVER = (501, 505)
 """Statuses from 500 on that a retry does not change."""
 
+MIN_KEY = 8
+"""Minimum characters of a value in the endpoint's URL that may be a key. To hide shorter ones would garble the text."""
+
 MAX_SHOWN = 300
 """Maximum characters of the server's text in an error."""
 
@@ -32,11 +35,8 @@ _CLIENT = (
 )
 _SCOPE = "Check 'kafka.sasl.oauthbearer.scope', or scope in 'kafka.sasl.jaas.config'."
 _URL = "Check 'kafka.sasl.oauthbearer.token.endpoint.url'."
+_HOST = "Use a host name of the certificate in 'kafka.sasl.oauthbearer.token.endpoint.url'"
 _GRANT = "Allow the grant client_credentials for this client at the identity provider."
-_AUTHORITY = (
-    "Put the certificate of the authority that signed it into ssl.truststore.location or ssl.truststore.certificates"
-    " in 'kafka.sasl.jaas.config' (PEM). Without them the source trusts the authorities of the system."
-)
 _SERVICE = "Check that the identity provider works."
 _ANSWER = "Check 'kafka.sasl.oauthbearer.token.endpoint.url', and the lifetime of tokens at the identity provider."
 _ACTIONS = {
@@ -48,8 +48,9 @@ _ACTIONS = {
 
 
 def endpoint_name(settings: ClientCredentials) -> str:
-    """Names the endpoint in errors and log lines."""
-    return f"The token endpoint {settings.endpoint}"
+    """Names the endpoint in errors and log lines, without the query of its URL, in which some services expect a key."""
+    parts = urllib.parse.urlsplit(settings.endpoint)
+    return f"The token endpoint {parts._replace(query='', fragment='').geturl()}"
 
 
 def request_token(settings: ClientCredentials, *, worked_before: bool) -> IssuedToken:
@@ -67,17 +68,14 @@ def request_token(settings: ClientCredentials, *, worked_before: bool) -> Issued
     unusable = BrokerUnavailable if worked_before else AuthenticationFailed
     timeouts = Timeouts(settings.connect_timeout, settings.read_timeout)
     try:
-        context = None if settings.tls is None else tls_context_of(settings.tls)
+        context = None if settings.tls is None else tls_context.ssl_context(settings.tls)
         answer = post(settings.endpoint, _headers(settings), _body(settings), timeouts, context)
     except OptionError as error:
         raise unusable(error.happened, error.action) from None
-    except ssl.SSLCertVerificationError as error:
-        raise unusable(
-            f"{name} has a certificate that this client rejected: {error.verify_message}.", _AUTHORITY
-        ) from None
     except ssl.SSLError as error:
-        kind = unusable if tls.needs_other_settings(error) else BrokerUnavailable
-        raise kind(f"{name} ended the TLS handshake: {error.reason or error}.", _URL) from None
+        failed = tls.handshake_error(tls.Peer(name, _URL, _HOST), error, settings.tls or Tls())
+        kind = unusable if isinstance(failed, AuthenticationFailed) else BrokerUnavailable
+        raise kind(failed.happened, failed.action) from None
     except OSError as error:
         raise BrokerUnavailable(f"{name} cannot be reached: {error}.", _URL) from None
     if answer.status not in _OK:
@@ -86,20 +84,6 @@ def request_token(settings: ClientCredentials, *, worked_before: bool) -> Issued
         return read_token(answer.body, answer.date, time.time(), settings.subject_claim, settings.scope_claim)
     except UnusableAnswer as problem:
         raise unusable(f"{name} {problem}.", _ANSWER) from None
-
-
-def tls_context_of(settings: Tls) -> ssl.SSLContext:
-    """Returns the TLS context for an endpoint.
-
-    Raises:
-        OptionError: a file cannot be read or parsed.
-    """
-    try:
-        return tls_context.ssl_context(settings)
-    except OptionError as error:
-        # The login line has the same names without the prefix.
-        happened, action = (text.replace("'kafka.ssl.", "'ssl.") for text in (error.happened, error.action))
-        raise OptionError(f"In 'kafka.sasl.jaas.config': {happened}", action) from None
 
 
 def _headers(settings: ClientCredentials) -> dict[str, str]:
@@ -135,14 +119,12 @@ def _refusal(settings: ClientCredentials, answer: Answer, unusable: type[GroupSo
 
 
 def _shown(settings: ClientCredentials, text: str) -> str:
-    """The server's text without the client's secret, which a server may repeat."""
-    secret = settings.client_secret.text
-    for hidden in (
-        secret,
-        urllib.parse.quote_plus(secret),
-        urllib.parse.quote(secret, safe=""),
-        _credentials(settings),
-    ):
-        text = text.replace(hidden, "...")
+    """The server's text without the client's secret and keys in the URL, which a server may repeat."""
+    secret, query = settings.client_secret.text, urllib.parse.urlsplit(settings.endpoint).query
+    hidden = [secret, urllib.parse.quote_plus(secret), urllib.parse.quote(secret, safe=""), _credentials(settings)]
+    hidden += [query, *(value for _, value in urllib.parse.parse_qsl(query) if len(value) >= MIN_KEY)]
+    # The longest first: a shorter text may be a part of it.
+    for part in sorted(filter(None, hidden), key=len, reverse=True):
+        text = text.replace(part, "...")
     printable = "".join(letter if letter.isprintable() else " " for letter in text)
     return printable if len(printable) <= MAX_SHOWN else printable[:MAX_SHOWN] + "..."

@@ -224,7 +224,7 @@ def test_options_that_contradict_starting_at_committed_are_an_error(given: dict[
 
 def test_every_field_has_exactly_one_option() -> None:
     fields = [option.field for option in OPTIONS]
-    assert sorted(fields) == sorted(SourceOptions.__dataclass_fields__)
+    assert sorted([*fields, "tls", "sasl"]) == sorted(SourceOptions.__dataclass_fields__)
     assert len(defaults()) == len(OPTIONS) - 1
 
 

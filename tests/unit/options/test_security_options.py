@@ -131,7 +131,7 @@ def test_an_encrypted_key_needs_its_password(encrypted: Path, kind: str) -> None
             SSL | {"kafka.ssl.cipher.suites": "TLS_AES_128_GCM_SHA256"},
             "belongs to TLS 1.3, whose suites are all enabled",
         ),
-        (SSL | {"kafka.ssl.cipher.suites": "TLS_NO_WITH_SUCH"}, "None of the suites in 'kafka.ssl.cipher.suites'"),
+        (SSL | {"kafka.ssl.cipher.suites": "TLS_NO_WITH_SUCH"}, "None of the suites of 'kafka.ssl.cipher.suites'"),
         (SSL | {"kafka.ssl.truststore.location": "/no/such.pem"}, "'/no/such.pem'.*No such file.*every executor"),
         (SSL | {"kafka.ssl.truststore.certificates": "MIIB"}, "PEM text"),
         (SSL | {"kafka.sasl.jaas.config": JAAS}, "'kafka.sasl.jaas.config' has no effect"),

@@ -104,6 +104,38 @@ def test_a_broker_that_does_not_prove_that_it_knows_the_password_is_rejected() -
     assert "s3cret" not in str(refused.value)
 
 
+@pytest.mark.parametrize("iterations", ["1", "4095", "4096", "+1", "\uff11", "4096,i=1"])
+def test_a_scram_broker_may_not_ask_for_few_iterations(iterations: str) -> None:
+    class Asking(Broker):
+        def __call__(self, request: Any) -> Any:
+            if request.name != "SaslAuthenticateRequest":
+                return welcome()
+            self.sent.append(request.auth_bytes)
+            nonce = request.auth_bytes.rpartition(b"r=")[2]
+            return answer(b"r=" + nonce + f"x,s=AAAA,i={iterations}".encode())
+
+    broker = Asking()
+    scram = Sasl("SCRAM-SHA-512", "alice", Secret("s3cret"))
+    with pytest.raises(AuthenticationFailed) as refused:
+        authenticate(scram, "host", "1 (host:9092)", broker, Deadline.after(LONG))
+    if iterations == "4096":
+        assert len(broker.sent) == 2
+    else:
+        assert "iterations of SCRAM-SHA-512; 4096 is the minimum. " in str(refused.value)
+        assert len(broker.sent) == 1, "the proof must not leave"
+
+
+def test_the_error_of_bytes_that_are_no_text_names_what_may_be_wrong() -> None:
+    token = Sasl("OAUTHBEARER", token_provider=tokens_of("the_token"))
+    with pytest.raises(AuthenticationFailed, match="by OAUTHBEARER failed: a message is not UTF-8 text") as refused:
+        authenticated(token, welcome(), answer(b"\xff\xfe"))
+    assert "password" not in str(refused.value)
+    with pytest.raises(
+        AuthenticationFailed, match="the user name, the password or a message of the broker is not UTF-8"
+    ):
+        authenticated(Sasl("PLAIN", "alice", Secret("s3cret\udc80")), welcome(), answer())
+
+
 def the_token() -> str:
     return "t0ken"
 

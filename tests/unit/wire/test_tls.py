@@ -18,7 +18,7 @@ from kafka.protocol.consumer import HeartbeatRequest, HeartbeatResponse
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, OptionError
 from spark_group_source.secret import Secret
-from spark_group_source.wire import tls, tls_context
+from spark_group_source.wire import ssl_stores, tls, tls_context
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.settings import Tls, WireOptions
 from spark_group_source.wire.wakeup import Interrupted, WakeupPipe
@@ -250,7 +250,7 @@ def test_a_certificate_alert_means_rejection_only_before_the_first_response(aler
         (
             "broker",
             datetime(2020, 1, 1, tzinfo=timezone.utc),
-            "certificate has expired.*Renew the broker's certificate",
+            "certificate has expired.*Renew the certificate",
         ),
         ("other", None, "Hostname mismatch.*subjectAltName.*kafka.ssl.endpoint.identification.algorithm"),
     ],
@@ -268,14 +268,14 @@ def test_the_error_of_a_rejected_broker_certificate_has_reason_and_action(
 
     peer = threading.Thread(target=serve)
     peer.start()
-    with pytest.raises(AuthenticationFailed, match=f"rejected the certificate of broker b:1: {says}"):
+    with pytest.raises(AuthenticationFailed, match=f"Broker b:1 has a certificate that this client rejected: {says}"):
         tls.handshake(ours, "broker", "b:1", Tls(ca_file=str(authority.file)), Deadline.after(LONG))
     peer.join()
     theirs.close()
 
 
 def test_a_tls_context_is_kept_until_its_files_change_to_usable_files(
-    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "client.pem"
     file.write_bytes(authority.issue("client", file="first.pem").read_bytes())
@@ -290,7 +290,11 @@ def test_a_tls_context_is_kept_until_its_files_change_to_usable_files(
     assert tls_context.ssl_context(settings) is second
     file.unlink()
     assert tls_context.ssl_context(settings) is second
-    assert caplog.text.count("certificate files are unusable; keeping the certificates read before") == 2
+    warning = "certificate files are unusable; keeping the certificates read before"
+    assert caplog.text.count(warning) == 1
+    monkeypatch.setattr(tls_context, "WARN_EVERY", 0.0)
+    assert tls_context.ssl_context(settings) is second
+    assert caplog.text.count(warning) == 2
     file.write_bytes(authority.issue("client", file="third.pem").read_bytes())
     assert tls_context.ssl_context(settings) is not second
 
@@ -314,3 +318,37 @@ def test_the_text_of_a_key_is_in_a_private_file_only_while_it_is_read(
     tls_context.ssl_context(Tls(ca_file=str(authority.file), key_text=Secret("key"), chain_text="chain"))
     assert modes == [0o600]
     assert not list(tmp_path.iterdir())
+
+
+def test_the_text_of_a_key_without_a_place_for_a_temporary_file_is_an_error_that_names_the_place(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    settings = Tls(ca_file=str(authority.file), key_text=Secret("another key"), chain_text="chain")
+    says = r"No temporary file for 'kafka\.ssl\.keystore\.key' can be written on .*/none/.*TMPDIR.*keystore\.location"
+    with pytest.raises(OptionError, match=says):
+        tls_context.ssl_context(settings)
+
+
+@pytest.mark.parametrize(
+    ("head", "name"),
+    [
+        (b"\x30\x77\x02\x01\x01\x04\x20", "DER"),  # an EC key, shorter than 128 bytes
+        (b"\x30\x81\xb6\x02\x01\x00\x30", "DER"),
+        (b"\x30\x82\x03\x1f\x30\x82\x02", "DER"),
+        (b"\x30\x83\x01\x00\x00\x30\x82", "DER"),
+        (b"\x30\x80\x02\x01\x03\x30\x80", "PKCS12"),
+        (b"\x30\x82\x09\x1f\x02\x01\x03", "PKCS12"),
+        (b"\xfe\xed\xfe\xed\x00\x00\x00", "JKS"),
+        (b"-----BEGIN CERT", None),
+        (b"", None),
+    ],
+)
+def test_the_format_of_a_store_follows_from_its_first_bytes(tmp_path: Path, head: bytes, name: str | None) -> None:
+    file = tmp_path / "store"
+    file.write_bytes(head)
+    assert ssl_stores.format_of(str(file)) == name
+
+
+def test_a_store_that_vanishes_while_it_is_read_has_no_format(tmp_path: Path) -> None:
+    assert ssl_stores.format_of(str(tmp_path / "none")) is None

@@ -374,11 +374,13 @@ def test_the_certificate_of_the_endpoint_must_be_trusted(tmp_path: Path) -> None
     other = Authority(tmp_path, "other")
     with running(authority.issue("127.0.0.1", file="server.pem")) as service:
         assert fetched(service.client(tls=Tls(ca_file=str(authority.file))))
-        for tls in (Tls(), Tls(ca_file=str(other.file))):
+        for tls in (Tls(in_login_line=True), Tls(ca_file=str(other.file), in_login_line=True)):
             with pytest.raises(AuthenticationFailed, match=r"client rejected: .*ssl\.truststore\.location.*jaas"):
                 fetched(service.client(tls=tls))
-        with pytest.raises(AuthenticationFailed, match="'ssl.truststore.location' cannot be read") as raised:
-            fetched(service.client(tls=Tls(ca_file="/no/such.pem")))
+        with pytest.raises(
+            AuthenticationFailed, match="'ssl.truststore.location' in 'kafka.sasl.jaas.config' cannot be read"
+        ) as raised:
+            fetched(service.client(tls=Tls(ca_file="/no/such.pem", in_login_line=True)))
         assert "kafka.ssl" not in str(raised.value)
         by_name = service.url.replace("127.0.0.1", "localhost") + "/t"
         with pytest.raises(AuthenticationFailed, match="localhost"):
@@ -388,7 +390,7 @@ def test_the_certificate_of_the_endpoint_must_be_trusted(tmp_path: Path) -> None
 
 def test_https_to_a_service_without_tls_names_the_option(service: TokenService) -> None:
     url = service.url.replace("http:", "https:") + "/t"
-    with pytest.raises(AuthenticationFailed, match=r"ended the TLS handshake: .*token\.endpoint\.url"):
+    with pytest.raises(AuthenticationFailed, match=r"does not use TLS on this port .*token\.endpoint\.url"):
         fetched(service.client(endpoint=url, tls=Tls()))
 
 

@@ -65,8 +65,11 @@ class TokenService:
 
 
 @contextlib.contextmanager
-def running(certificate: Path | None = None) -> Iterator[TokenService]:
-    """Runs the service, with TLS if a file with a key and its certificate is given."""
+def running(certificate: Path | None = None, clients_of: Path | None = None) -> Iterator[TokenService]:
+    """Runs the service, with TLS if a file with a key and its certificate is given.
+
+    ``clients_of`` is the file of an authority that must have signed the certificates of clients.
+    """
     service = TokenService()
 
     class Handler(BaseHTTPRequestHandler):
@@ -97,6 +100,9 @@ def running(certificate: Path | None = None) -> Iterator[TokenService]:
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
+        if clients_of is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(clients_of)
         server.socket = context.wrap_socket(server.socket, server_side=True)
     service.url = f"{'http' if certificate is None else 'https'}://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
