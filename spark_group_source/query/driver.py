@@ -128,8 +128,7 @@ class Driver:
         self.complete(start)
         me = self._member.snapshot()
         self._query_log.membership(me, self._member.time_since_heartbeat, self._assigned_partitions.rebalanced_at)
-        self._commits.retry_pending(me, batch_in_flight=self._planner.batch_in_flight)
-        return self._planner.plan(start, BatchLimits(max_offsets, max_bytes), me)
+        return self._planner.plan(start, BatchLimits(max_offsets, max_bytes))
 
     def end_offsets(self) -> Offsets:
         """The end offsets of the logs, as of the last lookup."""

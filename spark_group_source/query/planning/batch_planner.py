@@ -108,24 +108,23 @@ class BatchPlanner:
         self.end_offsets.expire()
         return self._clock() - self._planned_at
 
-    def plan(self, start: BatchOffset, limits: BatchLimits, me: Membership) -> BatchOffset:
+    def plan(self, start: BatchOffset, limits: BatchLimits) -> BatchOffset:
         """The end of the next batch; ``start`` itself if there is nothing to read.
 
         Args:
             start: the end of the last completed batch.
             limits: how much the batch may read.
-            me: the membership as it is now.
         """
-        if self._target is None:
-            return start if self._waits_for_interval() else self._plan(start, limits, me)
-        return self._plan_to_target(self._target, start, limits)
+        if self._target is not None:
+            return self._plan_to_target(self._target, start, limits)
+        me = self._retry_pending()
+        return start if self._waits_for_interval() else self._plan(start, limits, me)
 
     def _plan_to_target(self, target: AvailableNowTarget, start: BatchOffset, limits: BatchLimits) -> BatchOffset:
         """The run ends when the group has reached the target in all partitions, not only in those owned now."""
         while True:
-            me = self._member.snapshot()
+            me = self._retry_pending()
             target.set_once(frozenset(me.owned))
-            self._commits.retry_pending(me, batch_in_flight=self.batch_in_flight)
             planned = self._plan(start, limits, me)
             to_reset = self._ledger.pinned_starts().resets & me.readable.keys()
             if planned is not start or target.is_reached(to_reset):
@@ -134,6 +133,12 @@ class BatchPlanner:
             self._data_loss.raise_or_accept_truncated_target(truncated, target.unreached)
             target.lower(truncated)
             target.wait()
+
+    def _retry_pending(self) -> Membership:
+        """Retries what has failed since the last batch; returns the membership as it is now."""
+        me = self._member.snapshot()
+        self._commits.retry_pending(me, batch_in_flight=self.batch_in_flight)
+        return me
 
     def _plan(self, start: BatchOffset, limits: BatchLimits, me: Membership) -> BatchOffset:
         """Plans again if data loss moves positions: PySpark 4.1 asks a run with ``availableNow`` or ``once`` only once,
@@ -157,19 +162,19 @@ class BatchPlanner:
         positions = {tp: position for tp, position in positions.items() if tp not in self._epochs.unconfirmed}
         if self._target is not None:
             ends = self._target.limit(ends)
-        if self._must_wait(positions, ends):
-            return start
         topic_ids = self._topic_ids.of(topics)
         positions = {tp: position for tp, position in positions.items() if tp.topic in topic_ids}
+        # A rewind is logged at once, even without records to read: a restart resumes at the last logged end. So is where
+        # a new query starts, because a restart must not resolve that again.
+        must_log = start.is_empty or any(
+            _is_rewind(start.ranges.get(tp), position, topic_ids[tp.topic]) for tp, position in positions.items()
+        )
+        if not must_log and self._must_wait(positions, ends):
+            return start
         admitted = admit(positions, ends, limits.max_offsets)
         if limits.max_bytes is not None:
             admitted = self._byte_limit.limit(positions, admitted, limits.max_bytes)
         moving = frozenset(tp for tp, end in admitted.items() if end > positions[tp])
-        # A rewind is logged even without records to read: a restart resumes at the last logged end. So is where a new
-        # query starts, because a restart must not resolve that again.
-        must_log = start.is_empty or any(
-            _is_rewind(start.ranges.get(tp), position, topic_ids[tp.topic]) for tp, position in positions.items()
-        )
         if moving or must_log:
             # All lookups are done, so what the member allows here is planned at once.
             moving = self._member.plan(moving, self._ledger.uncommitted(), me)

@@ -15,7 +15,7 @@ from spark_group_source.fetch import cluster_pool
 from spark_group_source.fetch.fetch_task import FetchTask
 from spark_group_source.fetch.task_reader import read
 from spark_group_source.group.commits import COMMIT_TAG
-from spark_group_source.offsets import BatchOffset
+from spark_group_source.offsets import BatchOffset, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.driver import Driver
 from spark_group_source.query.planning import available_now_target, end_offsets, topic_ids
@@ -255,6 +255,20 @@ def test_a_truncated_log_is_read_from_its_end_which_is_committed(fake: FakeKafka
     assert sorted(query.rows) == sorted([MARKER, *of("harmed", 0, 2, 8)])
     assert fake.group("g").offsets["harmed", 0][0] == 8
     query.close()
+
+
+def test_the_position_in_a_truncated_log_is_logged_at_once_although_batches_wait_for_more_records(
+    fake: FakeKafka,
+) -> None:
+    query = Query(fake, BatchOffset(), failOnDataLoss="false", minOffsetsPerTrigger="100", maxTriggerDelay="1h")
+    assert query.step()
+    fill(fake, "other", 0, 1)
+    assert not query.step()
+    truncated(fake)
+    query.until({MARKER})  # with the batch that logs the position
+    assert query.end.ends()[TopicPartition("harmed", 0)] == 2
+    fill(fake, "other", 0, 1)
+    assert not query.step()
 
 
 @pytest.mark.parametrize("available_now", [False, True])
