@@ -164,8 +164,8 @@ class BatchPlanner:
             ends = self._target.limit(ends)
         topic_ids = self._topic_ids.of(topics)
         positions = {tp: position for tp, position in positions.items() if tp.topic in topic_ids}
-        # A rewind is logged at once, even without records to read: a restart resumes at the last logged end. So is where
-        # a new query starts, because a restart must not resolve that again.
+        # A rewind is logged at once, even without records to read: a restart resumes at the last logged end. So is the
+        # start of a new query, because a restart must not resolve that again.
         must_log = start.is_empty or any(
             _is_rewind(start.ranges.get(tp), position, topic_ids[tp.topic]) for tp, position in positions.items()
         )
