@@ -1,6 +1,7 @@
-"""Runs queries with secrets in their options and prints all that Spark tells of them; see test_secured_query.
+"""Runs queries with secrets in their options, and prints all that Spark shows of them.
 
-The argument is a directory with ``settings.json``: options of a query that succeeds, and of one that is not let in.
+The argument is a directory with ``settings.json``: the options of queries by name, and under ``wrong`` a list of
+options that ``load()`` refuses. See ``run_secured`` in ``secured.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ TIMEOUT_S = 180
 
 
 def main(place: str) -> None:
-    """Writes rows to ``rows``, what Spark's history shows to ``events``, and everything else to the console."""
+    """Writes each query's rows to a directory of its name, Spark's history to ``events``, the rest to the console."""
     work = Path(place)
     settings = json.loads((work / "settings.json").read_text())
     (work / "events").mkdir()
@@ -33,7 +34,8 @@ def main(place: str) -> None:
     )
     spark.sparkContext.setLogLevel("INFO")
     register(spark)
-    for name in ("good", "bad"):
+    refused = settings.pop("wrong")
+    for name in settings:
         frame = spark.readStream.format("kafka-group").options(**settings[name]).load()
         frame.explain(True)
         print(frame, frame.schema, repr(frame))
@@ -47,8 +49,8 @@ def main(place: str) -> None:
         except StreamingQueryException as error:
             print(name, "failed:", error, repr(error), query.exception())
         query.explain(True)
-        print(name, "told:", query.lastProgress, query.recentProgress, query.status)
-    for wrong in settings["wrong"]:
+        print(name, "progress:", query.lastProgress, query.recentProgress, query.status)
+    for wrong in refused:
         try:
             spark.readStream.format("kafka-group").options(**wrong).load()
         except Exception as error:

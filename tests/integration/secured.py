@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -105,6 +108,33 @@ def running(directory: Path) -> Iterator[Secured]:
                 refused = admin.alter_user_scram_credentials(scram_users(mechanism))
                 assert set(refused.values()) == {None}, refused
         yield Secured(kafka, authority, client, encrypted)
+
+
+def run_secured(
+    work: Path,
+    queries: dict[str, dict[str, str]],
+    wrong: list[dict[str, str]],
+    environment: dict[str, str] | None = None,
+) -> tuple[str, str]:
+    """Runs queries with these options, and tries the wrong ones, in ``run_secured_query.py``.
+
+    Returns the console of all processes; and everything that can be seen: console, plans, progress, Spark's event log,
+    checkpoints and rows.
+    """
+    settings = work / "settings.json"
+    settings.write_text(json.dumps({**queries, "wrong": wrong}))
+    variables = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
+    variables |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"} | (environment or {})
+    script = Path(__file__).parent / "run_secured_query.py"
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(script.parents[2]), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, str(script), str(work)]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    settings.unlink()
+    written = [each for each in work.rglob("*") if each.is_file()]
+    assert any("events" in each.parts for each in written)
+    console = done.stdout + done.stderr
+    return console, console + "".join(each.read_text(errors="replace") for each in written)
 
 
 def scram_users(mechanism: ScramMechanism) -> list[UserScramCredentialUpsertion]:

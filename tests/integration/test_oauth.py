@@ -3,8 +3,10 @@ whose tokens end, whose server is unavailable, or both."""
 
 from __future__ import annotations
 
+import base64
 import os
 import time
+import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,10 +22,12 @@ from spark_group_source.options.wire import wire_options
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
 from tests.certificates import Authority
+from tests.integration import secured
 from tests.integration.oauth_server import AUDIENCE, CLIENT, CLIENT_SECRET, ISSUER, OAuthServer
 from tests.integration.query_process import QueryProcess, source_options
 from tests.integration.standing import caught_up, places_in
 
+GATEWAY_KEY, WRONG = "k3y-of-the-gateway", "wr0ng/s3cret+="
 LONG = 90.0
 SHORT = 3.0
 SHORT_LIFETIME = 10
@@ -210,6 +214,40 @@ def test_one_request_serves_all_connections(guarded: Guarded, server: OAuthServe
         for purpose in "abcde":
             assert cluster.connection(1, Deadline.after(LONG), purpose).is_reusable()
     assert server.tokens == before + 1
+
+
+def test_queries_with_a_client_secret_show_neither_it_nor_a_token(
+    guarded: Guarded, unique: Callable[[str], str], group: str, tmp_path: Path
+) -> None:
+    topic = guarded.kafka.create_topic(unique("topic"), partitions=PARTITIONS)
+    guarded.kafka.produce(topic, [f"v{number}" for number in range(100)])
+    common = {"subscribe": topic, "startingOffsets": "earliest"}
+    url = {"kafka.sasl.oauthbearer.token.endpoint.url": f"{guarded.server.token_url}?subscription-key={GATEWAY_KEY}"}
+    queries = {
+        "option": common | guarded.login() | url | {"kafka.group.id": f"{group}-option"},
+        "line": common | in_java(guarded) | {"kafka.group.id": f"{group}-line"},
+        "bad": common | guarded.login(secret=WRONG) | url | {"kafka.group.id": f"{group}-bad"},
+    }
+    token = secured.unsigned_token()
+    wrong = [
+        queries["line"] | {"kafka.sasl.jaas.config": f'{MODULE} clientID="{CLIENT}" clientSecret="{WRONG}";'},
+        queries["bad"] | {"kafka.sasl.oauthbearer.token.endpoint.url": f"https://{CLIENT}:{WRONG}@127.0.0.1/t"},
+        queries["bad"] | {"kafka.sasl.oauthbearer.scope": " ", "kafka.client.secret": WRONG},
+        guarded.options() | common | {"kafka.group.id": group, "kafka.sasl.oauthbearer.token.provider": token},
+    ]
+    console, everything = secured.run_secured(tmp_path, queries, wrong)
+    for name in ("option", "line"):
+        rows = [line for file in tmp_path.glob(f"{name}/*.json") for line in file.read_text().splitlines()]
+        assert len(rows) == 100
+        assert sum(guarded.kafka.committed(f"{group}-{name}", topic).values()) == 100
+    assert "bad failed:" in console
+    assert "/token answered HTTP status 401 (invalid_client" in console
+    assert "issued a token" in console
+    assert console.count("refused:") == len(wrong)
+    basic = [base64.b64encode(f"{CLIENT}:{secret}".encode()).decode() for secret in (CLIENT_SECRET, WRONG)]
+    forms = [*basic, CLIENT_SECRET, WRONG, *map(urllib.parse.quote_plus, (CLIENT_SECRET, WRONG)), GATEWAY_KEY, "eyJ"]
+    for secret in forms:
+        assert secret not in everything
 
 
 def short_options(guarded: Guarded, topic: str, group: str) -> dict[str, str]:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,31 +10,11 @@ import pytest
 
 from tests.certificates import parts
 from tests.fake_msk import REGION, FakeMsk
-from tests.integration.conftest import REPOSITORY
-from tests.integration.secured import ALICE, KEY_PASSWORD, PASSWORD, Secured
+from tests.integration.secured import ALICE, KEY_PASSWORD, PASSWORD, Secured, run_secured
 from tests.msk_signatures import ACCESS_KEY, SECRET_KEY
 
-SCRIPT = Path(__file__).parent / "run_secured_query.py"
-TIMEOUT_S = 400
 LOGIN = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 WRONG = "wr0ng-s3cret"
-
-
-def run(work: Path, more: dict[str, str] | None = None) -> str:
-    """Runs the script with ``more`` environment; everything that it and Spark's processes wrote to the console."""
-    environment = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
-    environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"} | (more or {})
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(work)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout + done.stderr
 
 
 @pytest.mark.core
@@ -62,9 +39,7 @@ def test_a_query_over_sasl_ssl_reads_and_commits_and_leaks_no_secret(
         good | {"kafka.sasl.pasword": WRONG},
         bad | {"kafka.ssl.keystore.key": plain_key},
     ]
-    (tmp_path / "settings.json").write_text(json.dumps({"good": good, "bad": bad, "wrong": wrong}))
-    told = run(tmp_path)
-    (tmp_path / "settings.json").unlink()
+    told, everything = run_secured(tmp_path, {"good": good, "bad": bad}, wrong)
 
     rows = [line for file in tmp_path.glob("good/*.json") for line in file.read_text().splitlines()]
     assert len(rows) == 1000
@@ -72,9 +47,6 @@ def test_a_query_over_sasl_ssl_reads_and_commits_and_leaks_no_secret(
     assert "bad failed:" in told
     assert "invalid credentials" in told
     assert told.count("refused:") == 3
-    written = [each for each in tmp_path.rglob("*") if each.is_file()]
-    assert any("events" in each.parts for each in written)
-    everything = told + "".join(each.read_text(errors="replace") for each in written)
     assert "SCRAM-SHA-512" in everything
     for secret in (PASSWORD, escaped, json.dumps(PASSWORD)[1:-1], "p4ss", WRONG, plain_key.splitlines()[1]):
         assert secret not in everything
@@ -95,9 +67,8 @@ def test_a_query_with_iam_credentials_reads_from_a_cluster_that_checks_signature
         good = common | {"kafka.bootstrap.servers": msk.bootstrap_servers}
         bad = common | {"kafka.bootstrap.servers": rejecting.bootstrap_servers}
         wrong = [good | {"kafka.sasl.jaas.config": line}]
-        (tmp_path / "settings.json").write_text(json.dumps({"good": good, "bad": bad, "wrong": wrong}))
         keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": REGION}
-        told = run(tmp_path, keys)
+        told, everything = run_secured(tmp_path, {"good": good, "bad": bad}, wrong, keys)
         assert {key: offset for key, (offset, _) in msk.group("g").offsets.items()} == {("t", 0): 50, ("t", 1): 50}
     rows = [line for file in tmp_path.glob("good/*.json") for line in file.read_text().splitlines()]
     assert len(rows) == 100
@@ -105,5 +76,4 @@ def test_a_query_with_iam_credentials_reads_from_a_cluster_that_checks_signature
     assert "wrong signature" in told
     assert "kafka-cluster:Connect" in told
     assert "without awsMaxRetries" in told
-    written = [each for each in tmp_path.rglob("*") if each.is_file()]
-    assert SECRET_KEY not in told + "".join(each.read_text(errors="replace") for each in written)
+    assert SECRET_KEY not in everything

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import socket
+import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -110,3 +113,72 @@ def test_a_secret_that_leaves_the_machine_unencrypted_is_warned_of(
 ) -> None:
     kept_token_of(service.client(endpoint=f"{url}?test={time.monotonic_ns()}"))
     assert ("the client secret is sent unencrypted" in caplog.text) == warns
+
+
+@contextlib.contextmanager
+def connect_proxy(*, silent: bool = False) -> Iterator[tuple[str, list[bytes]]]:
+    """A proxy for https, or one that never answers: yields its URL, and the heads of the requests to it."""
+    heads: list[bytes] = []
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def forward(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(2**16):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def serve() -> None:
+        client, _ = listener.accept()
+        with client:
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += client.recv(1)
+            heads.append(head)
+            if silent:
+                client.recv(1)
+                return
+            host, _, port = head.split()[1].decode().partition(":")
+            with socket.create_connection((host, int(port))) as server:
+                client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                up = threading.Thread(target=forward, args=(client, server))
+                up.start()
+                forward(server, client)
+                up.join()
+
+    with listener:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", heads
+        thread.join()
+
+
+@pytest.fixture
+def proxied(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Sets the proxy for https in the environment."""
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    return lambda url: monkeypatch.setenv("https_proxy", url)
+
+
+def test_an_https_request_goes_through_the_proxy_which_sees_no_secret(
+    tmp_path: Path, proxied: Callable[[str], None]
+) -> None:
+    authority = Authority(tmp_path)
+    tls = Tls(ca_file=str(authority.file), in_login_line=True)
+    with running(authority.issue("127.0.0.1", file="server.pem")) as service, connect_proxy() as (url, heads):
+        proxied(url)
+        assert service.client(tls=tls).fetch(Deadline.after(LONG)).text
+        assert len(service.requests) == 1
+        assert "Authorization" in service.requests[0].headers
+    assert [head.split()[:2] for head in heads] == [[b"CONNECT", service.url.removeprefix("https://").encode()]]
+    assert b"authorization" not in heads[0].lower()
+
+
+def test_a_proxy_that_never_answers_ends_at_the_read_timeout(tmp_path: Path, proxied: Callable[[str], None]) -> None:
+    tls = Tls(ca_file=str(Authority(tmp_path).file), in_login_line=True)
+    with connect_proxy(silent=True) as (url, heads):
+        proxied(url)
+        client = TokenService().client(endpoint="https://login.example.com/t", tls=tls, read_timeout=0.5)
+        with pytest.raises(BrokerUnavailable, match=r"no whole response within 0\.5 s"):
+            client.fetch(Deadline.after(LONG))
+    assert len(heads) == 1
