@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def check_prior_commits(spec: StartSpec, commits: Mapping[TopicPartition, CommittedOffset], group_id: str) -> None:
-    """Checks the commits of the first assignment of a query with a new checkpoint.
+    """Checks the commits of a query with a new checkpoint, when it gets its first assignment.
 
     Commits of a group that has started at the same offsets are expected: another member wrote them, or the query has
     lost its checkpoint. Other commits are from before, for example of a trial. JSON that covers all partitions is the

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 
 from spark_group_source.group.commits import CommittedOffset
+from spark_group_source.listing import some
 from spark_group_source.offsets import OffsetRange, TopicPartition
+
+log = logging.getLogger(__name__)
 
 
 class ReplayedBatch:
@@ -14,18 +18,32 @@ class ReplayedBatch:
     def __init__(self, ranges: Iterable[OffsetRange] = ()) -> None:
         self._ranges = {read.tp: read for read in ranges}
 
-    def has_read_from(self, tp: TopicPartition, offset: int) -> bool:
-        """Whether the replay has read ``offset`` and everything that was logged behind it."""
-        read = self._ranges.get(tp)
-        return read is not None and read.start <= offset < read.end
+    def without_followed(
+        self, commits: Mapping[TopicPartition, CommittedOffset], logged_ends: Mapping[TopicPartition, int | None]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """The commits without those in the batch: everything from there on has just been read, up to the logged end."""
 
-    def read_by_others(self, commits: Mapping[TopicPartition, CommittedOffset]) -> list[str]:
-        """The parts of the batch that other members have read before the replay, as text."""
-        return [
+        def is_followed(tp: TopicPartition, offset: int) -> bool:
+            read = self._ranges.get(tp)
+            return read is not None and read.start <= offset < read.end and logged_ends[tp] is not None
+
+        return {tp: commit for tp, commit in commits.items() if not is_followed(tp, commit.offset)}
+
+    def warn_if_read_by_others(self, commits: Mapping[TopicPartition, CommittedOffset], group_id: str) -> None:
+        """Logs a warning with the parts of the batch that other members read before the replay."""
+        read_twice = [
             f"{tp} [{read.start}, {min(commits[tp].offset, read.end)})"
             for tp, read in sorted(self._ranges.items())
             if tp in commits and commits[tp].offset > read.start
         ]
+        if read_twice:
+            log.warning(
+                "group %s: other members have read a part of the batch that this query has just replayed: %s. Rows that"
+                " are added up or appended outside of this query's sink are there twice. Queries that keep state should"
+                " not share a group.",
+                group_id,
+                some(read_twice),
+            )
 
     def started(self, partitions: Iterable[TopicPartition]) -> None:
         """These partitions have started: from here on their commits are this query's own."""

@@ -28,18 +28,25 @@ IsNeeded = Callable[[int, int], bool]
 """Whether a read needs any of the offsets ``[start, end)``; only asked if there are some."""
 
 
+def _named(spec: StartSpec) -> Mapping[TopicPartition, int | Earliest | Latest]:
+    """What ``spec`` has for each partition that it names."""
+    if isinstance(spec, SpecificOffsets):
+        return spec.offsets
+    return spec.timestamps if isinstance(spec, AtTimestamp) and isinstance(spec.timestamps, Mapping) else {}
+
+
 def check_names(spec: StartSpec, existing: Collection[TopicPartition]) -> None:
     """Refuses a spec that does not name exactly the partitions that exist, or has nothing for the others.
 
     Raises:
         OptionError: with the missing and the unknown partitions, and the JSON to write.
     """
-    named: Mapping[TopicPartition, int | Earliest | Latest]
+    named = _named(spec)
     default: int | Earliest | Latest
     if isinstance(spec, SpecificOffsets):
-        named, default = spec.offsets, Latest() if spec.option == "endingOffsets" else Earliest()
+        default = Latest() if spec.option == "endingOffsets" else Earliest()
     elif isinstance(spec, AtTimestamp) and isinstance(spec.timestamps, Mapping):
-        named, default = spec.timestamps, min(spec.timestamps.values())
+        default = min(spec.timestamps.values())
     else:
         return
     others = spec.others if isinstance(spec, SpecificOffsets) else None
@@ -70,13 +77,15 @@ def resolve_spec(
     """The offset of each partition; without those whose leader does not answer.
 
     Args:
-        spec: if it names partitions, it names all of ``partitions``: see :func:`check_names`.
+        spec: may name other partitions as well.
         is_needed: see :func:`raise_or_clamp`.
 
     Raises:
         DataLoss: a specific offset is not in the log, and ``fail_on_data_loss`` is set.
-        OptionError: no record has the time or a later one, and the options make that an error.
+        OptionError: no record has the time or a later one, and the options make that an error. Or ``spec`` names
+            partitions and not all of these: somebody changed the option before all partitions had started.
     """
+    check_names(spec, {*partitions, *_named(spec)})
     if isinstance(spec, SpecificOffsets):
         offsets = {tp: offset for tp in partitions if (offset := spec.of(tp)) is not None}
         return raise_or_clamp(offsets, look_up, fail_on_data_loss, f"Option '{spec.option}' has", is_needed)

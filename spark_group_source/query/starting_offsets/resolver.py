@@ -69,7 +69,7 @@ class StartOffsetResolver:
         self._latest: Offsets | None = None
         self._replayed = ReplayedBatch()
         self._checkpoint_without_group = False
-        self._first_assignment_of_new_checkpoint = False
+        self._unchecked_commits: Partitions | None = None
 
     def restore(
         self, logged: BatchOffset, existing: Partitions, clients: KafkaClients, *, replayed: bool = False
@@ -89,8 +89,8 @@ class StartOffsetResolver:
         """
         reset = self._options.reset_offsets_on_start
         offsets = logged.pinned_starts
-        self._first_assignment_of_new_checkpoint = logged.is_empty
         if logged.is_empty:
+            self._unchecked_commits = frozenset() if reset else existing
             latest = self.pin_latest(existing, clients)
             offsets = {tp: latest.get(tp) for tp in existing}
         nothing_assigned_yet = not (logged.ranges or logged.resets)
@@ -132,23 +132,16 @@ class StartOffsetResolver:
             GroupSourceError: the group or the leaders do not answer, or refuse.
         """
         partitions = lookup.partitions
-        commits = self._committed(partitions, clients, deadline)
         pinned = self._ledger.pinned_starts()
-        commits = self._without_reset(commits, partitions & pinned.resets)
-        if self._first_assignment_of_new_checkpoint:
-            check_prior_commits(stream_start(self._options), commits, self._group_id)
-            self._first_assignment_of_new_checkpoint = not partitions
+        commits = self._committed(partitions, partitions & pinned.resets, clients, deadline)
         logged_ends, recreated = self._ledger.logged_ends(partitions)
-        self._warn(commits, logged_ends)
+        self._warn_of_another_group(commits, logged_ends)
+        self._replayed.warn_if_read_by_others(commits, self._group_id)
         commits = {tp: commit for tp, commit in commits.items() if tp not in recreated}
         found = self._in_recreated_topics(logged_ends, clients, deadline)
         logged_ends = {tp: None if tp in found else end for tp, end in logged_ends.items()}
         recreated |= found
-        commits = {
-            tp: commit
-            for tp, commit in commits.items()
-            if logged_ends[tp] is None or not self._replayed.has_read_from(tp, commit.offset)
-        }
+        commits = self._replayed.without_followed(commits, logged_ends)
         without_both = frozenset(tp for tp in partitions if tp not in commits and logged_ends[tp] is None)
         starting_offsets = self._starting_offsets(without_both, recreated, pinned, clients, deadline)
         unresolved = without_both - starting_offsets.keys()
@@ -163,11 +156,26 @@ class StartOffsetResolver:
         if self._ledger.record_starts(lookup, {**positions, **moved}, commits, starting_offsets):
             self._replayed.started(positions)
 
-    def _committed(self, partitions: Partitions, clients: KafkaClients, deadline: Deadline) -> Commits:
-        commits = clients.offsets.committed(partitions, deadline)
+    def _committed(
+        self, partitions: Partitions, to_reset: Partitions, clients: KafkaClients, deadline: Deadline
+    ) -> Commits:
+        """The group's commits of these partitions, without those of ``to_reset``.
+
+        With the first assignment of a new checkpoint, this also checks the commits of partitions that others own. The
+        query may get these later, and then nothing shows whether a commit is from before.
+        """
+        unchecked = self._unchecked_commits
+        commits = clients.offsets.committed(partitions | (unchecked or frozenset()), deadline)
         if isinstance(commits, RequestFailed):
             raise commits.error or DeadlineExceeded(f"The committed offsets cannot be read: {commits.reason}.")
-        return commits
+        reset = to_reset - {tp for tp, commit in commits.items() if commit.tagged_reset}
+        if reset:
+            log.info("group %s: resetOffsetsOnStart moves %s", self._group_id, names(reset))
+        commits = {tp: commit for tp, commit in commits.items() if tp not in reset}
+        if unchecked is not None:
+            check_prior_commits(stream_start(self._options), commits, self._group_id)
+            self._unchecked_commits = None
+        return {tp: commit for tp, commit in commits.items() if tp in partitions}
 
     def _in_recreated_topics(
         self, logged_ends: Mapping[TopicPartition, int | None], clients: KafkaClients, deadline: Deadline
@@ -183,12 +191,6 @@ class StartOffsetResolver:
         ids = {name: topic.id for name, topic in topics.items() if topic.id and not topic.error}
         recreated = self._ledger.recreated(ids)
         return frozenset(tp for tp in logged if tp.topic in recreated)
-
-    def _without_reset(self, commits: Commits, to_reset: Partitions) -> Commits:
-        reset = to_reset - {tp for tp, commit in commits.items() if commit.tagged_reset}
-        if reset:
-            log.info("group %s: resetOffsetsOnStart moves %s", self._group_id, names(reset))
-        return {tp: commit for tp, commit in commits.items() if tp not in reset}
 
     def _starting_offsets(
         self,
@@ -263,8 +265,8 @@ class StartOffsetResolver:
 
         return resolve_spec(spec, partitions, look_up, self._options.fail_on_data_loss)
 
-    def _warn(self, commits: Commits, logged_ends: Mapping[TopicPartition, int | None]) -> None:
-        """Warns once if the checkpoint may belong to another group, or other members have read the replayed batch."""
+    def _warn_of_another_group(self, commits: Commits, logged_ends: Mapping[TopicPartition, int | None]) -> None:
+        """Warns once if the checkpoint may belong to another group."""
         logged = {tp for tp, end in logged_ends.items() if end is not None}
         if self._checkpoint_without_group and logged and not logged & commits.keys():
             self._checkpoint_without_group = False
@@ -273,15 +275,6 @@ class StartOffsetResolver:
                 " checkpoint belongs to another group, stop the query and use a new checkpoint location.",
                 self._group_id,
                 names(logged),
-            )
-        read_twice = self._replayed.read_by_others(commits)
-        if read_twice:
-            log.warning(
-                "group %s: other members have read a part of the batch that this query has just replayed: %s. Rows that"
-                " are added up or appended outside of this query's sink are there twice. Queries that keep state should"
-                " not share a group.",
-                self._group_id,
-                some(read_twice),
             )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, GroupError, GroupSourceError
+from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, GroupError, GroupSourceError, OptionError
 from spark_group_source.group.commits import COMMIT_TAG, RESET_TAG, CommittedOffset
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import RequestFailed
@@ -181,6 +181,44 @@ def test_a_partition_added_while_the_query_runs_starts_at_earliest_whatever_the_
     assigned.restore(BatchOffset(), frozenset({A}), clients)
     assigned.partitions_assigned(BOTH, OWNER)
     assert assigned.ledger.positions(OWNER) == {A: 5, B: 0}
+
+
+COVERS_ALL = '{"t":{"0":5,"1":3},"*":-2}'
+
+
+@pytest.mark.parametrize("retried", [False, True])
+def test_prior_commits_of_a_partition_that_is_assigned_later_refuse_a_moved_query_at_once(
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], retried: bool
+) -> None:
+    group.offsets = {B: CommittedOffset(4)}
+    assigned = make(clients, startingOffsets=COVERS_ALL)
+    if retried:
+        group.refused = RequestFailed(ErrorAction.RETRY, "why")
+        assigned.partitions_assigned(frozenset({A}), OWNER)
+        group.refused = None
+    with pytest.raises(OptionError, match="t-1 at 4 and not 3"):
+        assigned.partitions_assigned(frozenset({A}), OWNER)
+    assert not group.commits
+
+
+def test_later_partitions_keep_their_commits_if_the_query_resets_its_first_assignment(
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    group.offsets = {A: CommittedOffset(4), B: CommittedOffset(4)}
+    assigned = make(clients, startingOffsets=COVERS_ALL, resetOffsetsOnStart="true")
+    assigned.partitions_assigned(frozenset({A}), OWNER)
+    assigned.partitions_assigned(frozenset({B}), OWNER)
+    assert assigned.ledger.positions(OWNER) == {A: 5, B: 4}
+
+
+def test_commits_that_a_member_writes_after_the_first_assignment_do_not_refuse_a_moved_query(
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    assigned = make(clients, startingOffsets=COVERS_ALL)
+    assigned.partitions_assigned(frozenset({A}), OWNER)
+    group.offsets[B] = CommittedOffset(4, COMMIT_TAG)  # another member has read on from 3
+    assigned.partitions_assigned(frozenset({B}), OWNER)
+    assert assigned.ledger.positions(OWNER) == {A: 5, B: 4}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,6 +85,18 @@ def test_starting_offsets_of_a_new_checkpoint_must_name_exactly_the_existing_par
     logged = BatchOffset.of([OffsetRange("t", 0, 0, 6, str(fake.ids["t"]))])
     reads = start(logged, startingOffsets='{"t":{"0":4}}').plan_batch(logged, None).reads()
     assert [(each.start, each.end) for each in reads] == [(6, 10)]
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "startingOffsetsByTimestamp"])
+def test_a_changed_option_that_omits_a_partition_which_is_still_to_start_fails_the_query_with_its_name(
+    fake: FakeKafka, start: Start, option: str
+) -> None:
+    read = OffsetRange("t", 0, 0, 6, str(fake.ids["t"]))
+    logged = replace(BatchOffset.of([read], "g"), pinned_starts={TopicPartition("t", 1): None})
+    with pytest.raises(OptionError, match=rf"'{option}' must name .*missing: t-1.*Write, .*{{\"t\":{{\"0\":4,\"1\":"):
+        start(logged, **{option: '{"t":{"0":4}}'})
+    fake.commit("g", {("t", 1): 0})
+    assert start(logged, **{option: '{"t":{"0":4}}'}).plan_batch(logged, None).reads(), "a commit needs no option"
 
 
 def test_a_starting_offset_outside_the_log_fails_the_query_before_any_batch(fake: FakeKafka, start: Start) -> None:
