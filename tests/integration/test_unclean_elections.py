@@ -122,7 +122,7 @@ def test_records_that_an_unclean_election_replaced_are_data_loss_or_read_again(
     spark: SparkSession, kafka: EmbeddedKafka, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     topic = create(kafka, unique("topic"))
-    assert leads(kafka, topic, LEADER)
+    eventually(lambda: leads(kafka, topic, LEADER), TIMEOUT_S, "the leader")
     kafka.produce(topic, OLD[:REPLICATED], acks="all")
     kafka.stop(FOLLOWER)
     kafka.produce(topic, OLD[REPLICATED:], acks="all")
