@@ -12,7 +12,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, GroupSourceError
 from spark_group_source.wire import waiting
 from spark_group_source.wire.settings import Tls
-from spark_group_source.wire.tls_context import ssl_context
+from spark_group_source.wire.tls_context import UnusableCertificates, ssl_context
 
 _NAME_MISMATCH = {62, 64}  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 _OUTSIDE_VALIDITY = {9, 10}  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
@@ -55,10 +55,11 @@ def handshake(sock: socket.socket, host: str, broker: str, settings: Tls, deadli
         broker: names the broker in errors.
 
     Raises:
-        AuthenticationFailed: one side rejects the other's certificate, or they have no version or cipher in common.
+        AuthenticationFailed: one side rejects the other's certificate, they have no version or cipher in common, or
+            the certificates of this client are not usable.
         BrokerUnavailable: the connection broke.
         DeadlineExceeded: the handshake took too long.
-        OptionError: as :func:`ssl_context`.
+        OptionError: a file of certificates or keys cannot be read.
     """
     owner, peer = sock, broker_peer(broker)
     try:
@@ -74,6 +75,10 @@ def handshake(sock: socket.socket, host: str, broker: str, settings: Tls, deadli
     except OSError as error:
         owner.close()
         raise handshake_error(peer, error, settings) from error
+    except UnusableCertificates as error:
+        owner.close()
+        # The driver could use the files, so a task retries as it does when a broker rejects it.
+        raise AuthenticationFailed(error.happened, error.action) from error
     except BaseException:
         owner.close()
         raise

@@ -23,6 +23,11 @@ log = logging.getLogger(__name__)
 
 _FileStamp = tuple[int, int, int]
 
+
+class UnusableCertificates(OptionError):
+    """A file or a text can be read and is not what is needed. Perhaps somebody has not written it completely yet."""
+
+
 WARN_EVERY = 60.0
 
 _cache: dict[Tls, tuple[tuple[_FileStamp, ...], ssl.SSLContext]] = {}
@@ -37,7 +42,7 @@ def ssl_context(tls: Tls) -> ssl.SSLContext:
     If a file becomes unusable, perhaps while somebody replaces it, the last context stays in use.
 
     Raises:
-        OptionError: a file cannot be read or parsed, and no earlier version of it was usable.
+        OptionError: a file cannot be read, or :class:`UnusableCertificates`; and no earlier version was usable.
     """
     try:
         stamps = _file_stamp(tls, tls.ca_file, "truststore"), _file_stamp(tls, tls.key_file, "keystore")
@@ -141,8 +146,8 @@ def _as_option_error(tls: Tls, store: str, path: str | None = None) -> Iterator[
         other_format = None if path is None else ssl_stores.format_of(path)
         if other_format is not None:
             command = ssl_stores.how_to_convert(store, other_format)
-            raise OptionError(f"{source} is {other_format}, not PEM.", command) from None
-        raise OptionError(f"{source} cannot be used: {reason}.", pem) from None
+            raise UnusableCertificates(f"{source} is {other_format}, not PEM.", command) from None
+        raise UnusableCertificates(f"{source} cannot be used: {reason}.", pem) from None
     except OSError as error:
         if path is None:
             raise
@@ -150,7 +155,7 @@ def _as_option_error(tls: Tls, store: str, path: str | None = None) -> Iterator[
     except ValueError:
         # Python rejects the password. The error is not the cause, because an encoding error holds the text.
         happened = f"{source} cannot be used: {password} is not UTF-8 text of at most 1024 bytes."
-        raise OptionError(happened, pem) from None
+        raise UnusableCertificates(happened, pem) from None
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -20,9 +21,11 @@ from spark_group_source.errors import (
     BrokerUnavailable,
     GroupError,
     GroupSourceError,
+    OptionError,
     ProtocolError,
     TopicError,
 )
+from spark_group_source.fetch.cluster_pool import pooled_cluster
 from spark_group_source.fetch.fetch_task import FetchTask
 from spark_group_source.fetch.task_reader import read
 from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
@@ -31,9 +34,10 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
 from spark_group_source.query.driver import Driver
 from spark_group_source.spark.schema import source_schema, to_arrow_schema
-from spark_group_source.wire import versions
+from spark_group_source.wire import tls_context, versions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
+from spark_group_source.wire.settings import WireOptions
 from tests.certificates import Authority, parts
 from tests.drivers import drivers
 from tests.integration.query_process import eventually
@@ -49,7 +53,12 @@ TOKENS = "tests.integration.secured:"
 def connected(options: dict[str, str], deadline: float = LONG) -> Cluster:
     """A cluster that a broker has answered."""
     parsed = parse_options({"kafka.group.id": "g", "subscribe": "t", **options})
-    cluster = Cluster(wire_options(parsed, "test"))
+    return connected_with(wire_options(parsed, "test"), deadline)
+
+
+def connected_with(options: WireOptions, deadline: float = LONG) -> Cluster:
+    """A cluster that a broker has answered."""
+    cluster = Cluster(options)
     try:
         cluster.metadata([], Deadline.after(deadline))
     except BaseException:
@@ -206,6 +215,31 @@ def test_new_connections_use_a_renewed_certificate(secured: Secured, tmp_path: A
         connected(options)
     file.write_bytes(secured.client.read_bytes())
     connected(options).close()
+
+
+def test_a_task_in_a_new_process_waits_for_a_certificate_that_is_half_written(
+    secured: Secured, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, whole = tmp_path / "client.pem", secured.client.read_bytes()
+    file.write_bytes(whole)
+    given = secured.options("SSL", ssl_keystore_location=str(file)) | {"kafka.group.id": "g", "subscribe": "t"}
+    options = wire_options(parse_options(given), "test")
+    # A new process has built no context yet.
+    tls_context._cache.clear()
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(AuthenticationFailed, match=r"client\.pem' of 'kafka\.ssl\.keystore\.location' cannot be used"):
+        connected_with(options)
+    finished = threading.Timer(2.0, file.write_bytes, (whole,))
+    finished.start()
+    with pooled_cluster(options) as cluster:
+        assert cluster.metadata([], Deadline.after(LONG)).brokers
+        cluster.close()
+    finished.join()
+    assert "retrying for up to 60 s" in caplog.text
+    tls_context._cache.clear()
+    file.unlink()
+    with pytest.raises(OptionError, match="No such file"), pooled_cluster(options) as cluster:
+        cluster.metadata([], Deadline.after(LONG))
 
 
 def test_a_user_that_brokers_forget_for_a_while_is_accepted_again(
