@@ -77,13 +77,16 @@ class Ledger:
 
     ``logged_ends``: the last end that Spark has logged, of every partition this query ever read. ``positions``: the
     next offset to plan, of each owned partition. ``committable``: what may be committed. ``committed``: what the group
-    has.
+    has. ``rejected``: partitions whose last commit the coordinator rejected, because it does not know them yet or any
+    more. ``deleted``: partitions that no broker knows.
     """
 
     logged_ends: dict[TopicPartition, int] = field(default_factory=dict)
     positions: dict[TopicPartition, int] = field(default_factory=dict)
     committable: dict[TopicPartition, int] = field(default_factory=dict)
     committed: dict[TopicPartition, int] = field(default_factory=dict)
+    rejected: set[TopicPartition] = field(default_factory=set)
+    deleted: frozenset[TopicPartition] = frozenset()
     in_flight: frozenset[TopicPartition] = frozenset()
 
     def set_position(self, tp: TopicPartition, committed: CommittedOffset | None, position: int) -> None:
@@ -102,6 +105,7 @@ class Ledger:
         for tp in partitions:
             for offsets in (self.positions, self.committable, self.committed):
                 offsets.pop(tp, None)
+            self.rejected.discard(tp)
 
     def forget(self, topics: Collection[str]) -> None:
         """These topics were recreated: forgets all offsets in the old ones."""
@@ -132,12 +136,22 @@ class Ledger:
                 self.committable[tp] = max(end, self.committable.get(tp, -1))
 
     def pending(self) -> dict[TopicPartition, int]:
-        """Pending commits: never lower than what was committed since the partition was assigned."""
-        return {tp: offset for tp, offset in self.committable.items() if self._is_ahead(tp, offset)}
+        """Pending commits: never lower than what was committed since the partition was assigned.
+
+        A rejected commit is pending until the group revokes the partition, or no broker knows it: a coordinator may
+        have old metadata for a while. With ``assign`` no revocation would end the retries.
+        """
+        hopeless = self.rejected & self.deleted
+        return {tp: to for tp, to in self.committable.items() if self._is_ahead(tp, to) and tp not in hopeless}
+
+    def uncommitted(self) -> set[TopicPartition]:
+        """Partitions with a pending commit for which a revocation waits. It does not wait for a rejected one: that
+        topic may be deleted."""
+        return self.pending().keys() - self.rejected
 
     def never_committed(self) -> set[TopicPartition]:
         """Partitions with a position for which the group has no committed offset at all."""
-        return self.committable.keys() - self.committed.keys()
+        return self.pending().keys() - self.committed.keys()
 
     def renew(self) -> None:
         """Makes committed offsets pending again, unchanged.
@@ -157,13 +171,15 @@ class Ledger:
     def _is_ahead(self, tp: TopicPartition, offset: int) -> bool:
         return tp not in self.committed or offset > self.committed[tp]
 
-    def uncommittable(self, partitions: Iterable[TopicPartition]) -> None:
-        """The coordinator rejects these partitions (a deleted topic): the next batch that reads them retries."""
-        for tp in partitions:
-            self.committable.pop(tp, None)
+    def commits_rejected(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """The coordinator has rejected commits of these partitions; returns those that were not rejected before."""
+        newly = self.committable.keys() & set(partitions) - self.rejected
+        self.rejected |= newly
+        return newly
 
     def confirmed(self, offsets: Offsets) -> None:
         """The group has committed these."""
+        self.rejected -= offsets.keys()
         for tp, offset in offsets.items():
             if tp in self.positions:
                 self.committed[tp] = max(offset, self.committed.get(tp, -1))

@@ -28,7 +28,7 @@ class Counters:
     lost: int = 0
     """Partitions lost without a revocation: other members may own them by now."""
     commits: int = 0
-    """Successful commits."""
+    """Commits that stored at least one offset."""
     failed_commits: int = 0
     """Commits that failed as a whole; the next commit includes their offsets."""
 

@@ -34,7 +34,7 @@ class ErrorAction(Enum):
     TRIM_METADATA = auto()
     """The commit's metadata is too long: commit again with short metadata."""
     SKIP = auto()
-    """This partition cannot be committed now; the others can."""
+    """The coordinator does not know this partition yet, or any more: the others succeed, and it is retried."""
     FATAL = auto()
     """A retry cannot help: the query fails with an error that says what to change."""
 

@@ -113,7 +113,7 @@ class AssignedPartitions:
         retries.
         """
         unresolved = self.ledger.unresolved(me)
-        if not (unresolved or self.ledger.uncommitted()) or not self._retry_timer.try_acquire():
+        if not (unresolved or self.ledger.pending(me)) or not self._retry_timer.try_acquire():
             return
         if unresolved:
             self.resolve(unresolved, me, clients, deadline)  # and commits

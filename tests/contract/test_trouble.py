@@ -126,6 +126,50 @@ def test_an_idle_query_retries_a_failed_commit_with_its_tag(on_fake: Bench, fake
     assert query.driver.counters.failed_commits == 3
 
 
+def test_a_commit_that_the_coordinator_does_not_know_the_topic_of_is_retried_while_the_stream_is_idle(
+    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    on_fake.produce(5)
+    query = on_fake.start()
+    query.begin()
+    on_fake.next("OffsetCommit", Fault(error=3), times=3)
+    query.finish()
+    with caplog.at_level(logging.WARNING):
+        eventually(lambda: not query.poll() and on_fake.committed()[0] == 5, "the commit")
+    assert caplog.text.count("not committed, and will be retried") == 1, "not once for each retry"
+
+
+def test_an_available_now_run_ends_although_its_last_commit_is_rejected_once(on_fake: Bench, fake: FakeKafka) -> None:
+    on_fake.produce(5)
+    run = on_fake.query(kafka_session_timeout_ms="5000", kafka_max_poll_interval_ms="5000").start(available_now=True)
+    run.begin()
+    on_fake.next("OffsetCommit", Fault(error=3))
+    run.finish()
+    assert not run.poll()
+    assert on_fake.committed() == {0: 5, 1: 0, 2: 0, 3: 0}
+
+
+def test_the_start_of_an_empty_partition_is_committed_although_the_coordinator_does_not_know_it_at_first(
+    on_fake: Bench, fake: FakeKafka
+) -> None:
+    on_fake.next("OffsetCommit", Fault(error=3), times=2)
+    on_fake.start()
+    eventually(lambda: on_fake.committed() == dict.fromkeys(range(4), 0), "the member's thread to commit them")
+
+
+def test_a_revocation_does_not_wait_for_a_commit_that_the_coordinator_rejects(on_fake: Bench, fake: FakeKafka) -> None:
+    on_fake.produce(1, 1, 1, 1)
+    first = on_fake.start()
+    first.begin()
+    on_fake.next("OffsetCommit", Fault(error=3, only=lambda request: request.member_id == first.me.member_id), 10_000)
+    first.finish()
+    assert not first.poll()
+    second = on_fake.query()
+    second.driver.start(second.end)
+    eventually(lambda: len(second.me.owned) == 2, "the second member to own its part, while the first has no batch")
+    assert first.driver.counters.revoked_late == 0
+
+
 @pytest.mark.parametrize("retries", [0, 2])
 def test_a_commit_that_keeps_failing_fails_the_query_after_the_retries_if_so_set(
     on_fake: Bench, fake: FakeKafka, retries: int
@@ -695,7 +739,7 @@ def test_an_error_code_is_retried_or_fatal_as_in_the_table(on_fake: Bench, proto
     on_fake.next(
         api,
         Fault(error=errno),
-        times=1 if ERROR_ACTIONS[errno] in (ErrorAction.TRIM_METADATA, ErrorAction.SKIP) else 2,
+        times=1 if ERROR_ACTIONS[errno] is ErrorAction.TRIM_METADATA else 2,
     )
     # A failed commit is retried after any error but a missing permission.
     if ERROR_ACTIONS[errno] is ErrorAction.FATAL and (api != "OffsetCommit" or denied(GroupError("", "", errno=errno))):
@@ -716,15 +760,7 @@ def test_an_error_code_is_retried_or_fatal_as_in_the_table(on_fake: Bench, proto
     if query.running is None:
         query.begin()
     query.finish()
-    query.poll()
-    if ERROR_ACTIONS[errno] is ErrorAction.SKIP:
-        # An unknown topic is committed with the next batch that reads it.
-        assert on_fake.committed()[0] == 0
-        on_fake.produce(1)
-        query.begin()
-        query.finish()
-    end = {0: 4 if ERROR_ACTIONS[errno] is ErrorAction.SKIP else 3, 1: 0, 2: 0, 3: 0}
-    eventually(lambda: not query.poll() and on_fake.committed() == end, "all to be committed")
+    eventually(lambda: not query.poll() and on_fake.committed() == {0: 3, 1: 0, 2: 0, 3: 0}, "all to be committed")
 
 
 def test_an_error_code_outside_the_table_is_fatal(on_fake: Bench, fake: FakeKafka) -> None:

@@ -63,10 +63,10 @@ class Committer:
         self._start = start.digest if isinstance(start, SpecificOffsets) else ""
 
     def commit(self, me: Membership, clients: KafkaClients, deadline: Deadline | None = None) -> bool:
-        """Commits the pending offsets of what ``me`` owns, within ``groupCommit.timeoutMs``; returns whether all are.
+        """Commits the pending offsets of what ``me`` owns, within ``groupCommit.timeoutMs``; whether no request failed.
 
         A failure is logged, and the next commit repeats it. The same holds if the other thread's commit is still under
-        way at the ``deadline``.
+        way at the ``deadline``, and for partitions that the coordinator does not know.
 
         Raises:
             CommitFailed: it has failed too often in a row, and ``onCommitFailure`` is ``fail``.
@@ -102,17 +102,24 @@ class Committer:
                 return self._commit_pending(now, clients, deadline)
             self._commit_failed(pending.keys() - answer.confirmed.keys(), answer.failure.reason)
             return False
-        self._failures_in_a_row = 0
-        self._counters.commits += 1
+        if answer.confirmed:
+            self._failures_in_a_row = 0
+            self._counters.commits += 1
         to_trim = {
-            tp: pending[tp] for tp, errno in answer.errors.items() if error_action(errno) is ErrorAction.TRIM_METADATA
+            tp: pending[tp]
+            for tp, errno in answer.errors.items()
+            if metadata and error_action(errno) is ErrorAction.TRIM_METADATA
         }
-        if to_trim and metadata:
-            return self._send(to_trim, self._trim(metadata), me, clients, deadline)
-        for tp, errno in answer.errors.items():
-            log.warning("group %s: %s is not committed: %s", self._group_id, tp, describe(errno))
-        self._ledger.uncommittable(answer.errors)
-        return True
+        self._partitions_rejected({tp: errno for tp, errno in answer.errors.items() if tp not in to_trim})
+        return not to_trim or self._send(to_trim, self._trim(metadata), me, clients, deadline)
+
+    def _partitions_rejected(self, errors: Mapping[TopicPartition, int]) -> None:
+        """Logs each partition once, until a commit of it succeeds, because the retries may go on for minutes."""
+        if errors:
+            self._retry_timer.restart()
+        if newly := self._ledger.commits_rejected(errors):
+            codes = ", ".join(describe(errno) for errno in sorted({errors[tp] for tp in newly}))
+            log.warning("group %s: %s not committed, and will be retried: %s", self._group_id, names(newly), codes)
 
     def _metadata(self, me: Membership, tag: str) -> str:
         start = {"start": self._start} if self._start else {}

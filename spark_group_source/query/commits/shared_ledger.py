@@ -211,9 +211,9 @@ class SharedLedger:
             return frozenset(self._ledger.never_committed() & me.owned.keys())
 
     def uncommitted(self) -> Partitions:
-        """Partitions with a pending commit."""
+        """Partitions with a pending commit for which a revocation waits."""
         with self._lock:
-            return frozenset(self._ledger.pending())
+            return frozenset(self._ledger.uncommitted())
 
     def pending(self, me: Membership) -> dict[TopicPartition, int]:
         """The pending commits of partitions that ``me`` owns."""
@@ -231,7 +231,12 @@ class SharedLedger:
         with self._lock:
             self._ledger.renew()
 
-    def uncommittable(self, partitions: Iterable[TopicPartition]) -> None:
-        """The group refuses to commit these partitions."""
+    def commits_rejected(self, partitions: Iterable[TopicPartition]) -> Partitions:
+        """The coordinator has rejected commits of these partitions; returns those that were not rejected before."""
         with self._lock:
-            self._ledger.uncommittable(partitions)
+            return frozenset(self._ledger.commits_rejected(partitions))
+
+    def note_deleted(self, partitions: Iterable[TopicPartition]) -> None:
+        """No broker knows these partitions, and only these. Caller: the query."""
+        with self._lock:
+            self._ledger.deleted = frozenset(partitions)

@@ -157,6 +157,7 @@ class BatchPlanner:
         # After the positions: those of a recreated topic must not be planned with its former id.
         self._clients.cluster.invalidate_topics(self._ledger.take_recreated())
         ends = self._data_loss.check(start, positions, me)
+        self._ledger.note_deleted(self.end_offsets.deleted)
         if ends is None:
             return None
         positions = {tp: position for tp, position in positions.items() if tp not in self._epochs.unconfirmed}

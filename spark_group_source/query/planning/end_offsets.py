@@ -76,6 +76,11 @@ class EndOffsets:
         self._looked_up_at = self._not_truncated_at = float("-inf")
         self._advanced_at = clock()
 
+    @property
+    def deleted(self) -> Set[TopicPartition]:
+        """Partitions that no broker knew at the last lookup."""
+        return self._deleted
+
     def of(self, positions: Offsets) -> Offsets:
         """The end offset of each partition; under read_committed the last stable offset.
 

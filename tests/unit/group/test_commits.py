@@ -46,6 +46,40 @@ def test_the_start_of_a_partition_without_a_commit_is_committed_at_once() -> Non
     assert ledger.pending() == {A: 0}
 
 
+def test_a_rejected_commit_stays_pending_but_delays_no_revocation() -> None:
+    ledger = Ledger()
+    ledger.set_position(A, None, 0)
+    ledger.set_position(B, CommittedOffset(5), 5)
+    assert ledger.commits_rejected({A}) == {A}
+    assert ledger.commits_rejected({A}) == set(), "it is new only once"
+    assert (ledger.pending(), ledger.never_committed(), ledger.uncommitted()) == ({A: 0}, {A}, set())
+    ledger.confirmed({A: 0})
+    ledger.planned({A: 3})
+    ledger.completed({A: 3})
+    assert ledger.uncommitted() == {A}
+
+
+def test_a_rejected_commit_of_a_deleted_partition_is_not_pending_until_brokers_know_the_partition_again() -> None:
+    ledger = Ledger()
+    ledger.set_position(A, None, 0)
+    ledger.deleted = frozenset({A})
+    assert ledger.pending() == {A: 0}, "the coordinator has not rejected it"
+    ledger.commits_rejected({A})
+    assert not ledger.pending()
+    assert not ledger.never_committed()
+    ledger.deleted = frozenset()
+    assert ledger.pending() == {A: 0}
+
+
+def test_a_revoked_partition_is_not_rejected_any_more() -> None:
+    ledger = Ledger()
+    ledger.set_position(A, None, 0)
+    ledger.commits_rejected({A})
+    ledger.remove({A})
+    ledger.set_position(A, None, 0)
+    assert ledger.uncommitted() == {A}
+
+
 def test_only_a_completed_batch_is_committed_and_then_completely() -> None:
     ledger = Ledger()
     ledger.set_position(A, CommittedOffset(5), 5)

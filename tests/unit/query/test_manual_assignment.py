@@ -88,6 +88,24 @@ def test_exactly_the_assigned_partitions_are_read_and_committed_without_a_join(f
     assert not asked & {"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"}
 
 
+def test_commits_of_a_deleted_topic_are_not_retried_for_ever(
+    fake: FakeKafka, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = start(failOnDataLoss="false")
+    end = driver.plan_batch(BatchOffset(), None)
+    fake.delete_topic("t")
+    successful = driver.counters.commits
+    with caplog.at_level(logging.WARNING):
+        eventually(lambda: driver.plan_batch(end, None) is end and driver._planner.end_offsets.deleted)
+        commits = len(fake.commits)
+        for _ in range(20):  # each is due for a retry
+            time.sleep(0.02)
+            driver.plan_batch(end, None)
+    assert len(fake.commits) == commits
+    assert caplog.text.count("not committed, and will be retried") == 1
+    assert driver.counters.commits == successful
+
+
 def test_a_new_checkpoint_resumes_at_the_groups_offsets(fake: FakeKafka, start: Start) -> None:
     fake.commit("g", {("t", 0): 3, ("t", 1): 1}, COMMIT_TAG)
     assert spans(start().plan_batch(BatchOffset(), None)) == {0: (3, 5), 2: (0, 5)}
