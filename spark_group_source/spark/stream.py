@@ -11,7 +11,8 @@ import logging
 import threading
 import uuid
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -55,6 +56,24 @@ STOP_TIMEOUT = 10.0
 """Maximum seconds that the end of a query waits for a join or a commit after a completed batch."""
 
 
+@dataclass(frozen=True)
+class LoggedOffset:
+    """The offset of a batch, with its JSON as Spark logs it."""
+
+    json: dict[str, Any]
+    offset: BatchOffset
+
+    @classmethod
+    def of(cls, offset: BatchOffset) -> LoggedOffset:
+        """A planned offset."""
+        return cls(offset.as_json(), offset)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """The digest under which the batch is reported as completed. Each completion in the application needs it."""
+        return digest(self.json)
+
+
 class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of one streaming query."""
 
@@ -68,15 +87,14 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._task_planner = TaskPlanner(options, schema, application, uuid.uuid4().hex)
         self._driver: Driver | None = None
         self._available_now = False
-        self._parsed_json: dict[str, Any] | None = None
-        self._parsed = BatchOffset()
+        self._last_parsed = LoggedOffset.of(BatchOffset())
         self._completions_path = completions
         self._completions: CompletionClient | None = None
         # Spark's calls come on the main thread, completions on a thread of their own.
         self._lock = threading.RLock()
         self._failed: GroupSourceError | None = None
         # The end of the batch in flight, or of the last one. PySpark 4.1 does not pass it to latestOffset().
-        self._position = BatchOffset()
+        self._position = self._last_parsed
         self._replayed = False
         self._prepared = False
         self._running = False
@@ -90,7 +108,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available_now = True
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """``maxOffsetsPerTrigger`` or ``maxBytesPerTrigger``, or no limit. With the first, the second applies too."""
+        """``maxOffsetsPerTrigger`` or ``maxBytesPerTrigger``, or no limit. A batch ends at the lower of both."""
         if (max_offsets := self._options.max_offsets_per_trigger) is not None:
             return ReadMaxRows(max_offsets)
         max_bytes = self._options.max_bytes_per_trigger
@@ -127,10 +145,10 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = self._position if start is None else self._parse(start)
         all_available = limit is not None and isinstance(limit, ReadAllAvailable)
         max_bytes = None if all_available else self._options.max_bytes_per_trigger
-        end = self._joined_driver(begin).plan_batch(begin, self._max_offsets(limit), max_bytes)
-        if end is begin:
-            return begin.as_json() if start is None else start
-        return self._remember(end)
+        end = self._joined_driver(begin.offset).plan_batch(begin.offset, self._max_offsets(limit), max_bytes)
+        if end is not begin.offset:
+            self._last_parsed = self._position = begin = LoggedOffset.of(end)
+        return begin.json
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The end offsets last seen and the counters, for the query's progress: see ``reported_offset.py``."""
@@ -143,7 +161,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Tasks of the batch that ends at ``end``. They depend on ``end`` alone, not on the group's present state."""
         self._prepare()
         with self._lock:
-            batch = self._position = self._parse(end)
+            self._position = self._parse(end)
+        batch = self._position.offset
         batch.check_group(self._options.group_id)
         if start == end:
             return []
@@ -160,7 +179,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Commits the batch that ends at ``end``, which Spark has completed."""
         with self._lock:
             if self._driver is not None:
-                self._driver.complete(self._parse(end))
+                self._driver.complete(self._parse(end).offset)
 
     def _batch_completed(self, reported: bytes) -> None:
         """Commits the batch in flight if it is the completed batch that the user's process has ``reported``.
@@ -170,8 +189,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         with self._lock:
             try:
-                if self._in_flight() and digest(self._position.as_json()) == reported:
-                    self._joined_driver(self._position).complete(self._position)
+                if self._in_flight() and self._position.digest == reported:
+                    self._joined_driver(self._position.offset).complete(self._position.offset)
             except GroupSourceError as error:
                 self._failed = error
 
@@ -245,16 +264,11 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._connect()
         self._prepared = True
 
-    def _parse(self, logged: dict[str, Any]) -> BatchOffset:
+    def _parse(self, logged: dict[str, Any]) -> LoggedOffset:
         # Spark polls an idle query a hundred times a second with the same offset.
-        if logged != self._parsed_json:
-            self._parsed_json, self._parsed = logged, BatchOffset.from_json(logged)
-        return self._parsed
-
-    def _remember(self, offset: BatchOffset) -> dict[str, Any]:
-        self._parsed_json, self._parsed = offset.as_json(), offset
-        self._position = offset
-        return self._parsed_json
+        if logged != self._last_parsed.json:
+            self._last_parsed = LoggedOffset(logged, BatchOffset.from_json(logged))
+        return self._last_parsed
 
     def _max_offsets(self, limit: ReadLimit | None) -> int | None:
         if limit is None:

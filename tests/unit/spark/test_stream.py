@@ -1,44 +1,208 @@
-"""The reader of a stream, as Spark calls it."""
+"""The reader of a stream, as Spark and the thread of the completions call it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
+from spark_group_source.errors import GroupError
 from spark_group_source.group.counters import Counters
-from spark_group_source.offsets import BatchOffset, TopicPartition
+from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import driver
 from spark_group_source.spark import stream
+from spark_group_source.spark.completion_server import digest
 from spark_group_source.spark.input_partitions import Application
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
 
 OPTIONS = {"kafka.bootstrap.servers": "b:9092", "kafka.group.id": "g", "subscribe": "t"}
+TIMEOUT_S = 30.0
+Json = dict[str, Any]
+
+
+def batch(start: int, end: int) -> BatchOffset:
+    return BatchOffset.of([OffsetRange("t", 0, start, end, "id")], "g")
+
+
+def logged(offset: BatchOffset) -> Json:
+    """The offset as Spark passes it, which keeps only its text."""
+    return dict(json.loads(json.dumps(offset.as_json())))
 
 
 class FakeDriver:
-    """A driver that has seen end offsets and counted a rebalance."""
+    """A driver that plans the batches of ``planned``, and has seen end offsets and counted a rebalance."""
+
+    planned: list[BatchOffset]
 
     def __init__(self, *args: object, **named: object) -> None:
         self.counters = Counters(joins=2, rebalances=1)
+        self.started: list[tuple[BatchOffset, bool]] = []
+        self.in_flight: BatchOffset | None = None
+        self.completed: list[BatchOffset] = []
+        self.error: GroupError | None = None
+        self.meanwhile: Callable[[], object] = lambda: None
+        self.ended: list[str] = []
 
     def pin_starts(self) -> None:
         """Does nothing."""
+
+    def start(self, logged: BatchOffset, *, replayed: bool) -> None:
+        self.started.append((logged, replayed))
+        self.in_flight = logged if replayed else None
+
+    def await_assignment(self) -> None:
+        """Does nothing."""
+
+    def plan_batch(self, start: BatchOffset, max_offsets: int | None, max_bytes: int | None) -> BatchOffset:
+        self.complete(start)
+        self.meanwhile()
+        if self.planned:
+            self.in_flight = self.planned.pop(0)
+        return self.in_flight or start
+
+    @property
+    def batch_in_flight(self) -> bool:
+        return self.in_flight is not None
+
+    def complete(self, end: BatchOffset) -> None:
+        if self.error is not None:
+            raise self.error
+        if end == self.in_flight:
+            self.completed.append(end)
+            self.in_flight = None
+
+    def leave(self) -> None:
+        self.ended.append("left")
+
+    def close(self) -> None:
+        self.ended.append("closed")
 
     def end_offsets(self) -> Mapping[TopicPartition, int]:
         return {TopicPartition("t", 0): 5}
 
 
-def test_the_reader_reports_end_offsets_and_counters_once_its_driver_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> GroupStreamReader:
+    """A reader without Kafka, which leaves the signals and the log of this process alone."""
     monkeypatch.setattr(driver, "Driver", FakeDriver)
-    monkeypatch.setattr(stream, "leave_on_sigterm", lambda: None)
-    monkeypatch.setattr(stream, "log_to_stderr", lambda: None)
-    reader = GroupStreamReader(parse_options(OPTIONS), source_schema(False), Application("app"))
+    monkeypatch.setattr(FakeDriver, "planned", [batch(0, 3), batch(3, 5)], raising=False)
+    for name in ("leave_on_sigterm", "log_to_stderr", "ignore_further_signals"):
+        monkeypatch.setattr(stream, name, lambda: None)
+    return GroupStreamReader(parse_options(OPTIONS), source_schema(False), Application("app"))
+
+
+def fake(reader: GroupStreamReader) -> FakeDriver:
+    return cast(FakeDriver, reader._driver)
+
+
+def reported(reader: GroupStreamReader, end: BatchOffset) -> threading.Thread:
+    """A completion of the batch that ends at ``end``, on a thread of its own."""
+    thread = threading.Thread(target=reader._batch_completed, args=(digest(logged(end)),), daemon=True)
+    thread.start()
+    return thread
+
+
+def test_the_reader_reports_end_offsets_and_counters_once_its_driver_exists(reader: GroupStreamReader) -> None:
     assert reader.reportLatestOffset() is None
     assert reader.initialOffset() == BatchOffset().as_json()
     report = reader.reportLatestOffset()
     assert report is not None
     assert report["t"] == {"0": 5}
     assert (report["#counters"]["joins"], report["#counters"]["rebalances"], report["#counters"]["lost"]) == (2, 1, 0)
+
+
+def test_a_reported_batch_is_completed_and_other_batches_are_not(reader: GroupStreamReader) -> None:
+    first = reader.latestOffset(reader.initialOffset())
+    assert first == batch(0, 3).as_json()
+    for other in (batch(0, 2), replace(batch(0, 3), group="other"), replace(batch(0, 3), repeated=True)):
+        reported(reader, other).join(TIMEOUT_S)
+    assert fake(reader).completed == []
+    reported(reader, batch(0, 3)).join(TIMEOUT_S)
+    assert fake(reader).completed == [batch(0, 3)]
+    assert reader.latestOffset(logged(batch(0, 3))) == batch(3, 5).as_json()
+    assert fake(reader).completed == [batch(0, 3)]
+
+
+def test_a_completion_waits_while_a_batch_is_planned(reader: GroupStreamReader) -> None:
+    reader.latestOffset(reader.initialOffset())
+    reader.partitions(reader.initialOffset(), logged(batch(0, 3)))
+    completions: list[threading.Thread] = []
+    during: list[bool] = []
+
+    def completed_meanwhile() -> None:
+        completions.append(reported(reader, batch(3, 5)))
+        completions[0].join(0.05)
+        during.append(completions[0].is_alive())
+
+    fake(reader).meanwhile = completed_meanwhile
+    reader.latestOffset(logged(batch(0, 3)))
+    completions[0].join(TIMEOUT_S)
+    assert during == [True]
+    assert fake(reader).completed == [batch(0, 3), batch(3, 5)]
+
+
+def test_an_error_of_a_completion_ends_the_query_when_it_plans_its_next_batch(reader: GroupStreamReader) -> None:
+    reader.latestOffset(reader.initialOffset())
+    fake(reader).error = GroupError("The group refuses this member.", "Grant it READ.", errno=30)
+    reported(reader, batch(0, 3)).join(TIMEOUT_S)
+    fake(reader).error = None
+    with pytest.raises(GroupError, match="refuses this member"):
+        reader.latestOffset(logged(batch(0, 3)))
+    assert fake(reader).planned == [batch(3, 5)]
+
+
+def test_a_query_that_ends_during_a_long_completion_only_leaves_the_group(
+    reader: GroupStreamReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "STOP_TIMEOUT", 0.1)
+    reader.latestOffset(reader.initialOffset())
+    locked, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with reader._lock:
+            locked.set()
+            release.wait(TIMEOUT_S)
+
+    holder = threading.Thread(target=hold, daemon=True)
+    holder.start()
+    assert locked.wait(TIMEOUT_S)
+    reader.stop()
+    assert fake(reader).ended == ["left"]
+    release.set()
+    holder.join(TIMEOUT_S)
+    reader.stop()
+    assert fake(reader).ended == ["left", "closed"]
+
+
+def test_pyspark_4_1_asks_without_the_start_which_is_the_end_of_the_last_batch(reader: GroupStreamReader) -> None:
+    first = reader.latestOffset()
+    assert (first, fake(reader).started) == (batch(0, 3).as_json(), [(BatchOffset(), False)])
+    reader.partitions(BatchOffset().as_json(), logged(batch(0, 3)))
+    assert reader.latestOffset() == batch(3, 5).as_json()
+    assert reader.latestOffset() == batch(3, 5).as_json(), "nothing new"
+    assert fake(reader).completed == [batch(0, 3), batch(3, 5)]
+
+
+def test_an_idle_query_gets_the_text_of_its_checkpoint_back(reader: GroupStreamReader) -> None:
+    FakeDriver.planned.clear()
+    old = {"version": 1, "topics": {"t": {"partitions": {"0": [0, 3]}, "id": "id"}}}
+    reader.partitions(old, old)  # PySpark 4.1 at a restart
+    assert json.dumps(reader.latestOffset()) == json.dumps(reader.latestOffset(old)) == json.dumps(old)
+    assert fake(reader).started == [(BatchOffset.from_json(old), False)]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_query_joins_when_its_replayed_batch_is_completed(reader: GroupStreamReader, version: int) -> None:
+    text = {**logged(batch(0, 3)), "version": version}
+    reader.partitions(BatchOffset().as_json(), text)
+    reader._batch_completed(digest(logged(batch(3, 5))))
+    assert reader._driver is None
+    reader._batch_completed(digest(text))
+    assert fake(reader).started == [(batch(0, 3), True)]
+    assert fake(reader).completed == [batch(0, 3)]
