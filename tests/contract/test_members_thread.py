@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from functools import partial
 from typing import Any
 
 import pytest
 
+from spark_group_source.clock import Deadline
+from spark_group_source.group import join_backoff
 from spark_group_source.group.membership import Phase
 from spark_group_source.testing.fake import FakeKafka, Fault
-from tests.contract.conftest import Bench, Query, eventually
+from tests.contract.conftest import TIMEOUT_S, Bench, Query, eventually
 
 LONG = 1000
 """Times that a broker is silent: until the test clears the faults, or the end."""
@@ -172,14 +173,27 @@ def test_a_rebalance_and_an_unavailable_coordinator_are_one_log_line_each(
 @pytest.mark.parametrize("errno", [22, 25])
 @pytest.mark.one_protocol("classic", reason="its requests differ")
 def test_a_member_backs_off_if_the_coordinator_rejects_each_join(
-    on_fake: Bench, fake: FakeKafka, api: str, errno: int
+    on_fake: Bench, fake: FakeKafka, api: str, errno: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    backoffs: list[float] = []
+    ended = threading.Semaphore(0)
+
+    def back_off(seconds: float, deadline: Deadline) -> None:
+        backoffs.append(seconds)
+        ended.acquire(timeout=TIMEOUT_S)
+
+    monkeypatch.setattr(join_backoff, "sleep", back_off)
     query = on_fake.start()
     on_fake.next(api, Fault(error=errno), times=10_000)
     on_fake.next("Heartbeat", Fault(error=27))
-    eventually(lambda: on_fake.request_count(api) > 3, "the refusals")
-    before, began = on_fake.request_count(api), time.monotonic()
-    eventually(lambda: time.monotonic() > began + 2.0)
-    assert on_fake.request_count(api) - before <= 20, "hundreds without a backoff"
+    eventually(lambda: backoffs, "the first backoff")
+    refused = on_fake.request_count(api)
+    assert refused <= join_backoff.PROMPT_JOINS + 1
+    for count in range(1, 6):
+        ended.release()
+        eventually(partial(lambda count: len(backoffs) > count, count), "the next backoff")
+    assert on_fake.request_count(api) - refused <= 5, "at most one for each backoff"
+    assert min(backoffs) >= query.driver._settings.retry_backoff
     fake.clear_faults()
+    ended.release(100)
     eventually(lambda: query.owns() == {0, 1, 2, 3}, "the membership")
