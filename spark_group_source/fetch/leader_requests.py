@@ -28,6 +28,7 @@ def send_to_leaders(
     values: Offsets,
     build_request: Callable[[Offsets], Any],
     deadline: Deadline,
+    purpose: str = "",
 ) -> tuple[list[Any], PartitionErrors]:
     """Sends one request to every leader; returns the responses, and the errors by partition.
 
@@ -36,6 +37,7 @@ def send_to_leaders(
 
     Args:
         values: a value for each partition; ``build_request`` makes the request to one leader from its part.
+        purpose: see :meth:`Cluster.connection`.
 
     Raises:
         TopicError: the principal may not describe a topic.
@@ -43,12 +45,12 @@ def send_to_leaders(
     by_leader, errors = _group_by_leader(topics, values)
     sent: list[tuple[Connection, dict[TopicPartition, int]]] = []
     responses = []
-    leaders = sorted(by_leader, key=cluster.is_connected, reverse=True)
+    leaders = sorted(by_leader, key=lambda leader: cluster.is_connected(leader, purpose), reverse=True)
     for left, leader in zip(range(len(leaders), 0, -1), leaders, strict=True):
         part = by_leader[leader]
         try:
             connect_deadline = deadline.at_most(deadline.remaining() / (left + bool(sent)))
-            connection = cluster.connection(leader, connect_deadline)
+            connection = cluster.connection(leader, connect_deadline, purpose)
             connection.send(build_request(part), deadline)
             sent.append((connection, part))
         except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from spark_group_source.clock import Deadline
@@ -15,6 +16,9 @@ from spark_group_source.records.record_batches import find_record_batches
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Topic
 
+PURPOSE = "samples"
+"""The connections for samples. A quota of bytes stops these, but not the lookups of end offsets."""
+
 MAX_PARTITION_BYTES = 64 * 1024
 """Maximum size in bytes of the sample of one partition, unless its first record batch is larger."""
 
@@ -22,7 +26,7 @@ MIN_PARTITION_BYTES = 4 * 1024
 """Minimum size in bytes to ask of one partition."""
 
 MAX_BYTES = 1024 * 1024
-"""Maximum size in bytes of the samples from one broker, unless the first record batch is larger."""
+"""Maximum size in bytes of one response, unless the first record batch is larger."""
 
 
 def sample_sizes(
@@ -30,36 +34,56 @@ def sample_sizes(
 ) -> tuple[dict[TopicPartition, float], set[TopicPartition]]:
     """The mean bytes per offset of the record batches that begin at or around these offsets, as they are stored.
 
-    Also returns the partitions whose leader did not answer. Others may have no sample either: their next record batch
-    does not fit, and another partition came first. A broker sends a record batch that does not fit only at the start of
-    a response. So the order of ``offsets`` says which partition gets a sample in any case.
+    Also returns the partitions whose leader did not answer. Others may have no sample either: a broker sends a record
+    batch that does not fit only at the start of a response. Partitions without a sample are asked again for more bytes.
+    If ``max_bytes`` ends that, the order of ``offsets`` says which partitions come first.
 
     Args:
-        max_bytes: size of all samples from one broker, within :data:`MAX_BYTES`.
+        max_bytes: size of all samples from one broker, unless the first record batch is larger.
 
     Raises:
         TopicError: the principal may not read a topic.
     """
-    total = min(max_bytes, MAX_BYTES)
-    responses, errors = send_to_leaders(cluster, topics, offsets, lambda part: _request(topics, part, total), deadline)
-    names = {topic.id: topic.name for topic in topics.values()}
     sizes: dict[TopicPartition, float] = {}
-    for response in responses:
-        for topic in response.responses:
-            for partition in topic.partitions:
-                tp = TopicPartition(names.get(str(topic.topic_id), ""), partition.partition_index)
-                if tp in offsets and partition.records:
-                    _add(sizes, tp, offsets[tp], memoryview(bytes(partition.records)))
-    return sizes, set(errors)
+    silent: set[TopicPartition] = set()
+    missing, factor = dict(offsets), 1
+    while missing and max_bytes > 0 and not deadline.expired():
+        build = partial(_request, topics, max_bytes=min(max_bytes, MAX_BYTES), factor=factor)
+        responses, errors = send_to_leaders(cluster, topics, missing, build, deadline, PURPOSE)
+        silent |= errors.keys()
+        received = [_sizes(topics, response, offsets) for response in responses]
+        found = {tp: size for of_broker, _ in received for tp, size in of_broker.items()}
+        if not found:
+            break
+        sizes |= found
+        missing = {tp: offset for tp, offset in missing.items() if tp not in sizes and tp not in silent}
+        max_bytes -= max(number_of_bytes for _, number_of_bytes in received)
+        if len(found) <= len(responses):  # only the first record batch of each response, whatever its size
+            factor *= 2
+    return sizes, silent
 
 
-def _request(topics: Mapping[str, Topic], offsets: Offsets, max_bytes: int) -> Any:
-    each = min(max(max_bytes // len(offsets), MIN_PARTITION_BYTES), MAX_PARTITION_BYTES)
+def _request(topics: Mapping[str, Topic], offsets: Offsets, max_bytes: int, factor: int) -> Any:
+    each = min(max(max_bytes // len(offsets), MIN_PARTITION_BYTES), MAX_PARTITION_BYTES) * factor
     partitions = [
         FetchPartition(str(uuid.UUID(topics[tp.topic].id)), tp.partition, offset, each)
         for tp, offset in offsets.items()
     ]
     return build_request(partitions, max_wait=0.0, max_bytes=max_bytes, read_committed=False)
+
+
+def _sizes(topics: Mapping[str, Topic], response: Any, offsets: Offsets) -> tuple[dict[TopicPartition, float], int]:
+    """The sizes that a response shows, and its number of bytes."""
+    names = {topic.id: topic.name for topic in topics.values()}
+    sizes: dict[TopicPartition, float] = {}
+    received = 0
+    for topic in response.responses:
+        for partition in topic.partitions:
+            tp = TopicPartition(names.get(str(topic.topic_id), ""), partition.partition_index)
+            if tp in offsets and partition.records:
+                received += len(partition.records)
+                _add(sizes, tp, offsets[tp], memoryview(bytes(partition.records)))
+    return sizes, received
 
 
 def _add(sizes: dict[TopicPartition, float], tp: TopicPartition, offset: int, records: memoryview) -> None:

@@ -135,9 +135,9 @@ class Cluster:
         """
         return self._connections.to_broker(broker_id, self._brokers.get(broker_id), purpose, deadline)
 
-    def is_connected(self, broker_id: int) -> bool:
+    def is_connected(self, broker_id: int, purpose: str = "") -> bool:
         """Whether a connection to this broker is open and has not failed as far as this thread knows."""
-        return self._connections.get(broker_id, "") is not None
+        return self._connections.get(broker_id, purpose) is not None
 
     def throttle_remaining(self, broker_id: int, purpose: str = "") -> float:
         """Returns the seconds until this broker reads again from its connection for this purpose."""

@@ -12,9 +12,11 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DeadlineExceeded
+from spark_group_source.fetch import size_samples
 from spark_group_source.fetch.fetch_task import FetchTask
+from spark_group_source.fetch.list_offsets import list_offsets
 from spark_group_source.fetch.task_reader import TaskReader
-from spark_group_source.offsets import OffsetRange
+from spark_group_source.offsets import LATEST, OffsetRange, TopicPartition
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.broker_process import java_command
@@ -93,3 +95,20 @@ def test_a_task_under_a_byte_quota_reads_everything_over_the_same_connections(
     assert offsets == list(range(RECORDS))
     assert "throttles this client" in caplog.text
     assert len(opened) <= 3, "one to ask anybody, one to ask the broker, one to fetch"
+
+
+def test_a_byte_quota_stops_the_samples_of_sizes_and_not_the_lookups_of_end_offsets(
+    kafka: EmbeddedKafka, limited: Callable[[str], WireOptions], unique: Callable[[str], str]
+) -> None:
+    topic = kafka.create_topic(unique("topic"))
+    kafka.produce(topic, ["x" * RECORD_BYTES] * RECORDS)
+    tp = TopicPartition(topic, 0)
+    with closing(Cluster(limited("consumer_byte_rate=1000"))) as cluster:
+        topics = cluster.topics({topic}, Deadline.after(LONG))
+        until = Deadline.after(LONG)
+        while not until.expired() and cluster.throttle_remaining(1, size_samples.PURPOSE) < 1.0:
+            size_samples.sample_sizes(cluster, topics, {tp: 0}, 2**20, Deadline.after(LONG))
+        deadline = Deadline.after(0.5)
+        assert list_offsets(cluster, {tp: LATEST}, read_committed=False, deadline=deadline) == {tp: RECORDS}
+        sizes, silent = size_samples.sample_sizes(cluster, topics, {tp: 0}, 2**20, deadline)
+        assert (sizes, silent) == ({}, {tp})

@@ -26,8 +26,11 @@ ESTIMATED_OFFSET_SIZE = 1024.0
 """Estimated bytes per offset while no partition has a sample."""
 
 SAMPLE_SHARE = 16
-"""The samples of one batch from one broker are at most this part of the batch. A batch that is estimated at less than
-this part of its limit is not sampled: even if its sizes are wrong by this factor, it stays within the limit."""
+"""The samples of one batch from one broker are at most this part of the limit, or one record batch."""
+
+MAX_OFFSET_SIZE = 1024 * 1024
+"""Maximum bytes per offset, as brokers limit record batches by default. A batch with so few offsets that even these fit
+into the limit is not sampled. What earlier samples say does not count here, because sizes may change at any time."""
 
 
 class ByteLimit:
@@ -44,12 +47,15 @@ class ByteLimit:
 
         All partitions then read the same part of their offsets, at least one offset each.
         """
+        # Other members read the partitions that left, and records of other sizes may have been written since.
+        self._sizes = {tp: size for tp, size in self._sizes.items() if tp in positions}
         counts = {tp: end - positions[tp] for tp, end in ends.items() if end > positions[tp]}
+        if sum(counts.values()) * MAX_OFFSET_SIZE <= max_bytes:
+            return dict(ends)
         self._sample({tp: positions[tp] for tp in counts if tp not in self._sizes}, max_bytes)
         counts = _part(counts, self._estimates(counts), max_bytes)
         starts = self._estimates(counts)
-        if sum(starts[tp] * count for tp, count in counts.items()) * SAMPLE_SHARE > max_bytes:
-            self._sample({tp: positions[tp] + count - 1 for tp, count in counts.items()}, max_bytes)
+        self._sample({tp: positions[tp] + count - 1 for tp, count in counts.items()}, max_bytes)
         at_end = self._estimates(counts)
         counts = _part(counts, {tp: (starts[tp] + at_end[tp]) / 2 for tp in counts}, max_bytes)
         return {tp: positions[tp] + counts.get(tp, 0) for tp in ends}
@@ -71,7 +77,7 @@ class ByteLimit:
         deadline = Deadline.after(LOOKUP_TIMEOUT, self._clock)
         try:
             topics = self._cluster.topics({tp.topic for tp in due}, deadline)
-            share = max_bytes // SAMPLE_SHARE
+            share = max(1, max_bytes // SAMPLE_SHARE)
             found, silent = sample_sizes(self._cluster, topics, {tp: offsets[tp] for tp in due}, share, deadline)
         except GroupSourceError as error:
             # Tasks report what keeps records from being read. Here other estimates serve.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 
 import pytest
 
@@ -13,7 +14,7 @@ from spark_group_source.fetch.size_samples import sample_sizes
 from spark_group_source.offsets import Offsets, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
-from spark_group_source.query.planning.byte_limit import RETRY_INTERVAL, ByteLimit
+from spark_group_source.query.planning.byte_limit import MAX_OFFSET_SIZE, RETRY_INTERVAL, ByteLimit
 from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.cluster import Cluster
 from tests.unit.hand_clock import Hand
@@ -28,6 +29,8 @@ class Logs:
     def __init__(self, hand: Hand, monkeypatch: pytest.MonkeyPatch, *sizes: Size) -> None:
         self.sizes = {TopicPartition("t", number): size for number, size in enumerate(sizes)}
         self.silent: set[TopicPartition] = set()
+        self.answered: int | None = None
+        """How many partitions fit into a sample; all by default."""
         self.samples: list[Offsets] = []
         monkeypatch.setattr(size_samples, "sample_sizes", self.sample)
         self.limit = ByteLimit(self, hand)  # type: ignore[arg-type]
@@ -39,7 +42,8 @@ class Logs:
         self, cluster: object, topics: object, offsets: Offsets, *_: object
     ) -> tuple[dict[TopicPartition, float], set[TopicPartition]]:
         self.samples.append(offsets)
-        found = {tp: self.bytes_of(tp, at, at + 10) / 10 for tp, at in offsets.items() if tp not in self.silent}
+        answered = [tp for tp in offsets if tp not in self.silent][: self.answered]
+        found = {tp: self.bytes_of(tp, offsets[tp], offsets[tp] + 10) / 10 for tp in answered}
         return found, self.silent & offsets.keys()
 
     def bytes_of(self, tp: TopicPartition, start: int, end: int) -> float:
@@ -79,14 +83,45 @@ def test_a_batch_ends_early_where_much_larger_records_begin(hand: Hand, monkeypa
     assert max(logs.batches(3000)) <= 2 * LIMIT
 
 
-def test_a_batch_far_below_the_limit_is_read_whole_without_further_samples(
+def test_a_backlog_of_large_records_after_small_batches_is_limited(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = Logs(hand, monkeypatch, lambda offset: 100.0 if offset < 5010 else 50_000.0)
+    (tp,) = logs.sizes
+    for start in range(0, 5000, 50):
+        assert logs.limit.limit({tp: start}, {tp: start + 50}, LIMIT) == {tp: start + 50}
+    for count in (50, 10_000):
+        ends = logs.limit.limit({tp: 5000}, {tp: 5000 + count}, LIMIT)
+        assert logs.bytes_of(tp, 5000, ends[tp]) <= 2 * LIMIT
+
+
+def test_a_batch_whose_offsets_fit_at_any_size_is_read_whole_without_a_sample(
     hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs = Logs(hand, monkeypatch, lambda _: 100.0)
     (tp,) = logs.sizes
-    for start in range(0, 500, 50):
-        assert logs.limit.limit({tp: start}, {tp: start + 50}, LIMIT) == {tp: start + 50}
-    assert logs.samples == [{tp: 0}]
+    fits = 100
+    assert logs.limit.limit({tp: 0}, {tp: fits}, fits * MAX_OFFSET_SIZE) == {tp: fits}
+    assert logs.samples == []
+    logs.limit.limit({tp: 0}, {tp: fits + 1}, fits * MAX_OFFSET_SIZE)
+    assert logs.samples
+
+
+def test_a_partition_that_comes_back_is_sampled_at_its_new_position(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = Logs(hand, monkeypatch, lambda _: 100.0, lambda offset: 100.0 if offset < 5000 else 50_000.0)
+    stays, leaves = logs.sizes
+    logs.limit.limit({stays: 0, leaves: 0}, {stays: 50, leaves: 50}, LIMIT)
+    logs.limit.limit({stays: 50}, {stays: 100}, LIMIT)
+    ends = logs.limit.limit({stays: 100, leaves: 9000}, {stays: 100, leaves: 20_000}, LIMIT)
+    assert logs.bytes_of(leaves, 9000, ends[leaves]) <= LIMIT
+
+
+def test_partitions_with_the_oldest_samples_come_first(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = Logs(hand, monkeypatch, *[lambda _: 100.0] * 5)
+    logs.answered = 1
+    for batch in range(3):  # the first also samples the start
+        logs.limit.limit(dict.fromkeys(logs.sizes, 0), dict.fromkeys(logs.sizes, 1000), LIMIT)
+        assert len({next(iter(asked)) for asked in logs.samples}) == min(2 * batch + 2, 5)
 
 
 def test_no_sample_is_asked_for_without_new_records(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,26 +164,69 @@ def test_a_limit_below_one_record_reads_one_offset_of_each_partition(
     assert set(logs.limit.limit(dict.fromkeys(logs.sizes, 3), dict.fromkeys(logs.sizes, 9), 1).values()) == {4}
 
 
-def test_samples_are_bytes_per_offset_of_stored_record_batches() -> None:
-    with FakeKafka(brokers=2) as fake:
-        fake.create_topic("t", partitions=3)
-        for partition, rows in ((0, 5), (1, 50)):
-            for _ in range(4):
-                fake.produce("t", ["x" * 100] * rows, partition)
-        given = {"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribe": "t"}
-        cluster = Cluster(wire_options(parse_options(given), "test"))
-        try:
-            topics = cluster.topics({"t"}, Deadline.after(10))
-            offsets = {TopicPartition("t", number): at for number, at in ((0, 7), (1, 0), (2, 0))}
-            sizes, silent = sample_sizes(cluster, topics, offsets, 2**20, Deadline.after(10))
-            stored = {number: sum(len(raw) for *_, raw in log.batches) for number, log in fake.logs["t"].items()}
-            expected = {TopicPartition("t", 0): stored[0] / 20, TopicPartition("t", 1): stored[1] / 200}
-            assert sizes == pytest.approx(expected)
-            assert silent == set()
-            one = TopicPartition("t", 1)
-            fake.next("Fetch", Fault(drop="before", broker=topics["t"].partitions[1]))
-            sizes, silent = sample_sizes(cluster, topics, offsets, 2**20, Deadline.after(10))
-            assert silent == {one}
-            assert sizes == pytest.approx({tp: size for tp, size in expected.items() if tp != one})
-        finally:
-            cluster.close()
+@pytest.fixture
+def fake() -> Iterator[FakeKafka]:
+    with FakeKafka(brokers=2) as running:
+        yield running
+
+
+@pytest.fixture
+def cluster(fake: FakeKafka) -> Iterator[Cluster]:
+    given = {"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribe": "t"}
+    with closing(Cluster(wire_options(parse_options(given), "test"))) as opened:
+        yield opened
+
+
+def sizes_at(
+    cluster: Cluster, offsets: Offsets, max_bytes: int = 2**20
+) -> tuple[dict[TopicPartition, float], set[TopicPartition]]:
+    deadline = Deadline.after(20)
+    return sample_sizes(cluster, cluster.topics({"t"}, deadline), offsets, max_bytes, deadline)
+
+
+def test_samples_are_bytes_per_offset_of_stored_record_batches(fake: FakeKafka, cluster: Cluster) -> None:
+    fake.create_topic("t", partitions=3)
+    for partition, rows in ((0, 5), (1, 50)):
+        for _ in range(4):
+            fake.produce("t", ["x" * 100] * rows, partition)
+    offsets = {TopicPartition("t", number): at for number, at in ((0, 7), (1, 0), (2, 0))}
+    stored = {number: sum(len(raw) for *_, raw in log.batches) for number, log in fake.logs["t"].items()}
+    expected = {TopicPartition("t", 0): stored[0] / 20, TopicPartition("t", 1): stored[1] / 200}
+    sizes, silent = sizes_at(cluster, offsets)
+    assert sizes == pytest.approx(expected)
+    assert silent == set()
+    one = TopicPartition("t", 1)
+    fake.next("Fetch", Fault(drop="before", broker=fake.logs["t"][1].leader))
+    sizes, silent = sizes_at(cluster, offsets)
+    assert silent == {one}
+    assert sizes == pytest.approx({tp: size for tp, size in expected.items() if tp != one})
+
+
+def test_partitions_with_large_record_batches_all_get_a_sample(fake: FakeKafka, cluster: Cluster) -> None:
+    fake.create_topic("t", partitions=12)
+    for partition in range(11):
+        fake.produce("t", ["x" * 1000] * (1 if partition % 2 else 100), partition)
+    offsets = {TopicPartition("t", number): 0 for number in range(12)}
+    sizes, silent = sizes_at(cluster, offsets)
+    assert silent == set()
+    assert {tp.partition: round(size, -2) for tp, size in sizes.items()} == pytest.approx(
+        {number: 1100 if number % 2 else 1000 for number in range(11)}, rel=0.05
+    )
+
+
+def test_no_more_is_fetched_than_the_maximum_and_one_record_batch(fake: FakeKafka, cluster: Cluster) -> None:
+    fake.create_topic("t", partitions=12)
+    for partition in range(12):
+        fake.produce("t", ["x" * 1000] * 100, partition)
+    sizes, _ = sizes_at(cluster, {TopicPartition("t", number): 0 for number in reversed(range(12))}, 1)
+    assert sizes.keys() == {TopicPartition("t", 11), TopicPartition("t", 10)}, "the first of each broker"
+
+
+def test_a_gap_before_the_first_record_batch_counts(fake: FakeKafka, cluster: Cluster) -> None:
+    fake.create_topic("t", partitions=1)
+    for _ in range(2):
+        fake.produce("t", ["x" * 100] * 50, 0)
+    log = fake.logs["t"][0]
+    del log.batches[0]  # as compaction does
+    sizes, _ = sizes_at(cluster, {TopicPartition("t", 0): 0})
+    assert sizes == {TopicPartition("t", 0): pytest.approx(len(log.batches[0][2]) / 100)}
