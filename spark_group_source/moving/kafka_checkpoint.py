@@ -26,10 +26,11 @@ SINKS = {"_spark_metadata": "a file sink", "_delta_log": "a Delta table"}
 def starting_offsets(spark: SparkSession, checkpoint: str, source: str | int | None, without_state: bool) -> str:
     """See :func:`spark_group_source.offsets_of_checkpoint`."""
     files = CheckpointFiles(spark, checkpoint)
+    # The commits first: Spark logs a batch before it commits it. So the log of a query that still runs is not damaged.
+    committed = batch_numbers(files.names("commits") or [])
     names = files.names("offsets")
     if names is None:
         raise _not_a_checkpoint(spark, checkpoint, files)
-    committed = batch_numbers(files.names("commits") or [])
     last = last_batch(checkpoint, batch_numbers(names), committed)
     sources = _read(checkpoint, files, f"offsets/{last}", parse_log)
     offsets = kafka_offsets(checkpoint, choose(checkpoint, sources, source))

@@ -133,6 +133,8 @@ def byte_string(text: str) -> int:
         raise ValueError(
             "a whole number of bytes of at least 1, or one with a unit (b, k, m, g, t, p), for example 10g"
         )
+    if int(match[1]) * unit >= 2**63:
+        raise ValueError("less than 8192p, because the size is a 64-bit number in Spark")
     return int(match[1]) * unit
 
 

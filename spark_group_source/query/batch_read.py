@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DataLoss, DeadlineExceeded, OptionError
@@ -125,7 +126,8 @@ class _BatchRead:
             )
         starts = raise_or_clamp(
             committed,
-            self._look_up,
+            # Others may have read the records of a transaction that is still open.
+            partial(self._look_up, read_committed=False),
             self._options.fail_on_data_loss,
             f"{group} has committed",
             self._rows.keeps_offsets,
@@ -135,8 +137,10 @@ class _BatchRead:
     def _resolve(self, spec: OffsetSpec, partitions: Partitions) -> dict[TopicPartition, int]:
         return resolve_spec(spec, partitions, self._look_up, self._options.fail_on_data_loss, self._rows.keeps_offsets)
 
-    def _look_up(self, specs: Offsets) -> Offsets:
-        return list_offsets(self._cluster, specs, read_committed=self._options.read_committed, deadline=self._deadline)
+    def _look_up(self, specs: Offsets, read_committed: bool | None = None) -> Offsets:
+        if read_committed is None:
+            read_committed = self._options.read_committed
+        return list_offsets(self._cluster, specs, read_committed=read_committed, deadline=self._deadline)
 
     def _committed(self, partitions: Partitions) -> dict[TopicPartition, int]:
         """The group's committed offsets; retriable errors are retried."""

@@ -96,11 +96,11 @@ class CompletionListener:
                 elif event in self._markers:
                     self._markers[event].set()
                 elif event.startswith("{"):
-                    self._report(json.loads(event))
+                    self._try_report(event)
                 else:
                     self._check_started(event)
         except Exception as error:  # the JVM is gone, or py4j's connection to it
-            log.debug("no more completed batches: %s", error)
+            log.info("completed batches of this application are not reported any more: %r", error)
 
     def _check_started(self, query_id: str) -> None:
         try:
@@ -112,6 +112,12 @@ class CompletionListener:
     def _active(self, query_id: str) -> list[Any]:
         """The JVM's query, unless it has ended."""
         return [query for streams in self._streams if (query := streams.get(query_id)) is not None]
+
+    def _try_report(self, event: str) -> None:
+        try:
+            self._report(json.loads(event))
+        except Exception as error:  # one query's progress must not end the reports of the others
+            log.warning("a completed batch is not reported, and is committed when the next one is planned: %r", error)
 
     def _report(self, progress: dict[str, Any]) -> None:
         """Spark has completed a batch, and its commit log says so unless the query tracks progress asynchronously."""

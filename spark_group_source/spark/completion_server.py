@@ -29,6 +29,9 @@ PREFIX, NAME = "kafka-group-", "completions"
 DRAINED = b"drained\n"
 """The answer to a reader that asked for all completions so far."""
 
+PROBE_TIMEOUT = 1.0
+"""Maximum seconds for another process's server to accept a connection."""
+
 CLOSE_TIMEOUT = 2.0
 """Maximum seconds that the end of the process waits for the server's thread."""
 
@@ -157,6 +160,8 @@ def remove_if_dead(path: Path) -> None:
     """Removes the socket at ``path``, and its directory, if its server was killed."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            # Once enough connections wait for a suspended process, its server neither accepts nor refuses others.
+            probe.settimeout(PROBE_TIMEOUT)
             probe.connect(str(path))
     except ConnectionRefusedError:
         shutil.rmtree(path.parent, ignore_errors=True)

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from spark_group_source import offsets_of_checkpoint
 from spark_group_source.errors import CannotMove
+from spark_group_source.moving.checkpoint_files import CheckpointFiles
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 VERSIONS = sorted(each.name for each in CHECKPOINTS.iterdir())
@@ -82,6 +83,23 @@ def test_the_newest_batch_counts_and_files_beside_it_do_not(spark: SparkSession,
     (checkpoint / "offsets" / "x=1").mkdir()
     (checkpoint / "offsets" / "x=1" / "99").write_text("v1")
     assert offsets(offsets_of_checkpoint(spark, checkpoint)) == {"orders": {"0": 19, "1": 1}}
+
+
+def test_a_batch_that_completes_while_the_checkpoint_is_read_is_not_complete_and_nothing_is_damaged(
+    spark: SparkSession, copied: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = copied("spark-4.3/one")
+    list_names = CheckpointFiles.names
+
+    def then_complete_a_batch(files: CheckpointFiles, directory: str) -> list[str] | None:
+        names = list_names(files, directory)
+        for part in ("offsets", "commits"):
+            shutil.copy(checkpoint / part / "0", checkpoint / part / "1")
+        return names
+
+    monkeypatch.setattr(CheckpointFiles, "names", then_complete_a_batch)
+    with pytest.raises(CannotMove, match="Batch 1 of .* is not complete: the old query still runs"):
+        offsets_of_checkpoint(spark, checkpoint)
 
 
 def test_state_is_refused_unless_the_caller_gives_it_up(spark: SparkSession) -> None:

@@ -108,12 +108,16 @@ class AvailableNowTarget:
         Commits of ``to_reset`` are older than the run: this query will move them.
 
         Raises:
+            GroupError: the group's offsets may not be read.
             DeadlineExceeded: no progress for as long as a dead member and a rebalance may take.
         """
         deadline = Deadline.after(LOOKUP_TIMEOUT + self._settings.offset_fetch_timeout, self._clock)
         committed = self._group_offsets.committed(self._unreached, deadline) if self._unreached else {}
         try:
-            if not isinstance(committed, RequestFailed):
+            if isinstance(committed, RequestFailed):
+                if committed.error is not None:
+                    raise committed.error
+            else:
                 current = {tp: commit for tp, commit in committed.items() if tp not in to_reset}
                 self._update_progress(current, deadline)
         except GroupSourceError as error:

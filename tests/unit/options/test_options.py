@@ -136,6 +136,7 @@ def test_the_value_of_an_unknown_option_is_never_shown() -> None:
         ("maxOffsetsPerTrigger", "-3", "at least 1"),
         ("maxOffsetsPerTrigger", "1e3", "at least 1"),
         ("maxOffsetsPerTrigger", "abc", "at least 1"),
+        ("maxBytesPerTrigger", "8192p", "less than 8192p"),
         ("minOffsetsPerTrigger", "0", "at least 1"),
         ("minPartitions", "0", "at least 1"),
         ("maxRecordsPerPartition", "-1", "at least 1"),
@@ -282,6 +283,7 @@ def test_options_of_the_other_group_protocol_are_refused(given: dict[str, str], 
         ("10g", 10 * 2**30),
         ("2tb", 2**41),
         (" 1p ", 2**50),
+        ("8191p", 8191 * 2**50),
     ],
 )
 def test_byte_sizes_are_read_as_spark_reads_them(text: str, size: int) -> None:

@@ -130,6 +130,16 @@ def test_a_group_beyond_the_end_has_nothing_left_to_read(fake: FakeKafka) -> Non
     assert found == {"t-0": (3, 3), "t-1": (1, 3), "t-2": (0, 0)}
 
 
+def test_a_group_that_has_read_uncommitted_records_has_nothing_left_to_read(fake: FakeKafka) -> None:
+    fake.logs["t"][0].stable = 4
+    read_committed = {"startingOffsets": "committed", "kafka.isolation.level": "read_committed"}
+    fake.commit(GROUP, {("t", 0): 6})
+    assert planned(fake, **read_committed)["t-0"] == (4, 4)
+    fake.commit(GROUP, {("t", 0): 7})
+    with pytest.raises(DataLoss, match=r"committed offset 7 for t-0, whose log holds \[2, 6\)"):
+        planned(fake, **read_committed)
+
+
 def test_commits_before_the_start_of_the_log_are_data_loss_or_read_from_earliest(fake: FakeKafka) -> None:
     fake.commit(GROUP, {("t", 0): 1})
     with pytest.raises(DataLoss, match=r"group 'g' has committed offset 1 for t-0, whose log holds \[2, 6\)"):

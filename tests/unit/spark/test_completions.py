@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -15,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_group_source.spark import completion_client, completion_listener
+from spark_group_source.spark import completion_client, completion_listener, completion_server
 from spark_group_source.spark.completion_client import CompletionClient
 from spark_group_source.spark.completion_listener import CompletionListener
 from spark_group_source.spark.completion_server import CompletionServer, digest
@@ -112,6 +113,34 @@ def test_every_reader_hears_of_every_completed_batch_of_this_source(
     assert heard == [[digest(END), digest(other)]] * 3
 
 
+@pytest.mark.parametrize("event", ["{", '{"sources": 5}', json.dumps({"sources": [{"endOffset": END}]})])
+def test_an_unexpected_progress_of_one_query_does_not_end_the_reports_of_others(
+    listen: Listen,
+    connect: Callable[[], tuple[CompletionClient, list[bytes]]],
+    caplog: pytest.LogCaptureFixture,
+    event: str,
+) -> None:
+    _, heard = connect()
+    _, jvm = listen()
+    jvm.offer(event)
+    jvm.complete(END)
+    eventually(lambda: heard == [digest(END)], 10)
+    assert "a completed batch is not reported" in caplog.text
+
+
+def test_the_end_of_the_reports_is_logged(
+    server: CompletionServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lose(*_: object) -> str:
+        raise ConnectionResetError("the JVM is gone")
+
+    monkeypatch.setattr(Jvm, "_poll", lose)
+    jvm = Jvm()
+    with caplog.at_level("INFO"):
+        CompletionListener(server, jvm.context, jvm)._thread.join(10)
+    assert "not reported any more: ConnectionResetError('the JVM is gone')" in caplog.text
+
+
 def test_events_that_came_before_spark_stopped_are_reported(
     server: CompletionServer, connect: Callable[[], tuple[CompletionClient, list[bytes]]]
 ) -> None:
@@ -121,6 +150,26 @@ def test_events_that_came_before_spark_stopped_are_reported(
     jvm.complete(END)
     CompletionListener(server, jvm.context, jvm)
     eventually(lambda: heard == [digest(END)], 10)
+
+
+def test_the_socket_of_a_suspended_process_does_not_delay_a_new_server_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(completion_server, "PROBE_TIMEOUT", 0.1)
+    path = tmp_path / f"{completion_server.PREFIX}other" / completion_server.NAME
+    path.parent.mkdir()
+    with contextlib.ExitStack() as sockets:
+        suspended = sockets.enter_context(socket.socket(socket.AF_UNIX))
+        suspended.bind(str(path))
+        suspended.listen(0)
+        waiting = sockets.enter_context(socket.socket(socket.AF_UNIX))
+        waiting.connect(str(path))  # the backlog is full
+        started = threading.Thread(target=lambda: CompletionServer(lambda: None).close(), daemon=True)
+        started.start()
+        started.join(10)
+        assert not started.is_alive()
+    assert path.exists(), "the process may continue"
 
 
 def test_equal_offsets_have_equal_digests_and_others_have_not() -> None:

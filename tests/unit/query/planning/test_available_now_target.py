@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from spark_group_source.errors import BrokerUnavailable, DataLoss, DeadlineExceeded, GroupSourceError, TopicError
+from spark_group_source.errors import (
+    BrokerUnavailable,
+    DataLoss,
+    DeadlineExceeded,
+    GroupError,
+    GroupSourceError,
+    TopicError,
+)
 from spark_group_source.group.commits import CommittedOffset
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import RequestFailed
@@ -225,6 +232,13 @@ def test_failed_lookups_are_no_progress(world: World, target: AvailableNowTarget
 def test_a_fatal_error_ends_the_run(world: World, target: AvailableNowTarget) -> None:
     world.trouble = DataLoss("Gone.")
     with pytest.raises(DataLoss):
+        target.is_reached()
+
+
+def test_a_group_that_may_not_be_read_ends_the_run(world: World, target: AvailableNowTarget) -> None:
+    target.set_once()
+    world.refused = RequestFailed(ErrorAction.FATAL, "denied", error=GroupError("denied", "Grant it.", errno=30))
+    with pytest.raises(GroupError, match="denied"):
         target.is_reached()
 
 
