@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import sys
 import threading
 import time
 import traceback
@@ -174,6 +175,9 @@ def test_an_https_request_goes_through_the_proxy_which_sees_no_secret(
     assert b"authorization" not in heads[0].lower()
 
 
+@pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="Python 3.10 leaves the socket of a failed tunnel to the garbage collection"
+)
 def test_a_proxy_that_never_answers_ends_at_the_read_timeout(tmp_path: Path, proxied: Callable[[str], None]) -> None:
     tls = Tls(ca_file=str(Authority(tmp_path).file), in_login_line=True)
     with connect_proxy(silent=True) as (url, heads):
