@@ -92,7 +92,9 @@ class CoordinatorClient:
             connection.send(request, quick)
             try:
                 failure = None if while_waiting is None else while_waiting.until_response(connection, deadline)
-                response = connection.receive(deadline) if failure is None else failure
+                # A response may break off after its first bytes, and no heartbeat is sent while the rest is awaited.
+                rest = deadline if while_waiting is None else deadline.at_most(self._cluster.options.request_timeout)
+                response = connection.receive(rest) if failure is None else failure
             except Interrupted:
                 # The next request on this connection would read the response that is still to arrive.
                 connection.close()

@@ -6,6 +6,7 @@ each request takes the other groups for dead ones.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from kafka.protocol.api_key import ApiKey
 
 from spark_group_source.clock import Deadline
 from spark_group_source.error_codes import GROUP_ID_NOT_FOUND, TOPIC_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION
+from spark_group_source.errors import ProtocolError
 from spark_group_source.group.classic.assignment import JoinedMember, decode_assignment, subscribed_topics
 from spark_group_source.group.coordinator_client import CoordinatorClient
 from spark_group_source.group.events import RequestFailed
@@ -127,7 +129,7 @@ def interpret(group: Any) -> GroupDescription:
             member.client_id,
             member.client_host.lstrip("/"),
             member.group_instance_id,
-            decode_assignment(member.member_assignment or b"") if is_consumer else frozenset(),
+            _assigned(member) if is_consumer else frozenset(),
             _subscribed(member) if is_consumer else frozenset(),
         )
         for member in group.members
@@ -156,6 +158,13 @@ def interpret_consumer_group(group: Any) -> GroupDescription:
         for member in group.members
     ]
     return GroupDescription(group.group_state, group.assignor_name, _by_client_id(members), CONSUMER)
+
+
+def _assigned(member: Any) -> frozenset[TopicPartition]:
+    """No partitions if they cannot be decoded, because the description of the other members must not fail."""
+    with suppress(ProtocolError):
+        return decode_assignment(member.member_assignment or b"")
+    return frozenset()
 
 
 def _subscribed(member: Any) -> frozenset[str]:

@@ -160,7 +160,7 @@ class GroupOffsets:
         offsets = {}
         for topic in group.topics:
             for part in topic.partitions:
-                if part.error_code and error_action(part.error_code) is not ErrorAction.SKIP:
+                if part.error_code:  # any: without a commit the partition would start at startingOffsets
                     return self._client.failure("OffsetFetch", part.error_code, topics=[topic.name])
                 if part.committed_offset >= 0:
                     tp = TopicPartition(topic.name, part.partition_index)

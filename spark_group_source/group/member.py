@@ -151,7 +151,7 @@ class Member:
             unexpected = GroupSourceError(f"The membership in group '{self._settings.group_id}' failed: {error!r}.")
             failure = error if isinstance(error, GroupSourceError) else unexpected
             self._shared.post(RequestFailed(ErrorAction.FATAL, repr(error), error=failure))
-            self._leave()  # the coordinator still has the member: its partitions must not wait for the session timeout
+            self._leave()
         finally:
             self._cluster.close()
             with self._ending:

@@ -20,6 +20,7 @@ import math
 from dataclasses import replace
 from typing import TypeVar
 
+from spark_group_source.error_codes import FENCED_INSTANCE_ID
 from spark_group_source.group.events import (
     Acknowledge,
     Action,
@@ -55,8 +56,7 @@ def step(member: Member, event: Event, now: float) -> tuple[Member, list[Action]
             return _finish_revocation(member, now)
         case Close():
             # Spark may never confirm the batch in flight: waiting for it would delay the other members.
-            notifications: list[Action] = [Revoked(frozenset(member.owned))] if member.owned else []
-            return replace(member, phase=Phase.LEFT, owned={}, revoking=NONE), [*notifications, Leave()]
+            return replace(member, phase=Phase.LEFT, owned={}, revoking=NONE), [Leave()]
     raise AssertionError(f"unknown event: {event!r}")
 
 
@@ -101,9 +101,14 @@ def lose(member: Member, reason: str) -> tuple[Member, list[Action]]:
 
 
 def fail(member: Member, failure: RequestFailed) -> tuple[Member, list[Action]]:
-    """A request failed with a fatal error, which ends the membership."""
+    """A request failed with a fatal error, which ends the membership.
+
+    The coordinator may still have the member: it leaves, so that its partitions need not wait for the session timeout.
+    A fenced static member cannot leave: another one has its place.
+    """
     after = replace(member, phase=Phase.FAILED, owned={}, revoking=NONE, error=failure.error)
-    return after, _lost(member, failure.reason)
+    fenced = getattr(failure.error, "errno", None) == FENCED_INSTANCE_ID
+    return after, [*_lost(member, failure.reason), *([] if fenced else [Leave()])]
 
 
 def _lost(member: Membership, reason: str) -> list[Action]:

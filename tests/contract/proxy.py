@@ -29,6 +29,8 @@ class ProxyFault(Enum):
     """The connection closes after the broker's response, which the client does not get."""
     TRUNCATE = auto()
     """The connection closes in the middle of the response."""
+    STALL = auto()
+    """The response stops in its middle, and the connection stays open."""
     DELAY = auto()
     """The response arrives after the client's timeout."""
     SWALLOW = auto()
@@ -119,6 +121,9 @@ class Proxy:
                 if fault is ProxyFault.TRUNCATE:
                     client.sendall(framed[: len(framed) // 2])
                     return
+                if fault is ProxyFault.STALL:
+                    client.sendall(framed[: len(framed) // 2])
+                    continue
                 if fault is ProxyFault.DELAY:
                     self._ended.wait(self._delay)
                 client.sendall(framed)

@@ -383,6 +383,24 @@ def test_a_pending_join_does_not_keep_the_query_from_ending(on_fake: Bench, fake
     assert not fake.group(on_fake.group).members
 
 
+@pytest.mark.one_protocol("classic", reason="with KIP-848 no client encodes assignments")
+def test_a_member_joins_again_if_its_assignment_cannot_be_decoded(on_fake: Bench, fake: FakeKafka) -> None:
+    def garble(response: Any) -> None:
+        response.assignment = b"\x00\x00\x7f\xff\xff\xff"
+
+    on_fake.next("SyncGroup", Fault(edit=garble), times=2)
+    query = on_fake.start()
+    eventually(lambda: len(query.owns()) == 4, "a valid assignment")
+
+
+@pytest.mark.one_protocol("classic", reason="only JoinGroup has a long deadline")
+def test_a_response_that_stalls_after_its_first_byte_delays_the_join_by_a_request_timeout(on_fake: Bench) -> None:
+    on_fake.next("JoinGroup", Fault(dribble=3.0))
+    query = on_fake.query(kafka_request_timeout_ms="1000", kafka_max_poll_interval_ms="600000")
+    query.driver.start(query.end)
+    eventually(lambda: len(query.owns()) == 4, "the assignment of another join")
+
+
 def test_a_hung_broker_does_not_block_commits_to_the_new_coordinator(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -753,6 +771,10 @@ def test_an_error_code_is_retried_or_fatal_as_in_the_table(on_fake: Bench, proto
             eventually(lambda: query.me is None, "the error")
         assert str(errno) in str(raised.value)
         assert NAMED_OPTIONS.get(errno, "") in str(raised.value)
+        if api == "OffsetCommit":
+            query.close()  # the query's thread has failed
+        if errno not in (30, 82):  # it may not leave, or another member has its place
+            eventually(lambda: not on_fake.fake.group(on_fake.group).members, "the member to leave")
         return
     if api not in ("Heartbeat", "OffsetCommit"):
         query.start()
@@ -769,6 +791,7 @@ def test_an_error_code_outside_the_table_is_fatal(on_fake: Bench, fake: FakeKafk
     with pytest.raises(GroupError, match="42"):
         eventually(query.poll, "the error")
     assert describe(42) in str(query.member._shared.membership.error)
+    eventually(lambda: not fake.group(on_fake.group).members, "the member to leave, although nothing closes the query")
 
 
 def test_a_member_does_not_join_after_a_fatal_error(on_fake: Bench, fake: FakeKafka) -> None:

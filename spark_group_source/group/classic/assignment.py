@@ -15,7 +15,7 @@ from typing import Any
 from kafka.protocol.consumer import JoinGroupResponse
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
-from spark_group_source.errors import OptionError
+from spark_group_source.errors import OptionError, ProtocolError
 from spark_group_source.group.classic.assignors import create_assignor, is_cooperative
 from spark_group_source.offsets import TopicPartition, numbers_by_topic
 from spark_group_source.wire.metadata import Metadata
@@ -197,10 +197,17 @@ def claimed_partitions(members: Iterable[JoinedMember]) -> set[TopicPartition]:
 
 
 def decode_assignment(encoded: bytes) -> frozenset[TopicPartition]:
-    """Decodes an assignment; empty bytes are an empty one, which the broker sends to a member without an entry."""
+    """Decodes an assignment; empty bytes are an empty one, which the broker sends to a member without an entry.
+
+    Raises:
+        ProtocolError: the bytes are no assignment. Any client may lead a group.
+    """
     if not encoded:
         return frozenset()
-    decoded = ConsumerProtocolAssignment.decode(bytes(encoded))
-    return frozenset(
-        TopicPartition(topic.topic, number) for topic in decoded.assigned_partitions for number in topic.partitions
-    )
+    try:
+        decoded = ConsumerProtocolAssignment.decode(bytes(encoded))
+        return frozenset(
+            TopicPartition(topic.topic, number) for topic in decoded.assigned_partitions for number in topic.partitions
+        )
+    except Exception as error:  # kafka-python raises any error of its codecs
+        raise ProtocolError(f"The group's leader sent an assignment that cannot be decoded: {error!r}.") from error

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from kafka.protocol.consumer import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
 from spark_group_source.clock import Deadline
+from spark_group_source.errors import ProtocolError
 from spark_group_source.group.classic.assignment import JoinedMember, decode_assignment
 from spark_group_source.group.classic.events import Joined
 from spark_group_source.group.coordinator_client import CoordinatorClient, WhileWaiting
 from spark_group_source.group.counters import Timings
 from spark_group_source.group.description import PROTOCOL_TYPE, GroupDescription, describe
+from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.settings import GroupSettings
@@ -115,7 +117,10 @@ class MembershipRequests:
             return response
         if response.error_code:
             return self._client.failure("SyncGroup", response.error_code)
-        return decode_assignment(response.assignment)
+        try:
+            return decode_assignment(response.assignment)
+        except ProtocolError as error:
+            return RequestFailed(ErrorAction.RETRY, str(error))
 
     def heartbeat(
         self, me: Membership, deadline: Deadline, *, join_or_sync_pending: bool = False

@@ -102,6 +102,13 @@ def consumer_member(client_id: str, partitions: list[int], **fields: Any) -> Any
 DEAD = GroupDescription("Dead", "", ())
 
 
+def test_a_member_whose_assignment_cannot_be_decoded_is_described_without_partitions() -> None:
+    member = classic_member("b", member_metadata=b"", member_assignment=b"\x00\x00\x7f\xff\xff\xff")
+    group = described(Coordinator(classic_group("Stable", member)))
+    assert isinstance(group, GroupDescription)
+    assert [(each.client_id, each.partitions) for each in group.members] == [("b", frozenset())]
+
+
 def test_a_classic_group_is_described_with_one_request() -> None:
     subscription = ConsumerProtocolSubscription(
         version=3, topics=["t", "u"], user_data=b"", owned_partitions=[], generation_id=1, rack_id=None

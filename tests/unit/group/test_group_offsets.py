@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,19 @@ def test_a_lookup_of_committed_offsets_has_a_timeout(fake: FakeKafka) -> None:
         assert time.monotonic() - began < LONG / 2
     finally:
         cluster.close()
+
+
+def test_an_unknown_partition_does_not_count_as_one_without_a_commit(fake: FakeKafka) -> None:
+    def unknown(response: Any) -> None:
+        response.groups[0].topics[0].partitions[0].error_code = 3
+        response.groups[0].topics[0].partitions[0].committed_offset = -1
+
+    cluster = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test"))
+    fake.next("OffsetFetch", Fault(edit=unknown))
+    failure = GroupOffsets(cluster, GroupSettings("g", Subscription(("t",)))).committed([TP], Deadline.after(LONG))
+    cluster.close()
+    assert isinstance(failure, RequestFailed), "its starting offset would skip or repeat records"
+    assert failure.error is None, "a retry may succeed"
 
 
 @pytest.fixture

@@ -166,7 +166,7 @@ def test_a_sync_without_a_response_leads_to_a_join_with_the_owned_partitions(act
 
 def test_close_does_not_wait_for_the_in_flight_batch() -> None:
     left, actions = run(stable(A), BatchPlanned(frozenset({A})), Close())
-    assert (left.phase, actions) == (Phase.LEFT, [Revoked(frozenset({A})), Leave()])
+    assert (left.phase, actions) == (Phase.LEFT, [Leave()]), "no rebalance has revoked its partitions"
     assert run(left, REBALANCE) == (left, [])
 
 
@@ -174,7 +174,12 @@ def test_a_fatal_failure_fails_the_member_with_its_error_and_loses_everything() 
     error = GroupError("no", errno=30)
     failed, actions = run(stable(A), RequestFailed(ErrorAction.FATAL, "why", error=error))
     assert (failed.phase, failed.error, dict(failed.owned)) == (Phase.FAILED, error, {})
-    assert actions == [Lost(frozenset({A}), "why")]
+    assert actions == [Lost(frozenset({A}), "why"), Leave()]
+
+
+def test_a_fenced_static_member_does_not_leave_because_another_one_has_its_place() -> None:
+    failed, actions = run(stable(A), RequestFailed(ErrorAction.FATAL, "why", error=GroupError("no", errno=82)))
+    assert (failed.phase, actions) == (Phase.FAILED, [Lost(frozenset({A}), "why")])
 
 
 def test_a_changed_subscription_starts_a_rejoin_only_when_stable() -> None:

@@ -248,7 +248,8 @@ def test_errors_that_a_retry_cannot_help_end_the_membership_with_advice(errno: i
     error = fatal("ConsumerGroupHeartbeat", "g", errno)
     assert advice in str(error)
     member, actions = run(stable(A), RequestFailed(error_action(errno), "why", error=error))
-    assert (member.phase, member.error, actions) == (Phase.FAILED, error, [Lost(frozenset({A}), "why")])
+    leave = [] if errno == 82 else [Leave()]  # another member has its place
+    assert (member.phase, member.error, actions) == (Phase.FAILED, error, [Lost(frozenset({A}), "why"), *leave])
     assert run(member, Tick(), answer(member, 8, A)) == (member, [])
 
 
@@ -258,7 +259,7 @@ def test_the_name_of_a_newer_error_code_is_known() -> None:
 
 def test_close_does_not_wait_for_the_in_flight_batch() -> None:
     member, actions = run(stable(A), BatchPlanned(frozenset({A})), Close())
-    assert (member.phase, actions) == (Phase.LEFT, [Revoked(frozenset({A})), Leave()])
+    assert (member.phase, actions) == (Phase.LEFT, [Leave()]), "no rebalance has revoked its partitions"
 
 
 def test_a_changed_subscription_is_reported_at_once() -> None:
