@@ -153,13 +153,15 @@ def test_events_that_came_before_spark_stopped_are_reported(
 
 
 def test_the_socket_of_a_suspended_process_does_not_delay_a_new_server_for_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(completion_server, "PROBE_TIMEOUT", 0.1)
-    path = tmp_path / f"{completion_server.PREFIX}other" / completion_server.NAME
-    path.parent.mkdir()
     with contextlib.ExitStack() as sockets:
+        # Not tmp_path: the name of a Unix socket may have 107 bytes.
+        directory = sockets.enter_context(tempfile.TemporaryDirectory())
+        monkeypatch.setattr(tempfile, "tempdir", directory)
+        path = Path(directory) / f"{completion_server.PREFIX}other" / completion_server.NAME
+        path.parent.mkdir()
         suspended = sockets.enter_context(socket.socket(socket.AF_UNIX))
         suspended.bind(str(path))
         suspended.listen(0)
@@ -169,7 +171,7 @@ def test_the_socket_of_a_suspended_process_does_not_delay_a_new_server_for_long(
         started.start()
         started.join(10)
         assert not started.is_alive()
-    assert path.exists(), "the process may continue"
+        assert path.exists(), "the process may continue"
 
 
 def test_equal_offsets_have_equal_digests_and_others_have_not() -> None:
