@@ -178,7 +178,11 @@ class _BatchRead:
             }
             backoff = self._cluster.options.retry_backoff_max if epochs else 0.0
             if self._deadline.remaining() < backoff:
-                raise DeadlineExceeded(f"The leaders of {names(epochs)} do not return where earlier leader epochs end.")
+                raise DeadlineExceeded(
+                    f"The leaders of {names(epochs)} do not return where earlier leader epochs end.",
+                    "If the brokers were restored from an older copy, the commits of group"
+                    f" '{self._options.group_id}' are newer than their logs: give offsets in 'startingOffsets'.",
+                )
             time.sleep(backoff)
         return offsets
 

@@ -66,16 +66,14 @@ _OPPOSITES: dict[type, type] = {
     GreaterThanOrEqual: LessThan,
     LessThan: GreaterThanOrEqual,
     LessThanOrEqual: GreaterThan,
-    IsNull: IsNotNull,
-    IsNotNull: IsNull,
 }
 
 
 def row_filter(filters: Iterable[Filter]) -> RowFilter:
     """The rows that may pass all of the filters."""
     rows = RowFilter()
-    for each in filters:
-        rows = _narrow(rows, each)
+    for pushed in filters:
+        rows = _narrow(rows, pushed)
     return rows
 
 
@@ -88,20 +86,20 @@ def _narrow(rows: RowFilter, pushed: Filter) -> RowFilter:
         return rows
     kind = type(pushed)
     if kind in (IsNull, IsNotNull):
-        is_null = (_OPPOSITES[kind] if negated else kind) is IsNull
+        is_null = (kind is IsNull) is not negated
         return replace(rows, offsets=_NOTHING) if is_null else rows
     value = _value(kind, pushed.value, _TYPES[column])  # type: ignore[attr-defined]
     if value is None:
         return rows
     if column in ("topic", "partition"):
         return _with_test(rows, column, kind, value, negated)
-    if negated:
-        kind = _OPPOSITES.get(kind, Not)
-    if kind not in _INTERVALS:
+    compared = _OPPOSITES.get(kind) if negated else kind
+    interval = _INTERVALS.get(compared) if compared else None
+    if interval is None:
         return rows
     if column == "offset":
-        return replace(rows, offsets=rows.offsets & _INTERVALS[kind](value))
-    return replace(rows, timestamps=rows.timestamps & _INTERVALS[kind](value))
+        return replace(rows, offsets=rows.offsets & interval(value))
+    return replace(rows, timestamps=rows.timestamps & interval(value))
 
 
 def _with_test(rows: RowFilter, column: str, kind: type, value: Any, negated: bool) -> RowFilter:

@@ -22,7 +22,6 @@ PARTITIONS, EACH, SIZE = 2, 1000, 1000
         ({"maxBytesPerTrigger": "500kb"}, 512),
         ({"maxBytesPerTrigger": "500kb", "maxOffsetsPerTrigger": "100"}, 100),
         ({"maxBytesPerTrigger": "500kb", "maxOffsetsPerTrigger": "100000"}, 512),
-        ({"maxBytesPerTrigger": "500kb", "minOffsetsPerTrigger": "1500"}, 512),
     ],
     ids=str,
 )

@@ -164,6 +164,15 @@ def test_a_commit_in_a_diverged_log_is_data_loss_or_read_from_the_first_replaced
     assert "The read starts at the first replaced record, because failOnDataLoss is false." in caplog.text
 
 
+def test_commits_of_a_later_epoch_than_the_leaders_are_an_error_that_names_a_restored_copy(
+    fake: FakeKafka, hand: Hand
+) -> None:
+    fake.commit(GROUP, {("t", 0): 5, ("t", 1): 2}, epoch=3)
+    with pytest.raises(DeadlineExceeded, match=r"leaders of t-0, t-1 .*older copy.*give offsets in 'startingOffsets'"):
+        planned(fake, hand, startingOffsets="committed")
+    assert hand.now <= batch_read.PLAN_TIMEOUT
+
+
 def test_the_lookup_of_commits_is_retried_while_the_coordinator_loads_or_moves(fake: FakeKafka) -> None:
     fake.commit(GROUP, {("t", 0): 4})
     fake.next("OffsetFetch", Fault(error=14), times=2)
