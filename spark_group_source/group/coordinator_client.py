@@ -14,6 +14,7 @@ from spark_group_source.errors import (
     BrokerUnavailable,
     DeadlineExceeded,
     GroupError,
+    GroupSourceError,
     ProtocolError,
 )
 from spark_group_source.group.counters import Timings
@@ -24,6 +25,9 @@ from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.wakeup import Interrupted
 
 Result = TypeVar("Result")
+
+CALL_ERRORS = BrokerUnavailable, DeadlineExceeded, ProtocolError, GroupError, AuthenticationFailed
+"""What a request to the coordinator may raise; the last two are fatal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +108,26 @@ class CoordinatorClient:
             else:
                 self._timings.record(request.name, deadline.clock() - began)
             return response
-        except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
-            self.rediscover()
-            return RequestFailed(ErrorAction.REDISCOVER, str(error))
-        except (GroupError, AuthenticationFailed) as error:
+        except CALL_ERRORS as error:
+            return self._failed(error)
+
+    def find_coordinator(self, deadline: Deadline) -> RequestFailed | None:
+        """Finds the coordinator now; ``None`` if that succeeded.
+
+        Raises:
+            Interrupted: the deadline's wakeup was set.
+        """
+        try:
+            self._broker_id = self._cluster.find_coordinator(self._group_id, deadline).id
+        except CALL_ERRORS as error:
+            return self._failed(error)
+        return None
+
+    def _failed(self, error: GroupSourceError) -> RequestFailed:
+        if isinstance(error, (GroupError, AuthenticationFailed)):
             return RequestFailed(ErrorAction.FATAL, str(error), error=error)
+        self.rediscover()
+        return RequestFailed(ErrorAction.REDISCOVER, str(error))
 
     def failure(
         self,

@@ -18,9 +18,9 @@ class Counters:
     offsets: int = 0
     """Offsets in these batches: at least as many as records, because compaction and transaction markers leave gaps."""
     joins: int = 0
-    """JoinGroup requests sent; a new member sends two."""
+    """Requests to join, with retries; a new member of the classic protocol sends two."""
     rebalances: int = 0
-    """Rebalances completed: generations with an assignment for this member."""
+    """Rebalances completed: generations with an assignment for this member; with KIP-848, changes of its assignment."""
     revoked: int = 0
     """Partitions revoked."""
     revoked_late: int = 0

@@ -42,16 +42,21 @@ class GroupProtocol(ABC):
     shared: SharedMembership[Any]
 
     def __init__(
-        self, settings: GroupSettings, listener: RebalanceListener, clock: Clock, wakeup: Wakeup | None
+        self,
+        settings: GroupSettings,
+        heartbeat_interval: float,
+        listener: RebalanceListener,
+        clock: Clock,
+        wakeup: Wakeup | None,
     ) -> None:
-        """``wakeup`` ends every wait once the query ends."""
+        """``wakeup`` ends every wait once the query ends. ``heartbeat_interval`` is in seconds."""
         self.settings = settings
         self.listener = listener
         self.clock = clock
         self.wakeup = wakeup
         self.heartbeat_state = HeartbeatState(settings, clock)
         self.join_backoff = JoinBackoff(settings, clock, wakeup)
-        self.schedule = HeartbeatSchedule(settings.heartbeat_interval, clock)
+        self.schedule = HeartbeatSchedule(heartbeat_interval, clock)
 
     @abstractmethod
     def subscribe(self, topics: Collection[str]) -> None:

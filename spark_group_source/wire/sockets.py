@@ -22,6 +22,10 @@ MIN_TIMEOUT, MAX_TIMEOUT = 0.001, 1e6
 """Limits of a socket's timeout in seconds: 0 would mean not to wait at all, and the system counts milliseconds in 31
 bits."""
 
+KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPALIVE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+"""Seconds without traffic before the first probe (two names of one option), seconds between two probes, and lost probes
+that end the connection. With a system's default of two hours, a request could wait for a host that is gone."""
+
 _PORT_IN_USE = {errno.EADDRINUSE, errno.EADDRNOTAVAIL}
 
 
@@ -142,6 +146,9 @@ def _connect_from(
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEPALIVE.items():
+            if hasattr(socket, name):  # each system has some of them
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         if local is not None:
             # A port may serve several brokers, and again while its last connection is in TIME_WAIT.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

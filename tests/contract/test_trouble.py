@@ -13,6 +13,7 @@ from spark_group_source.error_codes import describe
 from spark_group_source.errors import BrokerUnavailable, CommitFailed, GroupError, GroupSourceError, TopicError
 from spark_group_source.group.commits import COMMIT_TAG, CommittedOffset
 from spark_group_source.group.error_actions import ERROR_ACTIONS, ErrorAction, denied
+from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.membership import Phase
 from spark_group_source.query.starting_offsets import topic_validator
 from spark_group_source.testing.fake import FakeKafka, Fault
@@ -394,6 +395,33 @@ def test_a_member_joins_again_if_its_assignment_cannot_be_decoded(on_fake: Bench
 
 
 @pytest.mark.one_protocol("classic", reason="only JoinGroup has a long deadline")
+def test_a_new_member_whose_coordinator_disappears_during_its_join_joins_at_the_next_coordinator(
+    on_fake: Bench, fake: FakeKafka
+) -> None:
+    on_fake.next("JoinGroup", Fault(silent=True))
+    query = on_fake.query(kafka_max_poll_interval_ms="600000")
+    query.driver.start(query.end)
+    eventually(lambda: not on_fake.has_faults("JoinGroup"), "the join")
+    fake.coordinator = 2
+    eventually(lambda: len(query.owns()) == 4, "the assignment of the other coordinator")
+    assert {node for node, _ in on_fake.requests("SyncGroup")} == {2}
+
+
+def test_an_answer_after_the_loss_of_all_partitions_is_no_rebalance(on_fake: Bench, protocol: str) -> None:
+    query = on_fake.start(kafka_heartbeat_interval_ms="1000")
+    api, answered = "SyncGroup" if protocol == "classic" else "Heartbeat", threading.Event()
+    on_fake.next(api, Fault(hold=answered))
+    if protocol == "classic":
+        on_fake.next("Heartbeat", Fault(error=27))
+    eventually(lambda: not on_fake.has_faults(api), "the request")
+    before = query.driver.counters.rebalances
+    query.member._shared.post(RequestFailed(ErrorAction.RESET_GENERATION, "the session ended"))
+    answered.set()
+    eventually(lambda: len(query.owns()) == 4, "the next assignment")
+    assert query.driver.counters.rebalances == before + 1
+
+
+@pytest.mark.one_protocol("classic", reason="only JoinGroup has a long deadline")
 def test_a_response_that_stalls_after_its_first_byte_delays_the_join_by_a_request_timeout(on_fake: Bench) -> None:
     on_fake.next("JoinGroup", Fault(dribble=3.0))
     query = on_fake.query(kafka_request_timeout_ms="1000", kafka_max_poll_interval_ms="600000")
@@ -425,12 +453,14 @@ def test_a_hung_leader_does_not_block_the_partitions_of_other_leaders(
     monkeypatch.setattr("spark_group_source.query.planning.topic_ids.LOOKUP_TIMEOUT", 0.5)
     query = on_fake.start()
     assert not query.poll()
+    leaders = {number: log.leader for number, log in fake.logs["topic"].items()}
+    assert (leaders[0], leaders[1]) == (1, 2)
     fake.brokers[2].hung = True
-    for log in fake.logs["topic"].values():
-        log.leader = 1
     on_fake.produce(1, 1)
-    eventually(query.poll, "a batch, once leadership has moved")
+    assert {each.partition for each in query.begin()} == {0}, "the leader of 1 does not answer"
     fake.brokers[2].hung = False
+    query.finish()
+    assert {each.partition for each in query.begin()} == {1}
 
 
 def test_a_partition_without_a_leader_does_not_fail_the_query(
@@ -480,7 +510,7 @@ def test_a_partition_that_stays_without_a_leader_does_not_block_other_partitions
     assert "no leader returns the end of topic-3" in caplog.text
 
 
-def test_the_backoff_doubles_up_to_its_maximum_and_resets_after_a_success(on_fake: Bench, fake: FakeKafka) -> None:
+def test_the_backoff_of_heartbeats_resets_after_a_success(on_fake: Bench, fake: FakeKafka) -> None:
     query = on_fake.start(kafka_retry_backoff_ms="5", kafka_retry_backoff_max_ms="15")
     on_fake.next("Heartbeat", Fault(error=14), times=10_000)
     eventually(lambda: query.member._heartbeat_state._backoff.failures > 5, "the longest pause")
@@ -537,12 +567,14 @@ def test_a_lost_answer_leaves_time_for_another_heartbeat_in_a_short_session(on_f
 @pytest.mark.one_protocol("classic", reason="with KIP-848 the coordinator notices new partitions")
 def test_a_topic_lookup_without_a_response_does_not_end_the_session(on_fake: Bench, fake: FakeKafka) -> None:
     patient = {"kafka_request_timeout_ms": "600000", "kafka_metadata_max_age_ms": "1"}
-    on_fake.start(None, kafka_session_timeout_ms="6000", **patient)
+    query = on_fake.start(None, kafka_session_timeout_ms="6000", **patient)
+    generation = query.me.generation
     on_fake.next("Metadata", Fault(silent=True), times=1000)
     asked = on_fake.request_count("Metadata")
     eventually(lambda: on_fake.request_count("Metadata") > asked, "a lookup")
     beats = on_fake.request_count("Heartbeat")
     eventually(lambda: on_fake.request_count("Heartbeat") > beats + 1, "heartbeats")
+    assert (query.me.generation, query.driver.counters.lost) == (generation, 0)
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["leader", "static leader that is back"])

@@ -14,7 +14,7 @@ from spark_group_source.group.counters import Timings
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import Action, RequestFailed, Tick
 from spark_group_source.group.group_protocol import GroupProtocol
-from spark_group_source.group.membership import Membership, Phase
+from spark_group_source.group.membership import NO_GENERATION, Membership, Phase
 from spark_group_source.group.rebalance_listener import RebalanceListener
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.shared_membership import SharedMembership
@@ -34,7 +34,7 @@ class ClassicProtocol(GroupProtocol):
         wakeup: Wakeup,
         timings: Timings | None,
     ) -> None:
-        super().__init__(settings, listener, clock, wakeup)
+        super().__init__(settings, settings.heartbeat_interval, listener, clock, wakeup)
         self._requests = MembershipRequests(cluster, settings, timings)
         self._rebalance = Rebalance(cluster, self._requests, settings, clock, wakeup)
         start = ClassicMembership(cooperative=self._rebalance.cooperative)
@@ -112,6 +112,8 @@ class ClassicProtocol(GroupProtocol):
         self.heartbeat_state.record_success()
         self.schedule.schedule_next()
         self.shared.post(Synced(assigned, self._heartbeats.session_ends))
+        if self.shared.membership.generation == NO_GENERATION:
+            return  # the session timed out before the response came: a join follows
         self._rebalance.log_generation(self.shared.membership)
         self.assignment_received()
 

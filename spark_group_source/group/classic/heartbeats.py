@@ -13,8 +13,7 @@ from spark_group_source.group.classic.membership_requests import MembershipReque
 from spark_group_source.group.coordinator_client import WhileWaiting
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import RequestFailed, Tick
-from spark_group_source.group.membership import Membership
-from spark_group_source.group.reconciler import SESSION_TIMED_OUT
+from spark_group_source.group.membership import NO_GENERATION, Membership
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.shared_membership import SharedMembership
 
@@ -67,10 +66,10 @@ class Heartbeats:
         def heartbeat() -> RequestFailed | None:
             self._shared.post(Tick())
             if self._shared.membership.generation != me.generation:
-                return RequestFailed(ErrorAction.REDISCOVER, SESSION_TIMED_OUT)
-            if me.generation < 0:
-                return None  # the coordinator accepts no heartbeat of a new member before its join is complete
-            failure = self.send(me, join_or_sync_pending=True)
+                return RequestFailed(ErrorAction.REDISCOVER, self._shared.membership.reason)
+            # The coordinator accepts no heartbeat of a new member before its join is complete.
+            joins_as_new = me.generation == NO_GENERATION
+            failure = self._find_coordinator() if joins_as_new else self.send(me, join_or_sync_pending=True)
             if failure is not None and failure.action in (
                 ErrorAction.RESET_GENERATION,
                 ErrorAction.RESET_MEMBER_ID,
@@ -82,3 +81,7 @@ class Heartbeats:
             return None
 
         return WhileWaiting(heartbeat, self._settings.heartbeat_interval)
+
+    def _find_coordinator(self) -> RequestFailed | None:
+        deadline = Deadline.after(self._settings.heartbeat_timeout, self._clock, self._wakeup)
+        return self._requests.find_coordinator(deadline)

@@ -139,6 +139,10 @@ class MembershipRequests:
             return response
         return client.failure("Heartbeat", response.error_code) if response.error_code else None
 
+    def find_coordinator(self, deadline: Deadline) -> RequestFailed | None:
+        """Looks up where the group's coordinator is now, while a JoinGroup or SyncGroup is pending."""
+        return self._heartbeat_client.find_coordinator(deadline)
+
     @property
     def throttled(self) -> float:
         """Seconds until the coordinator reads the next request, because this client exceeds a quota."""
@@ -147,7 +151,7 @@ class MembershipRequests:
 
     @property
     def coordinator_moved(self) -> bool:
-        """Whether a heartbeat found another coordinator than the one with the pending JoinGroup or SyncGroup."""
+        """Whether a heartbeat or lookup found another coordinator than that of the pending JoinGroup or SyncGroup."""
         return self._heartbeat_client.broker_id not in (None, self._client.broker_id)
 
     def describe(self, deadline: Deadline) -> GroupDescription | RequestFailed:

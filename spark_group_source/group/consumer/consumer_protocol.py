@@ -20,7 +20,7 @@ from spark_group_source.group.counters import Timings
 from spark_group_source.group.error_actions import ErrorAction, fatal
 from spark_group_source.group.events import Action, RequestFailed, Tick
 from spark_group_source.group.group_protocol import GroupProtocol
-from spark_group_source.group.membership import Phase
+from spark_group_source.group.membership import NO_GENERATION, Phase
 from spark_group_source.group.rebalance_listener import RebalanceListener
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.shared_membership import SharedMembership
@@ -36,6 +36,8 @@ PURPOSE = "membership"
 MIN_WAIT = 1.0
 """Minimum seconds for a lookup or a heartbeat on the member's thread, also if the brokers' interval is shorter."""
 
+HEARTBEAT_INTERVAL = 5.0
+"""Seconds between two heartbeats until a response says otherwise: the brokers' default."""
 
 JOIN_INTERVAL = 1.0
 """Seconds between two heartbeats after a join without partitions, until the other members have sent a heartbeat: the
@@ -61,7 +63,7 @@ class ConsumerProtocol(GroupProtocol):
         wakeup: Wakeup,
         timings: Timings | None,
     ) -> None:
-        super().__init__(settings, listener, clock, wakeup)
+        super().__init__(settings, HEARTBEAT_INTERVAL, listener, clock, wakeup)
         self._cluster = cluster
         self._topic_view = TopicView(cluster, settings.group_id)
         self._client = CoordinatorClient(cluster, settings.group_id, PURPOSE, timings)
@@ -136,17 +138,19 @@ class ConsumerProtocol(GroupProtocol):
             self.request_failed(failure)
             return False
         self.heartbeat_state.record_success()
-        if not joins:
-            self.join_backoff.reset()
         answer = interpret(response, me.report, sent_at + self.settings.session_timeout)
         self.shared.post(answer)
         self.schedule.interval = answer.heartbeat_interval
         self.schedule.schedule_next()
         after = self.shared.membership
+        if after.generation == NO_GENERATION:
+            return False  # everything was lost before the answer came: a join follows
         if joins:
             self._has_assignment = False
             others = 0.0 if after.assignment else answer.heartbeat_interval + JOIN_INTERVAL
             self._joining_until = self.clock() + others
+        else:
+            self.join_backoff.reset()
         self._assignment_answered(me, after)
         return True
 

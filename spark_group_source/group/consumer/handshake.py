@@ -37,9 +37,6 @@ from spark_group_source.group.events import Acknowledge, Action, Assigned, Await
 from spark_group_source.group.membership import Membership, Phase
 from spark_group_source.offsets import Partitions, TopicPartition
 
-HEARTBEAT_INTERVAL = 5.0
-"""Seconds between two heartbeats until a response says otherwise: the brokers' default."""
-
 
 @dataclass(frozen=True, slots=True)
 class ConsumerMembership(Membership):
@@ -48,7 +45,6 @@ class ConsumerMembership(Membership):
     ``assignment`` is the coordinator's last one. ``topic_names`` has the names that the last lookup found, and those
     that the member still needs; ``topic_ids`` has the ids of the topics of owned partitions. ``answered`` is the last
     report that the coordinator has answered, ``None`` if the next heartbeat has to report everything.
-    ``heartbeat_interval`` is in seconds.
     """
 
     topics: frozenset[str] = frozenset()
@@ -56,7 +52,6 @@ class ConsumerMembership(Membership):
     topic_names: Mapping[UUID, str] = field(default_factory=dict)
     topic_ids: Mapping[str, UUID] = field(default_factory=dict)
     answered: Report | None = None
-    heartbeat_interval: float = HEARTBEAT_INTERVAL
 
     @property
     def report(self) -> Report:
@@ -103,7 +98,6 @@ def _answered(membership: ConsumerMembership, event: HeartbeatAnswered) -> Consu
         generation=event.epoch,
         assignment=membership.assignment if event.assignment is None else event.assignment,
         answered=event.sent,
-        heartbeat_interval=event.heartbeat_interval,
         session_ends=event.session_ends,
     )
 

@@ -51,6 +51,15 @@ def test_socket_buffers_have_the_configured_size_or_the_systems_default(server: 
             assert plain.getsockopt(socket.SOL_SOCKET, option) not in (asked, 2 * asked)
 
 
+def test_a_connection_to_a_host_that_is_gone_ends_within_half_a_minute(server: socket.socket) -> None:
+    with connect(server) as sock:
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        idle = "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE"
+        names = (idle, "TCP_KEEPINTVL", "TCP_KEEPCNT")
+        seconds, interval, count = (sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names)
+    assert seconds + interval * count == 30
+
+
 def test_connections_come_from_the_source_host(server: socket.socket) -> None:
     with connect(server, source_host="localhost") as sock:
         assert sock.getsockname()[0] == LOOPBACK
