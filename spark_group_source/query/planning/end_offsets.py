@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Set
+from functools import partial
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.fetch.list_offsets import list_offsets
-from spark_group_source.listing import names
 from spark_group_source.offsets import LATEST, Offsets, TopicPartition
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.planning.deletion import raise_or_skip_deleted, unknown_to_all
+from spark_group_source.query.planning.leaderless_probe import LeaderlessProbe
 from spark_group_source.wire.cluster import Cluster
 
 log = logging.getLogger(__name__)
@@ -35,16 +36,6 @@ IDLE_FACTOR = 50.0
 
 UNKNOWN_INTERVAL = 30.0
 """Seconds until partitions that were deleted are looked up again."""
-
-PROBE_TIMEOUT = 1.0
-"""Maximum seconds for the first separate lookup of partitions without a leader. It doubles with each further lookup, up
-to :data:`LOOKUP_TIMEOUT`."""
-
-PROBE_INTERVAL = 5.0
-"""Maximum seconds between two of these lookups, if they are quick. The first come sooner: most elections are short."""
-
-PROBE_BACKOFF_FACTOR = 3.0
-"""Minimum time between two of these, as a multiple of the time the last one took: the other partitions wait for it."""
 
 TRUNCATION_LOOKUPS = 3
 """Lookups that must agree that a log ends before a position: a leader that was just replaced may still answer."""
@@ -70,9 +61,7 @@ class EndOffsets:
         self._clock = clock
         self._deleted: set[TopicPartition] = set()
         self._deleted_at = clock()
-        self._leaderless: Set[TopicPartition] = frozenset()
-        self._probe_timeout = PROBE_TIMEOUT
-        self._probe_at = float("-inf")
+        self._probe = LeaderlessProbe(clock)
         self._looked_up_at = self._not_truncated_at = float("-inf")
         self._advanced_at = clock()
 
@@ -95,7 +84,7 @@ class EndOffsets:
         max_interval = max(MAX_INTERVAL, MAX_INTERVAL_PER_PARTITION * len(positions))
         interval = min(max((self._clock() - self._advanced_at) / IDLE_FACTOR, MIN_INTERVAL), max_interval)
         wait = self._looked_up_at + interval - self._clock()
-        if wait > 0 and not positions.keys() - self.known.keys() - self._deleted - self._leaderless:
+        if wait > 0 and not positions.keys() - self.known.keys() - self._deleted - self._probe.partitions:
             if any(self.known.get(tp, position) > position for tp, position in positions.items()):
                 return {tp: self.known[tp] for tp in positions if tp in self.known}
             time.sleep(wait)
@@ -147,53 +136,29 @@ class EndOffsets:
         if self._clock() - self._deleted_at > UNKNOWN_INTERVAL:
             self._deleted = set()
         unknown: set[TopicPartition] = set()
-        leaderless = self._leaderless & partitions
+        leaderless = self._probe.partitions & partitions
         others = partitions - self._deleted - leaderless
+        look_up = partial(self._look_up, unknown=unknown)
         try:
-            current = self._look_up(others, LOOKUP_TIMEOUT, unknown)
+            current = look_up(others, LOOKUP_TIMEOUT)
         except GroupSourceError as error:
             if not error.retriable:
                 raise
             log.warning("the end offsets of %d partition(s) are unknown: %s", len(others), error)
             current, others = {}, set()
-        current |= self._probe(leaderless, unknown)
+        current |= self._probe.ends(leaderless, look_up)
         deleted = unknown_to_all(unknown, self._cluster, self._options.group_id)
         raise_or_skip_deleted(deleted, self._options.fail_on_data_loss)
         if deleted:
             self._deleted |= deleted
             self._deleted_at = self._clock()
-        self._note_leaderless((others | leaderless) - current.keys() - self._deleted)
+        self._probe.note((others | leaderless) - current.keys() - self._deleted)
         still_known = {tp: end for tp, end in self.known.items() if tp in partitions and tp not in self._deleted}
         ends = still_known | current
         self.epochs = {tp: epoch for tp, epoch in self.epochs.items() if tp in ends}
         self._looked_up_at = self._clock()
         if ends != self.known:
             self.known, self._advanced_at = ends, self._looked_up_at
-
-    def _note_leaderless(self, leaderless: Set[TopicPartition]) -> None:
-        if leaderless != self._leaderless and leaderless:
-            log.warning("no leader returns the end of %s; the query continues with the others", names(leaderless))
-        if leaderless - self._leaderless:
-            self._probe_timeout = PROBE_TIMEOUT
-            self._probe_at = self._clock() + PROBE_TIMEOUT
-        self._leaderless = leaderless
-
-    def _probe(self, leaderless: Set[TopicPartition], unknown: set[TopicPartition]) -> dict[TopicPartition, int]:
-        """The ends of partitions that had no leader at the last lookup, if a probe is due."""
-        if not leaderless or self._clock() < self._probe_at:
-            return {}
-        began = self._clock()
-        try:
-            return self._look_up(leaderless, self._probe_timeout, unknown)
-        except GroupSourceError as error:
-            if not error.retriable:
-                raise
-            return {}
-        finally:
-            self._probe_timeout = min(self._probe_timeout * 2, LOOKUP_TIMEOUT)
-            now = self._clock()
-            backoff = (now - began) * PROBE_BACKOFF_FACTOR
-            self._probe_at = now + max(min(self._probe_timeout, PROBE_INTERVAL), backoff)
 
     def _look_up(
         self, partitions: Set[TopicPartition], timeout: float, unknown: set[TopicPartition]
