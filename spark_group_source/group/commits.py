@@ -21,12 +21,12 @@ RESET_TAG = f"{COMMIT_TAG} starting"
 so. If the query dies before, its restart does not reset again: it would skip the records that arrived since."""
 
 
-def commit_metadata(facts: Mapping[str, object], tag: str = COMMIT_TAG) -> str:
-    """The metadata of a commit: the tag, then ``facts`` as JSON.
+def commit_metadata(fields: Mapping[str, object], tag: str = COMMIT_TAG) -> str:
+    """The metadata of a commit: the tag, then ``fields`` as JSON.
 
     The fact ``start`` is the digest of JSON in ``startingOffsets``: the group started at these offsets.
     """
-    return f"{tag} {json.dumps(facts)}" if facts else tag
+    return f"{tag} {json.dumps(fields)}" if fields else tag
 
 
 @dataclass(frozen=True, slots=True)

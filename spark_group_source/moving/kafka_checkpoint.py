@@ -64,9 +64,9 @@ def _not_a_checkpoint(spark: SparkSession, directory: str, files: CheckpointFile
             return CannotMove(f"{directory} is a part of the checkpoint {above}.", "Give the path of the checkpoint.")
     if files.has_file("metadata"):
         return nothing_read(directory)
-    facts = [f"It contains the checkpoint {name}." for name in files.parents("offsets")]
-    facts += [f"It is the output of a query: {kind}." for name, kind in SINKS.items() if files.has_directory(name)]
+    hints = [f"It contains the checkpoint {name}." for name in files.parents("offsets")]
+    hints += [f"It is the output of a query: {kind}." for name, kind in SINKS.items() if files.has_directory(name)]
     return CannotMove(
-        f"{directory} is not a checkpoint: Spark finds no directory 'offsets' in it. {some(facts, ' ')}".rstrip(),
+        f"{directory} is not a checkpoint: Spark finds no directory 'offsets' in it. {some(hints, ' ')}".rstrip(),
         "Give the path in the option 'checkpointLocation' of the old query.",
     )

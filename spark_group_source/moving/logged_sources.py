@@ -101,21 +101,23 @@ def choose(checkpoint: str, sources: Sequence[LoggedSource], wanted: str | int |
     Raises:
         CannotMove: there is no such source, or more than one.
     """
-    found = list(sources)
+    matching = list(sources)
     if isinstance(wanted, int):
-        found = [each for each in sources if each.name == str(wanted)]
+        matching = [logged for logged in sources if logged.name == str(wanted)]
     elif wanted is not None:
         topics = {topic.strip() for topic in wanted.split(",")}
-        kafka = [each for each in sources if _is_kafka(each)]
-        found = [each for each in kafka if topics == each.topics] or [each for each in kafka if topics <= each.topics]
-        found = found or [each for each in sources if each.name == wanted]
-    if len(found) == 1:
-        return found[0]
-    listed = some([str(each) for each in sources], "; ")
+        kafka = [logged for logged in sources if _is_kafka(logged)]
+        matching = [logged for logged in kafka if topics == logged.topics] or [
+            logged for logged in kafka if topics <= logged.topics
+        ]
+        matching = matching or [logged for logged in sources if logged.name == wanted]
+    if len(matching) == 1:
+        return matching[0]
+    listed = some([str(logged) for logged in sources], "; ")
     if wanted is None:
         happened = f"The query of {checkpoint} has {len(sources)} sources: {listed}."
     else:
-        happened = f"{len(found) or 'No'} sources of {checkpoint} are {wanted!r}; the query has {listed}."
+        happened = f"{len(matching) or 'No'} sources of {checkpoint} are {wanted!r}; the query has {listed}."
     raise CannotMove(
         happened,
         "Choose one with source=: its topics as in 'subscribe', or its number if others have the same topics."

@@ -41,16 +41,18 @@ class AssignedPartitions:
         self,
         options: SourceOptions,
         member_clients: KafkaClients,
-        facts: Mapping[str, str] | None = None,
+        metadata_fields: Mapping[str, str] | None = None,
         clock: Clock = monotonic,
         commit_refused: CommitRefused = lambda me, failed, deadline: None,
     ) -> None:
-        """``facts`` and ``commit_refused`` are those of :class:`Committer`."""
+        """``metadata_fields`` and ``commit_refused`` are those of :class:`Committer`."""
         self.counters = Counters()
         self.rebalanced_at: float | None = None
         self.ledger = SharedLedger()
         self._retry_timer = RetryTimer(options.commit_retry_interval, clock)
-        self.committer = Committer(options, self.ledger, self.counters, self._retry_timer, facts or {}, commit_refused)
+        self.committer = Committer(
+            options, self.ledger, self.counters, self._retry_timer, metadata_fields or {}, commit_refused
+        )
         self.resolver = StartOffsetResolver(options, self.ledger)
         self._options = options
         self._clock = clock

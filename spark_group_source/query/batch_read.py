@@ -86,8 +86,8 @@ class _BatchRead:
             "filters leave %d of %d partitions to read, and in them %d of %d offsets",
             len(needed),
             len(partitions),
-            sum(each.size for each in narrowed),
-            sum(each.size for each in ranges),
+            sum(offset_range.size for offset_range in narrowed),
+            sum(offset_range.size for offset_range in ranges),
         )
         return narrowed
 
@@ -104,14 +104,14 @@ class _BatchRead:
         return [OffsetRange(*tp, starts[tp], ends[tp], topics[tp.topic].id) for tp in sorted(partitions)]
 
     def _narrow(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        narrowed = [self._rows.narrow(each) for each in ranges]
+        narrowed = [self._rows.narrow(offset_range) for offset_range in ranges]
         earliest = self._rows.earliest_time
         if earliest is None:
             return narrowed
         # This lookup comes after that of the ends. So -1 means that no record before the end is as late.
-        first = self._look_up({each.tp: earliest for each in narrowed if each.size})
+        first = self._look_up({offset_range.tp: earliest for offset_range in narrowed if offset_range.size})
         starts = {tp: offset for tp, offset in first.items() if offset >= 0}
-        return [replace(each, start=min(max(each.start, starts.get(each.tp, each.end)), each.end)) for each in narrowed]
+        return [_from(offset_range, starts.get(offset_range.tp, offset_range.end)) for offset_range in narrowed]
 
     def _starts(self, spec: StartSpec, partitions: Partitions) -> Offsets:
         if not isinstance(spec, FromCommitted):
@@ -196,6 +196,11 @@ class _BatchRead:
                 " give other startingOffsets.",
             )
         log.warning("%s. The read starts at the first replaced record, because failOnDataLoss is false.", happened)
+
+
+def _from(offset_range: OffsetRange, start: int) -> OffsetRange:
+    """The part of a range at or after ``start``."""
+    return replace(offset_range, start=min(max(offset_range.start, start), offset_range.end))
 
 
 def _check_order(starts: Offsets, ends: Offsets, start: StartSpec, end: EndSpec) -> None:

@@ -15,7 +15,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(available_now_target, "POLL_INTERVALS", (0.01, 0.05))
 
 
-def looks(fake: FakeKafka) -> int:
+def offset_fetches(fake: FakeKafka) -> int:
     return fake.request_count("OffsetFetch")
 
 
@@ -36,8 +36,8 @@ def beside_another(on_fake: Bench) -> tuple[Query, Query]:
 def test_a_run_waits_until_another_member_has_committed_its_partitions(on_fake: Bench, fake: FakeKafka) -> None:
     other, run = beside_another(on_fake)
     last = Background(run.poll)
-    before = looks(fake)
-    eventually(lambda: looks(fake) > before + 3, "the run to look how far the other is")
+    before = offset_fetches(fake)
+    eventually(lambda: offset_fetches(fake) > before + 3, "a lookup of how far the other is")
     assert last.waits
     other.finish()
     other.poll()
@@ -134,8 +134,8 @@ def test_a_run_survives_an_outage_of_a_leader(on_fake: Bench, fake: FakeKafka, m
     assert run.owns()
     leader, fake.logs["topic"][held].leader = fake.logs["topic"][held].leader, None
     last = Background(run.poll)
-    before = looks(fake)
-    eventually(lambda: looks(fake) > before + 3, "the run to look again and again")
+    before = offset_fetches(fake)
+    eventually(lambda: offset_fetches(fake) > before + 3, "repeated lookups")
     assert last.waits
     fake.logs["topic"][held].leader = leader
     other.finish()

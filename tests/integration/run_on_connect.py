@@ -23,7 +23,7 @@ from tests.integration.query_process import eventually
 
 
 def main(place: str) -> None:
-    """Reads the topic as a stream and as a bounded read, and asks for something that is refused."""
+    """Reads the topic as a stream and as a batch read, and asks for something that is refused."""
     work = Path(place)
     settings = json.loads((work / "settings.json").read_text())
     options = settings["options"]
@@ -39,8 +39,8 @@ def main(place: str) -> None:
     print("bar", bar.n, "of", bar.total)
     eventually(lambda: reports and reports[-1].total == 0, what="a report of no lag")
     print("lag", *sorted((*each.tp, each.position) for each in reports[-1].partitions))
-    bounded = {name: value for name, value in options.items() if name != "kafka.group.id"}
-    print("bounded", spark.read.format("kafka-group").options(**bounded).load().count())
+    batch_options = {name: value for name, value in options.items() if name != "kafka.group.id"}
+    print("batch", spark.read.format("kafka-group").options(**batch_options).load().count())
     print("moved", offsets_of_checkpoint(spark, settings["old_checkpoint"]))
     try:
         offsets_of_checkpoint(spark, str(work))
@@ -48,7 +48,7 @@ def main(place: str) -> None:
         print("not moved:", error)
     for setting in ("false", "true"):
         spark.conf.set("spark.sql.python.filterPushdown.enabled", setting)
-        filtered = spark.read.format("kafka-group").options(**bounded, pushFilters="true").load()
+        filtered = spark.read.format("kafka-group").options(**batch_options, pushFilters="true").load()
         print("filtered", filtered.where("partition = 1 AND offset >= 45").count())
     try:
         spark.readStream.format("kafka-group").options(**options, typo="1").load().schema  # noqa: B018 -- analyzes it

@@ -62,7 +62,7 @@ def test_a_connect_client_streams_and_reads_batches_and_sees_lag_and_errors(
     assert "commits each batch when Spark plans the next one" in (tmp_path / "server.log").read_text()
     assert "bar 200 of 200" in done.stdout
     assert "lag " + " ".join(str((name, partition, 50)) for partition in range(4)) in done.stdout
-    assert "bounded 200" in done.stdout
+    assert "batch 200" in done.stdout
     assert done.stdout.count("filtered 5\n") == 2
     server_log = (tmp_path / "server.log").read_text()
     assert server_log.count("filters leave 1 of 4 partitions to read, and in them 5 of 50 offsets") == 1

@@ -79,8 +79,8 @@ class Run:
             )
 
     def events(self) -> list[str]:
-        told = self._work / "events"
-        return told.read_text().splitlines() if told.exists() else []
+        path = self._work / "events"
+        return path.read_text().splitlines() if path.exists() else []
 
     def until(self, condition: Callable[[], object], what: str) -> None:
         def holds() -> object:
@@ -167,7 +167,7 @@ class Story:
             last[int(each.stem.split("-")[0])] = each
         return [[(partition, at) for partition, at in json.loads(each.read_text())] for each in last.values()]
 
-    def verdict(self, due_from: int) -> str:
+    def problems(self, due_from: int) -> str:
         """What is wrong, or ``ok``: all from ``due_from`` on is to be read, once, and nothing before the start."""
         read = Counter(place for rows in self.batches() for place in rows)
         due = {(partition, at) for partition in PARTITIONS for at in range(due_from, self._arrived)}
@@ -187,11 +187,11 @@ def story(
 ) -> Iterator[Callable[..., Story]]:
     made: list[Story] = []
 
-    def tell(start: str, reset: bool) -> Story:
+    def create(start: str, reset: bool) -> Story:
         made.append(Story(kafka, topic(partitions=len(PARTITIONS)), group, tmp_path, start, reset))
         return made[-1]
 
-    yield tell
+    yield create
     for each in made:
         each.close()
 
@@ -208,13 +208,13 @@ def cells() -> Iterator[object]:
 def test_after_a_crash_at_any_step_a_query_keeps_its_start_position(
     story: Callable[..., Story], table: Table, start: str, reset: bool, step: str
 ) -> None:
-    told = story(start, reset)
+    current = story(start, reset)
     # Latest is the end, and so is a given start where the first run is to find nothing to read.
-    due = told.begins(OLD if start == "latest" or step in NOTHING_TO_READ else MIDDLE)
-    first = told.run("started", STEPS[step])
+    due = current.begins(OLD if start == "latest" or step in NOTHING_TO_READ else MIDDLE)
+    first = current.run("started", STEPS[step])
     if step not in NOTHING_TO_READ:
         first.reaches("started")
-        told.arrive()
+        current.arrive()
     first.go_on("started")
     first.reaches(STEPS[step])
     first.kill()
@@ -222,24 +222,24 @@ def test_after_a_crash_at_any_step_a_query_keeps_its_start_position(
         due += callbacks.FURTHER  # nothing tells the callback that the query has started before
     undecided = step == "joining"
     for number in (1, 2):
-        told.arrive()
+        current.arrive()
         event = f"read a batch, number {number} of this run"
-        again = told.run("started", event)
+        again = current.run("started", event)
         again.reads_or_starts()
-        arrived = told.arrive()
+        arrived = current.arrive()
         if undecided and number == 1 and start == "latest":
             again.reaches("started")
             due = arrived
         again.go_on("started")
         again.reaches(event)
         again.kill()
-    told.arrive()
-    last = told.run()
-    last.until(told.read_all, "reading all")
+    current.arrive()
+    last = current.run()
+    last.until(current.read_all, "reading all")
     last.end()
-    verdict = told.verdict(due)
-    table.setdefault((start, reset), {})[step] = verdict
-    assert verdict == "ok"
+    problems = current.problems(due)
+    table.setdefault((start, reset), {})[step] = problems
+    assert problems == "ok"
 
 
 SPARK_LIMIT = 400

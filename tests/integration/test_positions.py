@@ -189,8 +189,8 @@ def test_a_deleted_topic_does_not_stop_the_others_if_data_loss_is_accepted(
     assert next_batch(query, end).ends()[TopicPartition(topic, 0)] == 6
 
 
-def made_anew(kafka: EmbeddedKafka, topic: str) -> None:
-    """Deletes a topic, and makes it again with more records than it had."""
+def recreate(kafka: EmbeddedKafka, topic: str) -> None:
+    """Deletes a topic, and creates it again with more records than it had."""
     kafka.delete_topic(topic)
     deadline = time.monotonic() + DEADLINE
     while topic in kafka.topics():
@@ -202,7 +202,7 @@ def made_anew(kafka: EmbeddedKafka, topic: str) -> None:
 
 def test_a_recreated_topic_with_more_records_is_data_loss(kafka: EmbeddedKafka, topic: str, start: Start) -> None:
     end = finished_run(start)
-    made_anew(kafka, topic)
+    recreate(kafka, topic)
     with pytest.raises(DataLoss, match=f"{topic} was deleted and recreated"):
         next_batch(start(logged=end), end)
 
@@ -211,6 +211,6 @@ def test_a_recreated_topic_is_read_from_earliest_if_data_loss_is_accepted(
     kafka: EmbeddedKafka, topic: str, start: Start
 ) -> None:
     end = finished_run(start)
-    made_anew(kafka, topic)
+    recreate(kafka, topic)
     query = start(logged=end, failOnDataLoss="false")
     assert ranges(next_batch(query, end)) == {0: (0, 9), 1: (0, 9)}

@@ -85,7 +85,7 @@ REFUSED: dict[str, dict[str, str]] = {
 
 
 def timed_topic(kafka: EmbeddedKafka) -> str:
-    """A topic for the cases of bounded reads."""
+    """A topic for the cases of batch reads."""
     topic = kafka.create_topic(f"timed-{uuid.uuid4().hex[:8]}", partitions=3, config=ANY_TIME)
     with kafka.producer() as producer:
         for partition, count in enumerate((10, 10, 3)):
@@ -96,7 +96,7 @@ def timed_topic(kafka: EmbeddedKafka) -> str:
 
 
 def cases_of(kafka: EmbeddedKafka, topics: Topics) -> list[Case]:
-    """All reads: streams and bounded ones of all kinds of records, and bounded ones between all kinds of ends."""
+    """All reads: streams and batch reads of all kinds of records, and batch reads between all kinds of ends."""
     servers = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
     cases = []
     for isolation in ISOLATIONS:
@@ -105,7 +105,7 @@ def cases_of(kafka: EmbeddedKafka, topics: Topics) -> list[Case]:
         some = level | {"subscribePattern": f"{topics.prefix}-(none|zstd)"}
         group = {"kafka.group.id": f"{topics.prefix}-{isolation}"}
         cases.append(Case(isolation, every, streaming=True, ours=group))
-        cases.append(Case(f"bounded-{isolation}", some))
+        cases.append(Case(f"batch-{isolation}", some))
     timed = timed_topic(kafka)
     for name, options in (*((name, given) for name, (given, _) in BOUNDED.items()), *REFUSED.items()):
         given = {key: value.replace('"T"', json.dumps(timed)) for key, value in options.items()}
@@ -209,7 +209,7 @@ def test_a_batch_read_of_a_pattern_has_the_rows_and_schema_of_the_jvm_source(
 ) -> None:
     read = {topics.name("none"), topics.name("zstd")}
     count = sum(len(each) for (topic, _), each in topics.expected[isolation].items() if topic in read)
-    assert reads.outcomes[f"bounded-{isolation}"] == Outcome(count)
+    assert reads.outcomes[f"batch-{isolation}"] == Outcome(count)
 
 
 @pytest.mark.parametrize("case", BOUNDED)

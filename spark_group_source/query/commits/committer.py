@@ -46,10 +46,10 @@ class Committer:
         ledger: SharedLedger,
         counters: Counters,
         retry_timer: RetryTimer,
-        facts: Mapping[str, str],
+        metadata_fields: Mapping[str, str],
         commit_refused: CommitRefused,
     ) -> None:
-        """``facts`` are part of the metadata if ``commitMetadata`` is on."""
+        """``metadata_fields`` are part of the metadata if ``commitMetadata`` is on."""
         self._commit_refused = commit_refused
         self._options = options
         self._ledger = ledger
@@ -58,7 +58,7 @@ class Committer:
         self._group_id = options.group_id
         self._one_commit = threading.Lock()
         self._failures_in_a_row = 0
-        self._facts = dict(facts) if options.commit_metadata else None
+        self._metadata_fields = dict(metadata_fields) if options.commit_metadata else None
         start = stream_start(options)
         self._start = start.digest if isinstance(start, SpecificOffsets) else ""
 
@@ -123,10 +123,10 @@ class Committer:
 
     def _metadata(self, me: Membership, tag: str) -> str:
         start = {"start": self._start} if self._start else {}
-        if self._facts is None:
+        if self._metadata_fields is None:
             return commit_metadata(start, tag)
         now = {"member": me.member_id, "generation": me.generation, "batches": self._counters.batches}
-        return commit_metadata(self._facts | now | start, tag)
+        return commit_metadata(self._metadata_fields | now | start, tag)
 
     def _trim(self, metadata: str) -> str:
         if metadata in (COMMIT_TAG, RESET_TAG):
@@ -134,7 +134,7 @@ class Committer:
         log.warning(
             "group %s: commitMetadata is too long for the brokers; further commits have only the tag", self._group_id
         )
-        self._facts, self._start = None, ""
+        self._metadata_fields, self._start = None, ""
         return RESET_TAG if metadata.startswith(RESET_TAG) else COMMIT_TAG
 
     def _commit_failed(self, partitions: Iterable[TopicPartition], why: str) -> None:

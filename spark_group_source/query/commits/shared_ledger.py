@@ -137,15 +137,15 @@ class SharedLedger:
     def recreated(self, ids: Mapping[str, str]) -> set[str]:
         """Those topics whose logged ends are in a topic with another id than in ``ids``; notes them for the query."""
         with self._lock:
-            found = {name for name, topic_id in ids.items() if self._topic_ids.get(name, topic_id) != topic_id}
-            self._found_recreated |= found
-            return found
+            recreated = {name for name, topic_id in ids.items() if self._topic_ids.get(name, topic_id) != topic_id}
+            self._found_recreated |= recreated
+            return recreated
 
     def take_recreated(self) -> set[str]:
         """The topics that :meth:`recreated` has found since the last call. Caller: the query."""
         with self._lock:
-            found, self._found_recreated = self._found_recreated, set()
-            return found
+            recreated, self._found_recreated = self._found_recreated, set()
+            return recreated
 
     def record_starts(
         self,

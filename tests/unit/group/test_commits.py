@@ -33,10 +33,10 @@ def test_a_partition_resumes_at_the_further_of_commit_and_logged_end_unless_an_o
     assert resume_at(committed, logged_end, starting_offset) == position
 
 
-@pytest.mark.parametrize("facts", [{}, {"application": "app-1", "generation": 7}])
-def test_a_commit_with_facts_after_the_tag_is_no_operators_rewind(facts: dict[str, object]) -> None:
-    assert resume_at(CommittedOffset(50, commit_metadata(facts)), 80, None) == 80
-    assert json.loads(commit_metadata(facts).removeprefix(COMMIT_TAG) or "{}") == facts
+@pytest.mark.parametrize("fields", [{}, {"application": "app-1", "generation": 7}])
+def test_a_commit_with_fields_after_the_tag_is_no_operators_rewind(fields: dict[str, object]) -> None:
+    assert resume_at(CommittedOffset(50, commit_metadata(fields)), 80, None) == 80
+    assert json.loads(commit_metadata(fields).removeprefix(COMMIT_TAG) or "{}") == fields
 
 
 def test_the_start_of_a_partition_without_a_commit_is_committed_at_once() -> None:

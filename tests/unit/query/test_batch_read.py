@@ -24,7 +24,7 @@ from spark_group_source.wire.settings import WireOptions
 from tests.unit.hand_clock import Hand
 
 GROUP = "g"
-LOOKS = {"ApiVersions", "Metadata", "ListOffsets", "FindCoordinator", "OffsetFetch"}
+LOOKUP_APIS = {"ApiVersions", "Metadata", "ListOffsets", "FindCoordinator", "OffsetFetch"}
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_committed_reads_what_the_group_has_not_processed_and_commits_nothing(fa
     assert planned(fake, startingOffsets="committed") == {"t-0": (4, 6), "t-1": (3, 3), "t-2": (0, 0)}
     assert fake.group(GROUP).offsets == before
     assert not fake.group(GROUP).members
-    assert {api for api, _, _ in fake.requests} <= LOOKS
+    assert {api for api, _, _ in fake.requests} <= LOOKUP_APIS
 
 
 @pytest.mark.parametrize(("fallback", "start"), [({}, 0), ({"startingOffsetsFallback": "latest"}, 3)])
