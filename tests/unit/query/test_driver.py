@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -22,8 +21,8 @@ from spark_group_source.query.query_log import REPORT_INTERVAL
 from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.settings import WireOptions
 from tests.drivers import drivers
+from tests.waiting import eventually
 
-LONG = 90.0
 Start = Callable[..., Driver]
 
 
@@ -46,13 +45,6 @@ def start(fake: FakeKafka) -> Iterator[Start]:
     }
     with drivers(base) as begin:
         yield begin
-
-
-def eventually(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_a_partition_lost_and_assigned_again_during_planning_is_left_out_of_the_batch(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -19,6 +18,7 @@ from spark_group_source.query.starting_offsets import topic_validator
 from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.drivers import drivers
 from tests.unit.hand_clock import Hand
+from tests.waiting import eventually
 
 LONG = 90.0
 SOME = '{"t": [0, 2]}'
@@ -64,14 +64,6 @@ def spans(batch: BatchOffset) -> dict[int, tuple[int, int]]:
 
 def committed(fake: FakeKafka) -> dict[int, int]:
     return {number: offset for (_, number), (offset, _) in fake.group("g").offsets.items()}
-
-
-def eventually(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + LONG
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    return found
 
 
 def test_exactly_the_assigned_partitions_are_read_and_committed_without_a_join(fake: FakeKafka, start: Start) -> None:

@@ -20,7 +20,7 @@ from spark_group_source.spark import completion_client, completion_listener, com
 from spark_group_source.spark.completion_client import CompletionClient
 from spark_group_source.spark.completion_listener import CompletionListener
 from spark_group_source.spark.completion_server import CompletionServer, digest
-from tests.integration.query_process import eventually
+from tests.waiting import eventually
 
 END = {"group": "g", "version": 2, "ranges": {"t": {"0": [0, 5]}}}
 
@@ -109,7 +109,7 @@ def test_every_reader_hears_of_every_completed_batch_of_this_source(
     heard = [connect()[1] for _ in range(3)]
     other = {**END, "group": "other"}
     listen()[1].complete(END, "not JSON", None, 17, {"t": {"0": 5}}, json.dumps(other))
-    eventually(lambda: all(len(each) == 2 for each in heard), 10)
+    eventually(lambda: all(len(each) == 2 for each in heard))
     assert heard == [[digest(END), digest(other)]] * 3
 
 
@@ -124,7 +124,7 @@ def test_an_unexpected_progress_of_one_query_does_not_end_the_reports_of_others(
     _, jvm = listen()
     jvm.offer(event)
     jvm.complete(END)
-    eventually(lambda: heard == [digest(END)], 10)
+    eventually(lambda: heard == [digest(END)])
     assert "a completed batch is not reported" in caplog.text
 
 
@@ -149,7 +149,7 @@ def test_events_that_came_before_spark_stopped_are_reported(
     jvm.stopped.set()
     jvm.complete(END)
     CompletionListener(server, jvm.context, jvm)
-    eventually(lambda: heard == [digest(END)], 10)
+    eventually(lambda: heard == [digest(END)])
 
 
 def test_the_socket_of_a_suspended_process_does_not_delay_a_new_server_for_long(
@@ -195,7 +195,7 @@ def test_the_sources_of_a_query_are_checked_when_it_starts_and_an_error_there_st
     listener, jvm = listen()
     jvm.offer("0b0a0af3-1aed-4234-80d5-5afbdb7058d9")
     jvm.complete(END)
-    eventually(lambda: heard == [digest(END)], 10)
+    eventually(lambda: heard == [digest(END)])
     assert checked == [listener._streams[0].get("0b0a")]
 
 
@@ -260,11 +260,11 @@ def test_a_reader_that_does_not_read_is_cut_off_and_costs_the_others_nothing(
     _, heard = connect()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
         silent.connect(server.path)
-        eventually(lambda: len(server._readers) == 2, 10)
+        eventually(lambda: len(server._readers) == 2)
         sent = [1]
         while len(server._readers) == 2:
             server.send([END] * 500)
-            eventually(lambda: len(heard) == 500 * len(sent), 10)
+            eventually(lambda: len(heard) == 500 * len(sent))
             sent.append(1)
     assert heard
 
@@ -276,7 +276,7 @@ def test_a_reader_that_is_gone_is_forgotten(
     for _ in range(50):
         client, _ = connect()
         client.close()
-    eventually(lambda: not server._readers, 10)
+    eventually(lambda: not server._readers)
     server.send([END])
     assert not Path("/proc").exists() or len(os.listdir("/proc/self/fd")) <= before + 1
 
@@ -306,7 +306,7 @@ def test_a_reader_removes_the_socket_of_a_server_that_was_killed(tmp_path: Path)
         reader = CompletionClient(str(path), lambda _: None)
         accepted, _ = listening.accept()
     accepted.close()
-    eventually(lambda: not path.parent.exists(), 10)
+    eventually(lambda: not path.parent.exists())
     reader.close()
 
 

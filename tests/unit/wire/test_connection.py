@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.wakeup import Interrupted, WakeupPipe
+from tests.waiting import eventually
 
 LONG, SHORT = 90.0, 0.1
 OPTIONS = WireOptions((("127.0.0.1", 1),), "test", connect_timeout=2.0)
@@ -68,13 +69,6 @@ def answer(correlation_id: int, error: int = 25) -> bytes:
     made = HeartbeatResponse(version=4, throttle_time_ms=0, error_code=error)
     made.with_header(correlation_id=correlation_id)
     return bytes(made.encode(header=True))
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = Deadline.after(LONG)
-    while not condition():
-        assert not deadline.expired()
-        time.sleep(0.005)
 
 
 def test_a_response_that_arrives_byte_by_byte_is_received(fake: FakeKafka, connection: Connection) -> None:

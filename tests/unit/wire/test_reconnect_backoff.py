@@ -15,21 +15,13 @@ from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.reconnect_backoff import ReconnectBackoff
 from spark_group_source.wire.settings import WireOptions
+from tests.unit.hand_clock import Hand
 
 LONG = 90.0
 HERE = ("broker", 9092)
 OPTIONS = WireOptions(
     (HERE,), "test", connect_timeout=4.0, connect_timeout_max=15.0, reconnect_backoff=0.05, reconnect_backoff_max=0.15
 )
-
-
-class Hand:
-    """A clock that tests set."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

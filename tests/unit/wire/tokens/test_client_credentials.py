@@ -32,6 +32,7 @@ from spark_group_source.wire.tokens.user_function import FunctionTokens
 from spark_group_source.wire.wakeup import Interrupted, WakeupPipe
 from tests.certificates import Authority
 from tests.unit.wire.tokens.token_service import SECRET, TokenService, jwt, running, token_answer
+from tests.waiting import eventually
 
 LONG = 60.0
 
@@ -44,13 +45,6 @@ def service() -> Iterator[TokenService]:
 
 def fetched(client: ClientCredentials, seconds: float = LONG) -> str:
     return client.fetch(Deadline.after(seconds)).text
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_the_request_is_that_of_javas_client(service: TokenService) -> None:
