@@ -17,7 +17,7 @@ from spark_group_source.group.membership import Membership
 from spark_group_source.listing import names
 from spark_group_source.offsets import BatchOffset, Offsets, Partitions
 from spark_group_source.options.table import SourceOptions
-from spark_group_source.query.commits.committer import CommitRefused, Committer
+from spark_group_source.query.commits.committer import CommitRejected, Committer
 from spark_group_source.query.commits.retry_timer import RetryTimer
 from spark_group_source.query.commits.shared_ledger import SharedLedger
 from spark_group_source.query.kafka_clients import KafkaClients
@@ -43,15 +43,15 @@ class AssignedPartitions:
         member_clients: KafkaClients,
         metadata_fields: Mapping[str, str] | None = None,
         clock: Clock = monotonic,
-        commit_refused: CommitRefused = lambda me, failed, deadline: None,
+        commit_rejected: CommitRejected = lambda me, failed, deadline: None,
     ) -> None:
-        """``metadata_fields`` and ``commit_refused`` are those of :class:`Committer`."""
+        """``metadata_fields`` and ``commit_rejected`` are those of :class:`Committer`."""
         self.counters = Counters()
         self.rebalanced_at: float | None = None
         self.ledger = SharedLedger()
         self._retry_timer = RetryTimer(options.commit_retry_interval, clock)
         self.committer = Committer(
-            options, self.ledger, self.counters, self._retry_timer, metadata_fields or {}, commit_refused
+            options, self.ledger, self.counters, self._retry_timer, metadata_fields or {}, commit_rejected
         )
         self.resolver = StartOffsetResolver(options, self.ledger)
         self._options = options

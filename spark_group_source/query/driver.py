@@ -50,7 +50,7 @@ class Driver:
         self._clients = KafkaClients.connect(wire, settings, timings)
         member_clients = KafkaClients.connect(wire, settings, timings)
         facts = {"application": application_id, "client": wire.client_id}
-        self._assigned_partitions = AssignedPartitions(options, member_clients, facts, clock, self._commit_refused)
+        self._assigned_partitions = AssignedPartitions(options, member_clients, facts, clock, self._commit_rejected)
         kind = ManualAssignment if options.partitions else Member
         self._member: ManualAssignment | Member = kind(
             member_clients.cluster, settings, self._assigned_partitions, clock, timings
@@ -161,5 +161,5 @@ class Driver:
             self._clients.cluster.close()
             self._query_log.end()
 
-    def _commit_refused(self, me: Membership, failed: RequestFailed, deadline: Deadline) -> Membership | None:
+    def _commit_rejected(self, me: Membership, failed: RequestFailed, deadline: Deadline) -> Membership | None:
         return self._member.commit_rejected(me, failed, deadline)

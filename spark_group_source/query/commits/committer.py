@@ -26,11 +26,11 @@ from spark_group_source.query.kafka_clients import KafkaClients
 log = logging.getLogger(__name__)
 
 
-CommitRefused = Callable[[Membership, RequestFailed, Deadline], Membership | None]
-"""Called if the coordinator refuses a commit because it no longer knows the member, or has it in another epoch. Returns
+CommitRejected = Callable[[Membership, RequestFailed, Deadline], Membership | None]
+"""Called if the coordinator rejects a commit because it no longer knows the member, or has it in another epoch. Returns
 the membership with which to commit again at once, or ``None``."""
 
-_REFUSED = ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID, ErrorAction.STALE_EPOCH
+_REJECTED = ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID, ErrorAction.STALE_EPOCH
 
 
 class Committer:
@@ -47,10 +47,10 @@ class Committer:
         counters: Counters,
         retry_timer: RetryTimer,
         metadata_fields: Mapping[str, str],
-        commit_refused: CommitRefused,
+        commit_rejected: CommitRejected,
     ) -> None:
         """``metadata_fields`` are part of the metadata if ``commitMetadata`` is on."""
-        self._commit_refused = commit_refused
+        self._commit_rejected = commit_rejected
         self._options = options
         self._ledger = ledger
         self._counters = counters
@@ -97,7 +97,7 @@ class Committer:
         if answer.failure is not None:
             if answer.failure.error is not None and denied(answer.failure.error):
                 raise answer.failure.error
-            now = self._commit_refused(me, answer.failure, deadline) if answer.failure.action in _REFUSED else None
+            now = self._commit_rejected(me, answer.failure, deadline) if answer.failure.action in _REJECTED else None
             if now is not None:
                 return self._commit_pending(now, clients, deadline)
             self._commit_failed(pending.keys() - answer.confirmed.keys(), answer.failure.reason)
