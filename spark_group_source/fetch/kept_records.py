@@ -93,11 +93,14 @@ class KeptRecords:
         temporary = path.with_name(f"{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            with temporary.open("wb", buffering=0) as file:
-                os.writev(file.fileno(), [_HEADER.pack(read.end, leader_epoch), rest.records])
+            with temporary.open("wb") as file:
+                file.write(_HEADER.pack(read.end, leader_epoch))
+                file.write(rest.records)
             temporary.replace(path)
         except OSError as error:
             log.info("fetch: cannot keep records of %s: %s", read.tp, error)
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)  # it takes up space on a disk that may be full
 
     def _path(self, offset_range: OffsetRange) -> Path | None:
         if self._directory is None or not offset_range.topic_id:

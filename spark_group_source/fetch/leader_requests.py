@@ -33,7 +33,7 @@ def send_to_leaders(
     """Sends one request to every leader; returns the responses, and the errors by partition.
 
     All requests are sent before the first response is read. Connected leaders come first. The time is divided between
-    the others and the responses, so that an unreachable leader does not prevent the responses of others.
+    the others and the responses, so that an unreachable or throttled leader does not prevent the responses of others.
 
     Args:
         values: a value for each partition; ``build_request`` makes the request to one leader from its part.
@@ -49,9 +49,9 @@ def send_to_leaders(
     for left, leader in zip(range(len(leaders), 0, -1), leaders, strict=True):
         part = by_leader[leader]
         try:
-            connect_deadline = deadline.at_most(deadline.remaining() / (left + bool(sent)))
-            connection = cluster.connection(leader, connect_deadline, purpose)
-            connection.send(build_request(part), deadline)
+            share = deadline.at_most(deadline.remaining() / (left + bool(sent)))
+            connection = cluster.connection(leader, share, purpose)
+            connection.send(build_request(part), share)
             sent.append((connection, part))
         except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
             errors |= dict.fromkeys(part, error)

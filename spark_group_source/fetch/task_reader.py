@@ -84,6 +84,7 @@ class TaskReader:
         if kept := self._take_kept():
             self._send_fetches()
             yield from self._decoder.decode(kept)
+            self._last_progress = self._clock()
         while not all(position.done for position in self._positions):
             self._send_fetches()
             for broker in self._wait_for_responses():
@@ -96,7 +97,7 @@ class TaskReader:
                 if response:
                     fetch.connection.reuse_buffer(response)
                 if partitions:
-                    # Not earlier: the time that Spark needs for the rows is not a lack of progress.
+                    # Not before the rows: the time that Spark needs for them is not a lack of progress.
                     self._last_progress = self._clock()
             self._check_poll_timeout()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +13,17 @@ from typing import Any
 import pytest
 
 from spark_group_source.fetch import cluster_pool, kept_records
+from spark_group_source.fetch.cluster_pool import pooled_cluster
 from spark_group_source.fetch.fetch_task import FetchTask
 from spark_group_source.fetch.kept_records import LOCAL_DIRECTORIES, MAX_AGE, REMOVAL_INTERVAL
-from spark_group_source.fetch.task_reader import read
+from spark_group_source.fetch.task_reader import TaskReader, read
 from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.settings import WireOptions
+from tests.unit.hand_clock import Hand
 
+NOT_LEADER = 6
 SIZE = 400
 PER_BATCH = 5
 RECORDS = 800
@@ -103,6 +108,22 @@ def test_kept_records_end_in_the_middle_of_a_range(fake: FakeKafka) -> None:
     assert rows(task(fake, (0, 10, 390))) == of(0, 10, 390)
 
 
+def test_the_time_that_spark_needs_for_kept_records_is_not_a_lack_of_progress(
+    fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows(task(fake, (0, 0, 10)))
+    more = task(fake, (0, 10, 790), poll_timeout=5.0)
+    clock = Hand()
+    monkeypatch.setattr(time, "sleep", clock.sleep)
+    fake.next("Fetch", Fault(error=NOT_LEADER))
+    with pooled_cluster(more.wire) as cluster:
+        batches = TaskReader(more, cluster, clock).batches()
+        kept = next(batches).num_rows
+        assert 0 < kept < 780
+        clock.now += 6.0
+        assert kept + sum(each.num_rows for each in batches) == 780
+
+
 @pytest.mark.parametrize(
     ("ranges", "given"),
     [
@@ -172,6 +193,17 @@ def test_a_task_reads_where_no_file_can_be_written(fake: FakeKafka, monkeypatch:
     monkeypatch.setenv(LOCAL_DIRECTORIES, "/proc/nothing")
     for start in (0, 10):
         assert rows(task(fake, (0, start, start + 10))) == of(0, start, start + 10)
+
+
+def test_a_write_that_fails_leaves_no_file(fake: FakeKafka, local: Path) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # The system writes a part of the records, and then fails.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limit[1]))
+    try:
+        assert rows(task(fake, (0, 0, 100))) == of(0, 0, 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert not kept_files(local)
 
 
 def test_a_task_without_spark_keeps_nothing(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch, local: Path) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError, TopicError
-from spark_group_source.fetch.list_offsets import list_offsets
+from spark_group_source.fetch.leader_requests import send_to_leaders
+from spark_group_source.fetch.list_offsets import _request, list_offsets
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.cluster import Cluster
@@ -85,6 +86,22 @@ def test_a_broken_connection_is_reopened(fake: FakeKafka, cluster: Cluster, faul
     began = time.monotonic()
     assert ends(cluster) == {"t-0": 3, "t-1": 0}
     assert time.monotonic() - began < 25.0, "a response may take 30 s by default"
+
+
+def test_a_throttled_leader_takes_no_time_from_the_others(fake: FakeKafka, slow_cluster: Cluster) -> None:
+    topics = slow_cluster.metadata({"t"}, Deadline.after(LONG)).topics
+    first, other = sorted((A, B), key=lambda tp: topics["t"].partitions[tp.partition])
+    fake.next("ListOffsets", Fault(throttle=LONG, broker=topics["t"].partitions[first.partition]))
+    ends(slow_cluster)
+
+    def request(part: Mapping[TopicPartition, int]) -> Any:
+        return _request(part, read_committed=False)
+
+    began = time.monotonic()
+    answers, errors = send_to_leaders(slow_cluster, topics, {first: -1, other: -1}, request, Deadline.after(1.5 * LONG))
+    assert time.monotonic() - began < LONG / 2
+    assert [each.topics[0].partitions[0].partition_index for each in answers] == [other.partition]
+    assert [*errors] == [first]
 
 
 def test_the_backoff_doubles_up_to_its_maximum(fake: FakeKafka, hand: Hand) -> None:
