@@ -298,7 +298,7 @@ def start_query(
         each.kill()
 
 
-@pytest.mark.parametrize("seconds", [45.0, pytest.param(600.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [25.0, pytest.param(600.0, marks=pytest.mark.slow)])
 def test_a_query_notices_nothing_of_tokens_that_end_every_10_seconds(
     guarded: Guarded,
     server: OAuthServer,
@@ -322,7 +322,7 @@ def test_a_query_notices_nothing_of_tokens_that_end_every_10_seconds(
 
 
 @pytest.mark.parametrize("lifetime", [300, SHORT_LIFETIME], ids=["a token that outlives it", "tokens that end"])
-@pytest.mark.parametrize("seconds", [20.0, pytest.param(120.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [15.0, pytest.param(120.0, marks=pytest.mark.slow)])
 def test_an_outage_of_the_token_service_does_not_end_a_query(
     guarded: Guarded,
     server: OAuthServer,
