@@ -90,7 +90,7 @@ def test_a_broken_connection_is_reopened(fake: FakeKafka, cluster: Cluster, faul
 
 def test_a_throttled_leader_takes_no_time_from_the_others(fake: FakeKafka, slow_cluster: Cluster) -> None:
     topics = slow_cluster.metadata({"t"}, Deadline.after(LONG)).topics
-    first, other = sorted((A, B), key=lambda tp: topics["t"].partitions[tp.partition])
+    first, other = sorted((A, B), key=lambda tp: topics["t"].partitions[tp.partition] or 0)
     fake.next("ListOffsets", Fault(throttle=LONG, broker=topics["t"].partitions[first.partition]))
     ends(slow_cluster)
 
