@@ -19,7 +19,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_group_source import reported_offset
-from spark_group_source.errors import GroupSourceError
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.stream_and_batch import check_stream
 from spark_group_source.options.table import SourceOptions
@@ -92,7 +91,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._completions: CompletionClient | None = None
         # Spark's calls come on the main thread, completions on a thread of their own.
         self._lock = threading.RLock()
-        self._failed: GroupSourceError | None = None
+        self._failed: Exception | None = None
         # The end of the batch in flight, or of the last one. PySpark 4.1 does not pass it to latestOffset().
         self._position = self._last_parsed
         self._replayed = False
@@ -191,7 +190,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 if self._in_flight() and self._position.digest == reported:
                     self._joined_driver(self._position.offset).complete(self._position.offset)
-            except GroupSourceError as error:
+            except Exception as error:  # of any kind: otherwise only this thread would end
                 self._failed = error
 
     def stop(self) -> None:

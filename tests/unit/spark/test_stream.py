@@ -45,7 +45,7 @@ class FakeDriver:
         self.started: list[tuple[BatchOffset, bool]] = []
         self.in_flight: BatchOffset | None = None
         self.completed: list[BatchOffset] = []
-        self.error: GroupError | None = None
+        self.error: Exception | None = None
         self.meanwhile: Callable[[], object] = lambda: None
         self.ended: list[str] = []
 
@@ -147,12 +147,15 @@ def test_a_completion_waits_while_a_batch_is_planned(reader: GroupStreamReader) 
     assert fake(reader).completed == [batch(0, 3), batch(3, 5)]
 
 
-def test_an_error_of_a_completion_ends_the_query_when_it_plans_its_next_batch(reader: GroupStreamReader) -> None:
+@pytest.mark.parametrize("error", [GroupError("The group refuses this member.", errno=30), KeyError("a bug")])
+def test_an_error_of_a_completion_ends_the_query_when_it_plans_its_next_batch(
+    reader: GroupStreamReader, error: Exception
+) -> None:
     reader.latestOffset(reader.initialOffset())
-    fake(reader).error = GroupError("The group refuses this member.", "Grant it READ.", errno=30)
+    fake(reader).error = error
     reported(reader, batch(0, 3)).join(TIMEOUT_S)
     fake(reader).error = None
-    with pytest.raises(GroupError, match="refuses this member"):
+    with pytest.raises(type(error), match="refuses this member|a bug"):
         reader.latestOffset(logged(batch(0, 3)))
     assert fake(reader).planned == [batch(3, 5)]
 
