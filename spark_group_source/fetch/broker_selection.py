@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded
-from spark_group_source.fetch.error_actions import UNKNOWN_TOPIC_ID
-from spark_group_source.fetch.error_handler import FetchErrorHandler
+from spark_group_source.fetch.error_handler import FetchErrorHandler, metadata_error
 from spark_group_source.fetch.fetch_position import FetchPosition
 from spark_group_source.fetch.offset_for_leader_epoch import UNDEFINED_EPOCH_OFFSET, epoch_end_offsets
 from spark_group_source.fetch.preferred_replicas import PreferredReplicas
@@ -47,7 +45,7 @@ class BrokerSelection:
         with_leader: list[tuple[FetchPosition, int]] = []
         for position in positions:
             topic = topics.get(position.tp.topic)
-            error_code = _metadata_error(position, topic)
+            error_code = metadata_error(position, topic)
             if error_code:
                 self._errors.handle_error(position, error_code)
             elif topic is not None:
@@ -85,12 +83,3 @@ class BrokerSelection:
 def _leader_epoch(position: FetchPosition, topics: Mapping[str, Topic]) -> int:
     topic = topics.get(position.tp.topic)
     return topic.epochs.get(position.tp.partition, UNKNOWN_EPOCH) if topic else UNKNOWN_EPOCH
-
-
-def _metadata_error(position: FetchPosition, topic: Topic | None) -> int:
-    """The error code of the topic in the metadata, 0 for none; a topic with another id counts as unknown."""
-    if topic is None or topic.error == UNKNOWN_TOPIC_OR_PARTITION:
-        return UNKNOWN_TOPIC_ID
-    if topic.error:
-        return topic.error
-    return UNKNOWN_TOPIC_ID if position.topic_id not in ("", topic.id) else 0

@@ -6,9 +6,16 @@ import logging
 from collections.abc import Iterable
 
 from spark_group_source.clock import Clock, Deadline
-from spark_group_source.error_codes import TOPIC_AUTHORIZATION_FAILED, describe
-from spark_group_source.errors import BrokerUnavailable, CorruptRecords, DataLoss, DeadlineExceeded, TopicError
-from spark_group_source.fetch.error_actions import FetchErrorAction, fetch_error_action
+from spark_group_source.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, describe
+from spark_group_source.errors import (
+    BrokerUnavailable,
+    CorruptRecords,
+    DataLoss,
+    DeadlineExceeded,
+    ProtocolError,
+    TopicError,
+)
+from spark_group_source.fetch.error_actions import UNKNOWN_TOPIC_ID, FetchErrorAction, fetch_error_action
 from spark_group_source.fetch.fetch_position import FetchPosition
 from spark_group_source.fetch.fetch_task import FetchTask
 from spark_group_source.fetch.list_offsets import list_offsets
@@ -16,6 +23,7 @@ from spark_group_source.fetch.offset_for_leader_epoch import EpochEndOffset
 from spark_group_source.fetch.preferred_replicas import PreferredReplicas
 from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition
 from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.metadata import Topic
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +68,10 @@ class FetchErrorHandler:
         elif action is FetchErrorAction.CONFIRM_TOPIC_DELETED and attempts > MAX_ATTEMPTS:
             deleted = f"the topic with id {position.topic_id} was deleted"
             reason = deleted if position.topic_id else "the topic does not exist"
-            self._skip_lost(position, position.range.end, f"{reason} ({describe(error_code)})")
+            if self._unknown_to_all(position):
+                self._skip_lost(position, position.range.end, f"{reason} ({describe(error_code)})")
+            else:
+                self.back_off([position], f"{describe(error_code)}, and not all brokers confirm that {reason}")
         else:
             self.back_off([position], describe(error_code))
 
@@ -80,6 +91,9 @@ class FetchErrorHandler:
                 latest = self._list_offset(position.tp, LATEST)
             except (BrokerUnavailable, DeadlineExceeded) as error:
                 self.back_off([position], error.happened)
+                return
+            if latest is None:
+                self.handle_error(position, UNKNOWN_TOPIC_ID)
                 return
             if latest <= position.offset:
                 self._skip_lost(position, position.range.end, f"the log ends at {latest}")
@@ -117,6 +131,9 @@ class FetchErrorHandler:
         except (BrokerUnavailable, DeadlineExceeded) as error:
             self.back_off([position], error.happened)
             return
+        if earliest is None or latest is None:
+            self.handle_error(position, UNKNOWN_TOPIC_ID)
+            return
         if earliest <= position.offset <= latest:
             self.back_off([position], f"the broker rejected its offset, and the log holds [{earliest}, {latest})")
             return
@@ -124,8 +141,26 @@ class FetchErrorHandler:
         end = earliest if position.offset < earliest else position.range.end
         self._skip_lost(position, min(end, position.range.end), f"the log holds [{earliest}, {latest})")
 
-    def _list_offset(self, tp: TopicPartition, timestamp: int) -> int:
-        return list_offsets(self._cluster, {tp: timestamp}, read_committed=False, deadline=self.deadline())[tp]
+    def _list_offset(self, tp: TopicPartition, timestamp: int) -> int | None:
+        """The offset, or None if brokers do not know the partition."""
+        return list_offsets(
+            self._cluster, {tp: timestamp}, read_committed=False, deadline=self.deadline(), missing=set()
+        ).get(tp)
+
+    def _unknown_to_all(self, position: FetchPosition) -> bool:
+        """Whether every broker answers that the topic does not exist. A single broker's metadata may lag behind."""
+        brokers = self._cluster.broker_ids()
+        deadline = self.deadline()
+        for left, broker in zip(range(len(brokers), 0, -1), brokers, strict=True):
+            broker_deadline = deadline.at_most(deadline.remaining() / left)
+            try:
+                topics = self._cluster.metadata_from(broker, [position.tp.topic], broker_deadline).topics
+            except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
+                log.info("fetch: broker %d returned no topics: %s", broker, error)
+                return False
+            if metadata_error(position, topics.get(position.tp.topic)) != UNKNOWN_TOPIC_ID:
+                return False
+        return bool(brokers)
 
     def _skip_lost(self, position: FetchPosition, end: int, reason: str) -> None:
         """Fails because the offsets before ``end`` are lost, or warns and continues after them."""
@@ -141,3 +176,12 @@ class FetchErrorHandler:
                 " these records, set failOnDataLoss to false.",
             )
         log.warning("%s They are skipped, because failOnDataLoss is false.", loss)
+
+
+def metadata_error(position: FetchPosition, topic: Topic | None) -> int:
+    """The error code of the topic in the metadata, 0 for none; a topic with another id counts as unknown."""
+    if topic is None or topic.error == UNKNOWN_TOPIC_OR_PARTITION:
+        return UNKNOWN_TOPIC_ID
+    if topic.error:
+        return topic.error
+    return UNKNOWN_TOPIC_ID if position.topic_id not in ("", topic.id) else 0

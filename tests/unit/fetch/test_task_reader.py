@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 
+from spark_group_source.clock import Deadline
 from spark_group_source.errors import (
     CorruptRecords,
     DataLoss,
@@ -20,11 +23,12 @@ from spark_group_source.errors import (
 from spark_group_source.fetch import cluster_pool
 from spark_group_source.fetch.error_handler import MAX_ATTEMPTS
 from spark_group_source.fetch.fetch_task import FetchTask
-from spark_group_source.fetch.task_reader import read
+from spark_group_source.fetch.task_reader import TaskReader, read
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.records.response_batches import DecodeLimits
 from spark_group_source.testing.fake import FakeKafka, Fault
+from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.frame_reader import MAX_FRAME
 from spark_group_source.wire.settings import WireOptions
 from tests.unit.records.build import Record, batch, marker
@@ -387,6 +391,54 @@ def test_a_recreated_topic_is_data_loss_and_never_other_records(fake: FakeKafka,
     with pytest.raises(DataLoss, match=f"{old} was deleted"):
         offsets(read(task(fake, (0, 0, 20), **given)))
     assert offsets(read(task(fake, (0, 0, 20), fail_on_data_loss=False, **given))) == []
+
+
+@pytest.mark.parametrize("fail_on_data_loss", [True, False], ids=["fail", "skip"])
+def test_one_broker_without_the_topic_does_not_make_it_deleted(fake: FakeKafka, fail_on_data_loss: bool) -> None:
+    fill(fake)
+
+    def unknown(answer: Any) -> None:
+        for topic in answer.topics:
+            topic.error_code, topic.partitions = 3, []
+
+    wanted = task(fake, (0, 0, 20), fail_on_data_loss=fail_on_data_loss)
+    deadline = Deadline.after(LONG)
+    with closing(Cluster(wanted.wire)) as cluster:
+        cluster.metadata([], deadline)
+        # A reused worker keeps this connection, and asks this broker first.
+        cluster.connection(1, deadline)
+        fake.next("Metadata", Fault(edit=unknown, broker=1), times=100_000)
+        assert offsets(TaskReader(wanted, cluster).batches()) == of(0, 0, 20)
+
+
+@pytest.mark.parametrize("fail_on_data_loss", [True, False], ids=["fail", "skip"])
+def test_a_leader_that_does_not_know_the_topic_id_yet_does_not_make_it_deleted(
+    fake: FakeKafka, fail_on_data_loss: bool
+) -> None:
+    fill(fake)
+    fake.next("Fetch", Fault(error=100), times=MAX_ATTEMPTS + 5)
+    assert offsets(read(task(fake, (0, 0, 20), fail_on_data_loss=fail_on_data_loss))) == of(0, 0, 20)
+
+
+def test_a_broker_that_does_not_answer_confirms_no_deletion(fake: FakeKafka) -> None:
+    fill(fake)
+    fake.delete_topic("t")
+    fake.next("Metadata", Fault(drop="before", broker=2), times=100_000)
+    with pytest.raises(DeadlineExceeded, match="not all brokers confirm"):
+        offsets(read(task(fake, (0, 0, 20), topic_id=str(uuid4()), fail_on_data_loss=False, poll_timeout=3.0)))
+
+
+def test_a_topic_deleted_during_the_check_of_its_log_fails_the_task_or_is_skipped(fake: FakeKafka) -> None:
+    fill(fake)
+    old = str(fake.ids["t"])
+
+    def delete(answer: Any) -> None:
+        fake.delete_topic("t")
+
+    fake.next("Fetch", Fault(error=1, edit=delete))
+    began = time.monotonic()
+    assert offsets(read(task(fake, (0, 0, 20), topic_id=old, fail_on_data_loss=False))) == []
+    assert time.monotonic() - began < LONG / 2
 
 
 def test_a_log_that_the_broker_cannot_read_is_corrupt(fake: FakeKafka) -> None:
