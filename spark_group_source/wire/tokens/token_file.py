@@ -10,6 +10,8 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable
 from spark_group_source.wire.tokens.provider import Token
 
+_FILE = "Put the file on the driver and on each executor, or correct 'kafka.sasl.oauthbearer.token.endpoint.url'."
+
 
 @dataclass(frozen=True, slots=True)
 class FileTokens:
@@ -37,9 +39,9 @@ class FileTokens:
             text = Path(self.path).read_text(encoding="ascii").strip()
         except (OSError, UnicodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
-            raise BrokerUnavailable(f"{name} cannot be read on {socket.gethostname()}: {reason}.") from None
+            raise BrokerUnavailable(f"{name} cannot be read on {socket.gethostname()}: {reason}.", _FILE) from None
         if not text:
-            raise BrokerUnavailable(f"{name} is empty on {socket.gethostname()}.")
+            raise BrokerUnavailable(f"{name} is empty on {socket.gethostname()}.", _FILE)
         return Token(text, dict(self.extensions))
 
     def record_rejection(self, token: Token) -> None:

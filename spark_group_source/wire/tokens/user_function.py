@@ -10,6 +10,8 @@ from spark_group_source.user_code import load
 from spark_group_source.wire.tokens.provider import Token
 from spark_group_source.wire.waiting import call_with_timeout
 
+_FUNCTION = "Check the function; it runs on the driver and on each executor."
+
 
 @dataclass(frozen=True, slots=True)
 class FunctionTokens:
@@ -34,9 +36,9 @@ class FunctionTokens:
         try:
             result = call_with_timeout(load(self.path, "function"), deadline, self.path)
         except TimeoutError as error:
-            raise DeadlineExceeded(f"{name} did not return in time.") from error
+            raise DeadlineExceeded(f"{name} did not return in time.", _FUNCTION) from error
         except (Exception, SystemExit) as error:
-            raise BrokerUnavailable(f"{name} failed: {error!r}.") from error
+            raise BrokerUnavailable(f"{name} failed: {error!r}.", _FUNCTION) from error
         text, extensions = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
         if not isinstance(text, str) or not text.strip() or not isinstance(extensions, dict):
             raise AuthenticationFailed(

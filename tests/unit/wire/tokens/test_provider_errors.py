@@ -1,0 +1,28 @@
+"""Tokens of the user's function."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import BrokerUnavailable, GroupSourceError
+from spark_group_source.wire.tokens.provider import TokenProvider
+from spark_group_source.wire.tokens.token_file import FileTokens
+from spark_group_source.wire.tokens.user_function import FunctionTokens
+
+
+def test_a_provider_without_a_token_says_what_to_check(tmp_path: Path) -> None:
+    """Without an action of its own, the error would get the advice about bootstrap servers."""
+    (tmp_path / "empty").touch()
+    providers: list[TokenProvider] = [
+        FileTokens("/no/such/token"),
+        FileTokens(str(tmp_path / "empty")),
+        FunctionTokens("json:loads"),
+    ]
+    for provider in providers:
+        with pytest.raises(GroupSourceError) as raised:
+            provider.fetch(Deadline.after(10.0))
+        assert type(raised.value) is BrokerUnavailable
+        assert "on each executor" in raised.value.action
