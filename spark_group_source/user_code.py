@@ -15,8 +15,9 @@ def load(path: str, kind: str) -> Any:
     module, _, name = path.strip().partition(":")
     try:
         loaded = getattr(importlib.import_module(module), name, None)
-    except (ImportError, ValueError) as error:
-        raise ValueError(f"module:{kind}, and the import of the module failed: {error}") from None
+    except Exception as error:  # a user's module may raise any
+        reason = error if isinstance(error, (ImportError, ValueError)) else repr(error)
+        raise ValueError(f"module:{kind}, and the import of the module failed: {reason}") from error
     if not callable(loaded):
         raise ValueError(f"module:{kind}, and {module} has no {kind} {name!r}")
     return loaded

@@ -113,7 +113,7 @@ def _mechanism(settings: Sasl, host: str, broker: str, token: Token | None, dead
         # The mechanism requests a ticket from a KDC and takes no timeout.
         return call_with_timeout(begin, deadline, f"ticket for {host}")
     except TimeoutError as error:
-        raise DeadlineExceeded(f"Kerberos gave no ticket for broker {broker} in time.") from error
+        raise DeadlineExceeded(f"Kerberos gave no ticket for broker {broker} in time.", _TICKET) from error
 
 
 def _check_iterations(settings: Sasl, broker: str, message: bytes) -> None:

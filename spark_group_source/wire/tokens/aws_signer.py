@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import TYPE_CHECKING, Any
 
 from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
+from botocore.config import Config
 from botocore.credentials import CredentialProvider, DeferredRefreshableCredentials, RefreshableCredentials
 from botocore.exceptions import (
     BotoCoreError,
@@ -86,7 +88,7 @@ def _signed_token(settings: MskIamTokens) -> str:
     frozen = credentials.get_frozen_credentials()
     if settings.log_identity and frozen.access_key not in _logged:
         _logged.add(frozen.access_key)
-        _log_identity(settings, frozen)
+        threading.Thread(target=_log_identity, args=(settings, frozen), name="aws-identity", daemon=True).start()
     signer = MSKAuthTokenProvider.generate_auth_token_from_credentials_provider
     return str(signer(settings.region, _Provider(frozen))[0])
 
@@ -147,14 +149,18 @@ def _advice(settings: MskIamTokens) -> str:
 
 
 def _log_identity(settings: MskIamTokens, credentials: Any) -> None:
-    """Logs the identity, as ``awsDebugCreds`` does in Java. A failure does not fail the connection."""
-    client = _session(settings).create_client(
-        "sts",
-        aws_access_key_id=credentials.access_key,
-        aws_secret_access_key=credentials.secret_key,
-        aws_session_token=credentials.token,
-    )
+    """Logs the identity, as ``awsDebugCreds`` does in Java.
+
+    In a thread of its own: AWS's Security Token Service may be out of reach while the credentials are good.
+    """
     try:
+        client = _session(settings).create_client(
+            "sts",
+            aws_access_key_id=credentials.access_key,
+            aws_secret_access_key=credentials.secret_key,
+            aws_session_token=credentials.token,
+            config=Config(connect_timeout=5, read_timeout=5, retries={"total_max_attempts": 1}),
+        )
         log.info("the AWS credentials for Amazon MSK are those of %s", client.get_caller_identity()["Arn"])
-    except (BotoCoreError, ClientError) as error:
+    except Exception as error:  # AWS's library may raise any
         log.info("AWS does not say whose credentials for Amazon MSK these are: %s", error)

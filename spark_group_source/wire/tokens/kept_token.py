@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -27,10 +28,13 @@ IDLE_TIMEOUT = 3600.0
 
 WARN_EVERY = 60.0
 
+_SERVICE = "Check that this machine can reach it, and that it answers within seconds."
+_THREADS = "Raise the limit of threads or processes of this user or container."
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class IssuedToken:
-    """A token from a service: ``text`` is a secret, ``lifetime`` counts seconds from now, ``holder`` is for the log."""
+    """A token from a service: ``text`` is a secret, ``lifetime`` counts seconds, ``holder`` is for the log."""
 
     text: str
     lifetime: float
@@ -75,6 +79,7 @@ class KeptToken:
         self._condition = threading.Condition()
         self._running = False
         self._requesting = False
+        self._requested_at = 0.0
         self._kept: _Kept | None = None
         self._answers = 0
         self._error: GroupSourceError | None = None
@@ -106,7 +111,7 @@ class KeptToken:
                     raise type(self._error)(self._error.happened, self._error.action) from self._error
                 self._ensure_running()
                 if deadline.expired():
-                    raise DeadlineExceeded(f"{self._name} did not answer in time.")
+                    raise DeadlineExceeded(f"{self._name} did not answer in time.", _SERVICE)
                 self._condition.wait(min(JOIN_INTERVAL, deadline.remaining()))
                 sleep(0.0, deadline)
 
@@ -124,9 +129,17 @@ class KeptToken:
             self._condition.notify_all()
 
     def share(self) -> SharedToken | None:
-        """Returns the kept token for other processes, or ``None`` if none is valid."""
+        """Returns the kept token for other processes, or ``None`` if none is valid.
+
+        This counts as a use: the tasks of a query need a token also when the driver opens no connection any more.
+        """
         with self._condition:
-            kept, shift = self._valid(), time.time() - self._clock()
+            self._used_at = now = self._clock()
+            kept, shift = self._valid(), time.time() - now
+            due = self._kept is not None and now >= max(self._kept.refresh_at, self._retry_at)
+            if due:
+                with contextlib.suppress(BrokerUnavailable):  # the next connection reports it
+                    self._ensure_running()
             if kept is None:
                 return None
             # The process that shares it renews it first, and shares the new one with the next task.
@@ -148,9 +161,13 @@ class KeptToken:
         return kept if kept is not None and self._clock() < kept.usable_until else None
 
     def _ensure_running(self) -> None:
-        if not self._running:
-            self._running = True
+        if self._running:
+            return
+        try:
             threading.Thread(target=self._run, name="oauth-token", daemon=True).start()
+        except RuntimeError as error:
+            raise BrokerUnavailable(f"No thread for requests to {self._name}: {error}.", _THREADS) from error
+        self._running = True
 
     def _run(self) -> None:
         """Requests a token when one is due, until there is nothing to wait for."""
@@ -164,14 +181,14 @@ class KeptToken:
 
     def _ask(self) -> IssuedToken | GroupSourceError:
         with self._condition:
-            self._requesting = True
+            self._requesting, self._requested_at = True, self._clock()
             worked_before = self._kept is not None
         try:
             return self._request(worked_before)
         except GroupSourceError as error:
             return error
         except Exception as error:  # waiting threads must learn of any failure; its text may hold a secret
-            return BrokerUnavailable(f"{self._name} could not be asked: {type(error).__name__}.")
+            return BrokerUnavailable(f"A request to {self._name} failed: {type(error).__name__}.", _SERVICE)
 
     def _record(self, outcome: IssuedToken | GroupSourceError) -> None:
         now = self._clock()
@@ -183,7 +200,9 @@ class KeptToken:
             log.info("%s issued a token%s for %.0f s", self._name, outcome.holder, outcome.lifetime)
             margin = min(EXPIRY_MARGIN, outcome.lifetime / 10)
             refresh_after = min(self._window.delay(outcome.lifetime), outcome.lifetime - 2 * margin)
-            self._kept = _Kept(outcome.text, now + outcome.lifetime - margin, now + refresh_after)
+            # From the request on: the service counts from some time before its answer arrives.
+            begin = self._requested_at
+            self._kept = _Kept(outcome.text, begin + outcome.lifetime - margin, begin + refresh_after)
             self._error, self._failures, self._warned_at = None, 0, None
             self._backoff = Backoff(*self._backoff_limits)
             self._retry_at = now + self._backoff_limits[1]

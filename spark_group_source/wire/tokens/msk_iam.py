@@ -16,6 +16,8 @@ from spark_group_source.wire.waiting import call_with_timeout
 
 INSTALL = "pip install 'spark_group_source[msk]'"
 
+_TIMEOUT = "Check on this machine how long this takes: aws sts get-caller-identity"
+
 
 @dataclass(frozen=True, slots=True)
 class MskIamTokens:
@@ -60,7 +62,7 @@ class MskIamTokens:
         try:
             return Token(call_with_timeout(lambda: signed_token(self), deadline, f"signed_token({self})"), {})
         except TimeoutError as error:
-            raise DeadlineExceeded("AWS gave no credentials for Amazon MSK in time.") from error
+            raise DeadlineExceeded("AWS gave no credentials for Amazon MSK in time.", _TIMEOUT) from error
 
     def record_rejection(self, token: Token) -> None:
         """Does nothing, because nothing is kept here."""

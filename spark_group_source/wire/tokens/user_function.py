@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded
+from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, OptionError
 from spark_group_source.user_code import load
 from spark_group_source.wire.tokens.provider import Token
 from spark_group_source.wire.waiting import call_with_timeout
 
+_MODULE = (
+    "Install its module for the driver and for each executor. Files of --py-files do not reach the process that plans a"
+    " query."
+)
 _FUNCTION = "Check the function; it runs on the driver and on each executor."
 
 
@@ -31,10 +36,15 @@ class FunctionTokens:
             AuthenticationFailed: the function returned neither a text nor a pair of a text and a dict.
             BrokerUnavailable: the function failed. A retry may succeed, because the token service may be down.
             DeadlineExceeded: the function did not return in time.
+            OptionError: the function cannot be imported here.
         """
         name = f"The function '{self.path}' of 'kafka.sasl.oauthbearer.token.provider'"
         try:
-            result = call_with_timeout(load(self.path, "function"), deadline, self.path)
+            function = load(self.path, "function")
+        except ValueError as error:
+            raise OptionError(f"{name} cannot be called on {platform.node()}: it must be {error}.", _MODULE) from error
+        try:
+            result = call_with_timeout(function, deadline, self.path)
         except TimeoutError as error:
             raise DeadlineExceeded(f"{name} did not return in time.", _FUNCTION) from error
         except (Exception, SystemExit) as error:

@@ -31,6 +31,7 @@ from spark_group_source.wire.tokens.msk_iam import MskIamTokens
 from tests.drivers import drivers
 from tests.fake_msk import REGION, FakeMsk, TokenService, token_service
 from tests.msk_signatures import ACCESS_KEY, SECRET_KEY, RejectedToken, check_token, parameters_of, signature
+from tests.waiting import eventually
 
 LONG = 90.0
 SECRET_KEYS = {ACCESS_KEY: SECRET_KEY, "AKIDROLE": "r0le-secret", "AKIDNEW": "n3w-secret"}
@@ -302,9 +303,15 @@ def test_the_identity_is_logged_if_the_login_line_asks_for_it(
         assert caplog.text == ""
         for _ in range(3):
             signer_of(MskIamTokens(REGION, log_identity=True))
+        eventually(lambda: "are those of" in caplog.text)
     assert caplog.text.count("are those of arn:aws:sts::1:assumed-role/orders/me") == 1
     assert len(service.requests) == 1
     assert SECRET_KEY not in caplog.text
+    # The credentials are good while this service does not answer, or is out of reach.
+    aws_signer._logged.clear()
+    service.hold = threading.Event()
+    assert signer_of(MskIamTokens(REGION, log_identity=True)) == ACCESS_KEY
+    service.hold.set()
     service.shutdown()
     service.server_close()
     aws_signer._logged.clear()
