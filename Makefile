@@ -13,9 +13,8 @@ PYTEST_ARGS ?=
 # Spark's Python processes start 0.7 s sooner; test-oldest runs without it, as most users do.
 BYTECODE = env -u SPARK_HOME $(@D)/bin/python -m spark_group_source.spark.bytecode > /dev/null
 CORE := tests/unit tests/integration -m '(core or not integration) and not slow'
-# Three processes, because most tests wait for Kafka or Spark. Each has its own, if its tests need them; each test file runs
-# in one process.
-PARALLEL ?= -n 3 --dist loadfile
+# Two processes, each with its own Kafka and Spark if its tests need them; each test file runs in one process.
+PARALLEL ?= -n 2 --dist loadfile
 SOAK_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_ARGS ?=
