@@ -90,7 +90,10 @@ class Group:
 
     def leave(self) -> None:
         """Removes the member that joined last."""
-        self._members.pop().close()
+        member = self._members.pop()
+        # A member that leaves notifies of no revocation.
+        self._ownership.partitions_revoked(frozenset(member.snapshot().owned), frozenset())
+        member.close()
 
     def restart_counts(self) -> None:
         """The next report covers what happens from now on."""

@@ -262,8 +262,9 @@ def test_a_failed_renewal_leaves_the_old_token_and_warns_with_a_count(
     service: TokenService, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept_token, "WARN_EVERY", 0.3)
-    service.answer = numbered(5.0)
-    client = service.client(retry_backoff=0.05, retry_backoff_max=0.2)
+    service.answer = numbered(20.0)
+    # Renewed after a second: that leaves time to fail and to work again.
+    client = service.client(retry_backoff=0.05, retry_backoff_max=0.2, window=RefreshWindow(0.05, 0.0))
     good = service.answer
     first = fetched(client)
     service.answer = lambda: (401, {"error": "invalid_client"})
