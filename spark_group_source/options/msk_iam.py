@@ -17,7 +17,7 @@ LOGIN_HANDLER = "IAMOAuthBearerLoginCallbackHandler"
 """Java's class for the same tokens in the mechanism OAUTHBEARER."""
 CLIENT_HANDLERS = ("IAMClientCallbackHandler", LOGIN_HANDLER)
 
-_REGION_IN_HOST = re.compile(r"\.kafka(?:-serverless)?\.([a-z]{2}(?:-[a-z]+)+-\d+)\.")
+_REGION_IN_HOST = re.compile(r"\.kafka(?:-serverless)?\.([a-z]{2,4}(?:-[a-z]+)+-\d+)\.")
 _FIELDS = {
     "awsProfileName": "profile",
     "awsRoleArn": "role_arn",

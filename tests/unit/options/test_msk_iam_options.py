@@ -92,6 +92,7 @@ def test_the_login_line_names_a_profile_or_a_role() -> None:
         ("b-1-public.orders.abc123.c2.kafka.us-gov-west-1.amazonaws.com.:9198", "us-gov-west-1"),
         ("boot-abc.c1.kafka-serverless.us-east-1.amazonaws.com:9098", "us-east-1"),
         ("b-1.orders.abc123.c2.kafka.cn-north-1.amazonaws.com.cn:9098", "cn-north-1"),
+        ("b-1.orders.abc123.c2.kafka.eusc-de-east-1.amazonaws.eu:9098", "eusc-de-east-1"),
         (f"10.0.0.1:9098,{BROKER}", "eu-west-1"),
     ],
 )

@@ -17,7 +17,7 @@ from spark_group_source.wire import versions
 
 PACKAGE = Path(spark_group_source.__file__).parent
 SENDING = [path for path in sorted(PACKAGE.rglob("*.py")) if "testing" not in path.relative_to(PACKAGE).parts]
-NO_REQUESTS = {"JoinGroupResponse.JoinGroupResponseMember", "told.user_data.encode"}
+NO_REQUESTS = {"JoinGroupResponse.JoinGroupResponseMember"}
 """Not requests: arguments and results of kafka-python's assignors."""
 
 CHOSEN = {"OffsetCommitRequest": "version"}
