@@ -7,23 +7,16 @@ from collections.abc import Iterable
 
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, describe
-from spark_group_source.errors import (
-    BrokerUnavailable,
-    CorruptRecords,
-    DataLoss,
-    DeadlineExceeded,
-    ProtocolError,
-    TopicError,
-)
+from spark_group_source.errors import BrokerUnavailable, CorruptRecords, DataLoss, DeadlineExceeded, TopicError
 from spark_group_source.fetch.error_actions import UNKNOWN_TOPIC_ID, FetchErrorAction, fetch_error_action
 from spark_group_source.fetch.fetch_position import FetchPosition
 from spark_group_source.fetch.fetch_task import FetchTask
 from spark_group_source.fetch.list_offsets import list_offsets
 from spark_group_source.fetch.offset_for_leader_epoch import EpochEndOffset
 from spark_group_source.fetch.preferred_replicas import PreferredReplicas
-from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition
-from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.metadata import Topic
+from spark_group_source.offsets import EARLIEST, LATEST
+from spark_group_source.wire.cluster import Cluster, metadata_from_each
+from spark_group_source.wire.metadata import Metadata, Topic
 
 log = logging.getLogger(__name__)
 
@@ -87,14 +80,10 @@ class FetchErrorHandler:
             DataLoss: the log was truncated, and ``fail_on_data_loss`` is set.
         """
         if position.count_attempt(FetchErrorAction.CONFIRM_TRUNCATED) > MAX_ATTEMPTS:
-            try:
-                latest = self._list_offset(position.tp, LATEST)
-            except (BrokerUnavailable, DeadlineExceeded) as error:
-                self.back_off([position], error.happened)
+            offsets = self._list_offsets(position, LATEST)
+            if offsets is None:
                 return
-            if latest is None:
-                self.handle_error(position, UNKNOWN_TOPIC_ID)
-                return
+            (latest,) = offsets
             if latest <= position.offset:
                 self._skip_lost(position, position.range.end, f"the log ends at {latest}")
                 return
@@ -126,14 +115,10 @@ class FetchErrorHandler:
 
     def _check_log_range(self, position: FetchPosition) -> None:
         """Handles an offset outside of the log: skips to the part of the range that is left."""
-        try:
-            earliest, latest = (self._list_offset(position.tp, timestamp) for timestamp in (EARLIEST, LATEST))
-        except (BrokerUnavailable, DeadlineExceeded) as error:
-            self.back_off([position], error.happened)
+        offsets = self._list_offsets(position, EARLIEST, LATEST)
+        if offsets is None:
             return
-        if earliest is None or latest is None:
-            self.handle_error(position, UNKNOWN_TOPIC_ID)
-            return
+        earliest, latest = offsets
         if earliest <= position.offset <= latest:
             self.back_off([position], f"the broker rejected its offset, and the log holds [{earliest}, {latest})")
             return
@@ -141,26 +126,34 @@ class FetchErrorHandler:
         end = earliest if position.offset < earliest else position.range.end
         self._skip_lost(position, min(end, position.range.end), f"the log holds [{earliest}, {latest})")
 
-    def _list_offset(self, tp: TopicPartition, timestamp: int) -> int | None:
-        """The offset, or None if brokers do not know the partition."""
-        return list_offsets(
-            self._cluster, {tp: timestamp}, read_committed=False, deadline=self.deadline(), missing=set()
-        ).get(tp)
+    def _list_offsets(self, position: FetchPosition, *timestamps: int) -> list[int] | None:
+        """The offset at each timestamp. None if they are not known, which has been handled then."""
+        tp = position.tp
+        try:
+            found = [
+                list_offsets(
+                    self._cluster, {tp: timestamp}, read_committed=False, deadline=self.deadline(), missing=set()
+                )
+                for timestamp in timestamps
+            ]
+        except (BrokerUnavailable, DeadlineExceeded) as error:
+            self.back_off([position], error.happened)
+            return None
+        if not all(tp in offsets for offsets in found):
+            self.handle_error(position, UNKNOWN_TOPIC_ID)
+            return None
+        return [offsets[tp] for offsets in found]
 
     def _unknown_to_all(self, position: FetchPosition) -> bool:
         """Whether every broker answers that the topic does not exist. A single broker's metadata may lag behind."""
-        brokers = self._cluster.broker_ids()
-        deadline = self.deadline()
-        for left, broker in zip(range(len(brokers), 0, -1), brokers, strict=True):
-            broker_deadline = deadline.at_most(deadline.remaining() / left)
-            try:
-                topics = self._cluster.metadata_from(broker, [position.tp.topic], broker_deadline).topics
-            except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
-                log.info("fetch: broker %d returned no topics: %s", broker, error)
+        topic = position.tp.topic
+        for broker, answer in metadata_from_each(self._cluster, [topic], self.deadline()):
+            if not isinstance(answer, Metadata):
+                log.info("fetch: broker %d returned no topics: %s", broker, answer)
                 return False
-            if metadata_error(position, topics.get(position.tp.topic)) != UNKNOWN_TOPIC_ID:
+            if metadata_error(position, answer.topics.get(topic)) != UNKNOWN_TOPIC_ID:
                 return False
-        return bool(brokers)
+        return bool(self._cluster.broker_ids())
 
     def _skip_lost(self, position: FetchPosition, end: int, reason: str) -> None:
         """Fails because the offsets before ``end`` are lost, or warns and continues after them."""

@@ -44,6 +44,7 @@ def sample_sizes(
     Raises:
         TopicError: the principal may not read a topic.
     """
+    names = {topic.id: topic.name for topic in topics.values()}
     sizes: dict[TopicPartition, float] = {}
     silent: set[TopicPartition] = set()
     missing, factor = dict(offsets), 1
@@ -51,7 +52,7 @@ def sample_sizes(
         build = partial(_request, topics, max_bytes=min(max_bytes, MAX_BYTES), factor=factor)
         responses, errors = send_to_leaders(cluster, topics, missing, build, deadline, PURPOSE)
         silent |= errors.keys()
-        received = [_sizes(topics, response, offsets) for response in responses]
+        received = [_sizes(names, response, offsets) for response in responses]
         found = {tp: size for of_broker, _ in received for tp, size in of_broker.items()}
         if not found:
             break
@@ -72,9 +73,8 @@ def _request(topics: Mapping[str, Topic], offsets: Offsets, max_bytes: int, fact
     return build_request(partitions, max_wait=0.0, max_bytes=max_bytes, read_committed=False)
 
 
-def _sizes(topics: Mapping[str, Topic], response: Any, offsets: Offsets) -> tuple[dict[TopicPartition, float], int]:
-    """The sizes that a response shows, and its number of bytes."""
-    names = {topic.id: topic.name for topic in topics.values()}
+def _sizes(names: Mapping[str, str], response: Any, offsets: Offsets) -> tuple[dict[TopicPartition, float], int]:
+    """The sizes that a response shows, and its number of bytes. ``names`` has the topics by their ids."""
     sizes: dict[TopicPartition, float] = {}
     received = 0
     for topic in response.responses:

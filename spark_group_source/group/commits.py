@@ -24,7 +24,7 @@ so. If the query dies before, its restart does not reset again: it would skip th
 def commit_metadata(fields: Mapping[str, object], tag: str = COMMIT_TAG) -> str:
     """The metadata of a commit: the tag, then ``fields`` as JSON.
 
-    The fact ``start`` is the digest of JSON in ``startingOffsets``: the group started at these offsets.
+    The field ``start`` is the digest of JSON in ``startingOffsets``: the group started at these offsets.
     """
     return f"{tag} {json.dumps(fields)}" if fields else tag
 

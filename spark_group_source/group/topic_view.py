@@ -12,10 +12,9 @@ from dataclasses import replace
 
 from spark_group_source.clock import Deadline
 from spark_group_source.error_codes import TOPIC_AUTHORIZATION_FAILED
-from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, ProtocolError
 from spark_group_source.listing import names
 from spark_group_source.offsets import Partitions, TopicPartition
-from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.cluster import Cluster, metadata_from_each
 from spark_group_source.wire.metadata import Metadata, Topic, partitions_of
 
 log = logging.getLogger(__name__)
@@ -74,15 +73,13 @@ class TopicView:
 
     def _ask_all_brokers(self, wanted: Collection[str] | None, deadline: Deadline) -> tuple[list[Topics], bool]:
         """Returns the topics from each broker that responds, and whether enough brokers have responded."""
-        brokers = self._cluster.broker_ids()
         responses: list[Topics] = []
-        for left, broker in zip(range(len(brokers), 0, -1), brokers, strict=True):
-            broker_deadline = deadline.at_most(deadline.remaining() / left)
-            try:
-                responses.append(dict(self._cluster.metadata_from(broker, wanted, broker_deadline).topics))
-            except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
-                log.debug("group %s: broker %d returned no topics: %s", self._group_id, broker, error)
-        return responses, len(responses) >= min(2, max(self._brokers, len(brokers))) > 0
+        for broker, answer in metadata_from_each(self._cluster, wanted, deadline):
+            if isinstance(answer, Metadata):
+                responses.append(dict(answer.topics))
+            else:
+                log.debug("group %s: broker %d returned no topics: %s", self._group_id, broker, answer)
+        return responses, len(responses) >= min(2, max(self._brokers, len(self._cluster.broker_ids()))) > 0
 
     def _warn_of_disputed(self, disputed: Partitions) -> None:
         if disputed - self.disputed:

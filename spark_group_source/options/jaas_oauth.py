@@ -92,9 +92,9 @@ def _tls(settings: Mapping[str, str]) -> Tls:
             known = ", ".join(_TLS_ROWS)
             raise ValueError(f"a login line without {name}, which this source does not support; it supports {known}")
         try:
-            fields[row.field] = row.parse(text)
+            parsed = row.parse(text)
         except ValueError as error:
             raise ValueError(f"a login line whose {name} is {error}") from None
-    for row in STORE_TYPES:
-        fields.pop(row.field, None)
+        if row not in STORE_TYPES:
+            fields[row.field] = parsed
     return Tls(**fields, in_login_line=True)

@@ -49,8 +49,10 @@ class Driver:
         timings = Timings()
         self._clients = KafkaClients.connect(wire, settings, timings)
         member_clients = KafkaClients.connect(wire, settings, timings)
-        facts = {"application": application_id, "client": wire.client_id}
-        self._assigned_partitions = AssignedPartitions(options, member_clients, facts, clock, self._commit_rejected)
+        metadata_fields = {"application": application_id, "client": wire.client_id}
+        self._assigned_partitions = AssignedPartitions(
+            options, member_clients, metadata_fields, clock, self._commit_rejected
+        )
         kind = ManualAssignment if options.partitions else Member
         self._member: ManualAssignment | Member = kind(
             member_clients.cluster, settings, self._assigned_partitions, clock, timings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from kafka.protocol.metadata import FindCoordinatorRequest
@@ -214,6 +214,23 @@ class Cluster:
 
     def _backoff(self) -> Backoff:
         return Backoff(self.options.retry_backoff, self.options.retry_backoff_max)
+
+
+def metadata_from_each(
+    cluster: Cluster, topics: Collection[str] | None, deadline: Deadline
+) -> Iterator[tuple[int, Metadata | GroupSourceError]]:
+    """Asks each broker for the metadata of these topics, or of all; yields its id, and its answer or error.
+
+    The time is divided between the brokers that are left, so that one that does not answer leaves time for the others.
+    """
+    brokers = cluster.broker_ids()
+    for left, broker in zip(range(len(brokers), 0, -1), brokers, strict=True):
+        answer: Metadata | GroupSourceError
+        try:
+            answer = cluster.metadata_from(broker, topics, deadline.at_most(deadline.remaining() / left))
+        except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
+            answer = error
+        yield broker, answer
 
 
 def _coordinator_error(group_id: str, errno: int) -> GroupError:

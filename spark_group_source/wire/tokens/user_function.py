@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import platform
+import socket
 from dataclasses import dataclass
 
 from spark_group_source.clock import Deadline
@@ -42,7 +42,9 @@ class FunctionTokens:
         try:
             function = load(self.path, "function")
         except ValueError as error:
-            raise OptionError(f"{name} cannot be called on {platform.node()}: it must be {error}.", _MODULE) from error
+            raise OptionError(
+                f"{name} cannot be called on {socket.gethostname()}: it must be {error}.", _MODULE
+            ) from error
         try:
             result = call_with_timeout(function, deadline, self.path)
         except TimeoutError as error:
