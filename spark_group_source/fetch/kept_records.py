@@ -35,6 +35,8 @@ MAX_AGE = 600.0
 REMOVAL_INTERVAL = 60.0
 """How often a worker looks for such files, in seconds."""
 
+MAX_INT64 = 2**63 - 1
+
 _PREFIX = "kafka-group-"
 _HEADER = struct.Struct(">qi")
 """The first offset that the records are complete from, and the leader epoch that they were read under."""
@@ -71,7 +73,11 @@ class KeptRecords:
                     batches = find_record_batches(wanted.tp, records)
                     usable = epoch == wanted.epoch and (batches.next_offset or 0) > wanted.start
                     if usable and start <= wanted.start:
-                        return batches.copy_between(wanted.start, wanted.end)
+                        found = batches.copy_between(wanted.start, wanted.end)
+                        # Behind a gap there may be a damaged header: the broker's answer shows it.
+                        if found is None or found.base_offset(0) > wanted.start:
+                            return None
+                        return found.reliable(wanted.start, wanted.end, MAX_INT64)
             if not usable:
                 path.unlink()
         except FileNotFoundError:

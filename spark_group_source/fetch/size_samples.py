@@ -92,6 +92,6 @@ def _add(sizes: dict[TopicPartition, float], tp: TopicPartition, offset: int, re
         end = batches.next_offset
     except RecordsError:
         return  # the task that reads them reports it
-    if end is not None:
-        # Compaction may have removed all records between the requested offset and the first record batch.
-        sizes[tp] = batches.boundaries[-1] / (end - min(offset, batches.base_offset(0)))
+    # Compaction may have removed all records between the requested offset and the first record batch.
+    if end is not None and end > (first := min(offset, batches.base_offset(0))):
+        sizes[tp] = batches.boundaries[-1] / (end - first)

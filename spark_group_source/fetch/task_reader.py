@@ -204,10 +204,10 @@ class TaskReader:
     def _received(self, position: FetchPosition, data: PartitionData, unused_bytes: int) -> PartitionRecords | None:
         """The fetched records of a range, if there are any. Keeps the records beyond the range."""
         batches = find_record_batches(position.tp, data.records)
-        next_offset = batches.next_offset
-        if next_offset is None or next_offset <= position.offset:
+        if not len(batches):
             self._handle_no_records(position, data, batches.incomplete_batch_size or 0, unused_bytes)
             return None
+        batches = batches.reliable(position.offset, position.range.end, data.high_watermark)
         position.sizes.observe(batches)
         if not data.aborted:
             # The list of aborted transactions belongs to this response alone.

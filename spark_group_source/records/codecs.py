@@ -68,7 +68,7 @@ class BatchBody:
 
     def _too_large(self) -> UnsupportedRecords:
         return self._location.unsupported(
-            f"has {len(self._payload)} bytes that decompress to more than {self._limit} bytes",
+            f"has {len(self._payload)} bytes{' that decompress to' if self._codec else ','} more than {self._limit}",
             "Reduce batch.size of its producer, or start after this record batch.",
         )
 

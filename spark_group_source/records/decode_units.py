@@ -76,7 +76,7 @@ def split_batch(body: BatchBody, begun: memoryview, size: int, batches: UnitBatc
     min_size = max(size, len(begun), MAX_VARINT_SIZE + 1)
     carry, wanted, at_end = begun, min_size, False
     while not at_end:
-        memory = memoryview(bytearray(wanted))
+        memory = np.empty(wanted, np.uint8).data  # a length may claim gigabytes: pages are taken as they are filled
         memory[: len(carry)] = carry
         filled = len(carry) + body.read_into(memory[len(carry) :])
         at_end = filled < wanted

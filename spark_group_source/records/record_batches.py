@@ -57,11 +57,14 @@ class RecordBatches:
     ``boundaries`` holds the position of each record batch in ``records``, and the end of the last one. A broker may cut
     the last record batch to fit the requested size. That record batch is left out; the next fetch starts with it. If no
     record batch is complete, ``next_offset`` is None, and ``incomplete_batch_size`` is the size to request.
+
+    ``damage`` is the error of the first header behind them that cannot be read.
     """
 
     tp: TopicPartition
     records: memoryview
     boundaries: Sequence[int]
+    damage: RecordsError | None = None
 
     def __len__(self) -> int:
         return len(self.boundaries) - 1
@@ -84,6 +87,47 @@ class RecordBatches:
         origin = self.boundaries[first]
         boundaries = [each - origin for each in self.boundaries[first : last + 1]]
         return RecordBatches(self.tp, self.records[origin : origin + boundaries[-1]], boundaries)
+
+    def reliable(self, start: int, end: int, high_watermark: int) -> RecordBatches:
+        """The record batches whose headers do not contradict each other, of a response that was fetched from ``start``.
+
+        Their checksums do not cover the base offset and the length. A wrong one of these would hide record batches, or
+        give records other offsets. But record batches neither overlap nor end behind the high watermark, and the first
+        one holds the offset ``start`` or comes after it. Compaction may leave a gap before a record batch, and a wrong
+        base offset may look like that: so behind a gap, the last one of a response is left to the next fetch, which
+        brings its successor.
+
+        Args:
+            start: the first offset that is needed.
+            end: the end of the needed range. Damage behind it is ignored, and only cuts the record batches off.
+            high_watermark: the high watermark in the response.
+
+        Raises:
+            CorruptRecords: a header that the range needs is damaged.
+            UnsupportedRecords: a record batch that the range needs is in another format.
+        """
+        size = max(len(self.records) - HEADER_SIZE + 1, 0)
+        overlapping = np.ndarray(size, f"V{HEADER_SIZE}", self.records, strides=(1,))
+        headers = overlapping[np.array(self.boundaries[:-1], np.intp)].view(HEADER)
+        bases = headers["base_offset"].astype(np.int64)
+        nexts = bases + headers["last_offset_delta"] + 1
+        wrong = (nexts <= bases) | (bases < 0) | (nexts > high_watermark)
+        wrong[:1] |= nexts[:1] <= start
+        contiguous = bases == np.concatenate([[start], nexts[:-1]])
+        contiguous[:1] |= bases[:1] <= start
+        overlaps = np.append(nexts[:-1] > bases[1:], [False] * len(nexts[:1]))
+        # Of two that overlap the second one is wrong, if the first one follows its predecessor without a gap.
+        wrong[1:] |= (overlaps & contiguous)[:-1]
+        wrong |= overlaps & ~contiguous
+        count = int(np.argmax(wrong)) if wrong.any() else len(wrong)
+        covered = int(nexts[count - 1]) if count else start
+        if covered < end and count < len(wrong):
+            raise BatchLocation(self.tp, covered).corrupt("its header contradicts those before and after it")
+        if covered < end and self.damage is not None:
+            raise self.damage
+        if count == len(wrong) > 1 and not contiguous[-1] and covered < high_watermark:
+            count -= 1
+        return RecordBatches(self.tp, self.records[: self.boundaries[count]], self.boundaries[: count + 1])
 
     def copy_between(self, start: int, end: int) -> RecordBatches | None:
         """A copy of the record batches with offsets in ``[start, end)``; None if there are none."""
@@ -136,8 +180,8 @@ def find_record_batches(tp: TopicPartition, records: memoryview) -> RecordBatche
     """Finds the complete record batches in ``records``, without a checksum and without a copy.
 
     Raises:
-        CorruptRecords: a length is impossible.
-        UnsupportedRecords: a record batch has another message format than v2.
+        CorruptRecords: the first length is impossible.
+        UnsupportedRecords: the first record batch has another message format than v2.
     """
     available = len(records)
     boundaries = [0]
@@ -145,7 +189,10 @@ def find_record_batches(tp: TopicPartition, records: memoryview) -> RecordBatche
     while position + _SIZE_UP_TO_MAGIC <= available:
         length, magic = _LENGTH_AND_MAGIC.unpack_from(records, position + _LENGTH_AT)
         if magic != 2 or length < HEADER_SIZE - _SIZE_UP_TO_LENGTH:
-            raise _unreadable(RecordBatches(tp, records, boundaries).location(position), magic, length)
+            damage = _unreadable(RecordBatches(tp, records, boundaries).location(position), magic, length)
+            if not position:
+                raise damage
+            return RecordBatches(tp, records, boundaries, damage)
         position += length + _SIZE_UP_TO_LENGTH
         if position > available:
             break

@@ -87,10 +87,9 @@ class ResponseBatches:
         """The verified and decompressed records of the record batches that give rows.
 
         Raises:
-            CorruptRecords, UnsupportedRecords: a record batch that gives rows cannot be read.
+            CorruptRecords, UnsupportedRecords: a record batch with offsets of a range cannot be read.
         """
         needed = np.flatnonzero(self._needed())
-        self._verify(needed)
         return self._decompressed_units(needed) if self._codecs[needed].any() else self._uncompressed_units(needed)
 
     def _uncompressed_units(self, needed: Longs) -> Iterator[DecodeUnit]:
@@ -145,22 +144,29 @@ class ResponseBatches:
         base_offsets = self._headers["base_offset"].astype(np.int64)
         deltas = self._headers["last_offset_delta"]
         counts = self._headers["count"]
-        for bad in np.flatnonzero((deltas < 0) | (counts < 0))[:1].tolist():
-            raise self._location(bad).corrupt(f"it has {counts[bad]} records and a last offset delta of {deltas[bad]}")
         starts = np.array([partition.start for partition in self._partitions], np.int64)[self._partition_of]
         ends = np.array([partition.end for partition in self._partitions], np.int64)[self._partition_of]
-        needed = self._visible()
-        needed &= (base_offsets < ends) & (base_offsets + deltas >= starts) & (counts > 0)
+        before_end = base_offsets < ends
+        # A header is verified before it is believed: it may hide records. That a record batch lies before the range is
+        # known from the base offset of the next one.
+        before_start = np.zeros(len(starts), np.bool_)
+        before_start[:-1] = (base_offsets[1:] <= starts[:-1]) & (np.diff(self._partition_of) == 0)
+        self._verify(np.flatnonzero(before_end & ~before_start))
+        for bad in np.flatnonzero(before_end & ((deltas < 0) | (counts < 0)))[:1].tolist():
+            raise self._location(bad).corrupt(f"it has {counts[bad]} records and a last offset delta of {deltas[bad]}")
+        needed = self._visible(before_end)
+        needed &= before_end & (base_offsets + deltas >= starts) & (counts > 0)
         return needed
 
-    def _visible(self) -> npt.NDArray[np.bool_]:
+    def _visible(self, before_end: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         visible = visible_batches(self._headers, (), self._marker_type)
         first = 0
         for partition in self._partitions:
             end = first + len(partition.batches)
             if self._read_committed and partition.aborted:
                 marker_type = partial(self._marker_type, first=first)
-                visible[first:end] = visible_batches(self._headers[first:end], partition.aborted, marker_type)
+                last = first + int(np.count_nonzero(before_end[first:end]))  # base offsets ascend
+                visible[first:last] = visible_batches(self._headers[first:last], partition.aborted, marker_type)
             first = end
         return visible
 
@@ -192,7 +198,6 @@ class ResponseBatches:
         index += first
         if not self._headers["count"][index]:
             return None
-        self._verify(np.array([index]))
         body = bytearray(_MAX_MARKER_SIZE)
         del body[self._body(index).read_into(memoryview(body)) :]
         try:

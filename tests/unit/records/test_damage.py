@@ -13,6 +13,7 @@ from spark_group_source.errors import CorruptRecords, RecordsError, UnsupportedR
 from spark_group_source.records.batch_location import BatchLocation
 from spark_group_source.records.codecs import BatchBody
 from spark_group_source.records.columns import arrow_schema
+from spark_group_source.records.record_batches import PartitionRecords, find_record_batches
 from spark_group_source.records.response_batches import DecodeLimits
 from tests.unit.records.build import TP, Record, batch, decoded, marker, part
 
@@ -195,3 +196,76 @@ def test_snappy_java_frames_are_read_with_any_version_numbers(versions: bytes) -
 def test_damaged_snappy_is_corrupt(payload: bytes) -> None:
     with pytest.raises(CorruptRecords, match="snappy data cannot be decompressed"):
         BatchBody(2, memoryview(payload), 2**30, LOCATION).read_into(memoryview(bytearray(100)))
+
+
+SHAPES = {
+    "plain": lambda at: batch(RECORDS, at),
+    "compressed": lambda at: batch(RECORDS, at, codec=3),
+    "transactional": lambda at: batch(RECORDS, at, transactional=True, producer=1),
+    "aborted": lambda at: batch(RECORDS[:2], at, transactional=True, producer=1) + marker(at + 2, 1, commit=False),
+}
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 2], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_each_flipped_bit_of_a_header_gives_the_right_rows_or_an_error_that_names_the_partition_and_an_offset(
+    shape: str, damaged: int
+) -> None:
+    batches = [SHAPES[shape](at) for at in (0, 3, 6)]
+    aborted = [(1, 0), (1, 3), (1, 6)] if shape == "aborted" else []
+    right = decoded(part(b"".join(batches), aborted=aborted), read_committed=True)["offset"].to_pylist()
+    assert right == ([] if shape == "aborted" else [*range(9)])
+    errors = 0
+    for bit in range(61 * 8):
+        raw = bytearray(batches[damaged])
+        raw[bit // 8] ^= 1 << bit % 8
+        try:
+            found = find_record_batches(TP, memoryview(b"".join([*batches[:damaged], raw, *batches[damaged + 1 :]])))
+            reliable = found.reliable(0, 9, 9) if len(found) else found
+            rows = decoded(PartitionRecords(reliable, 0, 9, aborted), read_committed=True)["offset"].to_pylist()
+        except RecordsError as error:
+            assert "topic-3 at offset" in str(error)  # noqa: PT017
+            errors += 1
+            continue
+        read_up_to = reliable.next_offset or 0
+        assert rows == [each for each in right if each < read_up_to], f"bit {bit}"
+        in_length, in_epoch = bit // 8 in range(8, 12), bit // 8 in range(12, 16)
+        assert in_epoch or (in_length and read_up_to <= 3 * damaged), f"bit {bit} is not noticed"
+    assert errors > 400
+
+
+def test_a_control_bit_set_by_damage_hides_no_records() -> None:
+    raw = bytearray(batch(RECORDS, 0))
+    raw[22] ^= 0x20
+    with pytest.raises(CorruptRecords, match="topic-3 at offset 0 is damaged: its CRC-32C"):
+        decoded(part(bytes(raw)))
+
+
+def test_damage_behind_the_range_does_not_matter() -> None:
+    for harm in (0, 7, 11, 16, 22, 26, 60):
+        raw = bytearray(SOME)
+        raw[harm] ^= 0xFF
+        found = find_record_batches(TP, memoryview(batch(RECORDS, 0) + batch(RECORDS[:2], 3) + raw)).reliable(0, 5, 8)
+        assert decoded(PartitionRecords(found, 0, 5))["offset"].to_pylist() == [0, 1, 2, 3, 4]
+
+
+def test_the_last_record_batch_behind_a_gap_waits_for_its_successor() -> None:
+    """A wrong base offset looks like a gap, until the next record batch overlaps."""
+    first, moved, after = batch(RECORDS, 0), batch(RECORDS, 19), batch(RECORDS, 6)
+    found = find_record_batches(TP, memoryview(first + moved))
+    assert found.reliable(0, 50, 40).next_offset == 3
+    assert found.reliable(0, 50, 22).next_offset == 22, "it is the last one of the log"
+    with pytest.raises(CorruptRecords, match="topic-3 at offset 3 is damaged: its header contradicts"):
+        find_record_batches(TP, memoryview(moved + after)).reliable(3, 50, 40)
+    compacted = find_record_batches(TP, memoryview(moved))
+    assert compacted.reliable(3, 50, 40).next_offset == 22
+
+
+def test_a_response_that_ends_before_the_requested_offset_is_an_error() -> None:
+    with pytest.raises(CorruptRecords, match="topic-3 at offset 9 is damaged"):
+        find_record_batches(TP, memoryview(SOME)).reliable(9, 12, 12)
+
+
+def test_an_uncompressed_record_batch_above_the_limit_is_not_said_to_decompress() -> None:
+    with pytest.raises(UnsupportedRecords, match="bytes, more than 100"):
+        decoded(part(batch([Record(b"x" * 300)], 0)), limits=DecodeLimits(unit_bytes=50, batch_bytes=100))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from crc32c import crc32c
 from kafka.record import MemoryRecordsBuilder
 
 from spark_group_source.errors import CorruptRecords, UnsupportedRecords
@@ -66,6 +67,7 @@ def test_an_empty_record_batch_advances_the_offset_without_rows() -> None:
     empty = bytearray(FIRST[:61])
     empty[8:12] = (49).to_bytes(4, "big")
     empty[57:61] = bytes(4)
+    empty[17:21] = crc32c(empty[21:]).to_bytes(4, "big")
     found = part(bytes(empty))
     assert found.batches.next_offset == 12
     assert decoded(found).num_rows == 0
