@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kafka.errors import for_code
 
+UNKNOWN_SERVER_ERROR = -1
 UNKNOWN_TOPIC_OR_PARTITION = 3
 UNKNOWN_MEMBER_ID = 25
 TOPIC_AUTHORIZATION_FAILED = 29

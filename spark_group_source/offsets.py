@@ -12,11 +12,15 @@ from typing import Any, NamedTuple
 
 from spark_group_source.errors import CheckpointError
 
-VERSION = 2
-"""Version of the offset JSON. Version 1, without leader epochs and group id, is still readable; later ones are not."""
+VERSION = 3
+"""Version of the offset JSON. Version 1 has no leader epochs and no group id, version 2 no lineages. Both are still
+readable; later ones are not."""
 
 UNKNOWN_EPOCH = -1
 """The leader epoch of an offset that no leader has confirmed, as in Kafka's requests."""
+
+NO_LINEAGE = 0
+"""The lineage of an offset since which nobody has moved the partition: see ``group/commits.py``."""
 
 
 class TopicPartition(NamedTuple):
@@ -49,7 +53,8 @@ class OffsetRange:
     """Offsets ``[start, end)`` of one partition of the topic with the id ``topic_id``.
 
     ``epoch`` is the leader epoch of ``end``: the epoch of a leader whose log reached ``end``. If this epoch ends before
-    ``end`` in a later leader's log, records of the range are lost or replaced (KIP-320).
+    ``end`` in a later leader's log, records of the range are lost or replaced (KIP-320). ``lineage`` is when
+    somebody last moved the partition.
     """
 
     topic: str
@@ -58,6 +63,7 @@ class OffsetRange:
     end: int
     topic_id: str = ""
     epoch: int = UNKNOWN_EPOCH
+    lineage: int = NO_LINEAGE
 
     @property
     def tp(self) -> TopicPartition:
@@ -129,15 +135,17 @@ class BatchOffset:
     def as_json(self) -> dict[str, Any]:
         """The form that Spark logs, with sorted keys and partitions sorted by number.
 
-        ``{"group": id, "topics": {name: {"id": id, "partitions": {"0": [start, end, epoch]}}}, "version": 2}``, and
-        if there are any ``"resets": {name: [0]}`` and ``"starts": {name: {"0": offset or null}}``. An unknown epoch is
-        left out, and so is ``"repeated": true`` if it is false.
+        ``{"group": id, "topics": {name: {"id": id, "partitions": {"0": [start, end, epoch, lineage]}}},
+        "version": 3}``, and if there are any ``"resets": {name: [0]}`` and ``"starts": {name: {"0": offset or null}}``.
+        A partition that nobody has moved has no lineage, and then no epoch either if that is unknown.
+        ``"repeated": true`` is left out if it is false.
         """
         topics: dict[str, Any] = {}
         for read in sorted(self.ranges.values()):
             topic = topics.setdefault(read.topic, {"id": read.topic_id, "partitions": {}})
             epoch = [] if read.epoch == UNKNOWN_EPOCH else [read.epoch]
-            topic["partitions"][str(read.partition)] = [read.start, read.end, *epoch]
+            after_end = epoch if read.lineage == NO_LINEAGE else [read.epoch, read.lineage]
+            topic["partitions"][str(read.partition)] = [read.start, read.end, *after_end]
         logged: dict[str, Any] = {"group": self.group, "topics": topics, "version": VERSION}
         if self.repeated:
             logged["repeated"] = True
@@ -202,8 +210,10 @@ _NEW_CHECKPOINT = "Use a new checkpointLocation. The query then starts at the gr
 _MAX_SHOWN = 200  # characters
 
 
-def _range(topic: str, number: int, topic_id: str, start: int, end: int, epoch: int = UNKNOWN_EPOCH) -> OffsetRange:
-    return OffsetRange(topic, number, int(start), int(end), topic_id, int(epoch))
+def _range(
+    topic: str, number: int, topic_id: str, start: int, end: int, epoch: int = UNKNOWN_EPOCH, lineage: int = NO_LINEAGE
+) -> OffsetRange:
+    return OffsetRange(topic, number, int(start), int(end), topic_id, int(epoch), int(lineage))
 
 
 def _unreadable(logged: Mapping[str, Any]) -> CheckpointError:

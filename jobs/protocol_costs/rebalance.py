@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 
@@ -50,7 +51,7 @@ class Ownership:
                 seconds = self.changed_at - self._revoked_at.pop(tp)
                 self.stood_still[tp] = self.stood_still.get(tp, 0.0) + seconds
 
-    def partitions_revoked(self, partitions: Partitions, late: Partitions) -> None:
+    def partitions_revoked(self, partitions: Partitions, in_flight: Partitions, uncommitted: Partitions) -> None:
         """A member has given these up."""
         with self._lock:
             self.changed_at = time.monotonic()
@@ -66,7 +67,15 @@ class Ownership:
     def rebalance_completed(self) -> None:
         """Nothing to record."""
 
-    def heartbeat_succeeded(self, me: Membership, deadline: Deadline) -> None:
+    def uncommitted(self) -> Partitions:
+        """Nothing is committed."""
+        return frozenset()
+
+    def retry_due(self, me: Membership) -> float:
+        """Nothing is to be retried."""
+        return math.inf
+
+    def retry(self, me: Membership, deadline: Deadline) -> None:
         """Nothing to record."""
 
 
@@ -92,7 +101,7 @@ class Group:
         """Removes the member that joined last."""
         member = self._members.pop()
         # A member that leaves notifies of no revocation.
-        self._ownership.partitions_revoked(frozenset(member.snapshot().owned), frozenset())
+        self._ownership.partitions_revoked(frozenset(member.snapshot().owned), frozenset(), frozenset())
         member.close()
 
     def restart_counts(self) -> None:

@@ -1,19 +1,32 @@
 """A query's ledger of offsets: planned by the query, completed by Spark, committed to the group. Pure.
 
-An offset is always the next one to read, so a completed batch is committed as its end.
+An offset is always the next one to read, so a completed batch is committed as its end. The life of an offset, from the
+assignment of its partition to the commit:
+
+    start (:func:`resume_at`) ──▶ position ──planned──▶ in flight ──completed──▶ completed ──confirmed──▶ committed
+
+**Lineages.** The commits of one partition form a lineage: each continues where the one before ended, whichever member
+wrote it. Whoever moves the partition begins a new lineage: another program that commits, ``resetOffsetsOnStart``, a
+``rebalanceCallback`` that goes back, the loss of records. Its id is the time at which it began, in milliseconds since
+1970, and greater than all ids that its owner knows; ``NO_LINEAGE`` is older than all. The tag of a commit carries it,
+and so does each range in the checkpoint. So every later owner can tell whether the group's committed offset is older
+or newer than what it logged itself.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
 
-from spark_group_source.offsets import UNKNOWN_EPOCH, Offsets, TopicPartition
+from spark_group_source.offsets import NO_LINEAGE, UNKNOWN_EPOCH, BatchOffset, OffsetRange, Offsets, TopicPartition
 
 COMMIT_TAG = "spark-group-source"
 """Start of the metadata of every commit of this source. ``kafka-consumer-groups --reset-offsets`` writes empty
-metadata. So a lower offset without the tag is an operator's rewind, and not an older commit of this source."""
+metadata. So an offset without the tag is the decision of an operator, and not an older commit of this source."""
 
 
 RESET_TAG = f"{COMMIT_TAG} starting"
@@ -24,7 +37,8 @@ so. If the query dies before, its restart does not reset again: it would skip th
 def commit_metadata(fields: Mapping[str, object], tag: str = COMMIT_TAG) -> str:
     """The metadata of a commit: the tag, then ``fields`` as JSON.
 
-    The field ``start`` is the digest of JSON in ``startingOffsets``: the group started at these offsets.
+    The field ``start`` is the digest of JSON in ``startingOffsets``: the group started at these offsets. ``lineage`` is
+    the lineage of the offset, if it has one.
     """
     return f"{tag} {json.dumps(fields)}" if fields else tag
 
@@ -47,139 +61,261 @@ class CommittedOffset:
         """Whether ``resetOffsetsOnStart`` wrote it, and no logged batch had confirmed the reset."""
         return self.metadata.startswith(RESET_TAG)
 
+    @property
+    def lineage(self) -> int:
+        """The lineage to which it belongs."""
+        lineage = self._fields.get("lineage", NO_LINEAGE)
+        return lineage if isinstance(lineage, int) else NO_LINEAGE
+
     def started_at(self, digest: str) -> bool:
         """Whether the query that wrote it has the ``startingOffsets`` with this digest."""
-        return self.tagged and f'"start": "{digest}"' in self.metadata
+        return self._fields.get("start") == digest
+
+    @property
+    def _fields(self) -> Mapping[str, Any]:
+        if not self.tagged:
+            return {}
+        try:
+            fields = json.loads(self.metadata[self.metadata.index("{") :])
+        except ValueError:  # there is only the tag
+            return {}
+        return fields if isinstance(fields, dict) else {}
 
 
-def resume_at(committed: CommittedOffset | None, logged_end: int | None, starting_offset: int | None) -> int:
-    """The position at which a newly assigned partition starts: the further of commit and logged end.
+class StartRule(Enum):
+    """The rule by which a partition starts where it does; the value is for the log."""
 
-    A lower commit without our tag is an operator's rewind, and applies.
+    COMMITTED = "the committed offset"
+    LOGGED = "the end in the checkpoint"
+    MOVED = "an offset that another program committed"
+    REPLAYED = "the end of the replayed batch"
+    STARTING_OFFSETS = "startingOffsets"
+    RESET = "resetOffsetsOnStart"
+    ADDED = "the earliest offset of an added partition"
+    RECREATED = "the earliest offset of a recreated topic"
+    CALLBACK = "rebalanceCallback"
+
+
+class Start(NamedTuple):
+    """Where a newly assigned partition starts, and why; without a ``lineage`` a new one begins there."""
+
+    offset: int
+    rule: StartRule
+    lineage: int | None = NO_LINEAGE
+
+
+def resume_at(
+    committed: CommittedOffset | None,
+    logged: OffsetRange | None,
+    *,
+    replayed: OffsetRange | None = None,
+    given_up: int | None = None,
+) -> Start | None:
+    """Where a newly assigned partition starts; ``None`` if the group has no commit and the query has logged nothing.
+
+    The later lineage applies; within one lineage the further offset, because a lower commit is one that failed or was
+    late. A commit without our tag is somebody's decision, and begins a lineage. Two kinds of it move nothing back:
 
     Args:
         committed: the group's committed offset, if there is one.
-        logged_end: the end that this query logged last for the partition, if it ever read it.
-        starting_offset: needed only if the other two are ``None``.
+        logged: the range that this query logged last for the partition, if it ever read it.
+        replayed: the range that Spark has just read again: a decision for an offset in it is followed already.
+        given_up: the committed offset when this query, in mid-batch, gave the partition up. A consumer that commits
+            from there on does not move the group back; it reads what this query reads as well.
     """
     if committed is None:
-        position = starting_offset if logged_end is None else logged_end
-        assert position is not None, "a partition without a commit or a logged end needs a starting offset"
-        return position
-    if logged_end is None or committed.offset >= logged_end or not committed.tagged:
-        return committed.offset
-    return logged_end
+        return None if logged is None else Start(logged.end, StartRule.LOGGED, logged.lineage)
+    lineage = committed.lineage if committed.tagged else None
+    if logged is not None:
+        if lineage is not None and (lineage, committed.offset) < (logged.lineage, logged.end):
+            return Start(logged.end, StartRule.LOGGED, logged.lineage)
+        if committed.offset < logged.end:
+            if replayed is not None and replayed.start <= committed.offset < replayed.end:
+                return Start(logged.end, StartRule.REPLAYED, lineage)
+            if lineage is None and given_up is not None and given_up <= committed.offset:
+                return Start(logged.end, StartRule.LOGGED, logged.lineage)
+    return Start(committed.offset, StartRule.MOVED if lineage is None else StartRule.COMMITTED, lineage)
+
+
+@dataclass(slots=True, eq=False)
+class OwnedPartition:
+    """One owned partition with a position.
+
+    Attributes:
+        position: the next offset to plan.
+        lineage: the lineage of the position.
+        topic_id: the id of the topic in which the position is; empty if unknown.
+        epoch: the leader epoch of the position.
+        completed: the end of what Spark has completed, which may be committed.
+        committed: what the group has of this lineage; ``None`` if that is nothing or unknown.
+        rejected: whether the coordinator rejected the last commit, because it does not know the partition.
+        reset: whether ``resetOffsetsOnStart`` moved it, and no logged batch says so.
+        unsettled_until: until when a commit without an answer may still arrive, in seconds of the ledger's clock.
+    """
+
+    position: int
+    lineage: int = NO_LINEAGE
+    topic_id: str = ""
+    epoch: int = UNKNOWN_EPOCH
+    completed: int = 0
+    committed: int | None = None
+    rejected: bool = False
+    reset: bool = False
+    unsettled_until: float = -math.inf
+
+    @property
+    def pending(self) -> bool:
+        """Whether something is completed and not known to be committed. It never goes back behind a commit."""
+        return self.committed is None or self.completed > self.committed
+
+    def continues(self, read: OffsetRange) -> bool:
+        """Whether the position lies behind ``read``, in the same topic and lineage."""
+        same_topic = not (self.topic_id and read.topic_id) or self.topic_id == read.topic_id
+        return same_topic and self.lineage == read.lineage and read.end <= self.position
 
 
 @dataclass
 class Ledger:
     """Offsets of one query. Not thread-safe: its owner holds a lock.
 
-    ``logged_ends``: the last end that Spark has logged, of every partition this query ever read. ``positions``: the
-    next offset to plan, of each owned partition. ``committable``: what may be committed. ``committed``: what the group
-    has. ``rejected``: partitions whose last commit the coordinator rejected, because it does not know them yet or any
-    more. ``deleted``: partitions that no broker knows.
+    ``logged`` is the last range that Spark has logged, of every partition this query ever read. ``owned`` are the
+    owned partitions that have a position. ``in_flight`` are the ranges of the batch in flight. ``given_up`` are the
+    committed offsets of partitions that were given up in mid-batch. ``deleted`` are partitions that no broker knows.
     """
 
-    logged_ends: dict[TopicPartition, int] = field(default_factory=dict)
-    positions: dict[TopicPartition, int] = field(default_factory=dict)
-    committable: dict[TopicPartition, int] = field(default_factory=dict)
-    committed: dict[TopicPartition, int] = field(default_factory=dict)
-    rejected: set[TopicPartition] = field(default_factory=set)
+    logged: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
+    owned: dict[TopicPartition, OwnedPartition] = field(default_factory=dict)
+    in_flight: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
+    given_up: dict[TopicPartition, int] = field(default_factory=dict)
     deleted: frozenset[TopicPartition] = frozenset()
-    in_flight: frozenset[TopicPartition] = frozenset()
 
-    def set_position(self, tp: TopicPartition, committed: CommittedOffset | None, position: int) -> None:
-        """A newly assigned partition starts at ``position``, which is to be committed at once.
+    def start(
+        self, tp: TopicPartition, start: Start, lineage: int, committed: CommittedOffset | None
+    ) -> OwnedPartition:
+        """A newly assigned partition starts, which is to be committed at once if the group has it not.
 
-        If the in-flight batch reads the partition, its end is committed instead, once the batch is completed.
+        Args:
+            tp: the partition.
+            start: where it starts.
+            lineage: the lineage of the start, also of one that begins a new lineage.
+            committed: the group's committed offset; ``None`` if the next commit replaces it in any case.
         """
-        self.positions[tp] = position
-        if committed is not None:
-            self.committed[tp] = committed.offset
-        if tp not in self.in_flight:
-            self.committable[tp] = position
+        partition = OwnedPartition(start.offset, lineage, completed=start.offset)
+        if start.rule is StartRule.LOGGED and tp in self.in_flight:
+            # The logged end is that of the batch in flight, of which nothing is completed.
+            partition.completed = self.in_flight[tp].start
+        # The commit of another program gets our tag and lineage at once, unless the partition did not start there.
+        same_lineage = committed is not None and (
+            committed.lineage == lineage if committed.tagged else start.rule is StartRule.LOGGED
+        )
+        partition.committed = committed.offset if committed is not None and same_lineage else None
+        self.owned[tp] = partition
+        self.given_up.pop(tp, None)
+        return partition
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         """The query no longer owns these: it plans and commits nothing of them from here on."""
         for tp in partitions:
-            for offsets in (self.positions, self.committable, self.committed):
-                offsets.pop(tp, None)
-            self.rejected.discard(tp)
+            partition = self.owned.pop(tp, None)
+            if partition is not None and partition.committed is not None and tp in self.in_flight:
+                self.given_up[tp] = partition.committed
 
     def forget(self, topics: Collection[str]) -> None:
         """These topics were recreated: forgets all offsets in the old ones."""
-        partitions = {tp for tp in (*self.logged_ends, *self.positions) if tp.topic in topics}
-        self.remove(partitions)
-        for tp in partitions:
-            self.logged_ends.pop(tp, None)
+        for by_partition in (self.logged, self.owned, self.in_flight, self.given_up):
+            for tp in [tp for tp in by_partition if tp.topic in topics]:
+                del by_partition[tp]
 
-    def planned(self, ends: Offsets) -> None:
-        """Spark gets a batch that reads up to ``ends``.
+    def planned(self, batch: BatchOffset) -> None:
+        """Spark gets this batch.
 
-        A partition that was revoked or lost since the batch was planned gets no position: it would be out of date when
-        the partition is assigned again.
+        A partition that was lost since the batch was planned gets no position from it, nor one that has started
+        elsewhere since: the position would be out of date.
         """
-        self.in_flight = frozenset(ends)
-        self.logged_ends.update(ends)
-        self.positions.update({tp: end for tp, end in ends.items() if tp in self.positions})
+        self.logged |= batch.ranges
+        self.in_flight = {tp: read for tp, read in batch.ranges.items() if read.size}
+        for tp, read in self.in_flight.items():
+            partition = self.owned.get(tp)
+            if partition is not None and (partition.position, partition.lineage) == (read.start, read.lineage):
+                partition.position = read.end
 
-    def completed(self, ends: Offsets) -> None:
-        """Spark has completed the batch that ends at ``ends``.
+    def completed(self) -> None:
+        """Spark has completed the batch in flight.
 
-        An end beyond the position is not committed: the partition was lost during the batch, and came back after an
-        operator's rewind. The query reads it again from there.
+        It commits nothing of a partition that was lost during the batch and came back elsewhere: in another lineage, or
+        as one of a recreated topic.
         """
-        self.in_flight = frozenset()
-        for tp, end in ends.items():
-            if end <= self.positions.get(tp, -1):
-                self.committable[tp] = max(end, self.committable.get(tp, -1))
+        for tp, read in self.in_flight.items():
+            partition = self.owned.get(tp)
+            if partition is not None and partition.continues(read):
+                partition.completed = max(read.end, partition.completed)
+        self.in_flight = {}
 
-    def pending(self) -> dict[TopicPartition, int]:
-        """Pending commits: never lower than what was committed since the partition was assigned.
+    def move(self, tp: TopicPartition, offset: int, lineage: int) -> None:
+        """Moves an owned partition to an offset before what was read and committed."""
+        before = self.owned[tp]
+        self.owned[tp] = OwnedPartition(offset, lineage, before.topic_id, completed=offset)
+        self.logged[tp] = OffsetRange(*tp, offset, offset, before.topic_id, lineage=lineage)
+
+    def pending(self) -> dict[TopicPartition, OwnedPartition]:
+        """Partitions with a pending commit.
 
         A rejected commit is pending until the group revokes the partition, or no broker knows it: a coordinator may
         have old metadata for a while. With ``assign`` no revocation would end the retries.
         """
-        hopeless = self.rejected & self.deleted
-        return {tp: to for tp, to in self.committable.items() if self._is_ahead(tp, to) and tp not in hopeless}
+        return {
+            tp: partition
+            for tp, partition in self.owned.items()
+            if partition.pending and not (partition.rejected and tp in self.deleted)
+        }
 
     def uncommitted(self) -> set[TopicPartition]:
         """Partitions with a pending commit for which a revocation waits. It does not wait for a rejected one: that
         topic may be deleted."""
-        return self.pending().keys() - self.rejected
-
-    def never_committed(self) -> set[TopicPartition]:
-        """Partitions with a position for which the group has no committed offset at all."""
-        return self.pending().keys() - self.committed.keys()
-
-    def renew(self) -> None:
-        """Makes committed offsets pending again, unchanged.
-
-        Not so if more was logged: either the batch in flight reads that, or an operator has rewound the group. A
-        rewind gets no tag before the batch after it is completed.
-        """
-        for tp, offset in self.committable.items():
-            if self.committed.get(tp) == offset >= self.logged_ends.get(tp, offset):
-                del self.committed[tp]
+        return {tp for tp, partition in self.pending().items() if not partition.rejected}
 
     def commit_again(self, partitions: Iterable[TopicPartition]) -> None:
-        """Makes the committed offsets of these pending again, to change their metadata."""
+        """Makes the committed offsets of these pending again, unchanged."""
         for tp in partitions:
-            self.committed.pop(tp, None)
-
-    def _is_ahead(self, tp: TopicPartition, offset: int) -> bool:
-        return tp not in self.committed or offset > self.committed[tp]
+            if tp in self.owned:
+                self.owned[tp].committed = None
 
     def commits_rejected(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
         """The coordinator has rejected commits of these partitions; returns those that were not rejected before."""
-        newly = self.committable.keys() & set(partitions) - self.rejected
-        self.rejected |= newly
+        newly = {tp for tp in partitions if tp in self.owned and not self.owned[tp].rejected}
+        for tp in newly:
+            self.owned[tp].rejected = True
         return newly
 
-    def confirmed(self, offsets: Offsets) -> None:
-        """The group has committed these."""
-        self.rejected -= offsets.keys()
+    def confirmed(self, offsets: Offsets, sent: Mapping[TopicPartition, OwnedPartition]) -> None:
+        """The group has committed these offsets of partitions as they were owned when the commit was ``sent``."""
         for tp, offset in offsets.items():
-            if tp in self.positions:
-                self.committed[tp] = max(offset, self.committed.get(tp, -1))
+            partition = self.owned.get(tp)
+            if partition is not None and partition is sent[tp]:
+                partition.rejected = False
+                partition.committed = max(offset, -1 if partition.committed is None else partition.committed)
+
+    def unanswered(self, sent: Mapping[TopicPartition, OwnedPartition], until: float) -> None:
+        """No answer came to commits of these partitions: they may be applied late, after later ones."""
+        for partition in sent.values():
+            partition.unsettled_until = until
+
+    def unsettled(self, now: float) -> set[TopicPartition]:
+        """Partitions whose committed offset a late commit may still move back."""
+        return {tp for tp, partition in self.owned.items() if now < partition.unsettled_until}
+
+    def verify(self, found: Mapping[TopicPartition, CommittedOffset]) -> set[TopicPartition]:
+        """Makes the commits pending again that a late one of ours has moved back, as the group's offsets show.
+
+        Returns their partitions.
+        """
+        moved = {
+            tp
+            for tp, commit in found.items()
+            if (partition := self.owned.get(tp)) is not None
+            and partition.committed is not None
+            and commit.tagged
+            and (commit.lineage, commit.offset) < (partition.lineage, partition.committed)
+        }
+        self.commit_again(moved)
+        return moved

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from spark_group_source.clock import Deadline
@@ -87,12 +87,11 @@ class CoordinatorClient:
             Interrupted: the deadline's wakeup was set; the request is pending at the broker, and the connection is
                 closed.
         """
+        sent = False
         try:
             quick = deadline.at_most(self._cluster.options.request_timeout)
-            if self._broker_id is None:
-                self._broker_id = self._cluster.find_coordinator(self._group_id, quick).id
-            connection = self._cluster.connection(self._broker_id, quick, self._purpose)
-            began = deadline.clock()
+            connection = self._connect(quick)
+            began, sent = deadline.clock(), True
             connection.send(request, quick)
             try:
                 failure = None if while_waiting is None else while_waiting.until_response(connection, deadline)
@@ -109,7 +108,20 @@ class CoordinatorClient:
                 self._timings.record(request.name, deadline.clock() - began)
             return response
         except CALL_ERRORS as error:
+            return replace(self._failed(error), unanswered=sent)
+
+    def _connect(self, deadline: Deadline) -> Connection:
+        if self._broker_id is None:
+            self._broker_id = self._cluster.find_coordinator(self._group_id, deadline).id
+        return self._cluster.connection(self._broker_id, deadline, self._purpose)
+
+    def connect(self, deadline: Deadline) -> RequestFailed | None:
+        """Connects to the coordinator, so that :meth:`supports` knows its versions; ``None`` if that succeeded."""
+        try:
+            self._connect(deadline.at_most(self._cluster.options.request_timeout))
+        except CALL_ERRORS as error:
             return self._failed(error)
+        return None
 
     def find_coordinator(self, deadline: Deadline) -> RequestFailed | None:
         """Finds the coordinator now; ``None`` if that succeeded.

@@ -62,6 +62,7 @@ ERROR_ACTIONS: dict[int, ErrorAction] = {
     81: ErrorAction.FATAL,  # GROUP_MAX_SIZE_REACHED
     82: ErrorAction.FATAL,  # FENCED_INSTANCE_ID
     88: ErrorAction.RETRY,  # UNSTABLE_OFFSET_COMMIT
+    100: ErrorAction.SKIP,  # UNKNOWN_TOPIC_ID
     110: ErrorAction.RESET_GENERATION,  # FENCED_MEMBER_EPOCH
     111: ErrorAction.RETRY,  # UNRELEASED_INSTANCE_ID: the former process was killed; its session ends by itself
     112: ErrorAction.FATAL,  # UNSUPPORTED_ASSIGNOR

@@ -26,26 +26,37 @@ class SessionExtended(Event):
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed(Event):
-    """The coordinator returned an error, or no response arrived. ``error`` is set if the action is FATAL."""
+    """The coordinator returned an error, or no response arrived. ``error`` is set if the action is FATAL.
+
+    ``unanswered``: the request was sent, so the coordinator may still perform it.
+    """
 
     action: ErrorAction
     reason: str
     member_id: str = ""
     error: GroupSourceError | None = None
+    unanswered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPlanned(Event):
-    """Spark got a batch. ``partitions`` have uncommitted work; those that the batch reads are among them."""
+    """Spark got a batch, which reads ``partitions``."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class BatchCompleted(Event):
-    """The batch is completed and committed, except for ``uncommitted`` partitions."""
+    """The batch is completed; commits of ``uncommitted`` partitions are pending."""
 
     uncommitted: Partitions = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class CommitsChanged(Event):
+    """Commits succeeded, or became due: those of ``uncommitted`` partitions are pending now."""
+
+    uncommitted: Partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +113,12 @@ class Assigned(Notification):
 
 @dataclass(frozen=True, slots=True)
 class Revoked(Notification):
-    """These partitions are revoked. The batch that reads ``late`` ones did not end in time."""
+    """These partitions are revoked. The batch that reads ``in_flight`` ones did not end in time; what was completed of
+    ``uncommitted`` ones could not be committed in time."""
 
     partitions: Partitions
-    late: Partitions = frozenset()
+    in_flight: Partitions = frozenset()
+    uncommitted: Partitions = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any
+from uuid import UUID
 
+from kafka.protocol.api_key import ApiKey
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.error_codes import FENCED_INSTANCE_ID, UNKNOWN_MEMBER_ID
+from spark_group_source.error_codes import FENCED_INSTANCE_ID, UNKNOWN_MEMBER_ID, UNKNOWN_SERVER_ERROR
 from spark_group_source.error_codes import describe as describe_error
 from spark_group_source.group.commits import CommittedOffset
 from spark_group_source.group.coordinator_client import CoordinatorClient
@@ -23,7 +26,7 @@ from spark_group_source.group.error_actions import ErrorAction, error_action
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.offsets import UNKNOWN_EPOCH, Offsets, TopicPartition, numbers_by_topic
+from spark_group_source.offsets import Partitions, TopicPartition, numbers_by_topic
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
 
@@ -43,10 +46,15 @@ RECORD_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """The result of a commit, by partition; ``failure`` is an error of the request as a whole."""
+    """The result of a commit: the confirmed partitions, the errors by partition, and those without an answer.
 
-    confirmed: Offsets
-    errors: Mapping[TopicPartition, int]
+    ``failure`` is an error of the request as a whole. An ``unanswered`` commit may still be applied, even after later
+    ones.
+    """
+
+    confirmed: Partitions = frozenset()
+    errors: Mapping[TopicPartition, int] = field(default_factory=dict)
+    unanswered: Partitions = frozenset()
     failure: RequestFailed | None = None
 
 
@@ -58,45 +66,72 @@ class GroupOffsets:
         self._client = CoordinatorClient(cluster, settings.group_id, "offsets", timings)
 
     def commit(
-        self, me: Membership, offsets: Offsets, metadata: str, deadline: Deadline, epochs: Offsets | None = None
+        self,
+        me: Membership,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        deadline: Deadline,
+        topic_ids: Mapping[str, str] | None = None,
     ) -> CommitResult:
         """Commits offsets as member ``me``; the broker rejects them if its generation is over.
 
-        ``epochs`` are the leader epochs of the offsets. Without a member id, the broker rejects them if the group has
-        members. Many partitions take several requests; the first that fails is the last one sent.
+        Without a member id, the broker rejects them if the group has members. With all ``topic_ids`` and a broker of
+        Kafka 4.1 or later, it also rejects those of a topic that was recreated since. Many partitions take several
+        requests; the first that fails is the last one sent.
         """
-        result = CommitResult({}, {})
-        for chunk in self._chunks(offsets, metadata):
-            latest = self._commit(me, chunk, metadata, deadline, epochs or {})
+        result = CommitResult()
+        for chunk in self._chunks(offsets):
+            latest = self._commit(me, chunk, deadline, topic_ids or {})
             result = CommitResult(
-                {**result.confirmed, **latest.confirmed}, {**result.errors, **latest.errors}, latest.failure
+                result.confirmed | latest.confirmed,
+                {**result.errors, **latest.errors},
+                latest.unanswered,
+                latest.failure,
             )
             if latest.failure is not None:
                 break
         return result
 
-    def _chunks(self, offsets: Offsets, metadata: str) -> Iterator[Offsets]:
+    def _chunks(
+        self, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> Iterator[dict[TopicPartition, CommittedOffset]]:
         """Splits the offsets into requests of at most :data:`COMMIT_BYTES`."""
-        partitions = sorted(offsets)
-        longest = max((len(tp.topic) for tp in partitions), default=0)
-        size = max(1, COMMIT_BYTES // (RECORD_BYTES + len(self._settings.group_id) + longest + len(metadata)))
-        for start in range(0, len(partitions), size):
-            yield {tp: offsets[tp] for tp in partitions[start : start + size]}
+        chunk: dict[TopicPartition, CommittedOffset] = {}
+        size = 0
+        for tp, commit in sorted(offsets.items(), key=itemgetter(0)):
+            record = RECORD_BYTES + len(self._settings.group_id) + len(tp.topic) + len(commit.metadata)
+            if chunk and size + record > COMMIT_BYTES:
+                yield chunk
+                chunk, size = {}, 0
+            chunk[tp] = commit
+            size += record
+        if chunk:
+            yield chunk
 
     def _commit(
-        self, me: Membership, offsets: Offsets, metadata: str, deadline: Deadline, epochs: Offsets
+        self,
+        me: Membership,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        deadline: Deadline,
+        topic_ids: Mapping[str, str],
     ) -> CommitResult:
         by_topic: dict[str, list[Any]] = defaultdict(list)
         version = versions.MEMBER_OFFSET_COMMIT if self._settings.consumer_protocol else versions.OFFSET_COMMIT
+        if failure := self._client.connect(deadline):
+            return CommitResult(failure=failure)
+        by_id = all(topic_ids.get(tp.topic) for tp in offsets) and self._client.supports(
+            ApiKey.OffsetCommit, versions.OFFSET_COMMIT_BY_TOPIC_ID
+        )
+        if by_id:
+            version = versions.OFFSET_COMMIT_BY_TOPIC_ID
         topic_of = OffsetCommitRequest.OffsetCommitRequestTopic
-        for tp, offset in offsets.items():
+        for tp, commit in offsets.items():
             by_topic[tp.topic].append(
                 topic_of.OffsetCommitRequestPartition(
                     version=version,
                     partition_index=tp.partition,
-                    committed_offset=offset,
-                    committed_leader_epoch=epochs.get(tp, UNKNOWN_EPOCH),
-                    committed_metadata=metadata,
+                    committed_offset=commit.offset,
+                    committed_leader_epoch=commit.epoch,
+                    committed_metadata=commit.metadata,
                 )
             )
         request = OffsetCommitRequest(
@@ -105,20 +140,30 @@ class GroupOffsets:
             generation_id_or_member_epoch=me.generation,
             member_id=me.member_id,
             group_instance_id=self._settings.instance_id,
-            topics=[topic_of(version=version, name=name, partitions=parts) for name, parts in by_topic.items()],
+            topics=[
+                topic_of(version=version, partitions=parts, **_identity(name, topic_ids if by_id else {}))
+                for name, parts in by_topic.items()
+            ],
         )
         response = self._client.call(request, deadline)
         if isinstance(response, RequestFailed):
-            return CommitResult({}, {}, response)
-        codes = {TopicPartition(t.name, p.partition_index): p.error_code for t in response.topics for p in t.partitions}
-        result = self._interpret(offsets, codes)
+            return CommitResult(unanswered=frozenset(offsets) if response.unanswered else frozenset(), failure=response)
+        names = {UUID(topic_id): name for name, topic_id in topic_ids.items()} if by_id else {}
+        codes = {
+            TopicPartition(names.get(topic.topic_id, topic.name) if by_id else topic.name, part.partition_index): (
+                part.error_code
+            )
+            for topic in response.topics
+            for part in topic.partitions
+        }
+        result = self._interpret(offsets, {tp: codes.get(tp, UNKNOWN_SERVER_ERROR) for tp in offsets})
         if result.failure is not None and not me.member_id and UNKNOWN_MEMBER_ID in codes.values():
             reason = f"{result.failure.reason}: the group has members. {NO_MEMBERS}"
             return replace(result, failure=replace(result.failure, reason=reason))
         return result
 
-    def _interpret(self, offsets: Offsets, codes: Mapping[TopicPartition, int]) -> CommitResult:
-        confirmed = {tp: offset for tp, offset in offsets.items() if codes.get(tp) == 0}
+    def _interpret(self, offsets: Iterable[TopicPartition], codes: Mapping[TopicPartition, int]) -> CommitResult:
+        confirmed = frozenset(tp for tp in offsets if codes.get(tp) == 0)
         errors = {tp: errno for tp, errno in codes.items() if errno}
         # An error of the group stands at every partition; with an error of one partition the others are committed.
         of_partition = ErrorAction.SKIP, ErrorAction.TRIM_METADATA
@@ -128,9 +173,10 @@ class GroupOffsets:
         if group_error == FENCED_INSTANCE_ID:
             # The next join fails with this error; until then other members own the partitions.
             reason = f"OffsetCommit failed with {describe_error(group_error)}"
-            return CommitResult(confirmed, errors, RequestFailed(ErrorAction.RESET_GENERATION, reason))
+            return CommitResult(confirmed, errors, failure=RequestFailed(ErrorAction.RESET_GENERATION, reason))
         topics = {tp.topic for tp, errno in errors.items() if errno == group_error}
-        return CommitResult(confirmed, errors, self._client.failure("OffsetCommit", group_error, topics=topics))
+        failure = self._client.failure("OffsetCommit", group_error, topics=topics)
+        return CommitResult(confirmed, errors, failure=failure)
 
     def committed(
         self, partitions: Iterable[TopicPartition] | None, deadline: Deadline
@@ -172,3 +218,8 @@ class GroupOffsets:
     def describe(self, deadline: Deadline) -> GroupDescription | RequestFailed:
         """The group's state and members."""
         return describe(self._client, self._settings.group_id, deadline)
+
+
+def _identity(name: str, topic_ids: Mapping[str, str]) -> dict[str, Any]:
+    """How a request names a topic: by its id if there is one."""
+    return {"topic_id": UUID(topic_ids[name])} if topic_ids else {"name": name}

@@ -6,6 +6,7 @@ This is the part that both protocols have: backoffs, notifications, and leaving.
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from typing import Any
@@ -16,6 +17,7 @@ from spark_group_source.group.events import Action, Assigned, AwaitBackoff, Lost
 from spark_group_source.group.heartbeat_schedule import HeartbeatSchedule
 from spark_group_source.group.heartbeat_state import HeartbeatState
 from spark_group_source.group.join_backoff import JoinBackoff
+from spark_group_source.group.membership import Phase
 from spark_group_source.group.rebalance_listener import RebalanceListener
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.shared_membership import SharedMembership
@@ -68,7 +70,7 @@ class GroupProtocol(ABC):
 
     @abstractmethod
     def keep_alive(self) -> None:
-        """Sends a heartbeat if one is due; after its success, checks topics or retries start positions."""
+        """Sends a heartbeat if one is due, and checks topics after its success; then retries what is due."""
 
     @abstractmethod
     def rediscover(self) -> None:
@@ -85,12 +87,22 @@ class GroupProtocol(ABC):
                 self._await_backoff(rediscover)
             case Assigned(partitions):
                 self.listener.partitions_assigned(partitions, self.shared.membership, self.start_positions_deadline())
-            case Revoked(partitions, late):
-                self.listener.partitions_revoked(partitions, late)
+            case Revoked(partitions, in_flight, uncommitted):
+                self.listener.partitions_revoked(partitions, in_flight, uncommitted)
             case Lost(partitions, reason):
                 self.listener.partitions_lost(partitions, reason)
             case _:
                 self.send(action)
+
+    def retry_due(self) -> float:
+        """When :meth:`retry` has something to do, in seconds of the clock."""
+        me = self.shared.membership
+        return self.listener.retry_due(me) if me.phase in (Phase.STABLE, Phase.REVOKING) else math.inf
+
+    def retry(self) -> None:
+        """Retries failed commits and start positions if that is due, also while a revocation waits for a commit."""
+        if self.clock() >= self.retry_due():
+            self.listener.retry(self.shared.membership, self.start_positions_deadline())
 
     def assignment_received(self) -> None:
         """Notifies the listener of a new assignment; then the query may know that it has one."""

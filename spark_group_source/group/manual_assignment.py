@@ -93,15 +93,18 @@ class ManualAssignment:
         """The assignment is known at once."""
         return True
 
-    def plan(self, partitions: Partitions, uncommitted: Partitions, me: Membership) -> Partitions:
+    def plan(self, partitions: Partitions, me: Membership) -> Partitions:
         """The next batch may read all partitions."""
         return partitions
 
     def commit_rejected(self, me: Membership, failure: RequestFailed, deadline: Deadline) -> None:
         """Does nothing, because no membership can be lost: the commit is retried."""
 
-    def batch_completed(self, uncommitted: Partitions) -> None:
+    def batch_completed(self) -> None:
         """Does nothing, because no revocation waits for a batch."""
+
+    def commits_changed(self) -> None:
+        """Does nothing, because no revocation waits for a commit."""
 
     def close(self) -> None:
         """Closes the connections. Further calls do nothing."""

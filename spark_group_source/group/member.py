@@ -15,7 +15,7 @@ from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.counters import Timings
 from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.events import BatchCompleted, Close, Leave, RequestFailed
+from spark_group_source.group.events import Close, Leave, RequestFailed
 from spark_group_source.group.group_protocol import LEAVE_TIMEOUT, GroupProtocol
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.rebalance_listener import RebalanceListener
@@ -88,14 +88,13 @@ class Member:
         """
         return self._shared.await_assignment(deadline)
 
-    def plan(self, partitions: Partitions, uncommitted: Partitions, me: Membership) -> Partitions:
+    def plan(self, partitions: Partitions, me: Membership) -> Partitions:
         """Registers a batch that will read ``partitions``; returns those that are still readable.
 
         Leaves out a partition that was lost and assigned again since the snapshot ``me``: its position may differ.
-        Until :meth:`batch_completed` a revocation of the returned partitions waits for the batch, and a revocation of
-        ``uncommitted`` ones for the commit of earlier batches. Caller: the query.
+        Until :meth:`batch_completed` a revocation of the returned partitions waits for the batch. Caller: the query.
         """
-        return self._shared.plan(partitions, uncommitted, me)
+        return self._shared.plan(partitions, me)
 
     def commit_rejected(self, me: Membership, failure: RequestFailed, deadline: Deadline) -> Membership | None:
         """The coordinator rejected a commit of ``me``: it is no member any more, or has another epoch by now.
@@ -111,9 +110,13 @@ class Member:
         now: Membership | None = self._shared.await_other_generation(me, deadline if waits else deadline.at_most(0.0))
         return now
 
-    def batch_completed(self, uncommitted: Partitions) -> None:
-        """The batch is completed, and committed except for ``uncommitted`` partitions. Caller: the query."""
-        self._shared.post(BatchCompleted(uncommitted))
+    def batch_completed(self) -> None:
+        """The batch is completed. Caller: the query."""
+        self._shared.batch_completed()
+
+    def commits_changed(self) -> None:
+        """Commits succeeded, or became due: a revocation may wait for them. Caller: both threads."""
+        self._shared.commits_changed()
 
     def close(self) -> None:
         """Leaves the group and ends the thread, within :data:`LEAVE_TIMEOUT`. Caller: the query, at its end.
@@ -160,8 +163,10 @@ class Member:
                     self._closing.close()
 
     def _step(self) -> bool:
-        """Performs the next action, or sends a heartbeat if due; whether the membership continues."""
-        action, ended = self._shared.next_action(self._protocol.schedule.next_heartbeat)
+        """Performs the next action, or sends a heartbeat or retries if due; whether the membership continues."""
+        action, ended = self._shared.next_action(
+            min(self._protocol.schedule.next_heartbeat, self._protocol.retry_due())
+        )
         if isinstance(action, Leave):
             self._leave()
         elif action is not None:

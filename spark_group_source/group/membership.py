@@ -32,9 +32,9 @@ class Phase(Enum):
 class Membership:
     """One query's membership. ``owned`` maps each partition to the generation that assigned it, if owned ever since.
 
-    ``revoking`` are owned partitions with a pending revocation: no new batch may read them. ``in_flight`` are
-    partitions with uncommitted work, of Spark's running batch or of one whose commit failed. ``revoke_by`` is when a
-    pending revocation stops waiting for the batch, in seconds of the clock. ``session_ends`` is when the coordinator
+    ``revoking`` are owned partitions with a pending revocation: no new batch may read them. It waits for those of them
+    that Spark's batch ``in_flight`` reads, and for ``uncommitted`` ones, whose commits are pending. ``revoke_by`` is
+    when it stops waiting, in seconds of the clock. ``session_ends`` is when the coordinator
     may have assigned the partitions to other members, because no heartbeat succeeded; unused while nothing is owned.
     ``reason`` is why the member joins, for the log.
     """
@@ -45,6 +45,7 @@ class Membership:
     owned: Mapping[TopicPartition, int] = field(default_factory=dict)
     revoking: Partitions = NONE
     in_flight: Partitions = NONE
+    uncommitted: Partitions = NONE
     revoke_by: float = 0.0
     session_ends: float = math.inf
     reason: str = "the query starts"

@@ -1,8 +1,8 @@
 """The partitions of one member, from assignment to revocation or loss: the part that both group protocols have. Pure.
 
-              partitions to revoke, which the running batch reads
+              partitions to revoke, which the running batch reads or whose commits are pending
     STABLE ─────────────────────────────────────────────────────────▶ REVOKING
-      ▲                                                                  │    the batch is committed, or the
+      ▲                                                                  │    all is committed, or the
       └─────────────────────────── Acknowledge ◀─────────────────────────┘    revocation timeout has passed
 
     A revocation that need not wait is acknowledged at once.
@@ -28,6 +28,7 @@ from spark_group_source.group.events import (
     BatchCompleted,
     BatchPlanned,
     Close,
+    CommitsChanged,
     Event,
     Leave,
     Lost,
@@ -49,7 +50,11 @@ def step(member: Member, event: Event, now: float) -> tuple[Member, list[Action]
         case BatchPlanned(partitions):
             return replace(member, in_flight=partitions), []
         case BatchCompleted(uncommitted):
-            return _finish_revocation(replace(member, in_flight=uncommitted), now)
+            return _finish_revocation(replace(member, in_flight=NONE, uncommitted=uncommitted), now)
+        case CommitsChanged(uncommitted) if uncommitted != member.uncommitted:
+            return _finish_revocation(replace(member, uncommitted=uncommitted), now)
+        case CommitsChanged():
+            return member, []
         case Tick() if member.owned and now >= member.session_ends:
             return lose(member, SESSION_TIMED_OUT)
         case Tick():
@@ -78,19 +83,19 @@ def assign(member: Member, assigned: Partitions, revoke_by: float) -> tuple[Memb
 
 
 def revoke(member: Member, partitions: Partitions, reason: str, revoke_by: float) -> tuple[Member, list[Action]]:
-    """Revokes partitions and acknowledges that; first waits for the batch that reads them, if it is running."""
+    """Revokes partitions and acknowledges that; first waits for the batch that reads them, and for pending commits."""
     return _finish_revocation(
         replace(member, phase=Phase.REVOKING, revoking=partitions, revoke_by=revoke_by, reason=reason), -math.inf
     )
 
 
 def _finish_revocation(member: Member, now: float) -> tuple[Member, list[Action]]:
-    """Ends a pending revocation once the batch is committed or ``revoke_by`` has passed."""
-    late = member.revoking & member.in_flight
-    if member.phase is not Phase.REVOKING or (late and now < member.revoke_by):
+    """Ends a pending revocation once the batch and everything else is committed, or ``revoke_by`` has passed."""
+    in_flight, uncommitted = member.revoking & member.in_flight, member.revoking & member.uncommitted
+    if member.phase is not Phase.REVOKING or ((in_flight or uncommitted) and now < member.revoke_by):
         return member, []
     owned = {tp: since for tp, since in member.owned.items() if tp not in member.revoking}
-    notifications: list[Action] = [Revoked(member.revoking, late)] if member.revoking else []
+    notifications: list[Action] = [Revoked(member.revoking, in_flight, uncommitted)] if member.revoking else []
     return replace(member, phase=Phase.STABLE, owned=owned, revoking=NONE), [*notifications, Acknowledge()]
 
 

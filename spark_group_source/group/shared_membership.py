@@ -12,7 +12,9 @@ from spark_group_source.clock import Clock, Deadline
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import (
     Action,
+    BatchCompleted,
     BatchPlanned,
+    CommitsChanged,
     Event,
     Notification,
     Request,
@@ -38,9 +40,17 @@ class SharedMembership(Generic[State]):
     """
 
     def __init__(
-        self, settings: GroupSettings, clock: Clock, handshake: Handshake[State], start: State, first: Request
+        self,
+        settings: GroupSettings,
+        clock: Clock,
+        handshake: Handshake[State],
+        start: State,
+        first: Request,
+        uncommitted: Callable[[], Partitions],
     ) -> None:
-        """``start`` is the membership before its first request, ``first``."""
+        """``start`` is the membership before its first request, ``first``. ``uncommitted`` are the partitions with
+        pending commits: it is called under the lock, so that the last answer is the newest."""
+        self._uncommitted = uncommitted
         self._handshake = handshake
         self._settings = settings
         self._clock = clock
@@ -88,7 +98,7 @@ class SharedMembership(Generic[State]):
             self._has_assignment = True
             self._changed.notify_all()
 
-    def plan(self, partitions: Partitions, uncommitted: Partitions, me: Membership) -> Partitions:
+    def plan(self, partitions: Partitions, me: Membership) -> Partitions:
         """Registers a batch that will read ``partitions``; returns those that are still readable.
 
         Caller: the query.
@@ -97,8 +107,18 @@ class SharedMembership(Generic[State]):
             self._apply(Tick())
             readable = self._state.readable
             allowed = frozenset(tp for tp in partitions if tp in readable and readable[tp] == me.owned.get(tp))
-            self._apply(BatchPlanned(allowed | uncommitted))
+            self._apply(BatchPlanned(allowed))
             return allowed
+
+    def batch_completed(self) -> None:
+        """The batch is completed. Caller: the query."""
+        with self._changed:
+            self._apply(BatchCompleted(self._uncommitted()))
+
+    def commits_changed(self) -> None:
+        """Commits succeeded, or became due. Caller: both threads."""
+        with self._changed:
+            self._apply(CommitsChanged(self._uncommitted()))
 
     def commit_rejected(self, me: Membership, failure: RequestFailed) -> None:
         """The coordinator rejected a commit of ``me``, because it does not know that member or generation any more.

@@ -7,21 +7,24 @@ objects, each with its own lock: the ledger, the committer and the retry timer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Mapping
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from spark_group_source.errors import GroupSourceError
+from spark_group_source.group.commits import Start, StartRule
 from spark_group_source.group.counters import Counters
-from spark_group_source.group.membership import Membership
+from spark_group_source.group.events import RequestFailed
+from spark_group_source.group.membership import Membership, Phase
 from spark_group_source.listing import names
 from spark_group_source.offsets import BatchOffset, Offsets, Partitions
 from spark_group_source.options.table import SourceOptions
-from spark_group_source.query.commits.committer import CommitRejected, Committer
+from spark_group_source.query.commits.committer import Committer
 from spark_group_source.query.commits.retry_timer import RetryTimer
 from spark_group_source.query.commits.shared_ledger import SharedLedger
 from spark_group_source.query.kafka_clients import KafkaClients
-from spark_group_source.query.starting_offsets.resolver import StartOffsetResolver
+from spark_group_source.query.starting_offsets.resolver import StartOffsetResolver, log_starts
 
 log = logging.getLogger(__name__)
 
@@ -43,16 +46,13 @@ class AssignedPartitions:
         member_clients: KafkaClients,
         metadata_fields: Mapping[str, str] | None = None,
         clock: Clock = monotonic,
-        commit_rejected: CommitRejected = lambda me, failed, deadline: None,
     ) -> None:
-        """``metadata_fields`` and ``commit_rejected`` are those of :class:`Committer`."""
+        """``metadata_fields`` are those of :class:`Committer`."""
         self.counters = Counters()
         self.rebalanced_at: float | None = None
-        self.ledger = SharedLedger()
+        self.ledger = SharedLedger(clock)
         self._retry_timer = RetryTimer(options.commit_retry_interval, clock)
-        self.committer = Committer(
-            options, self.ledger, self.counters, self._retry_timer, metadata_fields or {}, commit_rejected
-        )
+        self.committer = Committer(options, self.ledger, self.counters, self._retry_timer, metadata_fields or {})
         self.resolver = StartOffsetResolver(options, self.ledger)
         self._options = options
         self._clock = clock
@@ -64,10 +64,17 @@ class AssignedPartitions:
         self.ledger.partitions_assigned(partitions)
         self.resolve(partitions, me, self._member_clients, deadline)
 
-    def heartbeat_succeeded(self, me: Membership, deadline: Deadline | None = None) -> None:
-        """Retries what failed after the assignment: the query may be busy. Caller: the member's thread."""
-        if self.ledger.unresolved(me) or self.ledger.never_committed(me):
-            self.retry_pending(me, self._member_clients, deadline)
+    def uncommitted(self) -> Partitions:
+        """Partitions with pending commits, for which a revocation waits. Caller: anybody."""
+        return self.ledger.uncommitted()
+
+    def retry_due(self, me: Membership) -> float:
+        """When :meth:`retry_pending` has something to do, in seconds of the clock. Caller: the member's thread."""
+        return self._retry_timer.due_at if self._to_retry(me) else math.inf
+
+    def retry(self, me: Membership, deadline: Deadline) -> None:
+        """Retries what failed: the query may be busy. Caller: the member's thread."""
+        self.retry_pending(me, self._member_clients, deadline)
 
     def join_started(self) -> None:
         """This member sends a join. Caller: the member's thread."""
@@ -78,17 +85,24 @@ class AssignedPartitions:
         self.counters.rebalances += 1
         self.rebalanced_at = self._clock()
 
-    def partitions_revoked(self, partitions: Partitions, late: Partitions) -> None:
+    def partitions_revoked(self, partitions: Partitions, in_flight: Partitions, uncommitted: Partitions) -> None:
         """Removes revoked partitions. Caller: the member's thread."""
         log.info("group %s: revoked %s", self._group_id, names(partitions))
         self.counters.revoked += len(partitions)
-        self.counters.revoked_late += len(late)
-        if late:
+        self.counters.revoked_late += len(in_flight | uncommitted)
+        if in_flight:
             log.warning(
                 "group %s: the batch that reads %s did not end within the revocation timeout; the next owner repeats"
                 " it. Raise kafka.max.poll.interval.ms or make batches smaller with maxOffsetsPerTrigger.",
                 self._group_id,
-                names(late),
+                names(in_flight),
+            )
+        if uncommitted - in_flight:
+            log.warning(
+                "group %s: the offsets of %s could not be committed within the revocation timeout; the next owner"
+                " repeats what was completed since the last commit. Check the group's coordinator.",
+                self._group_id,
+                names(uncommitted - in_flight),
             )
         self.ledger.remove(partitions)
 
@@ -105,23 +119,41 @@ class AssignedPartitions:
 
         Caller: the query, before the member starts.
         """
-        self.ledger.epochs.batch_logged(logged)
         self.resolver.restore(logged, existing, clients, replayed=replayed)
 
     def retry_pending(self, me: Membership, clients: KafkaClients, deadline: Deadline | None = None) -> None:
         """Retries unresolved start positions and failed commits, ``groupCommit.retryIntervalMs`` after the last try.
 
-        The delay grows while unresolved start positions block other partitions. Caller: both threads; one at a time
-        retries.
+        It also looks whether a late commit has moved the group back. The delay grows while unresolved start positions
+        block other partitions. Caller: both threads; one at a time retries.
         """
-        unresolved = self.ledger.unresolved(me)
-        if not (unresolved or self.ledger.pending(me)) or not self._retry_timer.try_acquire():
+        if not self._to_retry(me) or not self._retry_timer.try_acquire():
             return
+        self.verify(me, clients, deadline)
+        unresolved = self._unresolved(me)
         if unresolved:
             self.resolve(unresolved, me, clients, deadline)  # and commits
         else:
             self.committer.commit(me, clients, deadline)
             self._retry_timer.restart()
+
+    def _to_retry(self, me: Membership) -> bool:
+        return bool(self._unresolved(me) or self.ledger.pending(me) or self.ledger.unsettled(me))
+
+    def _unresolved(self, me: Membership) -> Partitions:
+        """A lookup may take half a session, so none begins while a revocation is pending, which has a deadline."""
+        return frozenset() if me.phase is Phase.REVOKING else self.ledger.unresolved(me)
+
+    def verify(self, me: Membership, clients: KafkaClients, deadline: Deadline | None = None) -> None:
+        """Makes commits pending again that a late one has moved back: its answer never came. Caller: both threads."""
+        unsettled = self.ledger.unsettled(me)
+        if not unsettled:
+            return
+        found = clients.offsets.committed(unsettled, deadline or Deadline.after(self._options.commit_timeout))
+        if isinstance(found, RequestFailed):
+            log.debug("group %s: the committed offsets are not verified: %s", self._group_id, found.reason)
+        elif moved := self.ledger.verify(found):
+            log.info("group %s: a late commit moved %s back; it is committed again", self._group_id, names(moved))
 
     def resolve(
         self, partitions: Partitions, me: Membership, clients: KafkaClients, deadline: Deadline | None = None
@@ -149,13 +181,18 @@ class AssignedPartitions:
         blocks_others = self.ledger.unresolved(me) and self.ledger.positions(me) and not self.ledger.uncommitted()
         self._retry_timer.restart(backoff if blocks_others else 0.0)
 
-    def restart_topics(self, topics: Collection[str], me: Membership, clients: KafkaClients) -> None:
+    def restart_topics(self, ids: Mapping[str, str], me: Membership, clients: KafkaClients) -> None:
         """Reads recreated topics from their earliest offsets, whatever was read or committed. Caller: the query.
 
         Forgets what this query logged of them, also of partitions that other members own now. If no leader returns the
         earliest offset, the partition stays unresolved, and the group's commit does not apply then either.
+
+        Args:
+            ids: the new id of each topic.
+            me: the membership.
+            clients: the caller's clients.
         """
-        partitions = frozenset(tp for tp in me.readable if tp.topic in topics)
+        partitions = frozenset(tp for tp in me.readable if tp.topic in ids)
         try:
             earliest = self.resolver.earliest(partitions, clients)
         except GroupSourceError as error:
@@ -163,7 +200,9 @@ class AssignedPartitions:
                 raise
             log.warning("group %s: no start position for %s: %s", self._group_id, names(partitions), error)
             earliest = {}
-        self.ledger.restart_topics(topics, partitions, earliest)
+        starts = {tp: Start(offset, StartRule.RECREATED) for tp, offset in earliest.items()}
+        self.ledger.restart_topics(ids, partitions, starts)
+        log_starts(self._group_id, starts)
         self.committer.commit(me, clients)
 
     def rewind(self, offsets: Offsets, me: Membership, clients: KafkaClients) -> None:

@@ -13,10 +13,8 @@ from dataclasses import replace
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.counters import Timings
-from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
-from spark_group_source.group.membership import Membership
 from spark_group_source.offsets import BatchOffset, Offsets
 from spark_group_source.options.stream_and_batch import stream_start
 from spark_group_source.options.table import SourceOptions
@@ -50,13 +48,12 @@ class Driver:
         self._clients = KafkaClients.connect(wire, settings, timings)
         member_clients = KafkaClients.connect(wire, settings, timings)
         metadata_fields = {"application": application_id, "client": wire.client_id}
-        self._assigned_partitions = AssignedPartitions(
-            options, member_clients, metadata_fields, clock, self._commit_rejected
-        )
+        self._assigned_partitions = AssignedPartitions(options, member_clients, metadata_fields, clock)
         kind = ManualAssignment if options.partitions else Member
         self._member: ManualAssignment | Member = kind(
             member_clients.cluster, settings, self._assigned_partitions, clock, timings
         )
+        self._assigned_partitions.committer.member = self._member
         self._topics = TopicValidator(self._clients.cluster, settings.subscription, options.fail_on_data_loss, clock)
         self._commits = BatchCommits(options, self._assigned_partitions, self._member, self._clients, clock)
         self._planner = BatchPlanner(
@@ -155,13 +152,10 @@ class Driver:
     def close(self) -> None:
         """Tries pending commits a last time, leaves the group and closes all connections."""
         try:
-            self._commits.commit()
+            self._commits.close()
         except GroupSourceError as error:
             log.debug("group %s: no last commit, because the query has failed: %s", self._settings.group_id, error)
         finally:
             self._member.close()
             self._clients.cluster.close()
             self._query_log.end()
-
-    def _commit_rejected(self, me: Membership, failed: RequestFailed, deadline: Deadline) -> Membership | None:
-        return self._member.commit_rejected(me, failed, deadline)

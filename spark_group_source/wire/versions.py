@@ -36,6 +36,8 @@ SASL_AUTHENTICATE = 2
 CONSUMER_GROUP_HEARTBEAT = 1
 CONSUMER_GROUP_DESCRIBE = 1
 MEMBER_OFFSET_COMMIT = 9
+OFFSET_COMMIT_BY_TOPIC_ID = 10
+"""Kafka 4.1 and later; used where the coordinator supports it."""
 
 PINNED = {
     ApiKey.Fetch: FETCH,

@@ -296,10 +296,10 @@ class Bench:
 
     def rewind(self, offsets: dict[int, int], metadata: str = "") -> None:
         """Resets the offsets of the group without members, as an operator does."""
-        wanted = {self.tp(number): offset for number, offset in offsets.items()}
+        wanted = {self.tp(number): CommittedOffset(offset, metadata) for number, offset in offsets.items()}
 
         def done() -> bool:
-            result = self._operator.commit(Membership(), wanted, metadata, Deadline.after(TIMEOUT_S))
+            result = self._operator.commit(Membership(), wanted, Deadline.after(TIMEOUT_S))
             return result.failure is None and not result.errors
 
         eventually(done, "the operator's commit")
@@ -312,7 +312,11 @@ class Bench:
 
     def expire(self, query: Query) -> None:
         """Ends the session of a query's member."""
-        me, deadline = query.me, Deadline.after(TIMEOUT_S)
+        self.remove(query.me)
+
+    def remove(self, me: Membership) -> None:
+        """Removes a member from the group, as if its session had timed out."""
+        deadline = Deadline.after(TIMEOUT_S)
         if isinstance(me, ConsumerMembership):
             client = CoordinatorClient(self.cluster, self.group, "expire")
             assert client.call(build_leave(me, group_settings(self.options())), deadline).error_code == 0

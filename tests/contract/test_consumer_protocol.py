@@ -11,6 +11,7 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import GroupError, ProtocolError
+from spark_group_source.group.commits import CommittedOffset
 from spark_group_source.group.consumer.consumer_protocol import ConsumerProtocol
 from spark_group_source.group.consumer.handshake import ConsumerMembership
 from spark_group_source.group.consumer.messages import ConsumerGroupDescribeRequest
@@ -97,11 +98,13 @@ def test_a_member_that_the_coordinator_has_removed_loses_everything_and_joins_wi
 def test_the_coordinator_rejects_a_commit_with_an_older_epoch(filled: Bench) -> None:
     query = filled.start().idle()
     me, offsets = query.me, GroupOffsets(filled.cluster, group_settings(filled.options()))
-    stale = offsets.commit(replace(me, generation=me.generation - 1), {filled.tp(0): 5}, "", Deadline.after(TIMEOUT_S))
+    stale = offsets.commit(
+        replace(me, generation=me.generation - 1), {filled.tp(0): CommittedOffset(5)}, Deadline.after(TIMEOUT_S)
+    )
     assert stale.failure is not None
     assert stale.failure.action is ErrorAction.STALE_EPOCH
     assert "113 (STALE_MEMBER_EPOCH)" in stale.failure.reason
-    assert offsets.commit(me, {filled.tp(0): 5}, "", Deadline.after(TIMEOUT_S)).failure is None
+    assert offsets.commit(me, {filled.tp(0): CommittedOffset(5)}, Deadline.after(TIMEOUT_S)).failure is None
 
 
 def test_a_long_batch_is_committed_although_the_epoch_has_changed_and_a_revocation_waits_for_it(filled: Bench) -> None:

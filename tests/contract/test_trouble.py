@@ -300,26 +300,16 @@ def test_start_positions_are_found_and_committed_while_the_query_is_busy(on_fake
     assert not query.read
 
 
-def test_a_revocation_does_not_wait_for_a_start_position_committed_since(on_fake: Bench, fake: FakeKafka) -> None:
-    on_fake.produce(5, 5, 5, 5)
+def test_a_revocation_waits_until_a_start_position_is_committed(on_fake: Bench, fake: FakeKafka) -> None:
     on_fake.next("OffsetCommit", Fault(error=14), times=10_000)
     first = on_fake.start()
-    first.begin()
-    ledger = first.driver._assigned_partitions.ledger
-    ledger.completed({on_fake.tp(0): 0})  # the batch failed: nothing is in flight but starts that are not committed
-    first.driver._planner._planned = first.driver._planner._planned_from = None
-    first.driver._member.batch_completed(ledger.uncommitted())
-    assert len(first.me.in_flight) == 4
-    fake.clear_faults()
-    eventually(lambda: not ledger.uncommitted(), "the member's thread to commit them")
+    assert len(first.me.uncommitted) == 4
     second = on_fake.query()
     second.driver.start(second.end)
-
-    def moved() -> bool:
-        first.driver._commits.retry_pending(first.me, batch_in_flight=False)
-        return len(second.owns()) == 2
-
-    eventually(moved, "half to move")
+    eventually(lambda: len(first.me.revoking) == 2, "the revocation")
+    fake.clear_faults()
+    eventually(lambda: len(second.owns()) == 2, "half to move, by the member's thread alone")
+    assert on_fake.committed() == {0: 0, 1: 0, 2: 0, 3: 0}
 
 
 def test_a_query_waits_for_offsets_of_a_pending_transaction(on_fake: Bench, fake: FakeKafka) -> None:
@@ -737,6 +727,7 @@ def carried_by(membership: set[str]) -> dict[int, set[str]]:
         81: {"JoinGroup"},
         82: membership | {"OffsetCommit"},
         88: {"OffsetFetch"},
+        100: {"OffsetCommit"},
     }
 
 

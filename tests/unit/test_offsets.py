@@ -17,17 +17,21 @@ def test_equal_offsets_have_equal_json_text_whatever_the_order_of_their_ranges()
     assert json.dumps(one.as_json()) == json.dumps(other.as_json())
 
 
-def test_json_has_start_end_and_epoch_of_every_partition_the_topic_id_and_the_group() -> None:
-    offset = BatchOffset.of([OffsetRange("t", 1, 5, 9, "id", 3), OffsetRange("t", 0, 2, 2, "id")], "g")
+def test_json_has_start_end_epoch_and_lineage_of_every_partition_the_topic_id_and_the_group() -> None:
+    read = [OffsetRange("t", 1, 5, 9, "id", 3), OffsetRange("t", 0, 2, 2, "id")]
+    moved = [OffsetRange("t", 2, 0, 1, "id", 3, 70), OffsetRange("t", 3, 0, 1, "id", -1, 70)]
+    offset = BatchOffset.of(read + moved, "g")
     assert offset.as_json() == {
         "group": "g",
-        "topics": {"t": {"id": "id", "partitions": {"0": [2, 2], "1": [5, 9, 3]}}},
-        "version": 2,
+        "topics": {
+            "t": {"id": "id", "partitions": {"0": [2, 2], "1": [5, 9, 3], "2": [0, 1, 3, 70], "3": [0, 1, -1, 70]}}
+        },
+        "version": 3,
     }
 
 
 def test_offsets_survive_json_text() -> None:
-    offset = BatchOffset.of([OffsetRange("t", n, n, n * 2, "id", n - 1) for n in range(12)], "g")
+    offset = BatchOffset.of([OffsetRange("t", n, n, n * 2, "id", n - 1, n % 3) for n in range(12)], "g")
     assert BatchOffset.from_json(json.loads(json.dumps(offset.as_json()))) == offset
 
 
@@ -55,8 +59,8 @@ def test_a_new_checkpoint_has_the_empty_offset(nothing: dict[str, object] | None
 
 
 def test_offsets_of_a_later_version_are_an_error_with_the_next_action() -> None:
-    with pytest.raises(GroupSourceError, match="version 3.*new checkpoint"):
-        BatchOffset.from_json({"version": 3, "topics": {}})
+    with pytest.raises(GroupSourceError, match="version 4.*new checkpoint"):
+        BatchOffset.from_json({"version": 4, "topics": {}})
 
 
 @pytest.mark.parametrize(
@@ -65,7 +69,7 @@ def test_offsets_of_a_later_version_are_an_error_with_the_next_action() -> None:
         {"version": 1},
         {"version": 1, "topics": {"t": {"0": 3}}},
         {"version": 1, "topics": {"t": {"id": "x", "partitions": {"0": [1]}}}},
-        {"version": 2, "topics": {"t": {"id": "x", "partitions": {"0": [1, 2, 3, 4]}}}},
+        {"version": 2, "topics": {"t": {"id": "x", "partitions": {"0": [1, 2, 3, 4, 5]}}}},
     ],
 )
 def test_offsets_of_another_source_are_an_error(foreign: dict[str, object]) -> None:

@@ -14,7 +14,7 @@ from spark_group_source.group.counters import Timings
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import Action, RequestFailed, Tick
 from spark_group_source.group.group_protocol import GroupProtocol
-from spark_group_source.group.membership import NO_GENERATION, Membership, Phase
+from spark_group_source.group.membership import NO_GENERATION, Phase
 from spark_group_source.group.rebalance_listener import RebalanceListener
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.shared_membership import SharedMembership
@@ -38,7 +38,7 @@ class ClassicProtocol(GroupProtocol):
         self._requests = MembershipRequests(cluster, settings, timings)
         self._rebalance = Rebalance(cluster, self._requests, settings, clock, wakeup)
         start = ClassicMembership(cooperative=self._rebalance.cooperative)
-        self.shared = SharedMembership(settings, clock, step, start, Join())
+        self.shared = SharedMembership(settings, clock, step, start, Join(), listener.uncommitted)
         self._heartbeats = Heartbeats(self._requests, self.shared, settings, clock, wakeup)
 
     def subscribe(self, topics: Collection[str]) -> None:
@@ -57,17 +57,25 @@ class ClassicProtocol(GroupProtocol):
         """See :meth:`GroupProtocol.keep_alive`."""
         self.shared.post(Tick())
         me = self.shared.membership
-        if me.phase not in (Phase.STABLE, Phase.REVOKING) or not self.schedule.try_acquire(self._requests.throttled):
+        if me.phase not in (Phase.STABLE, Phase.REVOKING):
             return
+        if not self.schedule.try_acquire(self._requests.throttled) or self._heartbeat(me):
+            self.retry()
+
+    def _heartbeat(self, me: ClassicMembership) -> bool:
+        """Sends a heartbeat, then checks topics if that is due; whether there is time for retries."""
         failure = self._heartbeats.send(me)
         # While a revocation is pending, the group waits for this member: REBALANCE_IN_PROGRESS keeps the session alive.
         if failure is not None and not (me.phase is Phase.REVOKING and failure.action is ErrorAction.REJOIN):
             self.request_failed(failure)
-            return
+            return False
         self.heartbeat_state.record_success()
         self.join_backoff.reset()
-        if me.phase is Phase.STABLE:  # a revocation has a deadline, and this may take half a session
-            self._check_topics_or_notify(me)
+        if me.phase is Phase.REVOKING or not self._rebalance.topic_check_due():  # a revocation has a deadline
+            return True
+        if reason := self._rebalance.reason_to_rejoin():
+            self.shared.post(SubscriptionChanged(reason))
+        return False
 
     def rediscover(self) -> None:
         """See :meth:`GroupProtocol.rediscover`."""
@@ -116,9 +124,3 @@ class ClassicProtocol(GroupProtocol):
             return  # the session timed out before the response came: a join follows
         self._rebalance.log_generation(self.shared.membership)
         self.assignment_received()
-
-    def _check_topics_or_notify(self, me: Membership) -> None:
-        if not self._rebalance.topic_check_due():
-            self.listener.heartbeat_succeeded(me, self.start_positions_deadline())
-        elif reason := self._rebalance.reason_to_rejoin():
-            self.shared.post(SubscriptionChanged(reason))

@@ -68,7 +68,7 @@ class ConsumerProtocol(GroupProtocol):
         self._topic_view = TopicView(cluster, settings.group_id)
         self._client = CoordinatorClient(cluster, settings.group_id, PURPOSE, timings)
         start = ConsumerMembership(member_id=str(uuid.uuid4()))
-        self.shared = SharedMembership(settings, clock, step, start, Heartbeat())
+        self.shared = SharedMembership(settings, clock, step, start, Heartbeat(), listener.uncommitted)
         self._next_topic_check = clock() + settings.metadata_max_age
         self._joined = False
         self._has_assignment = False
@@ -90,16 +90,16 @@ class ConsumerProtocol(GroupProtocol):
     def keep_alive(self) -> None:
         """See :meth:`GroupProtocol.keep_alive`."""
         self.shared.post(Tick())
-        joining = self.shared.membership.phase is Phase.JOINING
-        if joining or not self.schedule.try_acquire(self._throttled()) or not self._heartbeat():
+        if self.shared.membership.phase is Phase.JOINING:
             return
-        me = self.shared.membership
-        if me.phase is not Phase.STABLE:  # a revocation has a deadline, and this may take half a session
-            return
-        if self.settings.subscription.pattern is not None and self.clock() >= self._next_topic_check:
-            self._check_topics()
-        else:
-            self.listener.heartbeat_succeeded(me, self.start_positions_deadline())
+        if self.schedule.try_acquire(self._throttled()):
+            if not self._heartbeat():
+                return
+            stable = self.shared.membership.phase is Phase.STABLE  # a revocation has a deadline
+            if stable and self.settings.subscription.pattern is not None and self.clock() >= self._next_topic_check:
+                self._check_topics()
+                return
+        self.retry()
 
     def start_positions_deadline(self) -> Deadline:
         """See :meth:`GroupProtocol.start_positions_deadline`."""

@@ -50,28 +50,27 @@ class BatchCommits:
         """
         self._assigned_partitions.committer.commit(self._member.snapshot(), self._clients)
 
+    def close(self) -> None:
+        """Commits what is pending, and what a late commit has moved back, a last time. It raises as :meth:`commit`."""
+        self._assigned_partitions.verify(self._member.snapshot(), self._clients)
+        self.commit()
+
     def batch_completed(self, end: BatchOffset) -> None:
         """Spark has completed the batch that ends at ``end``: counts and commits it.
 
         The member may be waiting for this batch before it revokes partitions.
         """
-        ranges = end.reads()
         counters = self._assigned_partitions.counters
         counters.batches += 1
-        counters.offsets += sum(read.size for read in ranges)
-        self._ledger.completed({read.tp: read.end for read in ranges})
-        self._ledger.batch_logged(end.ranges)
+        counters.offsets += sum(read.size for read in end.reads())
+        self._ledger.completed()
+        self._member.batch_completed()
         self.commit()
-        self._member.batch_completed(self._ledger.uncommitted())
 
-    def retry_pending(self, me: Membership, *, batch_in_flight: bool) -> None:
+    def retry_pending(self, me: Membership) -> None:
         """Retries failed commits and unresolved start positions; renews assigned partitions when that is due."""
         self._renew()
         self._assigned_partitions.retry_pending(me, self._clients)
-        uncommitted = self._ledger.uncommitted()
-        if not batch_in_flight and me.in_flight - uncommitted:
-            # They are committed now, perhaps by the member's thread. A revocation may be waiting for that.
-            self._member.batch_completed(uncommitted)
 
     def _renew(self) -> bool:
         """Makes the offsets of assigned partitions pending again, when that is due; returns whether it was."""

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from spark_group_source.clock import Deadline
 from spark_group_source.error_codes import describe
 from spark_group_source.errors import CommitFailed
-from spark_group_source.group.commits import COMMIT_TAG, RESET_TAG, commit_metadata
+from spark_group_source.group.commits import (
+    COMMIT_TAG,
+    RESET_TAG,
+    CommittedOffset,
+    OwnedPartition,
+    commit_metadata,
+)
 from spark_group_source.group.counters import Counters
 from spark_group_source.group.error_actions import ErrorAction, denied, error_action
-from spark_group_source.group.events import RequestFailed
+from spark_group_source.group.manual_assignment import ManualAssignment
+from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership
 from spark_group_source.listing import names
-from spark_group_source.offsets import Offsets, TopicPartition
+from spark_group_source.offsets import NO_LINEAGE, TopicPartition
 from spark_group_source.options.offset_specs import SpecificOffsets
 from spark_group_source.options.stream_and_batch import stream_start
 from spark_group_source.options.table import SourceOptions
@@ -25,20 +33,23 @@ from spark_group_source.query.kafka_clients import KafkaClients
 
 log = logging.getLogger(__name__)
 
-
-CommitRejected = Callable[[Membership, RequestFailed, Deadline], Membership | None]
-"""Called if the coordinator rejects a commit because it no longer knows the member, or has it in another epoch. Returns
-the membership with which to commit again at once, or ``None``."""
-
 _REJECTED = ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID, ErrorAction.STALE_EPOCH
+
+_TRIMMED = "commitMetadata is too long", "the metadata is too long", "even the tag is too long"
+"""What the log says at each step of shorter metadata."""
+
+Pending = Mapping[TopicPartition, OwnedPartition]
 
 
 class Committer:
     """Commits the pending offsets of the ledger, for either thread, one commit at a time.
 
     ``_one_commit`` is held during a commit: two at once could arrive in the wrong order and move offsets back. It also
-    guards the number of failures in a row and the metadata.
+    guards the number of failures in a row and how far the metadata is trimmed. ``member`` is the query's member, which
+    waits for commits before a revocation.
     """
+
+    member: Member | ManualAssignment
 
     def __init__(
         self,
@@ -47,10 +58,8 @@ class Committer:
         counters: Counters,
         retry_timer: RetryTimer,
         metadata_fields: Mapping[str, str],
-        commit_rejected: CommitRejected,
     ) -> None:
         """``metadata_fields`` are part of the metadata if ``commitMetadata`` is on."""
-        self._commit_rejected = commit_rejected
         self._options = options
         self._ledger = ledger
         self._counters = counters
@@ -58,9 +67,10 @@ class Committer:
         self._group_id = options.group_id
         self._one_commit = threading.Lock()
         self._failures_in_a_row = 0
-        self._metadata_fields = dict(metadata_fields) if options.commit_metadata else None
+        self._trimmed = 0
+        self._metadata_fields = metadata_fields
         start = stream_start(options)
-        self._start = start.digest if isinstance(start, SpecificOffsets) else ""
+        self._start = {"start": start.digest} if isinstance(start, SpecificOffsets) else {}
 
     def commit(self, me: Membership, clients: KafkaClients, deadline: Deadline | None = None) -> bool:
         """Commits the pending offsets of what ``me`` owns, within ``groupCommit.timeoutMs``; whether no request failed.
@@ -72,46 +82,52 @@ class Committer:
             CommitFailed: it has failed too often in a row, and ``onCommitFailure`` is ``fail``.
             AuthenticationFailed, GroupError: this client may not commit, or the brokers no longer accept it.
         """
+        if not self._ledger.pending(me):
+            return True
         timeout = self._options.commit_timeout
         deadline = deadline.at_most(timeout) if deadline else Deadline.after(timeout)
+        self.member.commits_changed()
         if not self._one_commit.acquire(timeout=deadline.remaining()):
             return False
         try:
             return self._commit_pending(me, clients, deadline)
         finally:
             self._one_commit.release()
+            self.member.commits_changed()
 
     def _commit_pending(self, me: Membership, clients: KafkaClients, deadline: Deadline) -> bool:
-        resets = self._ledger.unlogged_resets()
-        for tag in (RESET_TAG, COMMIT_TAG):
-            pending = self._ledger.pending(me)
-            offsets = {tp: offset for tp, offset in pending.items() if (tp in resets) == (tag == RESET_TAG)}
-            if offsets and not self._send(offsets, self._metadata(me, tag), me, clients, deadline):
-                return False
-        return True
+        sent = self._ledger.pending(me)
+        return not sent or self._send(sent, me, clients, deadline)
 
-    def _send(self, pending: Offsets, metadata: str, me: Membership, clients: KafkaClients, deadline: Deadline) -> bool:
-        epochs = self._ledger.epochs.of(pending)
-        answer = clients.offsets.commit(me, pending, metadata, deadline, epochs)
-        self._ledger.confirmed(answer.confirmed)
+    def _send(self, sent: Pending, me: Membership, clients: KafkaClients, deadline: Deadline) -> bool:
+        fields = self._fields(me)
+        offsets = {
+            tp: CommittedOffset(owned.completed, self._metadata(owned, fields), owned.epoch)
+            for tp, owned in sent.items()
+        }
+        ids = {tp.topic: owned.topic_id for tp, owned in sent.items()}
+        answer = clients.offsets.commit(me, offsets, deadline, ids)
+        self._ledger.confirmed({tp: offsets[tp].offset for tp in answer.confirmed}, sent)
+        self._ledger.unanswered({tp: sent[tp] for tp in answer.unanswered})
         if answer.failure is not None:
             if answer.failure.error is not None and denied(answer.failure.error):
                 raise answer.failure.error
-            now = self._commit_rejected(me, answer.failure, deadline) if answer.failure.action in _REJECTED else None
+            rejected = answer.failure.action in _REJECTED
+            now = self.member.commit_rejected(me, answer.failure, deadline) if rejected else None
             if now is not None:
                 return self._commit_pending(now, clients, deadline)
-            self._commit_failed(pending.keys() - answer.confirmed.keys(), answer.failure.reason)
+            self._commit_failed(offsets.keys() - answer.confirmed, answer.failure.reason)
             return False
         if answer.confirmed:
             self._failures_in_a_row = 0
             self._counters.commits += 1
-        to_trim = {
-            tp: pending[tp]
-            for tp, errno in answer.errors.items()
-            if metadata and error_action(errno) is ErrorAction.TRIM_METADATA
-        }
+        too_long = {tp for tp, errno in answer.errors.items() if error_action(errno) is ErrorAction.TRIM_METADATA}
+        to_trim = {tp: sent[tp] for tp in too_long if offsets[tp].metadata}
         self._partitions_rejected({tp: errno for tp, errno in answer.errors.items() if tp not in to_trim})
-        return not to_trim or self._send(to_trim, self._trim(metadata), me, clients, deadline)
+        if to_trim:
+            log.warning("group %s: %s for the brokers; commits have less now", self._group_id, _TRIMMED[self._trimmed])
+            self._trimmed += 1
+        return not to_trim or self._send(to_trim, me, clients, deadline)
 
     def _partitions_rejected(self, errors: Mapping[TopicPartition, int]) -> None:
         """Logs each partition once, until a commit of it succeeds, because the retries may go on for minutes."""
@@ -121,21 +137,17 @@ class Committer:
             codes = ", ".join(describe(errno) for errno in sorted({errors[tp] for tp in newly}))
             log.warning("group %s: %s not committed, and will be retried: %s", self._group_id, names(newly), codes)
 
-    def _metadata(self, me: Membership, tag: str) -> str:
-        start = {"start": self._start} if self._start else {}
-        if self._metadata_fields is None:
-            return commit_metadata(start, tag)
+    def _fields(self, me: Membership) -> dict[str, Any]:
+        """The fields of the metadata that all partitions have."""
+        if not self._options.commit_metadata:
+            return self._start
         now = {"member": me.member_id, "generation": me.generation, "batches": self._counters.batches}
-        return commit_metadata(self._metadata_fields | now | start, tag)
+        return {**self._metadata_fields, **now, **self._start}
 
-    def _trim(self, metadata: str) -> str:
-        if metadata in (COMMIT_TAG, RESET_TAG):
-            return ""
-        log.warning(
-            "group %s: commitMetadata is too long for the brokers; further commits have only the tag", self._group_id
-        )
-        self._metadata_fields, self._start = None, ""
-        return RESET_TAG if metadata.startswith(RESET_TAG) else COMMIT_TAG
+    def _metadata(self, owned: OwnedPartition, fields: Mapping[str, Any]) -> str:
+        tag = RESET_TAG if owned.reset else COMMIT_TAG
+        lineage = {} if owned.lineage == NO_LINEAGE else {"lineage": owned.lineage}
+        return (commit_metadata({**lineage, **fields}, tag), commit_metadata(lineage, tag), tag, "")[self._trimmed]
 
     def _commit_failed(self, partitions: Iterable[TopicPartition], why: str) -> None:
         self._counters.failed_commits += 1

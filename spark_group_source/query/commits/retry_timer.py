@@ -16,6 +16,12 @@ class RetryTimer:
         self._lock = threading.Lock()
         self._due_at = float("-inf")
 
+    @property
+    def due_at(self) -> float:
+        """When the next try is due, in seconds of the clock."""
+        with self._lock:
+            return self._due_at
+
     def try_acquire(self) -> bool:
         """Takes the try that is due, if one is. The caller that gets True must retry: no other caller does until the
         interval has passed."""

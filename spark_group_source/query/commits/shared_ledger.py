@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from spark_group_source.group.commits import CommittedOffset, Ledger
+from spark_group_source.clock import Clock, monotonic
+from spark_group_source.group.commits import CommittedOffset, Ledger, OwnedPartition, Start, StartRule
 from spark_group_source.group.membership import Membership
-from spark_group_source.offsets import BatchOffset, Offsets, Partitions, TopicPartition
-from spark_group_source.query.planning.leader_epochs import PositionEpochs
+from spark_group_source.offsets import (
+    UNKNOWN_EPOCH,
+    BatchOffset,
+    OffsetRange,
+    Offsets,
+    Partitions,
+    TopicPartition,
+)
 from spark_group_source.query.starting_offsets.pinned_starts import PinnedStarts
+
+LATE_COMMITS = 600.0
+"""Seconds for which a commit without an answer may still arrive: by default, brokers close a connection that was idle
+for as long (``connections.max.idle.ms``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,38 +35,54 @@ class StartLookup:
     revocation_epoch: int
 
 
+class LoggedOffsets(NamedTuple):
+    """What a query knows of partitions that start.
+
+    Attributes:
+        ranges: the ranges that it logged last.
+        given_up: the committed offsets at which it gave partitions up in mid-batch.
+        recreated: partitions of topics that were recreated since it logged them. The group's commits are in the new
+            ones: Kafka deletes those of a deleted topic.
+        restarted: partitions of topics that it has restarted itself; a commit may be one in the old topic.
+    """
+
+    ranges: dict[TopicPartition, OffsetRange]
+    given_up: Offsets
+    recreated: Partitions
+    restarted: Partitions
+
+
 class SharedLedger:
     """The position of each owned partition. Each method is one step under the lock, which no wait ever holds.
 
-    ``epochs`` are the leader epochs of the positions, with their own lock. ``_lock`` guards everything else:
+    ``_lock`` guards everything:
     - the ledger, and ``_owned``, the partitions that this query owns
     - ``_in_lookup``, owned partitions whose start position a thread is looking up
     - ``_recreated``, partitions of a recreated topic whose earliest offset is still unknown
-    - ``_topic_ids``, the ids of the topics in which the logged ends are
     - ``_found_recreated``, topics that a lookup of start positions found to be recreated, until the query checks them
     - ``_revocation_epoch``, how many times partitions were revoked or lost, or topics recreated
     - ``_pinned``, the pinned starts of the query
-    - ``_unlogged_resets``, partitions that were reset while no logged batch says so
+    - ``_lineage``, the highest lineage that the query has seen
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = monotonic, wall_clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._wall_clock = wall_clock
         self._lock = threading.Lock()
         self._ledger = Ledger()
         self._owned: set[TopicPartition] = set()
         self._in_lookup: set[TopicPartition] = set()
         self._recreated: set[TopicPartition] = set()
-        self._topic_ids: dict[str, str] = {}
         self._found_recreated: set[str] = set()
         self._revocation_epoch = 0
         self._pinned = PinnedStarts()
-        self._unlogged_resets: set[TopicPartition] = set()
-        self.epochs = PositionEpochs()
+        self._lineage = 0
 
     def restore(self, logged: BatchOffset, pinned: PinnedStarts) -> None:
-        """Begins with the checkpoint's ends and pinned starts. Caller: the query, before the member starts."""
+        """Begins with the checkpoint's ranges and pinned starts. Caller: the query, before the member starts."""
         with self._lock:
-            self._ledger.logged_ends.update(logged.ends())
-            self._topic_ids.update({read.topic: read.topic_id for read in logged.ranges.values() if read.topic_id})
+            self._ledger.logged |= logged.ranges
+            self._lineage = max([self._lineage, *(read.lineage for read in logged.ranges.values())])
             self._pinned = pinned
 
     def partitions_assigned(self, partitions: Partitions) -> None:
@@ -67,60 +96,57 @@ class SharedLedger:
         with self._lock:
             return self._pinned
 
-    def unlogged_resets(self) -> Partitions:
-        """Partitions that were reset while no logged batch says so."""
-        with self._lock:
-            return frozenset(self._unlogged_resets)
-
-    def batch_logged(self, partitions: Iterable[TopicPartition]) -> None:
-        """Spark has logged a batch with these partitions: commits them again without the tag of a reset.
-
-        Caller: the query.
-        """
-        with self._lock:
-            logged = self._unlogged_resets.intersection(partitions)
-            self._unlogged_resets -= logged
-            self._ledger.commit_again(logged)
-
     def remove(self, partitions: Partitions) -> None:
         """These partitions were revoked or lost. Caller: the member's thread."""
         with self._lock:
             self._revocation_epoch += 1
             self._owned -= partitions
             self._recreated -= partitions
-            self._unlogged_resets -= partitions
             self._ledger.remove(partitions)
 
-    def positions(self, me: Membership) -> dict[TopicPartition, int]:
-        """The next offset to plan of each readable partition. Caller: the query."""
+    def positions(self, me: Membership) -> dict[TopicPartition, OwnedPartition]:
+        """Copies of the readable partitions that have a position. Caller: the query."""
         readable = me.readable
         with self._lock:
-            return {tp: position for tp, position in self._ledger.positions.items() if tp in readable}
+            return {tp: replace(owned) for tp, owned in self._ledger.owned.items() if tp in readable}
 
-    def planned(self, ends: Offsets, positions: Offsets, topic_ids: Mapping[str, str]) -> None:
-        """Spark gets a batch that reads up to ``ends`` and logs ``positions`` of the others. Caller: the query."""
-        with self._lock:
-            self._topic_ids.update(topic_ids)
-            self._ledger.logged_ends.update(positions)
-            self._ledger.planned(ends)
-            self._pinned = self._pinned.without(positions.keys() | ends.keys())
+    def advance_epochs(self, before: Offsets, now: Offsets) -> None:
+        """Later leaders hold all records before positions that had the epochs ``before``. Caller: the query.
 
-    def completed(self, ends: Offsets) -> None:
-        """Spark has completed the batch with these ends. Caller: the query."""
+        A partition that the other thread has started since keeps its epoch.
+        """
         with self._lock:
-            self._ledger.completed(ends)
+            for tp, epoch in now.items():
+                owned = self._ledger.owned.get(tp)
+                if owned is not None and owned.epoch == before[tp]:
+                    owned.epoch = epoch
+
+    def planned(self, batch: BatchOffset) -> None:
+        """Spark gets this batch. Caller: the query."""
+        with self._lock:
+            self._ledger.planned(batch)
+            self._pinned = self._pinned.without(batch.ranges)
+
+    def completed(self) -> None:
+        """Spark has completed the batch in flight, and logged it before. Caller: the query."""
+        with self._lock:
+            self._ledger.completed()
+            resets = [tp for tp, owned in self._ledger.owned.items() if owned.reset and tp in self._ledger.logged]
+            for tp in resets:
+                self._ledger.owned[tp].reset = False
+            self._ledger.commit_again(resets)  # without the tag of a reset
 
     def unresolved(self, me: Membership) -> Partitions:
         """Readable partitions without a position that no thread is looking up."""
         with self._lock:
-            return frozenset((me.readable.keys() & self._owned) - self._ledger.positions.keys() - self._in_lookup)
+            return frozenset((me.readable.keys() & self._owned) - self._ledger.owned.keys() - self._in_lookup)
 
     @contextmanager
     def start_lookup(self, partitions: Partitions) -> Iterator[StartLookup]:
         """Begins a lookup of those of ``partitions`` that need one. The other thread leaves these alone."""
         with self._lock:
             # Not those lost since the caller's snapshot: they would keep an old position when they are assigned again.
-            mine = (partitions & self._owned) - self._ledger.positions.keys() - self._in_lookup
+            mine = (partitions & self._owned) - self._ledger.owned.keys() - self._in_lookup
             revocation_epoch = self._revocation_epoch
             self._in_lookup |= mine
         try:
@@ -129,20 +155,29 @@ class SharedLedger:
             with self._lock:
                 self._in_lookup -= mine
 
-    def logged_ends(self, partitions: Partitions) -> tuple[dict[TopicPartition, int | None], Partitions]:
-        """The end that this query logged last for each partition, and which of them are in a recreated topic."""
-        with self._lock:
-            return {tp: self._ledger.logged_ends.get(tp) for tp in partitions}, partitions & self._recreated
+    def logged(self, partitions: Partitions, ids: Mapping[str, str]) -> LoggedOffsets:
+        """What this query has logged of partitions that start in topics with these ids.
 
-    def recreated(self, ids: Mapping[str, str]) -> set[str]:
-        """Those topics whose logged ends are in a topic with another id than in ``ids``; notes them for the query."""
+        It notes recreated topics for :meth:`take_recreated`. Caller: the thread that began the lookup.
+        """
         with self._lock:
-            recreated = {name for name, topic_id in ids.items() if self._topic_ids.get(name, topic_id) != topic_id}
+            logged = self._ledger.logged
+            recreated = {
+                tp.topic
+                for tp, read in logged.items()
+                if read.topic_id and ids.get(tp.topic, read.topic_id) != read.topic_id
+            }
             self._found_recreated |= recreated
-            return recreated
+            known = {tp for tp in partitions if tp.topic not in recreated}
+            return LoggedOffsets(
+                {tp: logged[tp] for tp in known & logged.keys()},
+                {tp: self._ledger.given_up[tp] for tp in known & self._ledger.given_up.keys()},
+                partitions - known,
+                partitions & self._recreated,
+            )
 
     def take_recreated(self) -> set[str]:
-        """The topics that :meth:`recreated` has found since the last call. Caller: the query."""
+        """The topics that :meth:`logged` has found to be recreated since the last call. Caller: the query."""
         with self._lock:
             recreated, self._found_recreated = self._found_recreated, set()
             return recreated
@@ -150,93 +185,132 @@ class SharedLedger:
     def record_starts(
         self,
         lookup: StartLookup,
-        positions: Offsets,
+        starts: Mapping[TopicPartition, Start],
         committed: Mapping[TopicPartition, CommittedOffset],
-        starting_offsets: Offsets,
+        ids: Mapping[str, str],
     ) -> bool:
         """Records the start positions of these partitions; returns False if partitions were revoked since the lookup.
 
         Then a next owner may have moved them: all are looked up again.
 
         Args:
-            lookup: the lookup that found ``positions``.
-            positions: where each partition starts.
+            lookup: the lookup that found ``starts``.
+            starts: where each partition starts.
             committed: what the group has committed of them.
-            starting_offsets: what ``startingOffsets`` means for those to which it applies; pinned from now on.
+            ids: the topics' ids at the lookup, as far as they are known.
         """
         with self._lock:
             if lookup.revocation_epoch != self._revocation_epoch:
                 return False
-            self.epochs.started(positions, committed)
-            # A query that died has left this tag, perhaps with this checkpoint: by now a batch may be logged.
-            tagged = {tp for tp, commit in committed.items() if commit.tagged_reset}
-            outdated_tags = tagged & self._ledger.logged_ends.keys()
-            for tp, position in positions.items():
-                self._ledger.set_position(tp, None if tp in outdated_tags else committed.get(tp), position)
-            self._recreated -= positions.keys()
-            self._unlogged_resets |= (self._pinned.resets | (tagged - outdated_tags)) & positions.keys()
-            self._pinned = self._pinned.pin(starting_offsets)
+            self._lineage = max([self._lineage, *(commit.lineage for commit in committed.values())])
+            new_lineage = None
+            for tp, start in starts.items():
+                if start.lineage is None and new_lineage is None:
+                    new_lineage = self._begin_lineage()
+                lineage = start.lineage if start.lineage is not None else new_lineage
+                assert lineage is not None
+                self._start(tp, start, lineage, committed.get(tp), ids)
+            self._recreated -= starts.keys()
+            to_pin = StartRule.STARTING_OFFSETS, StartRule.RESET
+            self._pinned = self._pinned.pin({tp: start.offset for tp, start in starts.items() if start.rule in to_pin})
             return True
 
-    def restart_topics(self, topics: Collection[str], partitions: Partitions, earliest: Offsets) -> None:
-        """Restarts ``partitions`` of these recreated topics at their earliest offset, or later if that is unknown.
+    def _start(
+        self,
+        tp: TopicPartition,
+        start: Start,
+        lineage: int,
+        committed: CommittedOffset | None,
+        ids: Mapping[str, str],
+    ) -> None:
+        logged = self._ledger.logged.get(tp)
+        # A query that died has left the tag of a reset, perhaps with this checkpoint: by now a batch may be logged.
+        tagged_reset = committed is not None and committed.tagged_reset
+        outdated_tag = tagged_reset and logged is not None
+        owned = self._ledger.start(tp, start, lineage, None if outdated_tag else committed)
+        owned.topic_id = ids.get(tp.topic, "")
+        owned.reset = tp in self._pinned.resets or (tagged_reset and not outdated_tag)
+        if logged is not None and logged.end == start.offset:
+            owned.epoch = logged.epoch
+        if committed is not None and committed.offset == start.offset and owned.epoch == UNKNOWN_EPOCH:
+            owned.epoch = committed.epoch
 
-        Caller: the query.
+    def _begin_lineage(self) -> int:
+        """A lineage that is later than all others this query has seen, also if the clocks of two machines differ."""
+        self._lineage = max(round(self._wall_clock() * 1000), self._lineage + 1)
+        return self._lineage
+
+    def restart_topics(
+        self, ids: Mapping[str, str], partitions: Partitions, starts: Mapping[TopicPartition, Start]
+    ) -> None:
+        """These topics were recreated, with the ids ``ids``: forgets all offsets in the old ones. Caller: the query.
+
+        Args:
+            ids: the new id of each recreated topic.
+            partitions: their partitions that the query is to read from the beginning.
+            starts: where each of them starts, as far as leaders answer.
         """
         with self._lock:
-            self._revocation_epoch += 1  # the other thread may be finding a position in the old topic
-            self._ledger.forget(topics)
-            for name in topics:
-                self._topic_ids.pop(name, None)
-            self._pinned = self._pinned.without([tp for tp in self._pinned.offsets if tp.topic in topics])
-            self.epochs.forget(topics=topics)
+            self._revocation_epoch += 1
+            self._ledger.forget(ids)
             mine = partitions & self._owned
-            self._recreated |= mine - earliest.keys()
-            for tp in mine & earliest.keys():
-                self._ledger.set_position(tp, None, earliest[tp])
+            self._recreated |= mine - starts.keys()
+            lineage = self._begin_lineage()
+            for tp in mine & starts.keys():
+                self._start(tp, starts[tp], lineage, None, ids)
 
     def rewind(self, offsets: Offsets) -> None:
         """Moves positions back to ``offsets``, which lie before what was read and committed. Caller: the query."""
         with self._lock:
-            mine = offsets.keys() & self._owned
-            self._ledger.remove(mine)
-            self.epochs.forget(mine)
-            for tp in mine:
-                self._ledger.logged_ends[tp] = offsets[tp]
-                self._ledger.set_position(tp, None, offsets[tp])
-
-    def never_committed(self, me: Membership) -> Partitions:
-        """Owned partitions with a position for which the group has no committed offset at all."""
-        with self._lock:
-            return frozenset(self._ledger.never_committed() & me.owned.keys())
+            lineage = self._begin_lineage()
+            for tp in offsets.keys() & self._ledger.owned.keys():
+                self._ledger.move(tp, offsets[tp], lineage)
 
     def uncommitted(self) -> Partitions:
-        """Partitions with a pending commit for which a revocation waits."""
+        """Partitions with a pending commit for which a revocation waits. Caller: anybody."""
         with self._lock:
             return frozenset(self._ledger.uncommitted())
 
-    def pending(self, me: Membership) -> dict[TopicPartition, int]:
-        """The pending commits of partitions that ``me`` owns."""
+    def pending(self, me: Membership) -> dict[TopicPartition, OwnedPartition]:
+        """The pending commits of partitions that ``me`` owns: :meth:`confirmed` and others take them."""
         with self._lock:
-            return {tp: offset for tp, offset in self._ledger.pending().items() if tp in me.owned}
+            return {tp: owned for tp, owned in self._ledger.pending().items() if tp in me.owned}
 
-    def confirmed(self, offsets: Offsets) -> None:
-        """The group has committed these."""
+    def confirmed(self, offsets: Offsets, sent: Mapping[TopicPartition, OwnedPartition]) -> None:
+        """The group has committed ``offsets``, a part of the commits that were ``sent``."""
         with self._lock:
-            self._ledger.confirmed(offsets)
+            self._ledger.confirmed(offsets, sent)
             self._pinned = replace(self._pinned, resets=self._pinned.resets - offsets.keys())
+
+    def unanswered(self, sent: Mapping[TopicPartition, OwnedPartition]) -> None:
+        """No answer came to these commits."""
+        with self._lock:
+            self._ledger.unanswered(sent, self._clock() + LATE_COMMITS)
+
+    def unsettled(self, me: Membership) -> Partitions:
+        """Partitions of ``me`` whose committed offset a late commit may still move back."""
+        with self._lock:
+            return frozenset(self._ledger.unsettled(self._clock()) & me.owned.keys())
+
+    def verify(self, found: Mapping[TopicPartition, CommittedOffset]) -> Partitions:
+        """Makes the commits pending again that a late one has moved back, as the group's offsets show.
+
+        Returns their partitions.
+        """
+        with self._lock:
+            return frozenset(self._ledger.verify(found))
 
     def renew(self) -> None:
         """Makes committed offsets pending again, unchanged. Caller: the query."""
         with self._lock:
-            self._ledger.renew()
+            self._ledger.commit_again(list(self._ledger.owned))
 
     def commits_rejected(self, partitions: Iterable[TopicPartition]) -> Partitions:
         """The coordinator has rejected commits of these partitions; returns those that were not rejected before."""
         with self._lock:
             return frozenset(self._ledger.commits_rejected(partitions))
 
-    def note_deleted(self, partitions: Iterable[TopicPartition]) -> None:
+    def note_deleted(self, partitions: Collection[TopicPartition]) -> None:
         """No broker knows these partitions, and only these. Caller: the query."""
         with self._lock:
             self._ledger.deleted = frozenset(partitions)

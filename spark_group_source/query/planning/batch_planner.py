@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from spark_group_source.clock import Clock
+from spark_group_source.group.commits import OwnedPartition
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets
+from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, TopicPartition
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.assigned_partitions import AssignedPartitions
 from spark_group_source.query.commits.batch_commits import BatchCommits
@@ -59,7 +61,7 @@ class BatchPlanner:
         self._commits = commits
         self._clock = clock
         self.end_offsets = EndOffsets(clients.cluster, options, clock)
-        self._epochs = EpochCheck(clients.cluster, self._ledger.epochs, clock)
+        self._epochs = EpochCheck(clients.cluster, self._ledger, clock)
         self._topic_ids = TopicIds(clients.cluster, options.metadata_max_age, clock, options.group_id)
         self._data_loss = DataLossCheck(
             settings.subscription,
@@ -137,7 +139,7 @@ class BatchPlanner:
     def _retry_pending(self) -> Membership:
         """Retries what has failed since the last batch; returns the membership as it is now."""
         me = self._member.snapshot()
-        self._commits.retry_pending(me, batch_in_flight=self.batch_in_flight)
+        self._commits.retry_pending(me)
         return me
 
     def _plan(self, start: BatchOffset, limits: BatchLimits, me: Membership) -> BatchOffset:
@@ -152,19 +154,23 @@ class BatchPlanner:
 
     def _plan_unless_moved(self, start: BatchOffset, limits: BatchLimits, me: Membership) -> BatchOffset | None:
         """As :meth:`_plan`; ``None`` if data loss has moved positions."""
-        positions = self._ledger.positions(me)
-        topics = {tp.topic for tp in positions}
+        owned = self._ledger.positions(me)
+        topics = {tp.topic for tp in owned}
         # After the positions: those of a recreated topic must not be planned with its former id.
         self._clients.cluster.invalidate_topics(self._ledger.take_recreated())
-        ends = self._data_loss.check(start, positions, me)
+        ends = self._data_loss.check(start, owned, me)
         self._ledger.note_deleted(self.end_offsets.deleted)
         if ends is None:
             return None
-        positions = {tp: position for tp, position in positions.items() if tp not in self._epochs.unconfirmed}
         if self._target is not None:
             ends = self._target.limit(ends)
         topic_ids = self._topic_ids.of(topics)
-        positions = {tp: position for tp, position in positions.items() if tp.topic in topic_ids}
+        owned = {
+            tp: partition
+            for tp, partition in owned.items()
+            if tp.topic in topic_ids and tp not in self._epochs.unconfirmed
+        }
+        positions = {tp: partition.position for tp, partition in owned.items()}
         # A rewind is logged at once, even without records to read: a restart resumes at the last logged end. So is the
         # start of a new query, because a restart must not resolve that again.
         must_log = start.is_empty or any(
@@ -178,10 +184,10 @@ class BatchPlanner:
         moving = frozenset(tp for tp, end in admitted.items() if end > positions[tp])
         if moving or must_log:
             # All lookups are done, so what the member allows here is planned at once.
-            moving = self._member.plan(moving, self._ledger.uncommitted(), me)
+            moving = self._member.plan(moving, me)
         if not moving and not must_log:
             return start
-        return self._record(start, positions, {tp: admitted[tp] for tp in moving}, topic_ids)
+        return self._record(start, owned, {tp: admitted[tp] for tp in moving}, topic_ids)
 
     def _waits_for_interval(self) -> bool:
         """Whether ``batchInterval`` delays the batch. Waits a moment for it: Spark asks a hundred times a second."""
@@ -198,25 +204,35 @@ class BatchPlanner:
         waited = self._clock() - self._planned_at
         return waited < self._options.max_trigger_delay and total_backlog(positions, end_offsets) < minimum
 
-    def _record(self, start: BatchOffset, positions: Offsets, ends: Offsets, topic_ids: dict[str, str]) -> BatchOffset:
-        """Makes this the in-flight batch: it reads up to ``ends``, and logs ``positions`` of all other partitions."""
-        ranges = {
-            tp: OffsetRange(*tp, read.end, read.end, read.topic_id, read.epoch)
-            for tp, read in start.ranges.items()
-            if read.topic_id == self._topic_ids.read.get(tp.topic, read.topic_id)
-            and tp.topic not in self._data_loss.deleted
-        }
-        for tp, position in positions.items():
-            end = ends.get(tp, position)
-            ranges[tp] = OffsetRange(*tp, position, end, topic_ids[tp.topic], self._epochs.known[tp])
+    def _record(
+        self,
+        start: BatchOffset,
+        owned: Mapping[TopicPartition, OwnedPartition],
+        ends: Offsets,
+        topic_ids: Mapping[str, str],
+    ) -> BatchOffset:
+        """Makes this the in-flight batch: it reads up to ``ends``, and logs the positions of all other partitions."""
+        ranges = {tp: replace(read, start=read.end) for tp, read in start.ranges.items() if self._is_current(read)}
+        for tp, partition in owned.items():
+            at = partition.position
+            epoch = self._epochs.known[tp]
+            ranges[tp] = OffsetRange(*tp, at, ends.get(tp, at), topic_ids[tp.topic], epoch, partition.lineage)
         pinned = self._ledger.pinned_starts().without(ranges)
         planned = BatchOffset(ranges, self._options.group_id, pinned.offsets, pinned.resets)
         if planned == start:  # after a rewind to the start of the last batch
             planned = replace(planned, repeated=True)
         self._planned_from, self._planned, self._planned_at = start, planned, self._clock()
-        self._ledger.epochs.batch_logged(planned)
-        self._ledger.planned(ends, positions, topic_ids)
+        self._ledger.planned(planned)
         return planned
+
+    def _is_current(self, read: OffsetRange) -> bool:
+        """Whether a logged range is still of use.
+
+        That of a deleted topic is, if ``subscribe`` names the topic: without it the topic would count as added.
+        """
+        if read.topic_id != self._topic_ids.read.get(read.topic, read.topic_id):
+            return False
+        return read.topic not in self._data_loss.deleted or read.topic in self._options.topics
 
 
 def _is_rewind(logged: OffsetRange | None, position: int, topic_id: str) -> bool:

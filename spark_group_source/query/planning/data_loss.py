@@ -25,6 +25,7 @@ from collections.abc import Mapping
 
 from spark_group_source.errors import DataLoss
 from spark_group_source.fetch.offset_for_leader_epoch import UNDEFINED_EPOCH_OFFSET
+from spark_group_source.group.commits import OwnedPartition
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition
@@ -64,23 +65,26 @@ class DataLossCheck:
         self._clients = clients
         self._fail_on_data_loss = fail_on_data_loss
 
-    def check(self, start: BatchOffset, positions: Offsets, me: Membership) -> Offsets | None:
+    def check(
+        self, start: BatchOffset, owned: Mapping[TopicPartition, OwnedPartition], me: Membership
+    ) -> Offsets | None:
         """The end offsets of the logs; ``None`` if data loss has moved a position.
 
         Args:
             start: the end of the last completed batch.
-            positions: the next offset to read of each readable partition.
-            me: the membership at which ``positions`` were taken.
+            owned: the readable partitions, with their positions.
+            me: the membership at which ``owned`` was taken.
 
         Raises:
             DataLoss: records are lost, and ``failOnDataLoss`` is true.
         """
+        positions = {tp: partition.position for tp, partition in owned.items()}
         topics = {tp.topic for tp in positions}
         if self._raise_or_restart_recreated(topics, me):
             return None
         self._raise_or_skip_deleted(start, topics, me)
         end_offsets = self._end_offsets.of(positions)
-        diverged = self._epochs.diverged(positions, self._end_offsets.epochs)
+        diverged = self._epochs.diverged(owned, self._end_offsets.epochs)
         truncated = {} if diverged else self._end_offsets.truncated(positions, end_offsets)
         # These lookups may have refreshed the metadata of the topics.
         if self._raise_or_restart_recreated(topics, me):
@@ -107,10 +111,12 @@ class DataLossCheck:
         self._restart_recreated(recreated, me)
         return True
 
-    def _restart_recreated(self, topics: set[str], me: Membership) -> None:
-        self._assigned_partitions.restart_topics(topics, me, self._clients)
-        self._topic_ids.accept_recreated(topics)
-        self.deleted -= topics
+    def _restart_recreated(self, ids: Mapping[str, str], me: Membership) -> None:
+        """Forgets all that is known of the former topics. Nothing else may keep an offset, an end or an epoch."""
+        self._end_offsets.forget(ids.keys())
+        self._topic_ids.accept_recreated(ids)
+        self.deleted -= ids.keys()
+        self._assigned_partitions.restart_topics(ids, me, self._clients)
 
     def _raise_or_skip_deleted(self, start: BatchOffset, topics: set[str], me: Membership) -> None:
         """Looks for deleted topics among those that the query has read and does not own now.

@@ -128,6 +128,15 @@ class EndOffsets:
                 raise
             return {}
 
+    def forget(self, topics: Collection[str]) -> None:
+        """These topics were recreated: nothing that is known of the former ones holds."""
+        self.known = {tp: end for tp, end in self.known.items() if tp.topic not in topics}
+        self.epochs = {tp: epoch for tp, epoch in self.epochs.items() if tp.topic not in topics}
+        self._deleted = {tp for tp in self._deleted if tp.topic not in topics}
+        self._probe.partitions = {tp for tp in self._probe.partitions if tp.topic not in topics}
+        self._cluster.invalidate_topics(topics)
+        self.expire()
+
     def expire(self) -> None:
         """A batch was completed: the next call looks the ends up again."""
         self._looked_up_at = float("-inf")

@@ -7,16 +7,16 @@ log ends that epoch before the position, the log has diverged: records are lost 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.fetch.offset_for_leader_epoch import UNDEFINED_EPOCH_OFFSET, EpochEndOffset, epoch_end_offsets
-from spark_group_source.group.commits import CommittedOffset
+from spark_group_source.group.commits import OwnedPartition
 from spark_group_source.listing import names
-from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, OffsetRange, Offsets, TopicPartition
+from spark_group_source.offsets import UNKNOWN_EPOCH, Offsets, TopicPartition
+from spark_group_source.query.commits.shared_ledger import SharedLedger
 from spark_group_source.wire.cluster import Cluster
 
 log = logging.getLogger(__name__)
@@ -30,50 +30,6 @@ MIN_BACKOFF, BACKOFF_FACTOR = 0.3, 3.0
 OLDER_EPOCH_TIMEOUT = 60.0
 """How many seconds a leader may have an older epoch than the position: a replaced leader learns of that late. After
 that the cluster counts as restored from an older copy, and the epochs as invalid."""
-
-
-class PositionEpochs:
-    """The leader epoch of each position. The member's thread and the query's thread share it, under one lock."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: dict[TopicPartition, int] = {}
-        self._logged: dict[TopicPartition, OffsetRange] = {}
-
-    def batch_logged(self, batch: BatchOffset) -> None:
-        """Spark has logged this batch. Caller: the query."""
-        with self._lock:
-            self._logged = dict(batch.ranges)
-
-    def started(self, positions: Offsets, committed: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Partitions start at these positions: takes the epoch of the logged end or of the commit, if it is there."""
-        with self._lock:
-            for tp, position in positions.items():
-                logged, commit = self._logged.get(tp), committed.get(tp)
-                epoch = logged.epoch if logged is not None and logged.end == position else UNKNOWN_EPOCH
-                if commit is not None and commit.offset == position and epoch == UNKNOWN_EPOCH:
-                    epoch = commit.epoch
-                self._known[tp] = epoch
-
-    def of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The epoch of each position, which holds for pending commits before the position as well."""
-        with self._lock:
-            return {tp: self._known.get(tp, UNKNOWN_EPOCH) for tp in partitions}
-
-    def advance(self, before: Offsets, now: Offsets) -> None:
-        """Later leaders hold all records before positions that had the epochs ``before``. Caller: the query.
-
-        A partition that the other thread has started since keeps its epoch.
-        """
-        with self._lock:
-            self._known |= {tp: epoch for tp, epoch in now.items() if self._known.get(tp, UNKNOWN_EPOCH) == before[tp]}
-
-    def forget(self, partitions: Collection[TopicPartition] = (), topics: Collection[str] = ()) -> None:
-        """The positions of these partitions and topics have changed."""
-        with self._lock:
-            for by_partition in (self._known, self._logged):
-                for tp in [tp for tp in by_partition if tp in partitions or tp.topic in topics]:
-                    del by_partition[tp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +64,23 @@ class EpochCheck:
     yet: the query must not read them.
     """
 
-    def __init__(self, cluster: Cluster, epochs: PositionEpochs, clock: Clock) -> None:
+    def __init__(self, cluster: Cluster, ledger: SharedLedger, clock: Clock) -> None:
         self.known: Offsets = {}
         self.unconfirmed: frozenset[TopicPartition] = frozenset()
         self._cluster = cluster
-        self._epochs = epochs
+        self._ledger = ledger
         self._clock = clock
         self._retry_at = float("-inf")
         self._older_since: dict[TopicPartition, float] = {}
 
-    def diverged(self, positions: Offsets, leader_epochs: Offsets) -> dict[TopicPartition, LogTruncation]:
+    def diverged(
+        self, owned: Mapping[TopicPartition, OwnedPartition], leader_epochs: Offsets
+    ) -> dict[TopicPartition, LogTruncation]:
         """Positions before which records were lost or replaced, according to the leaders with these epochs.
 
         There is no request while the epochs are those of the positions.
         """
-        before = self._epochs.of(positions)
+        before = {tp: partition.epoch for tp, partition in owned.items()}
         current = {tp: epoch for tp, epoch in leader_epochs.items() if epoch != UNKNOWN_EPOCH}
         changed = {tp: epoch for tp, epoch in before.items() if current.get(tp, epoch) != epoch}
         to_check = {tp: epoch for tp, epoch in changed.items() if epoch != UNKNOWN_EPOCH}
@@ -137,11 +95,11 @@ class EpochCheck:
             if epoch_end.end_offset == UNDEFINED_EPOCH_OFFSET:
                 if self._is_too_old(tp, epoch_end.leader_epoch, to_check[tp]):
                     diverged[tp] = LogTruncation(to_check[tp], epoch_end.leader_epoch, UNDEFINED_EPOCH_OFFSET)
-            elif epoch_end.end_offset < positions[tp]:
+            elif epoch_end.end_offset < owned[tp].position:
                 diverged[tp] = LogTruncation(to_check[tp], epoch_end.leader_epoch, epoch_end.end_offset)
             else:
                 now[tp] = max(epoch_end.leader_epoch, leader_epochs[tp])
-        self._epochs.advance(before, now)
+        self._ledger.advance_epochs(before, now)
         self.known = before | now
         self.unconfirmed = frozenset(changed.keys() - now.keys())
         still_older = self.unconfirmed - diverged.keys()

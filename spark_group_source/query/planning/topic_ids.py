@@ -53,14 +53,14 @@ class TopicIds:
         self._read = self._current_ids(topics) | self._read
         return {name: self._read[name] for name in topics if name in self._read}
 
-    def recreated(self, topics: Collection[str]) -> set[str]:
-        """Those topics that exist under another id than the one under which the query reads them."""
+    def recreated(self, topics: Collection[str]) -> dict[str, str]:
+        """The ids of those topics that exist under another id than the one under which the query reads them."""
         current = self._current_ids(topics)
-        return {name for name in topics if name in current and self._read.get(name, current[name]) != current[name]}
+        return {name: now for name, now in current.items() if name in topics and self._read.get(name, now) != now}
 
-    def accept_recreated(self, topics: Collection[str]) -> None:
-        """From here on the query reads these topics under their current ids."""
-        self._read |= self._current_ids(topics)
+    def accept_recreated(self, ids: Mapping[str, str]) -> None:
+        """From here on the query reads these topics under these ids."""
+        self._read |= ids
 
     def deleted(self, topics: Collection[str]) -> set[str]:
         """Those of ``topics`` that were deleted: several lookups do not find them, and no broker knows them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from spark_group_source.errors import OptionError
 from spark_group_source.offsets import Offsets, TopicPartition
@@ -11,7 +11,7 @@ from spark_group_source.user_code import load
 OffsetsByTopic = dict[str, dict[int, int]]
 
 
-def rebalance_callback(path: str | None) -> Callable[[Mapping[TopicPartition, int | None], Offsets], Offsets]:
+def rebalance_callback(path: str | None) -> Callable[[Offsets, Offsets], Offsets]:
     """The function that ``rebalanceCallback=module:function`` names, called with offsets by partition.
 
     The user's function gets two dicts, ``{topic: {partition: offset}}`` of the newly assigned partitions: the ends that
@@ -25,10 +25,9 @@ def rebalance_callback(path: str | None) -> Callable[[Mapping[TopicPartition, in
         return lambda logged_ends, positions: {}
     function = load(path, "function")
 
-    def call(logged_ends: Mapping[TopicPartition, int | None], positions: Offsets) -> Offsets:
-        ends = {tp: end for tp, end in logged_ends.items() if end is not None}
+    def call(logged_ends: Offsets, positions: Offsets) -> Offsets:
         try:
-            returned = function(_by_topic(ends), _by_topic(positions)) or {}
+            returned = function(_by_topic(logged_ends), _by_topic(positions)) or {}
             moved = {
                 TopicPartition(topic, int(number)): int(offset)
                 for topic, offsets in returned.items()

@@ -18,16 +18,9 @@ class ReplayedBatch:
     def __init__(self, ranges: Iterable[OffsetRange] = ()) -> None:
         self._ranges = {read.tp: read for read in ranges}
 
-    def without_followed(
-        self, commits: Mapping[TopicPartition, CommittedOffset], logged_ends: Mapping[TopicPartition, int | None]
-    ) -> dict[TopicPartition, CommittedOffset]:
-        """The commits without those in the batch: everything from there on has just been read, up to the logged end."""
-
-        def is_followed(tp: TopicPartition, offset: int) -> bool:
-            read = self._ranges.get(tp)
-            return read is not None and read.start <= offset < read.end and logged_ends[tp] is not None
-
-        return {tp: commit for tp, commit in commits.items() if not is_followed(tp, commit.offset)}
+    def range_of(self, tp: TopicPartition) -> OffsetRange | None:
+        """What was read again of a partition, if anything was."""
+        return self._ranges.get(tp)
 
     def warn_if_read_by_others(self, commits: Mapping[TopicPartition, CommittedOffset], group_id: str) -> None:
         """Logs a warning with the parts of the batch that other members read before the replay."""

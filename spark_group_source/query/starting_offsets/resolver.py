@@ -4,13 +4,11 @@
    only. A commit that another process wrote for this reset stays.
 2. **A recreated topic**: if the query has restarted it, the group's commit is one in the old topic, and is dropped. If
    this lookup finds the topic's new id, the end that this query logged is dropped.
-3. **The further of the group's commit and the end that this query logged last.** A lower commit without the tag of this
-   source is an operator's rewind, and applies. It does not if Spark has just replayed a batch with that offset: then
-   the query has read everything from there on.
+3. **The later of the group's commit and the end that this query logged last** (:func:`resume_at`).
 4. Without either, a **starting offset**:
-   a. for partitions that existed when the query first started: what ``latest`` was then (pinned), or another
-      ``startingOffsets``, looked up now;
-   b. for partitions that were added since: earliest. If that is above 0, ``failOnDataLoss`` applies;
+   a. for partitions that existed when the query first started, and those of topics or partitions that were added to the
+      options since: what ``latest`` was then (pinned), or another ``startingOffsets``, looked up now;
+   b. for other partitions that were added since: earliest. If that is above 0, ``failOnDataLoss`` applies;
    c. for a recreated topic: earliest.
 5. **``rebalanceCallback``** may move any of these.
 
@@ -27,10 +25,10 @@ from collections.abc import Collection, Mapping
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DataLoss, DeadlineExceeded, GroupSourceError, OptionError
 from spark_group_source.fetch.list_offsets import list_offsets
-from spark_group_source.group.commits import CommittedOffset, resume_at
+from spark_group_source.group.commits import CommittedOffset, Start, StartRule, resume_at
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.listing import names, some
-from spark_group_source.offsets import BatchOffset, Offsets, Partitions, TopicPartition
+from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, TopicPartition
 from spark_group_source.options.offset_specs import (
     Earliest,
     FromCommitted,
@@ -78,8 +76,9 @@ class StartOffsetResolver:
 
         If ``logged`` is empty the checkpoint is new: ``resetOffsetsOnStart`` applies to the first assignment, and
         ``startingOffsets`` to the partitions ``existing`` now. Both are pinned, and the checkpoint keeps the rest of
-        them. Partitions that are added later start at earliest, as in Spark's own source: at latest the query would
-        miss their first records.
+        them. The same holds for topics and partitions that were added to ``subscribe`` or ``assign`` since, of which
+        the checkpoint knows nothing. Partitions that are created later start at earliest, as in Spark's own source: at
+        latest the query would miss their first records.
 
         Args:
             replayed: Spark has replayed the batch ``logged``, because an earlier process did not complete it.
@@ -89,15 +88,25 @@ class StartOffsetResolver:
         """
         reset = self._options.reset_offsets_on_start
         offsets = logged.pinned_starts
+        added = existing if logged.is_empty else self._added(logged, existing)
         if logged.is_empty:
             self._unchecked_commits = frozenset() if reset else existing
-            latest = self.pin_latest(existing, clients)
-            offsets = {tp: latest.get(tp) for tp in existing}
+        if added:
+            latest = self.pin_latest(added, clients)
+            offsets = {**offsets, **{tp: latest.get(tp) for tp in added}}
         nothing_assigned_yet = not (logged.ranges or logged.resets)
         pinned = PinnedStarts(offsets, logged.resets if reset else frozenset(), reset and nothing_assigned_yet)
         self._ledger.restore(logged, pinned)
         self._replayed = ReplayedBatch(logged.reads() if replayed else ())
         self._checkpoint_without_group = bool(logged.ranges) and not logged.group
+
+    def _added(self, logged: BatchOffset, existing: Partitions) -> Partitions:
+        """Partitions that were added to ``subscribe`` or ``assign`` since; a pattern stays as it was."""
+        known = logged.ranges.keys() | logged.pinned_starts.keys() | logged.resets
+        if self._options.partitions:
+            return existing - known
+        topics = {tp.topic for tp in known}
+        return frozenset(tp for tp in existing if self._options.topics and tp.topic not in topics)
 
     def pin_latest(self, existing: Partitions, clients: KafkaClients) -> Offsets:
         """The latest offsets of those partitions for which ``startingOffsets`` means latest, looked up once.
@@ -133,33 +142,44 @@ class StartOffsetResolver:
         """
         partitions = lookup.partitions
         pinned = self._ledger.pinned_starts()
-        commits = self._committed(partitions, partitions & pinned.resets, clients, deadline)
-        logged_ends, recreated = self._ledger.logged_ends(partitions)
-        self._warn_of_another_group(commits, logged_ends)
+        commits = self._committed(partitions, deadline, clients)
+        resets = (partitions & pinned.resets) - {tp for tp, commit in commits.items() if commit.tagged_reset}
+        ids = self._topic_ids(partitions, clients, deadline)
+        logged = self._ledger.logged(partitions, ids)
+        self._warn_of_another_group(commits, logged.ranges)
         self._replayed.warn_if_read_by_others(commits, self._group_id)
-        commits = {tp: commit for tp, commit in commits.items() if tp not in recreated}
-        found = self._in_recreated_topics(logged_ends, clients, deadline)
-        logged_ends = {tp: None if tp in found else end for tp, end in logged_ends.items()}
-        recreated |= found
-        commits = self._replayed.without_followed(commits, logged_ends)
-        without_both = frozenset(tp for tp in partitions if tp not in commits and logged_ends[tp] is None)
-        starting_offsets = self._starting_offsets(without_both, recreated, pinned, clients, deadline)
-        unresolved = without_both - starting_offsets.keys()
-        if unresolved:
+        starts: dict[TopicPartition, Start] = {}
+        for tp in partitions - resets - logged.restarted:
+            start = resume_at(
+                commits.get(tp),
+                logged.ranges.get(tp),
+                replayed=self._replayed.range_of(tp),
+                given_up=logged.given_up.get(tp),
+            )
+            if start is not None:
+                starts[tp] = start
+        recreated = logged.recreated | logged.restarted
+        starts |= self._starting_offsets(partitions - starts.keys(), resets, recreated, pinned, clients, deadline)
+        if unresolved := partitions - starts.keys():
             log.warning("group %s: no start position for %s: no leader answers", self._group_id, names(unresolved))
-        positions = {
-            tp: resume_at(commits.get(tp), logged_ends[tp], starting_offsets.get(tp)) for tp in partitions - unresolved
-        }
-        moved = self._callback(logged_ends, positions)
-        # A position that the callback has moved is committed even if it lies before the group's commit.
-        commits = {tp: commit for tp, commit in commits.items() if tp not in moved}
-        if self._ledger.record_starts(lookup, {**positions, **moved}, commits, starting_offsets):
-            self._replayed.started(positions)
+        starts = self._moved_by_callback(starts, logged.ranges)
+        if self._ledger.record_starts(lookup, starts, commits, ids):
+            self._replayed.started(starts)
+            log_starts(self._group_id, starts)
 
-    def _committed(
-        self, partitions: Partitions, to_reset: Partitions, clients: KafkaClients, deadline: Deadline
-    ) -> Commits:
-        """The group's commits of these partitions, without those of ``to_reset``.
+    def _moved_by_callback(
+        self, starts: dict[TopicPartition, Start], logged: Mapping[TopicPartition, OffsetRange]
+    ) -> dict[TopicPartition, Start]:
+        """The starts after the user's callback: if it goes back, a new lineage begins."""
+        positions = {tp: start.offset for tp, start in starts.items()}
+        for tp, offset in self._callback({tp: read.end for tp, read in logged.items()}, positions).items():
+            if offset != positions[tp]:
+                lineage = None if offset < positions[tp] else starts[tp].lineage
+                starts[tp] = Start(offset, StartRule.CALLBACK, lineage)
+        return starts
+
+    def _committed(self, partitions: Partitions, deadline: Deadline, clients: KafkaClients) -> Commits:
+        """The group's commits of these partitions.
 
         With the first assignment of a new checkpoint, this also checks the commits of partitions that others own. The
         query may get these later, and then nothing shows whether a commit is from before.
@@ -168,45 +188,37 @@ class StartOffsetResolver:
         commits = clients.offsets.committed(partitions | (unchecked or frozenset()), deadline)
         if isinstance(commits, RequestFailed):
             raise commits.error or DeadlineExceeded(f"The committed offsets cannot be read: {commits.reason}.")
-        reset = to_reset - {tp for tp, commit in commits.items() if commit.tagged_reset}
-        if reset:
-            log.info("group %s: resetOffsetsOnStart moves %s", self._group_id, names(reset))
-        commits = {tp: commit for tp, commit in commits.items() if tp not in reset}
-        if unchecked is not None:
+        if unchecked:
             check_prior_commits(stream_start(self._options), commits, self._group_id)
-            self._unchecked_commits = None
+        self._unchecked_commits = None
         return {tp: commit for tp, commit in commits.items() if tp in partitions}
 
-    def _in_recreated_topics(
-        self, logged_ends: Mapping[TopicPartition, int | None], clients: KafkaClients, deadline: Deadline
-    ) -> Partitions:
-        """Partitions whose logged end is in a deleted topic. As a commit in the new topic it would skip records.
-
-        The query finds that too, but only with its next batch.
-        """
-        logged = {tp for tp, end in logged_ends.items() if end is not None}
-        if not logged:
-            return frozenset()
-        topics = clients.cluster.topics({tp.topic for tp in logged}, deadline, fresh=True)
-        ids = {name: topic.id for name, topic in topics.items() if topic.id and not topic.error}
-        recreated = self._ledger.recreated(ids)
-        return frozenset(tp for tp in logged if tp.topic in recreated)
+    def _topic_ids(self, partitions: Partitions, clients: KafkaClients, deadline: Deadline) -> dict[str, str]:
+        """The ids that the topics have now: an offset in a deleted topic would skip records of its successor."""
+        if not partitions:
+            return {}
+        topics = clients.cluster.topics({tp.topic for tp in partitions}, deadline, fresh=True)
+        return {name: topic.id for name, topic in topics.items() if topic.id and not topic.error}
 
     def _starting_offsets(
         self,
         partitions: Partitions,
+        resets: Partitions,
         recreated: Partitions,
         pinned: PinnedStarts,
         clients: KafkaClients,
         deadline: Deadline,
-    ) -> dict[TopicPartition, int]:
-        """The starting offsets of partitions without a commit or a logged end, as far as leaders answer."""
+    ) -> dict[TopicPartition, Start]:
+        """The starts of partitions without a commit or a logged end, as far as leaders answer."""
         existed = pinned.offsets.keys() - recreated
         offsets = {tp: at for tp, at in pinned.offsets.items() if at is not None and tp in partitions & existed}
         offsets |= self._by_options((partitions & existed) - offsets.keys(), clients, deadline)
-        offsets |= self._of_added(partitions - existed - recreated, clients, deadline)
-        offsets |= self._look_up(Earliest(), partitions & recreated, clients, deadline)
-        return offsets
+        starts = {tp: Start(offset, StartRule.STARTING_OFFSETS) for tp, offset in offsets.items()}
+        added = self._of_added(partitions - existed - recreated, clients, deadline)
+        starts |= {tp: Start(offset, StartRule.ADDED) for tp, offset in added.items()}
+        starts |= {tp: Start(starts[tp].offset, StartRule.RESET, None) for tp in resets & starts.keys()}
+        earliest = self._look_up(Earliest(), partitions & recreated, clients, deadline)
+        return starts | {tp: Start(offset, StartRule.RECREATED, None) for tp, offset in earliest.items()}
 
     def _by_options(
         self, partitions: Partitions, clients: KafkaClients, deadline: Deadline
@@ -265,10 +277,9 @@ class StartOffsetResolver:
 
         return resolve_spec(spec, partitions, look_up, self._options.fail_on_data_loss)
 
-    def _warn_of_another_group(self, commits: Commits, logged_ends: Mapping[TopicPartition, int | None]) -> None:
+    def _warn_of_another_group(self, commits: Commits, logged: Mapping[TopicPartition, OffsetRange]) -> None:
         """Warns once if the checkpoint may belong to another group."""
-        logged = {tp for tp, end in logged_ends.items() if end is not None}
-        if self._checkpoint_without_group and logged and not logged & commits.keys():
+        if self._checkpoint_without_group and logged and not logged.keys() & commits.keys():
             self._checkpoint_without_group = False
             log.warning(
                 "group %s: the checkpoint does not name its group, and this group has committed nothing of %s. If the"
@@ -276,6 +287,13 @@ class StartOffsetResolver:
                 self._group_id,
                 names(logged),
             )
+
+
+def log_starts(group_id: str, starts: Mapping[TopicPartition, Start]) -> None:
+    """Logs where partitions start, and by which rule."""
+    if starts:
+        listed = ", ".join(f"{tp} at {start.offset} ({start.rule.value})" for tp, start in sorted(starts.items()))
+        log.info("group %s: starts %s", group_id, listed)
 
 
 def _without_commit(spec: StartSpec) -> OffsetSpec | None:

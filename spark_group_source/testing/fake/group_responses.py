@@ -15,7 +15,7 @@ from spark_group_source.offsets import TopicPartition, numbers_by_topic
 from spark_group_source.testing.fake.consumer_group import UNKNOWN_GROUP, FakeConsumerGroup
 from spark_group_source.testing.fake.group import FakeGroup
 
-UNKNOWN_TOPIC, METADATA_TOO_LARGE = 3, 12
+UNKNOWN_TOPIC, METADATA_TOO_LARGE, UNKNOWN_TOPIC_ID = 3, 12, 100
 
 Partition = tuple[str, int]
 
@@ -112,24 +112,35 @@ def _assignment(partitions: Iterable[tuple[UUID, int]], topics: Mapping[UUID, st
 
 
 def commit(
-    request: Any, group: FakeGroup, logs: Mapping[str, Collection[int]], error: int, max_metadata: int
+    request: Any,
+    group: FakeGroup,
+    logs: Mapping[str, Collection[int]],
+    names: Mapping[UUID, str],
+    error: int,
+    max_metadata: int,
 ) -> tuple[list[Any], Commit]:
-    """Sets the offsets of a valid commit; returns the topics of the response, and the commit."""
+    """Sets the offsets of a valid commit; returns the topics of the response, and the commit.
+
+    From version 10 on, the request has the topics' ids, of which ``names`` has the names.
+    """
     offsets: dict[Partition, int] = {}
     texts = set()
     response_topic = consumer.OffsetCommitResponse.OffsetCommitResponseTopic
     topics = []
     for topic in request.topics:
-        response = response_topic(version=request.version, name=topic.name, partitions=[])
+        by_id = request.version >= 10
+        name = names.get(topic.topic_id, "") if by_id else topic.name
+        identity = {"topic_id": topic.topic_id} if by_id else {"name": name}
+        response = response_topic(version=request.version, partitions=[], **identity)
         for part in topic.partitions:
             text = part.committed_metadata or ""
-            known = part.partition_index in logs.get(topic.name, {})
-            errno = error or (0 if known else UNKNOWN_TOPIC)
+            known = part.partition_index in logs.get(name, {})
+            errno = error or (0 if known else UNKNOWN_TOPIC_ID if by_id else UNKNOWN_TOPIC)
             errno = errno or (METADATA_TOO_LARGE if len(text) > max_metadata else 0)
             if not errno:
-                group.offsets[topic.name, part.partition_index] = part.committed_offset, text
-                group.epochs[topic.name, part.partition_index] = part.committed_leader_epoch
-            offsets[topic.name, part.partition_index] = part.committed_offset
+                group.offsets[name, part.partition_index] = part.committed_offset, text
+                group.epochs[name, part.partition_index] = part.committed_leader_epoch
+            offsets[name, part.partition_index] = part.committed_offset
             texts.add(text)
             response.partitions.append(
                 response_topic.OffsetCommitResponsePartition(

@@ -13,12 +13,12 @@ from spark_group_source.testing.fake import group_responses, leader_epochs
 from spark_group_source.testing.fake.classic_group import INCONSISTENT_PROTOCOL, UNKNOWN_MEMBER
 from spark_group_source.testing.fake.consumer_group import UNKNOWN_GROUP
 from spark_group_source.testing.fake.group import FakeGroup
-from spark_group_source.testing.fake.group_responses import UNKNOWN_TOPIC, Commit
+from spark_group_source.testing.fake.group_responses import UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID, Commit
 from spark_group_source.testing.fake.log import NOT_LEADER, FakeLog, fit
 from spark_group_source.testing.fake.server import REQUESTS, FakeBroker, Handler
 from spark_group_source.wire.versions import GROUP_VERSION
 
-NOT_COORDINATOR, UNSUPPORTED_VERSION, UNKNOWN_TOPIC_ID = 16, 35, 100
+NOT_COORDINATOR, UNSUPPORTED_VERSION = 16, 35
 
 
 class RequestHandlers:
@@ -166,7 +166,8 @@ class RequestHandlers:
     def _OffsetCommit(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         group = self.group(request.group_id)
         errno = error or self._coordinator_error(node) or group.commit_error(request)
-        response.topics, commit = group_responses.commit(request, group, self.logs, errno, self._max_metadata)
+        names = {topic_id: name for name, topic_id in self.ids.items()}
+        response.topics, commit = group_responses.commit(request, group, self.logs, names, errno, self._max_metadata)
         self.commits.append(commit)
 
     def _OffsetFetch(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802

@@ -3,175 +3,330 @@
 from __future__ import annotations
 
 import json
+import random
+from dataclasses import dataclass, field
 
 import pytest
 
-from spark_group_source.group.commits import COMMIT_TAG, CommittedOffset, Ledger, commit_metadata, resume_at
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.group.commits import (
+    COMMIT_TAG,
+    CommittedOffset,
+    Ledger,
+    Start,
+    StartRule,
+    commit_metadata,
+    resume_at,
+)
+from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
+def ours(offset: int, lineage: int = 0) -> CommittedOffset:
+    return CommittedOffset(offset, commit_metadata({"lineage": lineage} if lineage else {}))
+
+
+def logged(end: int, lineage: int = 0) -> OffsetRange:
+    return OffsetRange(*A, 40, end, lineage=lineage)
+
+
+LOGGED, COMMITTED, MOVED = StartRule.LOGGED, StartRule.COMMITTED, StartRule.MOVED
+
+
 @pytest.mark.parametrize(
-    ("committed", "logged_end", "starting_offset", "position"),
+    ("committed", "logged", "start"),
     [
-        (None, None, 3, 3),
-        (None, 80, None, 80),
-        (CommittedOffset(50, COMMIT_TAG), None, None, 50),
-        (CommittedOffset(50), None, None, 50),
-        (CommittedOffset(50, COMMIT_TAG), 80, None, 80),
-        (CommittedOffset(90, COMMIT_TAG), 80, None, 90),
-        (CommittedOffset(90), 80, None, 90),
-        (CommittedOffset(50), 80, None, 50),
-        (CommittedOffset(50, "set by hand"), 80, None, 50),
-        (CommittedOffset(0), 80, None, 0),
+        (None, None, None),
+        (None, logged(80, 7), Start(80, LOGGED, 7)),
+        (ours(50), None, Start(50, COMMITTED)),
+        (ours(50, 7), None, Start(50, COMMITTED, 7)),
+        (CommittedOffset(50), None, Start(50, MOVED, None)),
+        (ours(50), logged(80), Start(80, LOGGED)),
+        (ours(90), logged(80), Start(90, COMMITTED)),
+        (ours(50, 7), logged(80, 7), Start(80, LOGGED, 7)),
+        (ours(50, 8), logged(80, 7), Start(50, COMMITTED, 8)),
+        (ours(90, 6), logged(80, 7), Start(80, LOGGED, 7)),
+        (CommittedOffset(90), logged(80), Start(90, MOVED, None)),
+        (CommittedOffset(50), logged(80, 7), Start(50, MOVED, None)),
+        (CommittedOffset(50, "set by hand"), logged(80), Start(50, MOVED, None)),
+        (CommittedOffset(0), logged(80), Start(0, MOVED, None)),
     ],
 )
-def test_a_partition_resumes_at_the_further_of_commit_and_logged_end_unless_an_operator_rewound_it(
-    committed: CommittedOffset | None, logged_end: int | None, starting_offset: int | None, position: int
+def test_the_later_lineage_applies_and_within_one_the_further_offset(
+    committed: CommittedOffset | None, logged: OffsetRange | None, start: Start | None
 ) -> None:
-    assert resume_at(committed, logged_end, starting_offset) == position
+    assert resume_at(committed, logged) == start
+
+
+@pytest.mark.parametrize("committed", [CommittedOffset(60), ours(60, 8)], ids=["untagged", "of a later lineage"])
+def test_a_decision_for_an_offset_in_the_replayed_batch_is_followed_already(committed: CommittedOffset) -> None:
+    start = resume_at(committed, logged(80), replayed=logged(80))
+    assert start == Start(80, StartRule.REPLAYED, committed.lineage if committed.tagged else None)
+    before = CommittedOffset(39, committed.metadata)
+    assert resume_at(before, logged(80), replayed=logged(80)) == resume_at(before, logged(80))
+
+
+def test_a_consumer_that_reads_on_from_a_partition_given_up_in_mid_batch_moves_nothing_back() -> None:
+    assert resume_at(CommittedOffset(60), logged(80), given_up=50) == Start(80, LOGGED)
+    assert resume_at(CommittedOffset(40), logged(80), given_up=50) == Start(40, MOVED, None)
+
+
+@dataclass
+class Query:
+    """One query of a history: what it has logged, and what it has read since each decision of an operator."""
+
+    logged: OffsetRange | None = None
+    owns: bool = False
+    ledger: Ledger = field(default_factory=Ledger)
+
+
+END = 60
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_every_record_from_the_last_rewind_on_is_read_in_random_histories_of_up_to_four_queries(seed: int) -> None:
+    """The oracle is the sentence: each record from the committed offset that an operator sets, up to the end, is read
+    by somebody after that; and without an operator, nobody goes back behind what he has completed and committed."""
+    random_ = random.Random(seed)
+    queries = [Query() for _ in range(random_.randint(2, 4))]
+    commit: CommittedOffset | None = None
+    to_read, clock = set(range(END)), 1
+    owner: Query | None = None
+    for _ in range(random_.randint(10, 60)):
+        step = random_.choice(["assign", "batch", "batch", "batch", "rewind", "new checkpoint", "lost commit"])
+        if step == "rewind" and owner is None:
+            at = random_.randrange(END)
+            commit, to_read = CommittedOffset(at), set(range(at, END))
+        elif step == "new checkpoint":
+            query = random_.choice(queries)
+            if query is not owner and commit is not None:
+                query.ledger = Ledger()
+        elif step in ("assign", "lost commit") or owner is None:
+            if owner is not None:
+                owner.ledger.remove([A])
+            owner = random_.choice([None, *queries])
+            if owner is not None:
+                start = resume_at(commit, owner.ledger.logged.get(A)) or Start(0, StartRule.STARTING_OFFSETS)
+                clock += 1
+                owner.ledger.start(A, start, clock if start.lineage is None else start.lineage, commit)
+                commit = confirm(owner.ledger, commit)
+        else:
+            owned = owner.ledger.owned[A]
+            end = min(END, owned.position + random_.randint(0, 9))
+            read = OffsetRange(*A, owned.position, end, lineage=owned.lineage)
+            owner.ledger.planned(BatchOffset.of([read]))
+            if random_.random() < 0.2:  # killed or lost in mid-batch: the restart replays the batch
+                owner.ledger.remove([A])
+                owner.ledger.completed()
+                to_read -= set(range(read.start, read.end))
+                owner = None
+                continue
+            owner.ledger.completed()
+            to_read -= set(range(read.start, read.end))
+            if random_.random() < 0.8:  # else the commit is lost
+                commit = confirm(owner.ledger, commit)
+    for query in [owner] if owner else queries:
+        resumed = resume_at(commit, query.ledger.logged.get(A)) or Start(0, StartRule.STARTING_OFFSETS)
+        position = query.ledger.owned[A].position if query is owner else resumed.offset
+        assert to_read <= set(range(position, END)), f"[{min(to_read)}, {position}) is skipped"
+
+
+def confirm(ledger: Ledger, before: CommittedOffset | None) -> CommittedOffset | None:
+    """Commits what is pending; returns what the group has then."""
+    pending = ledger.pending()
+    if A not in pending:
+        return before
+    owned = pending[A]
+    ledger.confirmed({A: owned.completed}, pending)
+    return ours(owned.completed, owned.lineage)
 
 
 @pytest.mark.parametrize("fields", [{}, {"application": "app-1", "generation": 7}])
 def test_a_commit_with_fields_after_the_tag_is_no_operators_rewind(fields: dict[str, object]) -> None:
-    assert resume_at(CommittedOffset(50, commit_metadata(fields)), 80, None) == 80
+    assert resume_at(CommittedOffset(50, commit_metadata(fields)), logged(80)) == Start(80, LOGGED)
     assert json.loads(commit_metadata(fields).removeprefix(COMMIT_TAG) or "{}") == fields
 
 
-def test_the_start_of_a_partition_without_a_commit_is_committed_at_once() -> None:
+def owning(**starts: int | tuple[int, CommittedOffset]) -> Ledger:
+    """A ledger in which partitions A and B start at offsets, with these commits of the group."""
     ledger = Ledger()
-    ledger.set_position(A, None, 0)
-    ledger.set_position(B, CommittedOffset(5), 5)
-    assert ledger.pending() == {A: 0}
+    for name, start in starts.items():
+        offset, committed = start if isinstance(start, tuple) else (start, None)
+        ledger.start({"a": A, "b": B}[name], Start(offset, COMMITTED), 0, committed)
+    return ledger
+
+
+def pending(ledger: Ledger) -> dict[TopicPartition, int]:
+    return {tp: owned.completed for tp, owned in ledger.pending().items()}
+
+
+def plan(ledger: Ledger, **ends: int) -> None:
+    tps = {"a": A, "b": B}
+    ledger.planned(
+        BatchOffset.of(
+            OffsetRange(*tps[name], owned.position, end, lineage=owned.lineage)
+            for name, end in ends.items()
+            if (owned := ledger.owned.get(tps[name]))
+        )
+    )
+
+
+def test_the_start_of_a_partition_without_a_commit_is_committed_at_once() -> None:
+    assert pending(owning(a=0, b=(5, ours(5)))) == {A: 0}
+
+
+def test_the_commit_of_another_program_gets_our_tag_and_a_lineage_at_once() -> None:
+    ledger = Ledger()
+    ledger.start(A, Start(5, MOVED, None), 7, CommittedOffset(5))
+    assert (pending(ledger), ledger.owned[A].lineage) == ({A: 5}, 7)
 
 
 def test_a_rejected_commit_stays_pending_but_delays_no_revocation() -> None:
-    ledger = Ledger()
-    ledger.set_position(A, None, 0)
-    ledger.set_position(B, CommittedOffset(5), 5)
+    ledger = owning(a=0, b=(5, ours(5)))
     assert ledger.commits_rejected({A}) == {A}
     assert ledger.commits_rejected({A}) == set(), "it is new only once"
-    assert (ledger.pending(), ledger.never_committed(), ledger.uncommitted()) == ({A: 0}, {A}, set())
-    ledger.confirmed({A: 0})
-    ledger.planned({A: 3})
-    ledger.completed({A: 3})
+    assert (pending(ledger), ledger.uncommitted()) == ({A: 0}, set())
+    ledger.confirmed({A: 0}, ledger.pending())
+    plan(ledger, a=3)
+    ledger.completed()
     assert ledger.uncommitted() == {A}
 
 
 def test_a_rejected_commit_of_a_deleted_partition_is_not_pending_until_brokers_know_the_partition_again() -> None:
-    ledger = Ledger()
-    ledger.set_position(A, None, 0)
+    ledger = owning(a=0)
     ledger.deleted = frozenset({A})
-    assert ledger.pending() == {A: 0}, "the coordinator has not rejected it"
+    assert pending(ledger) == {A: 0}, "the coordinator has not rejected it"
     ledger.commits_rejected({A})
     assert not ledger.pending()
-    assert not ledger.never_committed()
     ledger.deleted = frozenset()
-    assert ledger.pending() == {A: 0}
+    assert pending(ledger) == {A: 0}
 
 
 def test_a_revoked_partition_is_not_rejected_any_more() -> None:
-    ledger = Ledger()
-    ledger.set_position(A, None, 0)
+    ledger = owning(a=0)
     ledger.commits_rejected({A})
     ledger.remove({A})
-    ledger.set_position(A, None, 0)
+    ledger.start(A, Start(0, COMMITTED), 0, None)
     assert ledger.uncommitted() == {A}
 
 
 def test_only_a_completed_batch_is_committed_and_then_completely() -> None:
-    ledger = Ledger()
-    ledger.set_position(A, CommittedOffset(5), 5)
-    ledger.set_position(B, CommittedOffset(5), 5)
-    ledger.planned({A: 9, B: 7})
-    assert ledger.pending() == {}
-    ledger.completed({A: 9, B: 7})
-    assert ledger.pending() == {A: 9, B: 7}
-    ledger.confirmed({A: 9})
-    assert ledger.pending() == {B: 7}
+    ledger = owning(a=(5, ours(5)), b=(5, ours(5)))
+    plan(ledger, a=9, b=7)
+    assert pending(ledger) == {}
+    ledger.completed()
+    assert pending(ledger) == {A: 9, B: 7}
+    ledger.confirmed({A: 9}, ledger.pending())
+    assert pending(ledger) == {B: 7}
 
 
 def test_a_failed_commit_is_part_of_the_next_one() -> None:
-    ledger = Ledger()
-    ledger.set_position(A, CommittedOffset(5), 5)
+    ledger = owning(a=(5, ours(5)))
     for end in (9, 12):
-        ledger.planned({A: end})
-        ledger.completed({A: end})
-    assert ledger.pending() == {A: 12}
+        plan(ledger, a=end)
+        ledger.completed()
+    assert pending(ledger) == {A: 12}
 
 
 def test_a_partition_no_longer_owned_is_not_committed() -> None:
-    ledger = Ledger()
-    ledger.set_position(A, CommittedOffset(5), 5)
-    ledger.planned({A: 9})
+    ledger = owning(a=(5, ours(5)))
+    plan(ledger, a=9)
     ledger.remove([A])
-    ledger.completed({A: 9})
-    assert ledger.pending() == {}
+    ledger.completed()
+    assert pending(ledger) == {}
 
 
 def test_an_in_flight_batch_whose_partition_comes_back_is_committed_only_when_completed() -> None:
-    ledger = Ledger()
-    ledger.set_position(A, CommittedOffset(5), 5)
-    ledger.planned({A: 9})
+    ledger = owning(a=(5, ours(5)))
+    plan(ledger, a=9)
     ledger.remove([A])
-    ledger.set_position(A, CommittedOffset(5, COMMIT_TAG), 9)
-    assert ledger.pending() == {}
-    ledger.completed({A: 9})
-    assert ledger.pending() == {A: 9}
+    ledger.start(A, Start(9, LOGGED), 0, ours(5))
+    assert pending(ledger) == {}
+    ledger.completed()
+    assert pending(ledger) == {A: 9}
+
+
+def test_the_start_of_a_batch_in_flight_is_committed_if_its_partition_comes_back_without_a_commit() -> None:
+    ledger = owning(a=5)
+    plan(ledger, a=9)
+    ledger.remove([A])
+    ledger.start(A, Start(9, LOGGED), 0, None)
+    assert pending(ledger) == {A: 5}
 
 
 def test_a_commit_never_goes_below_the_commit_of_another_member() -> None:
-    ledger = Ledger()
-    ledger.set_position(A, CommittedOffset(5), 5)
-    ledger.planned({A: 9})
+    ledger = owning(a=(5, ours(5)))
+    plan(ledger, a=9)
     ledger.remove([A])
-    ledger.set_position(A, CommittedOffset(20, COMMIT_TAG), 20)
-    ledger.completed({A: 9})
-    assert ledger.pending() == {}
+    ledger.start(A, Start(20, COMMITTED), 0, ours(20))
+    ledger.completed()
+    assert pending(ledger) == {}
 
 
 def test_a_batch_does_not_overwrite_a_rewind_made_during_the_batch() -> None:
-    ledger = Ledger()
-    ledger.set_position(A, CommittedOffset(5), 5)
-    ledger.planned({A: 9})
+    ledger = owning(a=(5, ours(5)))
+    plan(ledger, a=9)
     ledger.remove([A])
-    ledger.set_position(A, CommittedOffset(2), 2)
-    ledger.completed({A: 9})
-    assert ledger.pending() == {}
+    ledger.start(A, Start(2, COMMITTED, 7), 7, ours(2, 7))
+    plan_of_before = ledger.in_flight[A]
+    ledger.completed()
+    assert (pending(ledger), plan_of_before.end) == ({}, 9)
+
+
+def test_a_batch_of_a_deleted_topic_is_not_committed_to_its_successor() -> None:
+    ledger = owning(a=(5, ours(5)))
+    ledger.owned[A].topic_id = "former"
+    ledger.planned(BatchOffset.of([OffsetRange(*A, 5, 9, "former")]))
+    ledger.remove([A])
+    ledger.start(A, Start(20, COMMITTED), 0, ours(20)).topic_id = "new"
+    ledger.completed()
+    assert ledger.owned[A].completed == 20
+    ledger.start(A, Start(0, COMMITTED), 0, None).topic_id = "new"
+    ledger.completed()
+    assert pending(ledger) == {A: 0}
 
 
 def test_a_partition_lost_while_its_batch_was_planned_has_no_position() -> None:
-    ledger = Ledger()
-    ledger.set_position(A, CommittedOffset(5), 5)
+    ledger = owning(a=(5, ours(5)))
     ledger.remove([A])
-    ledger.planned({A: 9})
-    assert A not in ledger.positions
+    ledger.planned(BatchOffset.of([OffsetRange(*A, 5, 9)]))
+    assert A not in ledger.owned
 
 
-def test_a_renewed_offset_is_committed_again_unchanged() -> None:
-    ledger = Ledger(logged_ends={A: 5})
-    ledger.set_position(A, CommittedOffset(5, COMMIT_TAG), 5)
-    ledger.set_position(B, CommittedOffset(7), 7)
-    ledger.renew()
-    assert ledger.pending() == {A: 5, B: 7}
-    ledger.confirmed({A: 5, B: 7})
-    assert ledger.pending() == {}
+def test_a_partition_that_started_elsewhere_while_its_batch_was_planned_keeps_its_position() -> None:
+    ledger = owning(a=(7, ours(7)))
+    ledger.planned(BatchOffset.of([OffsetRange(*A, 5, 9)]))
+    assert ledger.owned[A].position == 7
 
 
-def test_a_rewind_and_an_in_flight_batch_are_not_renewed() -> None:
-    ledger = Ledger(logged_ends={A: 9})
-    ledger.set_position(A, CommittedOffset(2), 2)
-    ledger.set_position(B, CommittedOffset(5, COMMIT_TAG), 5)
-    ledger.planned({B: 8})
-    ledger.renew()
-    assert ledger.pending() == {}, "a tag would turn the rewind into an old commit of ours"
+def test_a_commit_is_not_confirmed_for_a_partition_that_has_started_again_since() -> None:
+    ledger = owning(a=5)
+    sent = ledger.pending()
+    ledger.remove([A])
+    ledger.start(A, Start(5, COMMITTED), 0, None)
+    ledger.confirmed({A: 5}, sent)
+    assert pending(ledger) == {A: 5}
 
 
-def test_renewing_never_goes_below_the_groups_commit() -> None:
-    ledger = Ledger()
-    ledger.planned({A: 5})
-    ledger.set_position(A, CommittedOffset(9), 9)
-    ledger.completed({A: 5})
-    ledger.renew()
-    assert ledger.pending() == {}
+def test_an_offset_is_committed_again_unchanged() -> None:
+    ledger = owning(a=(5, ours(5)), b=(7, ours(7)))
+    plan(ledger, b=9)
+    ledger.commit_again([A, B])
+    assert pending(ledger) == {A: 5, B: 7}
+    ledger.confirmed({A: 5, B: 7}, ledger.pending())
+    assert pending(ledger) == {}
+
+
+@pytest.mark.parametrize(
+    ("found", "again"),
+    [(ours(5), {A: 9}), (ours(9), {}), (ours(12), {}), (CommittedOffset(5), {}), (ours(5, 8), {})],
+    ids=["moved back", "as committed", "further", "another program", "a later lineage"],
+)
+def test_a_late_commit_of_ours_that_moved_the_group_back_is_found_and_repaired(
+    found: CommittedOffset, again: dict[TopicPartition, int]
+) -> None:
+    ledger = owning(a=(9, ours(9)))
+    ledger.unanswered(ledger.owned, until=10.0)
+    assert (ledger.unsettled(9.9), ledger.unsettled(10.0)) == ({A}, set())
+    assert ledger.verify({A: found}) == again.keys()
+    assert pending(ledger) == again

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spark_group_source.clock import Deadline
+from spark_group_source.group.commits import CommittedOffset
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import GroupOffsets
@@ -78,8 +79,9 @@ def test_no_commit_request_exceeds_the_coordinators_record_batch(
     fake: FakeKafka, many: GroupOffsets, metadata: str
 ) -> None:
     wanted = {TopicPartition("many", number): number for number in range(MANY)}
-    answer = many.commit(Membership(), wanted, metadata, Deadline.after(LONG))
-    assert (answer.confirmed, answer.errors, answer.failure) == (wanted, {}, None)
+    commits = {tp: CommittedOffset(offset, metadata) for tp, offset in wanted.items()}
+    answer = many.commit(Membership(), commits, Deadline.after(LONG))
+    assert (answer.confirmed, answer.errors, answer.failure) == (frozenset(wanted), {}, None)
     assert fake.group("g").offsets == {tp: (offset, metadata) for tp, offset in wanted.items()}
     # A real one takes 112 bytes for a partition with names and metadata of 69, and a million of them in all.
     most = max(len(each.offsets) for each in fake.commits)
@@ -92,7 +94,7 @@ def test_a_commit_of_a_deleted_group_or_a_fenced_member_loses_the_partitions(
     fake: FakeKafka, many: GroupOffsets, errno: int
 ) -> None:
     fake.next("OffsetCommit", Fault(error=errno))
-    answer = many.commit(Membership(member_id="m"), {TP: 7}, "", Deadline.after(LONG))
+    answer = many.commit(Membership(member_id="m"), {TP: CommittedOffset(7)}, Deadline.after(LONG))
     assert answer.failure is not None
     assert answer.failure.action is ErrorAction.RESET_GENERATION
 
@@ -100,11 +102,11 @@ def test_a_commit_of_a_deleted_group_or_a_fenced_member_loses_the_partitions(
 def test_a_failed_commit_request_is_the_last_and_keeps_earlier_confirmations(
     fake: FakeKafka, many: GroupOffsets
 ) -> None:
-    wanted = {TopicPartition("many", number): 7 for number in range(MANY)}
+    wanted = {TopicPartition("many", number): CommittedOffset(7) for number in range(MANY)}
     fake.next("OffsetCommit", Fault())
     fake.next("OffsetCommit", Fault(error=16))
-    answer = many.commit(Membership(), wanted, "", Deadline.after(LONG))
+    answer = many.commit(Membership(), wanted, Deadline.after(LONG))
     assert [each.error for each in fake.commits] == [0, 16]
     assert answer.failure is not None
-    assert {tuple(tp): offset for tp, offset in answer.confirmed.items()} == fake.commits[0].offsets
+    assert {tuple(tp) for tp in answer.confirmed} == fake.commits[0].offsets.keys()
     assert answer.errors.keys() == {TopicPartition(*tp) for tp in fake.commits[1].offsets}

@@ -11,7 +11,7 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, GroupError, GroupSourceError, OptionError
-from spark_group_source.group.commits import COMMIT_TAG, RESET_TAG, CommittedOffset
+from spark_group_source.group.commits import COMMIT_TAG, RESET_TAG, CommittedOffset, commit_metadata
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import CommitResult
@@ -39,6 +39,16 @@ class Topics:
         return {name: Topic(name, self.id, {}) for name in names}
 
 
+class NoMember:
+    """A membership in which nothing changes."""
+
+    def commits_changed(self) -> None:
+        pass
+
+    def commit_rejected(self, me: Membership, failure: RequestFailed, deadline: Deadline) -> None:
+        pass
+
+
 class Group:
     """A coordinator that answers from a dictionary; ``meanwhile`` happens while it is asked."""
 
@@ -58,17 +68,22 @@ class Group:
         return self.refused or found
 
     def commit(
-        self, me: Membership, offsets: Mapping[TopicPartition, int], metadata: str, deadline: Deadline, epochs: Any
+        self,
+        me: Membership,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        deadline: Deadline,
+        topic_ids: Mapping[str, str],
     ) -> CommitResult:
         self.waits.append(deadline.remaining())
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
         if self.refused:
-            return CommitResult({}, {}, self.refused)
-        taken = {tp: offset for tp, offset in offsets.items() if tp not in self.errors}
-        self.commits.append(dict(taken))
-        self.offsets |= {tp: CommittedOffset(offset, metadata) for tp, offset in taken.items()}
-        return CommitResult(taken, {tp: errno for tp, errno in self.errors.items() if tp in offsets})
+            unanswered = frozenset(offsets) if self.refused.unanswered else frozenset()
+            return CommitResult(unanswered=unanswered, failure=self.refused)
+        taken = {tp: commit for tp, commit in offsets.items() if tp not in self.errors}
+        self.commits.append({tp: commit.offset for tp, commit in taken.items()})
+        self.offsets |= taken
+        return CommitResult(frozenset(taken), {tp: errno for tp, errno in self.errors.items() if tp in offsets})
 
 
 @pytest.fixture
@@ -103,6 +118,7 @@ def make(
 ) -> AssignedPartitions:
     given = {"kafka.bootstrap.servers": "h:1", "kafka.group.id": "g", "subscribe": "t", "startingOffsets": "earliest"}
     assigned = AssignedPartitions(parse_options(given | options), clients)
+    assigned.committer.member = NoMember()  # type: ignore[assignment]
     ranges = [OffsetRange(*tp, end, end) for tp, end in (logged or {}).items()]
     assigned.restore(BatchOffset.of(ranges), BOTH, clients)
     return assigned
@@ -110,8 +126,28 @@ def make(
 
 def read(assigned: AssignedPartitions, ends: Mapping[TopicPartition, int]) -> None:
     """Plans and completes a batch up to these ends."""
-    assigned.ledger.planned(ends, {}, {})
-    assigned.ledger.completed(ends)
+    plan(assigned, ends)
+    assigned.ledger.completed()
+
+
+def plan(assigned: AssignedPartitions, ends: Mapping[TopicPartition, int]) -> None:
+    """Plans a batch up to these ends, which logs the positions of the other partitions."""
+    owned = assigned.ledger.positions(OWNER)
+    ranges = [
+        OffsetRange(*tp, each.position, ends.get(tp, each.position), lineage=each.lineage) for tp, each in owned.items()
+    ]
+    assigned.ledger.planned(BatchOffset.of(ranges))
+
+
+def positions(assigned: AssignedPartitions) -> dict[TopicPartition, int]:
+    """The position of each readable partition."""
+    return {tp: owned.position for tp, owned in assigned.ledger.positions(OWNER).items()}
+
+
+def retry_if_due(assigned: AssignedPartitions) -> None:
+    """What the member's thread does between its heartbeats."""
+    if assigned._clock() >= assigned.retry_due(OWNER):
+        assigned.retry(OWNER, Deadline.after(45.0 / 2))
 
 
 def test_start_positions_of_assigned_partitions_are_committed_at_once(
@@ -120,7 +156,7 @@ def test_start_positions_of_assigned_partitions_are_committed_at_once(
     group.offsets[B] = CommittedOffset(4, COMMIT_TAG)
     assigned = make(clients)
     assigned.partitions_assigned(BOTH, OWNER)
-    assert assigned.ledger.positions(OWNER) == {A: 2, B: 4}
+    assert positions(assigned) == {A: 2, B: 4}
     assert group.commits == [{A: 2}]
 
 
@@ -139,15 +175,15 @@ def test_starting_offsets_and_times_apply_to_partitions_without_a_commit(
 ) -> None:
     assigned = make(clients, **given)
     assigned.partitions_assigned(BOTH, OWNER)
-    assert assigned.ledger.positions(OWNER) == starts
+    assert positions(assigned) == starts
     assert group.commits == [starts]
     group.offsets = {A: CommittedOffset(9, COMMIT_TAG)}
     assigned = make(clients, **given)
     assigned.partitions_assigned(BOTH, OWNER)
-    assert assigned.ledger.positions(OWNER) == {A: 9, B: starts[B]}
+    assert positions(assigned) == {A: 9, B: starts[B]}
     assigned = make(clients, **given, resetOffsetsOnStart="true")
     assigned.partitions_assigned(BOTH, OWNER)
-    assert assigned.ledger.positions(OWNER) == starts
+    assert positions(assigned) == starts
 
 
 @pytest.mark.parametrize(
@@ -163,7 +199,7 @@ def test_starting_offsets_committed_uses_its_fallback_without_a_commit(
 ) -> None:
     assigned = make(clients, startingOffsets="committed", **fallback)
     assigned.partitions_assigned(BOTH, OWNER)
-    assert assigned.ledger.positions(OWNER) == starts
+    assert positions(assigned) == starts
 
 
 def test_a_partition_added_while_the_query_runs_starts_at_earliest_whatever_the_options(
@@ -172,7 +208,7 @@ def test_a_partition_added_while_the_query_runs_starts_at_earliest_whatever_the_
     assigned = make(clients, startingOffsets='{"t":{"0":5}}')
     assigned.restore(BatchOffset(), frozenset({A}), clients)
     assigned.partitions_assigned(BOTH, OWNER)
-    assert assigned.ledger.positions(OWNER) == {A: 5, B: 0}
+    assert positions(assigned) == {A: 5, B: 0}
 
 
 COVERS_ALL = '{"t":{"0":5,"1":3},"*":-2}'
@@ -200,7 +236,7 @@ def test_later_partitions_keep_their_commits_if_the_query_resets_its_first_assig
     assigned = make(clients, startingOffsets=COVERS_ALL, resetOffsetsOnStart="true")
     assigned.partitions_assigned(frozenset({A}), OWNER)
     assigned.partitions_assigned(frozenset({B}), OWNER)
-    assert assigned.ledger.positions(OWNER) == {A: 5, B: 4}
+    assert positions(assigned) == {A: 5, B: 4}
 
 
 def test_commits_that_a_member_writes_after_the_first_assignment_do_not_refuse_a_moved_query(
@@ -210,7 +246,7 @@ def test_commits_that_a_member_writes_after_the_first_assignment_do_not_refuse_a
     assigned.partitions_assigned(frozenset({A}), OWNER)
     group.offsets[B] = CommittedOffset(4, COMMIT_TAG)  # another member has read on from 3
     assigned.partitions_assigned(frozenset({B}), OWNER)
-    assert assigned.ledger.positions(OWNER) == {A: 5, B: 4}
+    assert positions(assigned) == {A: 5, B: 4}
 
 
 @pytest.mark.parametrize(
@@ -235,7 +271,7 @@ def test_a_starting_offset_outside_the_log_does_not_matter_if_the_group_has_a_co
     group.offsets = {A: CommittedOffset(9, COMMIT_TAG)}
     assigned = make(clients, startingOffsets='{"t":{"0":1,"1":0}}')
     assigned.partitions_assigned(BOTH, OWNER)
-    assert assigned.ledger.positions(OWNER) == {A: 9, B: 0}
+    assert positions(assigned) == {A: 9, B: 0}
 
 
 def test_the_query_starts_at_the_nearest_offset_if_data_loss_is_accepted(
@@ -243,7 +279,7 @@ def test_the_query_starts_at_the_nearest_offset_if_data_loss_is_accepted(
 ) -> None:
     assigned = make(clients, startingOffsets='{"t":{"0":1,"1":9}}', failOnDataLoss="false")
     assigned.partitions_assigned(BOTH, OWNER)
-    assert assigned.ledger.positions(OWNER) == {A: 2, B: 5}
+    assert positions(assigned) == {A: 2, B: 5}
 
 
 def test_a_position_found_while_its_partition_was_lost_is_dropped(
@@ -257,10 +293,10 @@ def test_a_position_found_while_its_partition_was_lost_is_dropped(
     group.meanwhile = lambda: assigned.partitions_lost(frozenset({A}), "the session ended")
     # The query's thread looks up what the member's thread could not find, and the session ends meanwhile.
     assigned.resolve(BOTH, OWNER, clients)
-    assert A not in assigned.ledger.positions(OWNER)
+    assert A not in positions(assigned)
     group.offsets[A] = CommittedOffset(9, COMMIT_TAG)
     assigned.partitions_assigned(BOTH, OWNER)
-    assert assigned.ledger.positions(OWNER) == {A: 9, B: 3}
+    assert positions(assigned) == {A: 9, B: 3}
     assert not group.commits
 
 
@@ -277,7 +313,7 @@ def test_a_partition_lost_before_its_lookup_gets_no_position(
     assigned.resolve(unresolved, OWNER, clients)
     group.offsets[A] = CommittedOffset(9, COMMIT_TAG)  # its next owner has read on
     assigned.partitions_assigned(frozenset({A}), OWNER)
-    assert assigned.ledger.positions(OWNER) == {A: 9, B: 3}
+    assert positions(assigned) == {A: 9, B: 3}
     assert not group.commits
 
 
@@ -287,10 +323,10 @@ def test_logged_ends_of_a_recreated_topic_are_forgotten_even_of_partitions_that_
     assigned = make(clients, {A: 100, B: 100})
     mine = replace(OWNER, owned={A: 3})
     assigned.partitions_assigned(frozenset({A}), mine)
-    assigned.restart_topics({"t"}, mine, clients)
+    assigned.restart_topics({"t": ""}, mine, clients)
     group.offsets[B] = CommittedOffset(4, COMMIT_TAG)  # the other member has read the new topic up to here
     assigned.partitions_assigned(frozenset({B}), OWNER)
-    assert assigned.ledger.positions(OWNER) == {A: 2, B: 4}
+    assert positions(assigned) == {A: 2, B: 4}
 
 
 @pytest.mark.parametrize(
@@ -343,17 +379,17 @@ def test_a_partition_of_a_recreated_topic_starts_at_earliest_even_if_that_is_fou
     group.offsets = {A: CommittedOffset(100, COMMIT_TAG), B: CommittedOffset(100, COMMIT_TAG)}
     assigned.partitions_assigned(BOTH, OWNER)
     silent = {tp: logs.pop(tp) for tp in ((A,) if answering == "one" else (A, B))}
-    assigned.restart_topics({"t"}, OWNER, clients)
+    assigned.restart_topics({"t": ""}, OWNER, clients)
     assert assigned.ledger.unresolved(OWNER) == silent.keys()
     logs |= silent
     assigned.resolve(assigned.ledger.unresolved(OWNER), OWNER, clients)
-    assert assigned.ledger.positions(OWNER) == {A: 2, B: 0}
+    assert positions(assigned) == {A: 2, B: 0}
     assert {tp: each.offset for tp, each in group.offsets.items()} == {A: 2, B: 0}
     # Lost, read by another member and assigned again: that member's commit is one in the new topic.
     assigned.partitions_lost(frozenset({A}), "why")
     group.offsets[A] = CommittedOffset(7, COMMIT_TAG)
     assigned.partitions_assigned(frozenset({A}), OWNER)
-    assert assigned.ledger.positions(OWNER)[A] == 7
+    assert positions(assigned)[A] == 7
 
 
 def test_a_partition_lost_before_its_recreated_topic_was_resolved_resumes_at_the_next_owners_commit(
@@ -362,11 +398,11 @@ def test_a_partition_lost_before_its_recreated_topic_was_resolved_resumes_at_the
     assigned = make(clients)
     assigned.partitions_assigned(BOTH, OWNER)
     logs.pop(A)
-    assigned.restart_topics({"t"}, OWNER, clients)
+    assigned.restart_topics({"t": ""}, OWNER, clients)
     assigned.partitions_lost(frozenset({A}), "why")
     group.offsets[A] = CommittedOffset(7, COMMIT_TAG)
     assigned.partitions_assigned(frozenset({A}), OWNER)
-    assert assigned.ledger.positions(OWNER)[A] == 7
+    assert positions(assigned)[A] == 7
 
 
 def test_a_recreated_topic_whose_leaders_do_not_answer_does_not_fail_the_query(
@@ -379,7 +415,7 @@ def test_a_recreated_topic_whose_leaders_do_not_answer_does_not_fail_the_query(
         raise BrokerUnavailable("No broker.")
 
     monkeypatch.setattr("spark_group_source.query.starting_offsets.resolver.list_offsets", nobody)
-    assigned.restart_topics({"t"}, OWNER, clients)
+    assigned.restart_topics({"t": ""}, OWNER, clients)
     assert assigned.ledger.unresolved(OWNER) == BOTH
 
 
@@ -400,11 +436,11 @@ def test_a_partition_without_a_start_stays_unresolved_and_the_others_are_read(
     gone = logs.pop(A)
     assigned = make(clients)
     assigned.partitions_assigned(BOTH, OWNER)
-    assert assigned.ledger.positions(OWNER) == {B: 0}
+    assert positions(assigned) == {B: 0}
     assert assigned.ledger.unresolved(OWNER) == {A}
     logs[A] = gone
     assigned.resolve(assigned.ledger.unresolved(OWNER), OWNER, clients)
-    assert assigned.ledger.positions(OWNER) == {A: 2, B: 0}
+    assert positions(assigned) == {A: 2, B: 0}
 
 
 @pytest.mark.parametrize("action", [ErrorAction.RETRY, ErrorAction.REDISCOVER])
@@ -451,13 +487,13 @@ def test_a_partition_revoked_during_its_commit_is_not_recorded_as_committed(
     assigned = make(clients)
     assigned.partitions_assigned(BOTH, OWNER)
     read(assigned, {A: 6})
-    group.meanwhile = lambda: assigned.partitions_revoked(frozenset({A}), frozenset())
+    group.meanwhile = lambda: assigned.partitions_revoked(frozenset({A}), frozenset(), frozenset())
     assigned.committer.commit(OWNER, clients)
     # Another owner has read more, and then an operator has rewound the group.
     group.offsets[A] = CommittedOffset(3)
     assigned.partitions_assigned(frozenset({A}), OWNER)
-    assert assigned.ledger.positions(OWNER)[A] == 3
-    assert group.commits[-1] == {A: 6}
+    assert positions(assigned)[A] == 3
+    assert group.commits[-2:] == [{A: 6}, {A: 3}]
 
 
 def test_a_refused_commit_is_counted_and_stays_pending(
@@ -493,8 +529,8 @@ def test_a_reset_applies_to_the_first_assignment_of_a_new_checkpoint_only(
     assigned = make(clients, resetOffsetsOnStart="true")
     assigned.partitions_assigned(frozenset({A}), OWNER)
     assigned.partitions_assigned(frozenset({B}), OWNER)
-    assert assigned.ledger.positions(OWNER) == {A: 2, B: 4}
-    assert group.commits == [{A: 2}]
+    assert positions(assigned) == {A: 2, B: 4}
+    assert group.commits == [{A: 2}, {B: 4}], "the commit of another program gets our tag"
 
 
 def test_a_partition_without_a_leader_is_reset_later(
@@ -504,10 +540,10 @@ def test_a_partition_without_a_leader_is_reset_later(
     assigned = make(clients, resetOffsetsOnStart="true")
     silent = logs.pop(B)
     assigned.partitions_assigned(BOTH, OWNER)
-    assert assigned.ledger.positions(OWNER) == {A: 2}
+    assert positions(assigned) == {A: 2}
     logs[B] = silent
     assigned.resolve(frozenset({B}), OWNER, clients)
-    assert assigned.ledger.positions(OWNER) == {A: 2, B: 0}
+    assert positions(assigned) == {A: 2, B: 0}
 
 
 def test_a_query_that_died_before_its_reset_was_logged_does_not_reset_again(
@@ -519,7 +555,7 @@ def test_a_query_that_died_before_its_reset_was_logged_does_not_reset_again(
     logs[A], logs[B] = (2, 30), (0, 25)
     again = make(clients, **given)
     again.partitions_assigned(BOTH, OWNER)
-    assert again.ledger.positions(OWNER) == {A: 10, B: 5}
+    assert positions(again) == {A: 10, B: 5}
 
 
 def test_a_reset_that_was_neither_committed_nor_logged_is_repeated(
@@ -530,7 +566,7 @@ def test_a_reset_that_was_neither_committed_nor_logged_is_repeated(
     commits_fail(assigned, group, lambda: assigned.partitions_assigned(BOTH, OWNER))
     assigned.partitions_lost(BOTH, "test")
     assigned.partitions_assigned(BOTH, OWNER)
-    assert assigned.ledger.positions(OWNER) == {A: 2, B: 0}
+    assert positions(assigned) == {A: 2, B: 0}
 
 
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "logged"])
@@ -543,11 +579,12 @@ def test_a_partition_that_was_reset_once_resumes_at_the_next_owners_commit(
         assigned.partitions_assigned(BOTH, OWNER)
     else:
         commits_fail(assigned, group, lambda: assigned.partitions_assigned(BOTH, OWNER))
-        assigned.ledger.planned({A: 5}, {A: 2, B: 0}, {})
-    assigned.partitions_revoked(BOTH, frozenset())
-    group.offsets = {A: CommittedOffset(9, COMMIT_TAG), B: CommittedOffset(5, COMMIT_TAG)}
+        plan(assigned, {A: 5})
+    assigned.partitions_revoked(BOTH, frozenset(), frozenset())
+    later = commit_metadata({"lineage": 2**50})
+    group.offsets = {A: CommittedOffset(9, later), B: CommittedOffset(5, later)}
     assigned.partitions_assigned(BOTH, OWNER)
-    assert assigned.ledger.positions(OWNER) == {A: 9, B: 5}
+    assert positions(assigned) == {A: 9, B: 5}
 
 
 def test_the_tag_of_a_reset_is_removed_when_a_batch_is_logged_even_after_a_crash(
@@ -557,7 +594,7 @@ def test_the_tag_of_a_reset_is_removed_when_a_batch_is_logged_even_after_a_crash
     assigned = make(clients, {A: 10}, resetOffsetsOnStart="true")
     assigned.partitions_assigned(BOTH, OWNER)
     assert group.offsets == {A: CommittedOffset(10, COMMIT_TAG), B: CommittedOffset(4, RESET_TAG)}
-    assigned.ledger.batch_logged(BOTH)
+    read(assigned, {})
     assigned.committer.commit(OWNER, clients)
     assert group.offsets == {A: CommittedOffset(10, COMMIT_TAG), B: CommittedOffset(4, COMMIT_TAG)}
 
@@ -570,7 +607,7 @@ def test_a_reset_keeps_to_the_first_assignment_after_a_crash_before_any_start(
     assigned.restore(BatchOffset({}, "g", {A: None, B: None}, frozenset({A})), BOTH, clients)
     assigned.partitions_assigned(frozenset({B}), OWNER)
     assigned.partitions_assigned(frozenset({A}), OWNER)
-    assert assigned.ledger.positions(OWNER) == {A: 2, B: 4}
+    assert positions(assigned) == {A: 2, B: 4}
 
 
 def test_a_new_checkpoint_resets_again_once_the_last_one_has_logged_its_reset(
@@ -579,13 +616,13 @@ def test_a_new_checkpoint_resets_again_once_the_last_one_has_logged_its_reset(
     given = {"resetOffsetsOnStart": "true", "startingOffsets": "latest"}
     first = make(clients, **given)
     first.partitions_assigned(BOTH, OWNER)
-    first.ledger.batch_logged(BOTH)
+    read(first, {})
     first.committer.commit(OWNER, clients)
-    assert {each.metadata for each in group.offsets.values()} == {COMMIT_TAG}
+    assert not any(each.tagged_reset for each in group.offsets.values())
     logs[A], logs[B] = (2, 30), (0, 25)
     again = make(clients, **given)
     again.partitions_assigned(BOTH, OWNER)
-    assert again.ledger.positions(OWNER) == {A: 30, B: 25}
+    assert positions(again) == {A: 30, B: 25}
 
 
 def test_latest_is_pinned_when_the_query_starts_and_kept_by_its_checkpoint(
@@ -594,14 +631,14 @@ def test_latest_is_pinned_when_the_query_starts_and_kept_by_its_checkpoint(
     assigned = make(clients, startingOffsets="latest")
     logs[A], logs[B] = (2, 30), (0, 25)
     assigned.partitions_assigned(frozenset({A}), OWNER)
-    assert assigned.ledger.positions(OWNER) == {A: 10}
+    assert positions(assigned) == {A: 10}
     first = assigned.ledger.pinned_starts().without({A})
     assert first.offsets == {B: 5}
     restarted = make(clients, startingOffsets="latest")
     logged = BatchOffset({A: OffsetRange(*A, 10, 10)}, "g", first.offsets)
     restarted.restore(BatchOffset.from_json(logged.as_json()), BOTH, clients)
     restarted.partitions_assigned(BOTH, OWNER)
-    assert restarted.ledger.positions(OWNER) == {A: 10, B: 5}
+    assert positions(restarted) == {A: 10, B: 5}
 
 
 def commits_fail(assigned: AssignedPartitions, group: Group, call: Callable[[], None]) -> None:
@@ -629,7 +666,7 @@ def test_a_pinned_start_is_kept_if_its_partition_is_lost_before_the_commit(
     assigned.partitions_lost(BOTH, "test")
     logs[A], logs[B] = (2, 30), (0, 25)
     assigned.partitions_assigned(BOTH, OWNER)
-    assert assigned.ledger.positions(OWNER) == {A: 10, B: 5}
+    assert positions(assigned) == {A: 10, B: 5}
 
 
 def test_a_partition_without_a_commit_resumes_at_the_end_that_a_batch_without_rows_logged(
@@ -637,11 +674,11 @@ def test_a_partition_without_a_commit_resumes_at_the_end_that_a_batch_without_ro
 ) -> None:
     assigned = make(clients, startingOffsets="latest")
     commits_fail(assigned, group, lambda: assigned.partitions_assigned(BOTH, OWNER))
-    assigned.ledger.planned({}, assigned.ledger.positions(OWNER), {})
+    plan(assigned, {})
     assigned.partitions_lost(BOTH, "test")
     logs[A], logs[B] = (2, 30), (0, 25)
     assigned.partitions_assigned(BOTH, OWNER)
-    assert assigned.ledger.positions(OWNER) == {A: 10, B: 5}
+    assert positions(assigned) == {A: 10, B: 5}
 
 
 def test_a_replayed_batch_that_others_have_read_logs_a_warning_with_its_ranges(
@@ -656,7 +693,7 @@ def test_a_replayed_batch_that_others_have_read_logs_a_warning_with_its_ranges(
     assigned.partitions_lost(BOTH, "why")
     assigned.partitions_assigned(BOTH, OWNER)
     assert caplog.text.count("has just replayed") == 1, "what this query has committed since is its own"
-    assert assigned.ledger.positions(OWNER) == {A: 9, B: 4}
+    assert positions(assigned) == {A: 9, B: 4}
 
 
 def test_an_old_checkpoint_logs_a_warning_if_the_group_has_committed_none_of_it(
@@ -716,23 +753,23 @@ def test_unresolved_and_uncommitted_starts_are_retried_after_heartbeats(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned, hand = make(clients), Hand()
-    assigned._retry_timer._clock = hand
+    assigned._retry_timer._clock = assigned._clock = hand
     group.refused = RequestFailed(ErrorAction.RETRY, "why")
     assigned.partitions_assigned(BOTH, OWNER)
-    assigned.heartbeat_succeeded(OWNER)
+    retry_if_due(assigned)
     assert assigned.ledger.unresolved(OWNER) == BOTH
     group.refused = None
     group.errors = {}
     tries = len(group.waits)
-    assigned.heartbeat_succeeded(OWNER)
+    retry_if_due(assigned)
     assert len(group.waits) == tries, "not before the retry interval"
     hand.now += 1.0
-    assigned.heartbeat_succeeded(OWNER)
+    retry_if_due(assigned)
     assert group.commits == [{A: 2, B: 0}]
     assert max(group.waits) <= 45.0 / 2
     tries = len(group.waits)
     hand.now += 1.0
-    assigned.heartbeat_succeeded(OWNER)
+    retry_if_due(assigned)
     assert len(group.waits) == tries, "nothing is left to be done"
 
 
@@ -740,7 +777,7 @@ def test_an_uncommitted_start_is_committed_after_a_heartbeat(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned, hand = make(clients), Hand()
-    assigned._retry_timer._clock = hand
+    assigned._retry_timer._clock = assigned._clock = hand
 
     def refuse() -> None:
         group.meanwhile = lambda: setattr(group, "refused", RequestFailed(ErrorAction.RETRY, "why"))
@@ -750,7 +787,7 @@ def test_an_uncommitted_start_is_committed_after_a_heartbeat(
     assert (assigned.ledger.unresolved(OWNER), group.commits) == (frozenset(), [])
     group.refused = None
     hand.now += 1.0
-    assigned.heartbeat_succeeded(OWNER)
+    retry_if_due(assigned)
     assert group.commits == [{A: 2, B: 0}]
 
 
@@ -764,26 +801,15 @@ def test_a_start_that_the_callback_has_moved_back_is_committed(
     group.offsets = {A: CommittedOffset(9, COMMIT_TAG), B: CommittedOffset(4, COMMIT_TAG)}
     assigned = make(clients, rebalanceCallback=f"{__name__}:to_three")
     assigned.partitions_assigned(BOTH, OWNER)
-    assert assigned.ledger.positions(OWNER) == {A: 3, B: 4}
+    assert positions(assigned) == {A: 3, B: 4}
     assert group.commits == [{A: 3}]
-
-
-def test_the_members_thread_does_not_commit_batches(
-    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
-) -> None:
-    assigned = make(clients)
-    assigned.partitions_assigned(BOTH, OWNER)
-    read(assigned, {A: 6})
-    tries = len(group.waits)
-    assigned.heartbeat_succeeded(OWNER)
-    assert len(group.waits) == tries
 
 
 def test_a_failed_commit_is_retried_after_its_interval(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned, hand = make(clients), Hand()
-    assigned._retry_timer._clock = hand
+    assigned._retry_timer._clock = assigned._clock = hand
     assigned.partitions_assigned(BOTH, OWNER)
     read(assigned, {A: 6})
     group.refused = RequestFailed(ErrorAction.RETRY, "why")
@@ -800,7 +826,7 @@ def test_a_slow_try_is_repeated_an_interval_after_its_end(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned, hand = make(clients), Hand()
-    assigned._retry_timer._clock = hand
+    assigned._retry_timer._clock = assigned._clock = hand
     leaderless = logs.pop(B)
     assigned.partitions_assigned(BOTH, OWNER)
     group.meanwhile = lambda: setattr(hand, "now", 5.0)

@@ -258,7 +258,7 @@ def test_a_reported_batch_counts_without_the_time_to_the_next_trigger(
     driver = start()
     times = Times(driver, monkeypatch)
     end = BatchOffset()
-    for seconds, warnings in ((1, 0), (240, 0), (241, 1)):
+    for seconds, warnings in ((1, 0), (239, 0), (241, 1)):
         end = driver.plan_batch(end, None)
         times.now += seconds
         driver.complete(end)  # as reported

@@ -143,7 +143,7 @@ def test_unchanged_offsets_are_committed_again_each_hour_without_other_effects(
 
 
 def test_a_run_renews_the_groups_commits_even_if_there_is_nothing_to_read(fake: FakeKafka, start: Start) -> None:
-    fake.commit("g", {("t", 0): 5, ("t", 2): 5})
+    fake.commit("g", {("t", 0): 5, ("t", 2): 5}, COMMIT_TAG)
     run = start(available_now=True)
     assert [each.offsets for each in fake.commits] == [{("t", 0): 5, ("t", 2): 5}]
     assert not run.plan_batch(BatchOffset(), None).reads()

@@ -104,7 +104,7 @@ def test_a_revocation_does_not_wait_for_a_batch_of_other_partitions() -> None:
 def test_partitions_of_a_batch_past_the_deadline_are_revoked_late() -> None:
     revoking, _ = run(stable(A, B), BatchPlanned(frozenset({B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A})))
     after, actions = run(revoking, Tick(), at=REVOCATION_TIMEOUT)
-    assert actions == [Revoked(frozenset({B}), late=frozenset({B})), Join()]
+    assert actions == [Revoked(frozenset({B}), in_flight=frozenset({B})), Join()]
     assert set(after.owned) == {A}
 
 

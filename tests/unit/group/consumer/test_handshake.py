@@ -140,7 +140,7 @@ def test_a_revocation_does_not_wait_for_a_batch_of_other_partitions() -> None:
 
 def test_a_revocation_past_its_timeout_is_late_and_acknowledged() -> None:
     member, actions = run(revoking(B), Tick(), at=REVOCATION_TIMEOUT)
-    assert actions == [Revoked(frozenset({B}), late=frozenset({B})), Heartbeat()]
+    assert actions == [Revoked(frozenset({B}), in_flight=frozenset({B})), Heartbeat()]
     assert member.report.owned == ids(A)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from spark_group_source.group.commits import CommittedOffset, Start, StartRule, commit_metadata
 from spark_group_source.group.membership import Membership
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.query.commits.shared_ledger import SharedLedger
+from spark_group_source.query.starting_offsets.pinned_starts import PinnedStarts
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 BOTH = frozenset({A, B})
@@ -24,8 +26,24 @@ def test_one_thread_at_a_time_looks_up_the_start_of_a_partition() -> None:
 def test_a_recreated_topic_is_no_special_case_once_it_has_its_start() -> None:
     ledger = SharedLedger()
     ledger.partitions_assigned(BOTH)
-    ledger.restart_topics({"t"}, BOTH, {})
+    ledger.restart_topics({"t": "new"}, BOTH, {})
     with ledger.start_lookup(BOTH) as lookup:
-        assert ledger.logged_ends(BOTH)[1] == BOTH
-        assert ledger.record_starts(lookup, {A: 2}, {}, {})
-    assert ledger.logged_ends(BOTH)[1] == {B}
+        assert ledger.logged(BOTH, {"t": "new"}).restarted == BOTH
+        assert ledger.record_starts(lookup, {A: Start(2, StartRule.RECREATED, None)}, {}, {})
+    assert ledger.logged(BOTH, {"t": "new"}).restarted == {B}
+
+
+def test_a_new_lineage_is_later_than_all_that_the_query_has_seen_whatever_its_clock_says() -> None:
+    clock = [5.0]
+    ledger = SharedLedger(wall_clock=lambda: clock[0])
+    ledger.restore(BatchOffset.of([OffsetRange(*A, 0, 9, lineage=9_000)]), PinnedStarts())
+    ledger.partitions_assigned(BOTH)
+    with ledger.start_lookup(BOTH) as lookup:
+        seen = CommittedOffset(3, commit_metadata({"lineage": 9_500}))
+        starts = {A: Start(4, StartRule.MOVED, None), B: Start(3, StartRule.COMMITTED, 9_500)}
+        assert ledger.record_starts(lookup, starts, {A: CommittedOffset(4), B: seen}, {})
+    assert {tp: owned.lineage for tp, owned in ledger.positions(OWNER).items()} == {A: 9_501, B: 9_500}
+    clock[0] = 10.0
+    ledger.rewind({B: 1})
+    assert ledger.positions(OWNER)[B].lineage == 10_000
+    assert {tp: owned.completed for tp, owned in ledger.pending(OWNER).items()} == {A: 4, B: 1}

@@ -26,6 +26,18 @@ from spark_group_source.wire.settings import WireOptions
 
 LONG = 90.0
 MARKER = ("other", 0, 5)
+
+
+class AnyLineage:
+    """Equals the metadata of a commit of this source after somebody moved the partition."""
+
+    def __eq__(self, metadata: object) -> bool:
+        return str(metadata).startswith(f'{COMMIT_TAG} {{"lineage": ')
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+ANY_LINEAGE: Any = AnyLineage()
 Harm = Callable[[FakeKafka], None]
 Row = tuple[str, int, int]
 """Topic, partition and offset of a record."""
@@ -249,7 +261,7 @@ def test_without_fail_on_data_loss_the_query_warns_and_reads_exactly_the_availab
 
 def test_a_truncated_log_is_read_from_its_end_which_is_committed(fake: FakeKafka) -> None:
     query = after(truncated, fake, "running", "false").until({MARKER})
-    assert fake.group("g").offsets["harmed", 0] == (2, COMMIT_TAG)
+    assert fake.group("g").offsets["harmed", 0] == (2, ANY_LINEAGE)
     fill(fake, "harmed", 0, 6)
     query.until(set(of("harmed", 0, 2, 8)))
     assert sorted(query.rows) == sorted([MARKER, *of("harmed", 0, 2, 8)])
@@ -286,7 +298,7 @@ def test_a_batch_truncated_after_it_was_planned_is_read_to_the_new_end_and_later
         query.rows.clear()
         query.until(set())
         assert not query.rows
-        assert fake.group("g").offsets["harmed", 0] == (2, COMMIT_TAG)
+        assert fake.group("g").offsets["harmed", 0] == (2, ANY_LINEAGE)
         fill(fake, "harmed", 0, 1)
     Query(fake, query.end, available_now, failOnDataLoss="false").until({("harmed", 0, 2)})
 
@@ -369,10 +381,12 @@ def test_a_topic_deleted_while_the_query_was_stopped_is_data_loss_for_a_pattern_
     Query(fake, query.end, available_now, subscribePattern="harmed").close()
 
 
-def test_a_deleted_topic_is_reported_once(fake: FakeKafka) -> None:
+def test_a_deleted_topic_that_is_created_again_does_not_count_as_added_to_subscribe(fake: FakeKafka) -> None:
     query = after(deleted, fake, "restarted", "false").until({MARKER})
     query.close()
-    assert "gone" not in {tp.topic for tp in query.end.ranges}
+    create(fake, "gone", 3)
+    restarted = Query(fake, query.end, failOnDataLoss="false", startingOffsets="latest")
+    assert restarted.until({("gone", 0, 0), ("gone", 0, 2)})
 
 
 def test_a_topic_deleted_and_revoked_during_a_batch_is_data_loss(fake: FakeKafka) -> None:
