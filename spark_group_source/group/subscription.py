@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from spark_group_source.clock import Deadline
-from spark_group_source.group.topic_view import TopicView
+from spark_group_source.group.topic_view import EveryBroker, TopicView
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Topic
@@ -29,7 +29,7 @@ class Subscription:
         """Whether the subscription includes a topic of this name."""
         return name in self.topics if self.pattern is None else re.search(self.pattern, name) is not None
 
-    def find(self, cluster: Cluster | TopicView, deadline: Deadline) -> dict[str, Topic]:
+    def find(self, cluster: Cluster | TopicView | EveryBroker, deadline: Deadline) -> dict[str, Topic]:
         """Looks up the topics, by name; topics that do not exist have an error or are left out.
 
         Raises:

@@ -110,6 +110,20 @@ class TopicView:
         }
 
 
+class EveryBroker:
+    """The metadata of all brokers that answer, merged: for decisions that are made once, because one broker may lag."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def metadata(self, wanted: Collection[str] | None, deadline: Deadline) -> Metadata:
+        """As :meth:`TopicView.metadata`; a topic is unknown only if no broker knows it."""
+        first = self._cluster.metadata(wanted, deadline)
+        answers = [answer for _, answer in metadata_from_each(self._cluster, wanted, deadline)]
+        others = [answer.topics for answer in answers if isinstance(answer, Metadata)]
+        return replace(first, topics=_merge([first.topics, *others]))
+
+
 def _missing(known: Mapping[str, Topic], topics: Mapping[str, Topic]) -> frozenset[TopicPartition]:
     visible = {name for name, topic in topics.items() if topic.error != TOPIC_AUTHORIZATION_FAILED}
     expected = partitions_of(topic for name, topic in known.items() if name in visible or name not in topics)

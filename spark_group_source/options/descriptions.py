@@ -26,6 +26,7 @@ DESCRIPTIONS = {
     "maxOffsetsPerTrigger": "Maximum number of offsets in a micro-batch.",
     "maxBytesPerTrigger": "Maximum bytes of stored records in a micro-batch, estimated: a number or 10g, 512m, 64kb.",
     "minOffsetsPerTrigger": "Minimum number of new offsets for a micro-batch.",
+    "availableNowTimeout": "How long an AvailableNow run waits for other members without progress: 1h, 90m.",
     "maxTriggerDelay": "How long minOffsetsPerTrigger may delay a micro-batch: a number with a unit (ms, s, m, h, d).",
     "batchInterval": "Minimum time between the starts of two micro-batches, with the default trigger: 10 minutes, 30s.",
     "resetOffsetsOnStart": "Whether a new checkpoint starts at startingOffsets and ignores committed offsets.",

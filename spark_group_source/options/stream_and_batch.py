@@ -25,6 +25,7 @@ STREAM_ONLY = (
     "maxBytesPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
+    "availableNowTimeout",
     "batchInterval",
     "resetOffsetsOnStart",
     "rebalanceCallback",

@@ -73,6 +73,7 @@ class SourceOptions(SecurityOptions):
     max_bytes_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay: float = 900.0
+    available_now_timeout: float | None = None
     batch_interval: float | None = None
     reset_offsets_on_start: bool = False
     rebalance_callback: str | None = None
@@ -146,6 +147,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("maxBytesPerTrigger", "max_bytes_per_trigger", byte_string),
     Option("minOffsetsPerTrigger", "min_offsets_per_trigger", positive_count),
     Option("maxTriggerDelay", "max_trigger_delay", duration),
+    Option("availableNowTimeout", "available_now_timeout", duration),
     Option("batchInterval", "batch_interval", interval),
     Option("resetOffsetsOnStart", "reset_offsets_on_start", boolean),
     Option("rebalanceCallback", "rebalance_callback", importable_function),

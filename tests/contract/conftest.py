@@ -163,6 +163,14 @@ class Query:
         self.read += planned.reads()
         return planned.reads()
 
+    def until_end(self) -> None:
+        """Runs an AvailableNow run to its end: Spark asks until there is nothing new."""
+        last = None
+        while last is not self.end:
+            last = self.end
+            if self.poll():
+                self.finish()
+
     def begin(self, limit: int | None = None) -> list[OffsetRange]:
         """Waits for the next batch, and returns its ranges."""
         return list(eventually(lambda: self.poll(limit), "a batch"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from spark_group_source.errors import DeadlineExceeded
@@ -19,10 +21,10 @@ def offset_fetches(fake: FakeKafka) -> int:
     return fake.request_count("OffsetFetch")
 
 
-def beside_another(on_fake: Bench) -> tuple[Query, Query]:
+def beside_another(on_fake: Bench, **options: str) -> tuple[Query, Query]:
     """A run that has read its half of what was there, and the other member, in the middle of its batch."""
     other = on_fake.start()
-    run = on_fake.query()
+    run = on_fake.query(None, **options)
     run.driver.start(run.end)
     eventually(lambda: len(other.owns()) == len(run.owns()) == 2, "an even split")
     on_fake.produce(5, 5, 5, 5)
@@ -85,10 +87,15 @@ def test_a_run_does_not_wait_for_an_empty_partition_without_a_commit(on_fake: Be
     assert run.poll() == []
 
 
-def test_a_run_without_progress_fails_with_the_partition_and_its_offsets(on_fake: Bench) -> None:
+SHORT = {"kafka_session_timeout_ms": "2000", "kafka_max_poll_interval_ms": "3000"}
+
+
+def test_a_run_waits_for_a_living_owner_only_as_long_as_the_option_says(
+    on_fake: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The owner is in a batch for longer than a session and a rebalance."""
     other = on_fake.start()
-    short = {"kafka_session_timeout_ms": "2000", "kafka_max_poll_interval_ms": "3000"}
-    run = on_fake.query(None, **short)
+    run = on_fake.query(None, **SHORT, availableNowTimeout="12s")
     run.driver.start(run.end)
     eventually(lambda: len(other.owns()) == len(run.owns()) == 2, "an even split")
     on_fake.produce(5, 5, 5, 5)
@@ -96,10 +103,29 @@ def test_a_run_without_progress_fails_with_the_partition_and_its_offsets(on_fake
     run.begin()
     run.finish()
     held = min(other.owns())
-    with pytest.raises(
-        DeadlineExceeded, match=rf"topic-{held} at 0 of 5.*does not commit.*reads twice with this group id"
+    began = time.monotonic()
+    with (
+        caplog.at_level("INFO"),
+        pytest.raises(DeadlineExceeded, match=rf"topic-{held} at 0 of 5.*availableNowTimeout"),
     ):
-        run.poll()
+        run.until_end()
+    assert time.monotonic() - began > 12.0
+    assert f"the run waits for {other.driver._client_id} at" in caplog.text
+
+
+def test_a_waiting_run_lets_spark_go_on_and_gives_up_partitions_meanwhile(on_fake: Bench) -> None:
+    """Another source of the query may have a batch, for which the other member waits."""
+    other, run = beside_another(on_fake, **SHORT)
+    before = run.end
+    assert run.poll() == []
+    assert run.end.as_json() != before.as_json(), "Spark asks again only after another offset"
+    assert not run.me.in_flight
+    waiting = Background(run.until_end)
+    other.finish()
+    other.poll()
+    waiting.result()
+    assert on_fake.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
+    assert sum(each.size for each in run.read) == 10
 
 
 def test_a_batch_whose_commit_fails_is_committed_before_the_run_ends(

@@ -12,10 +12,13 @@ from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, Group
 from spark_group_source.fetch.error_actions import FetchErrorAction, fetch_error_action
 from spark_group_source.fetch.list_offsets import list_offsets
 from spark_group_source.group.commits import CommittedOffset
+from spark_group_source.group.description import STABLE
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.topic_view import EveryBroker
 from spark_group_source.listing import some
 from spark_group_source.offsets import EARLIEST, LATEST, Offsets, Partitions, TopicPartition
+from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.kafka_clients import KafkaClients
 from spark_group_source.query.planning.deletion import raise_or_skip_deleted
 from spark_group_source.wire.metadata import Topic, partitions_of
@@ -34,6 +37,9 @@ LOOKUP_TIMEOUT = 10.0
 POLL_INTERVALS = (0.1, 1.0)
 """Minimum and maximum seconds between two lookups of the group's commits."""
 
+MAX_LOOK = 5.0
+"""Maximum seconds between two lookups that count as time without progress: a batch may lie between them."""
+
 LOG_INTERVAL = 10.0
 """Seconds between two log lines about what the run waits for."""
 
@@ -46,28 +52,35 @@ _ITSELF = (
 class AvailableNowTarget:
     """The target of a run, and whether the group has reached it, by this member or another.
 
-    A dead member owns its partitions until its session ends, and another member may be slow. The run waits as long as
-    the group makes progress. Without progress it waits for a session and a rebalance.
+    The run waits as long as the group makes progress, and as long as other members own the rest: one may be in a long
+    batch. A dead member is in the group until its session ends. So without progress and without such members the run
+    waits for a session and a rebalance. Only time between lookups that succeed counts: a batch of this query, or a lost
+    answer, is no lack of progress. ``availableNowTimeout`` limits the wait in any case.
     """
 
     def __init__(
         self,
         clients: KafkaClients,
         settings: GroupSettings,
-        read_committed: bool,
-        fail_on_data_loss: bool,
+        client_id: str,
+        options: SourceOptions,
         clock: Clock,
     ) -> None:
+        """``client_id`` is that of this query's member."""
         self._cluster = clients.cluster
         self._group_offsets = clients.offsets
         self._settings = settings
-        self._read_committed = read_committed
-        self._fail_on_data_loss = fail_on_data_loss
+        self._client_id = client_id
+        self._read_committed = options.read_committed
+        self._fail_on_data_loss = options.fail_on_data_loss
+        self._timeout = options.available_now_timeout
         self._clock = clock
         self._target: dict[TopicPartition, int] | None = None
         self._unreached: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._progress_at = self._logged_at = clock()
+        self._looked_at: float | None = None
+        self._without_owner = 0.0
         self._interval = POLL_INTERVALS[0]
         self._hinted = False
 
@@ -94,8 +107,8 @@ class AvailableNowTarget:
                 self._sleep()
             else:
                 self._unreached = dict(self._target)
-                self._progress_at, self._logged_at = self._clock(), self._clock()
-                self._interval = POLL_INTERVALS[0]
+                self._logged_at = self._clock()
+                self._note_progress()
 
     def limit(self, end_offsets: Offsets) -> dict[TopicPartition, int]:
         """``end_offsets`` up to the target. Partitions that were added later are not read in this run."""
@@ -109,17 +122,23 @@ class AvailableNowTarget:
 
         Raises:
             GroupError: the group's offsets may not be read.
-            DeadlineExceeded: no progress for as long as a dead member and a rebalance may take.
+            DeadlineExceeded: no progress for as long as a dead member and a rebalance may take, while no other member
+                owns the rest; or for ``availableNowTimeout``.
         """
         deadline = Deadline.after(LOOKUP_TIMEOUT + self._settings.offset_fetch_timeout, self._clock)
         committed = self._group_offsets.committed(self._unreached, deadline) if self._unreached else {}
+        looked_before, self._looked_at = self._looked_at, None
         try:
             if isinstance(committed, RequestFailed):
                 if committed.error is not None:
                     raise committed.error
+                log.warning("group %s: the group's progress is unknown: %s", self._settings.group_id, committed.reason)
             else:
                 current = {tp: commit for tp, commit in committed.items() if tp not in to_reset}
                 self._update_progress(current, deadline)
+                self._looked_at = self._clock()
+                if looked_before is not None:
+                    self._without_owner += min(self._looked_at - looked_before, MAX_LOOK)
         except GroupSourceError as error:
             if not error.retriable:
                 raise
@@ -138,11 +157,19 @@ class AvailableNowTarget:
         for offsets in (self._target, self._unreached):
             offsets.update({tp: end for tp, end in ends.items() if tp in offsets})
 
+    def batch_planned(self) -> None:
+        """This query has a batch, which counts as progress however long it takes."""
+        self._note_progress()
+
     def wait(self) -> None:
         """Waits before the next lookup; logs from time to time what the run waits for."""
         if self._clock() - self._logged_at >= LOG_INTERVAL:
             self._logged_at = self._clock()
-            log.info("group %s: the run waits for other members: %s", self._settings.group_id, self._status())
+            owners = self._other_owners()
+            if owners:
+                self._without_owner = 0.0
+            waits_for = some(owners) if owners else "other members"
+            log.info("group %s: the run waits for %s: %s", self._settings.group_id, waits_for, self._status())
             if not self._hinted:
                 self._hinted = True
                 log.warning("group %s: %s", self._settings.group_id, _ITSELF)
@@ -154,7 +181,7 @@ class AvailableNowTarget:
 
     def _end_offsets(self, owned: Partitions, deadline: Deadline, unknown_until: Deadline) -> dict[TopicPartition, int]:
         """The end offset of every subscribed partition; unknown ones are an error before ``unknown_until``."""
-        topics = self._settings.subscription.find(self._cluster, deadline)
+        topics = self._settings.subscription.find(EveryBroker(self._cluster), deadline)
         unknown = {name for name, topic in topics.items() if topic.error == UNKNOWN_TOPIC_OR_PARTITION}
         for topic in topics.values():
             if topic.error and topic.name not in unknown:
@@ -177,11 +204,14 @@ class AvailableNowTarget:
         self._remove(missing)
         progress = self._committed | {tp: commit.offset for tp, commit in committed.items()} | earliest
         if progress != self._committed:
-            self._progress_at, self._interval = self._clock(), POLL_INTERVALS[0]
+            self._note_progress()
         # A partition without a leader now is unreached, unless it never held a record.
         self._unreached = {tp: end for tp, end in self._unreached.items() if progress.get(tp, 0) < end}
         # Only these are looked up from here on. That the others are missing in the next lookup is no progress.
         self._committed = {tp: progress[tp] for tp in self._unreached if tp in progress}
+
+    def _note_progress(self) -> None:
+        self._progress_at, self._interval, self._without_owner = self._clock(), POLL_INTERVALS[0], 0.0
 
     def _remove(self, deleted: set[TopicPartition]) -> None:
         """The run does not wait for deleted partitions, nor does it read them if they are recreated."""
@@ -202,14 +232,38 @@ class AvailableNowTarget:
         return offsets, missing
 
     def _check_progress(self) -> None:
-        timeout = self._settings.session_timeout + self._settings.rebalance_timeout
-        if self._unreached and self._clock() - self._progress_at > timeout:
+        waited = self._clock() - self._progress_at
+        if self._unreached and self._timeout is not None and waited > self._timeout:
             raise DeadlineExceeded(
                 f"The group '{self._settings.group_id}' made no progress towards the end of this run for"
-                f" {timeout:.0f} s: {self._status()}.",
-                "Another member owns these partitions and does not commit: check that member, or stop it and run again."
-                f" {_ITSELF}",
+                f" {waited:.0f} s: {self._status()}.",
+                f"Check the members that own these partitions, or raise 'availableNowTimeout'. {_ITSELF}",
             )
+        timeout = self._settings.session_timeout + self._settings.rebalance_timeout
+        if not self._unreached or self._without_owner <= timeout:
+            return
+        if self._other_owners() != []:
+            self._without_owner = 0.0
+            return
+        raise DeadlineExceeded(
+            f"The group '{self._settings.group_id}' made no progress towards the end of this run for"
+            f" {self._without_owner:.0f} s, and no other member owns the rest: {self._status()}.",
+            f"Check that these partitions have leaders, and that this query may commit. {_ITSELF}",
+        )
+
+    def _other_owners(self) -> list[str] | None:
+        """The other members that own what is left, or that may get it by a rebalance; ``None`` if nobody says."""
+        try:
+            group = self._group_offsets.describe(Deadline.after(LOOKUP_TIMEOUT, self._clock))
+        except GroupSourceError as error:
+            log.debug("group %s: its members are unknown: %s", self._settings.group_id, error)
+            return None
+        if isinstance(group, RequestFailed) or group.members_hidden:
+            return None
+        others = [member for member in group.members if member.client_id != self._client_id]
+        if group.state == STABLE:
+            others = [member for member in others if member.partitions & self._unreached.keys()]
+        return [f"{member.client_id} at {member.host}" for member in others]
 
     def _status(self) -> str:
         unreached = sorted(self._unreached.items())[:10]

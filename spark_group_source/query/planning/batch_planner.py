@@ -29,6 +29,9 @@ from spark_group_source.query.planning.topic_ids import TopicIds
 MAX_TRIES = 3
 """Maximum number of times that one call plans: data loss may move positions each time."""
 
+MAX_WAIT = 30.0
+"""Maximum seconds that one call of an AvailableNow run waits for other members."""
+
 IDLE_S = 0.1
 """Maximum seconds that a call waits while ``batchInterval`` delays the batch."""
 
@@ -85,10 +88,8 @@ class BatchPlanner:
 
     def prepare_for_available_now(self) -> None:
         """From here on batches end at the present end offsets. The first plan looks them up."""
-        options = self._options
-        self._target = AvailableNowTarget(
-            self._clients, self._settings, options.read_committed, options.fail_on_data_loss, self._clock
-        )
+        client_id = self._clients.cluster.options.client_id
+        self._target = AvailableNowTarget(self._clients, self._settings, client_id, self._options, self._clock)
 
     @property
     def batch_in_flight(self) -> bool:
@@ -123,14 +124,24 @@ class BatchPlanner:
         return start if self._waits_for_interval() else self._plan(start, limits, me)
 
     def _plan_to_target(self, target: AvailableNowTarget, start: BatchOffset, limits: BatchLimits) -> BatchOffset:
-        """The run ends when the group has reached the target in all partitions, not only in those owned now."""
+        """The run ends when the group has reached the target in all partitions, not only in those owned now.
+
+        Until then it waits, but not for long in one call: another source of the query may have a planned batch, for
+        which other members wait. Then a batch without records makes Spark ask again.
+        """
+        wait_until = self._clock() + min(MAX_WAIT, self._settings.revocation_timeout / 2)
         while True:
             me = self._retry_pending()
             target.set_once(frozenset(me.owned))
             planned = self._plan(start, limits, me)
             to_reset = self._ledger.pinned_starts().resets & me.readable.keys()
-            if planned is not start or target.is_reached(to_reset):
+            if planned is not start:
+                target.batch_planned()
                 return planned
+            if target.is_reached(to_reset):
+                return start
+            if self._clock() >= wait_until:
+                return self._plan(start, limits, me, must_log=True)
             truncated = self.end_offsets.truncated_before(target.unreached)
             self._data_loss.raise_or_accept_truncated_target(truncated, target.unreached)
             target.lower(truncated)
@@ -142,17 +153,20 @@ class BatchPlanner:
         self._commits.retry_pending(me)
         return me
 
-    def _plan(self, start: BatchOffset, limits: BatchLimits, me: Membership) -> BatchOffset:
+    def _plan(self, start: BatchOffset, limits: BatchLimits, me: Membership, *, must_log: bool = False) -> BatchOffset:
         """Plans again if data loss moves positions: PySpark 4.1 asks a run with ``availableNow`` or ``once`` only once,
-        and would end the run."""
+        and would end the run. With ``must_log`` the batch differs from ``start`` even if there is nothing to read.
+        """
         for _ in range(MAX_TRIES):
-            planned = self._plan_unless_moved(start, limits, me)
+            planned = self._plan_unless_moved(start, limits, me, must_log)
             if planned is not None:
                 return planned
             me = self._member.snapshot()
         return start
 
-    def _plan_unless_moved(self, start: BatchOffset, limits: BatchLimits, me: Membership) -> BatchOffset | None:
+    def _plan_unless_moved(
+        self, start: BatchOffset, limits: BatchLimits, me: Membership, must_log: bool
+    ) -> BatchOffset | None:
         """As :meth:`_plan`; ``None`` if data loss has moved positions."""
         owned = self._ledger.positions(me)
         topics = {tp.topic for tp in owned}
@@ -173,8 +187,12 @@ class BatchPlanner:
         positions = {tp: partition.position for tp, partition in owned.items()}
         # A rewind is logged at once, even without records to read: a restart resumes at the last logged end. So is the
         # start of a new query, because a restart must not resolve that again.
-        must_log = start.is_empty or any(
-            _is_rewind(start.ranges.get(tp), position, topic_ids[tp.topic]) for tp, position in positions.items()
+        must_log = (
+            must_log
+            or start.is_empty
+            or any(
+                _is_rewind(start.ranges.get(tp), position, topic_ids[tp.topic]) for tp, position in positions.items()
+            )
         )
         if not must_log and self._must_wait(positions, ends):
             return start

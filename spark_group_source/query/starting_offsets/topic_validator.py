@@ -11,6 +11,7 @@ from spark_group_source.error_codes import TOPIC_AUTHORIZATION_FAILED, describe
 from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION as UNKNOWN
 from spark_group_source.errors import BrokerUnavailable, TopicError
 from spark_group_source.group.subscription import Subscription
+from spark_group_source.group.topic_view import EveryBroker
 from spark_group_source.listing import names
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.query.planning.deletion import raise_or_skip_deleted
@@ -52,8 +53,12 @@ class TopicValidator:
         read_before = frozenset(logged)
         deadline = Deadline.after(START_TIMEOUT, self._clock)
         unknown_until = deadline.at_most(UNKNOWN_TOPIC_TIMEOUT)
+        asked_all = False
         while True:
             topics = self._look_up(deadline)
+            if unknown_until.expired():
+                asked_all = True
+                topics = self._subscription.find(EveryBroker(self._cluster), deadline)
             required = self._required(read_before)
             errors = {name: topics[name].error if name in topics else UNKNOWN for name in required}
             errors = {name: errno for name, errno in errors.items() if errno}
@@ -64,7 +69,7 @@ class TopicValidator:
             }
             if not errors and not missing:
                 return topics
-            if unknown_until.expired() or TOPIC_AUTHORIZATION_FAILED in errors.values():
+            if asked_all or TOPIC_AUTHORIZATION_FAILED in errors.values():
                 break
             time.sleep(RETRY_INTERVAL)
         self._raise_or_skip(errors, missing, read_before)

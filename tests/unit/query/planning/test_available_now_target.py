@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,11 +19,13 @@ from spark_group_source.errors import (
     TopicError,
 )
 from spark_group_source.group.commits import CommittedOffset
+from spark_group_source.group.description import GroupDescription, MemberDescription
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import TopicPartition
+from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.kafka_clients import KafkaClients
 from spark_group_source.query.planning import available_now_target
 from spark_group_source.query.planning.available_now_target import AvailableNowTarget
@@ -45,6 +48,9 @@ class World:
         self.silent: set[TopicPartition] = set()
         self.topic_error = 0
         self.looks = 0
+        self.group: GroupDescription | RequestFailed = GroupDescription("Stable", "range", ())
+        self.lagging: list[Metadata] = []
+        """The answers of further brokers."""
 
     def clock(self) -> float:
         return self.now
@@ -53,6 +59,15 @@ class World:
         self.looks += 1
         partitions = {} if self.topic_error else {tp.partition: 1 for tp in self.logs}
         return Metadata({}, {"t": Topic("t", "id", partitions, error=self.topic_error)})
+
+    def broker_ids(self) -> list[int]:
+        return [*range(len(self.lagging))]
+
+    def metadata_from(self, broker: int, *_: Any) -> Metadata:
+        return self.lagging[broker]
+
+    def describe(self, _: Any) -> GroupDescription | RequestFailed:
+        return self.group
 
     def committed(
         self, partitions: Iterable[TopicPartition], _: Any
@@ -85,9 +100,22 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return made
 
 
-def make(world: World, fail_on_data_loss: bool = True) -> AvailableNowTarget:
+def make(world: World, fail_on_data_loss: bool = True, **options: str) -> AvailableNowTarget:
     clients = KafkaClients(world, world)  # type: ignore[arg-type]
-    return AvailableNowTarget(clients, SETTINGS, False, fail_on_data_loss, world.clock)
+    given = {"kafka.bootstrap.servers": "h:1", "kafka.group.id": "g", "subscribe": "t"}
+    parsed = parse_options(given | {"failOnDataLoss": str(fail_on_data_loss).lower()} | options)
+    return AvailableNowTarget(clients, SETTINGS, "me", parsed, world.clock)
+
+
+def wait(target: AvailableNowTarget, world: World, seconds: float) -> None:
+    """Looks again and again for so long."""
+    until = world.now + seconds
+    while world.now < until:
+        assert not target.is_reached()
+        target.wait()
+
+
+OTHER = MemberDescription("m-2", "other", "10.0.0.2", partitions=frozenset({A}))
 
 
 @pytest.fixture
@@ -172,10 +200,8 @@ def test_a_partition_deleted_during_the_run_is_skipped_with_a_warning_if_data_lo
 def test_the_run_waits_for_a_partition_without_a_leader(world: World, target: AvailableNowTarget) -> None:
     world.offsets = {B: 3}
     world.silent = {A}
-    assert not target.is_reached()
-    world.now = 100.1
     with pytest.raises(DeadlineExceeded, match="t-0 at no commit of 10"):
-        target.is_reached()
+        wait(target, world, 102.0)
 
 
 def test_the_target_is_reached_when_every_partition_with_records_is_committed(
@@ -209,24 +235,79 @@ def test_the_run_waits_as_long_as_there_is_progress(world: World, target: Availa
 
 def test_without_progress_the_run_waits_for_a_session_and_a_rebalance(world: World, target: AvailableNowTarget) -> None:
     world.offsets = {A: 4}
+    wait(target, world, 99.0)
+    with pytest.raises(DeadlineExceeded, match="'g'.*10. s, and no other member owns the rest: t-0 at 4 of 10"):
+        wait(target, world, 4.0)
+
+
+def test_a_run_waits_without_limit_for_a_living_member_that_owns_the_rest(
+    world: World, target: AvailableNowTarget, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.offsets, world.group = {A: 4}, GroupDescription("Stable", "range", (OTHER,))
+    with caplog.at_level(logging.INFO):
+        wait(target, world, 1_000.0)
+    assert "the run waits for other at 10.0.0.2: t-0 at 4 of 10" in caplog.text
+    world.group = GroupDescription("PreparingRebalance", "", (replace(OTHER, partitions=frozenset()),))
+    wait(target, world, 1_000.0)
+    mine = replace(OTHER, client_id="me")
+    world.group = GroupDescription("Stable", "range", (mine, replace(OTHER, partitions=frozenset({B}))))
+    with pytest.raises(DeadlineExceeded, match="no other member owns the rest"):
+        wait(target, world, 120.0)
+
+
+def test_the_option_limits_the_wait_for_a_living_member(world: World) -> None:
+    world.offsets, world.group = {A: 4}, GroupDescription("Stable", "range", (OTHER,))
+    target = make(world, availableNowTimeout="10m")
+    target.set_once()
+    wait(target, world, 599.0)
+    target.batch_planned()
+    wait(target, world, 599.0)
+    with pytest.raises(DeadlineExceeded, match="no progress.*60. s.*raise 'availableNowTimeout'"):
+        wait(target, world, 4.0)
+
+
+def test_a_long_batch_of_the_run_itself_is_no_lack_of_progress(world: World, target: AvailableNowTarget) -> None:
+    world.offsets = {A: 4}
     assert not target.is_reached()
-    world.now = 100.0
+    world.now += 10_000.0
+    world.refused = RequestFailed(ErrorAction.REDISCOVER, "a lost answer")
     assert not target.is_reached()
-    world.now = 100.1
-    with pytest.raises(DeadlineExceeded, match="'g'.*100 s: t-0 at 4 of 10.*does not commit"):
-        target.is_reached()
+    world.refused = None
+    wait(target, world, 50.0)
+    world.now += 10_000.0
+    wait(target, world, 40.0)
+
+
+@pytest.mark.parametrize("group", ["hidden", "unknown"])
+def test_a_run_does_not_fail_while_nobody_says_who_owns_the_rest(
+    world: World, target: AvailableNowTarget, group: str
+) -> None:
+    world.offsets = {A: 4}
+    hidden = GroupDescription("Unknown", "", (), members_hidden=True)
+    world.group = hidden if group == "hidden" else RequestFailed(ErrorAction.REDISCOVER, "moved")
+    wait(target, world, 500.0)
+
+
+def test_the_target_holds_the_partitions_that_any_broker_knows(world: World) -> None:
+    world.lagging = [Metadata({}, {"t": Topic("t", "id", dict.fromkeys(range(3), 1))})]
+    world.logs[NEW] = (0, 7)
+    world.metadata = lambda *_: Metadata({}, {"t": Topic("t", "id", {0: 1})})  # type: ignore[method-assign]
+    target = make(world)
+    target.set_once()
+    assert target.unreached == {A: 10, B: 3, NEW: 7}
 
 
 @pytest.mark.parametrize("blind", ["group", "logs"])
-def test_failed_lookups_are_no_progress(world: World, target: AvailableNowTarget, blind: str) -> None:
+def test_failed_lookups_neither_end_the_run_nor_count_as_progress(world: World, blind: str) -> None:
+    target = make(world, availableNowTimeout="10m")
+    target.set_once()
     if blind == "group":
         world.refused = RequestFailed(ErrorAction.REDISCOVER, "moved")
     else:
         world.trouble = BrokerUnavailable("No broker.")
-    assert not target.is_reached()
-    world.now = 100.1
+    wait(target, world, 590.0)
     with pytest.raises(DeadlineExceeded, match="of 10"):
-        target.is_reached()
+        wait(target, world, 15.0)
 
 
 def test_a_fatal_error_ends_the_run(world: World, target: AvailableNowTarget) -> None:
