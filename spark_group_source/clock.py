@@ -10,7 +10,13 @@ from typing import Protocol
 Clock = Callable[[], float]
 """Returns monotonic seconds; only differences are meaningful."""
 
-monotonic: Clock = time.monotonic
+BOOT_TIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+"""Linux only: the clock that goes on while the machine is suspended, as the sessions at the coordinators do."""
+
+
+def monotonic() -> float:
+    """Monotonic seconds, with the time that the machine was suspended where the system tells it."""
+    return time.monotonic() if BOOT_TIME is None else time.clock_gettime(BOOT_TIME)
 
 
 class Wakeup(Protocol):

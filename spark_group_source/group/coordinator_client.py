@@ -20,6 +20,7 @@ from spark_group_source.errors import (
 from spark_group_source.group.counters import Timings
 from spark_group_source.group.error_actions import ErrorAction, error_action, fatal
 from spark_group_source.group.events import RequestFailed
+from spark_group_source.group.settings import CurrentCoordinator
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.wakeup import Interrupted
@@ -57,7 +58,15 @@ class CoordinatorClient:
     Each ``purpose`` has its own connection: a JoinGroup that waits at the broker delays all later requests on its own.
     """
 
-    def __init__(self, cluster: Cluster, group_id: str, purpose: str, timings: Timings | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        group_id: str,
+        purpose: str,
+        timings: Timings | None = None,
+        current: CurrentCoordinator | None = None,
+    ) -> None:
+        self._current = current or CurrentCoordinator()
         self._cluster = cluster
         self._group_id = group_id
         self._purpose = purpose
@@ -111,8 +120,9 @@ class CoordinatorClient:
             return replace(self._failed(error), unanswered=sent)
 
     def _connect(self, deadline: Deadline) -> Connection:
-        if self._broker_id is None:
-            self._broker_id = self._cluster.find_coordinator(self._group_id, deadline).id
+        if self._broker_id is None or self._broker_id != self._current.id:
+            self._find(deadline)
+        assert self._broker_id is not None
         return self._cluster.connection(self._broker_id, deadline, self._purpose)
 
     def connect(self, deadline: Deadline) -> RequestFailed | None:
@@ -123,6 +133,9 @@ class CoordinatorClient:
             return self._failed(error)
         return None
 
+    def _find(self, deadline: Deadline) -> None:
+        self._broker_id = self._current.id = self._cluster.find_coordinator(self._group_id, deadline).id
+
     def find_coordinator(self, deadline: Deadline) -> RequestFailed | None:
         """Finds the coordinator now; ``None`` if that succeeded.
 
@@ -130,7 +143,7 @@ class CoordinatorClient:
             Interrupted: the deadline's wakeup was set.
         """
         try:
-            self._broker_id = self._cluster.find_coordinator(self._group_id, deadline).id
+            self._find(deadline)
         except CALL_ERRORS as error:
             return self._failed(error)
         return None

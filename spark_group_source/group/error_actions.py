@@ -71,6 +71,10 @@ ERROR_ACTIONS: dict[int, ErrorAction] = {
 }
 """Error code to action; any other code is :attr:`ErrorAction.FATAL`, so that no error is ignored."""
 
+MAY_HEAL = {23, 26, 35, 81, 112}
+"""Fatal for a query that has just started, because a setting is wrong. If it was in the group before, the setting of a
+broker or another member has changed, and may change back: during an upgrade the brokers differ."""
+
 _DENIED = {TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED}
 
 _ADVICE = {

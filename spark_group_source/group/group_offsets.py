@@ -24,7 +24,7 @@ from spark_group_source.group.counters import Timings
 from spark_group_source.group.description import GroupDescription, describe
 from spark_group_source.group.error_actions import ErrorAction, error_action
 from spark_group_source.group.events import RequestFailed
-from spark_group_source.group.membership import Membership
+from spark_group_source.group.membership import NO_GENERATION, Membership
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.offsets import Partitions, TopicPartition, numbers_by_topic
 from spark_group_source.wire import versions
@@ -63,7 +63,7 @@ class GroupOffsets:
 
     def __init__(self, cluster: Cluster, settings: GroupSettings, timings: Timings | None = None) -> None:
         self._settings = settings
-        self._client = CoordinatorClient(cluster, settings.group_id, "offsets", timings)
+        self._client = CoordinatorClient(cluster, settings.group_id, "offsets", timings, settings.coordinator)
 
     def commit(
         self,
@@ -179,24 +179,30 @@ class GroupOffsets:
         return CommitResult(confirmed, errors, failure=failure)
 
     def committed(
-        self, partitions: Iterable[TopicPartition] | None, deadline: Deadline
+        self, partitions: Iterable[TopicPartition] | None, deadline: Deadline, me: Membership | None = None
     ) -> dict[TopicPartition, CommittedOffset] | RequestFailed:
         """The group's committed offsets, of all partitions for ``None``; partitions without a commit are left out.
+
+        With KIP-848, a coordinator that does not know the member ``me`` in this epoch refuses: it is a former one, or
+        the member was fenced.
 
         Asks for stable offsets: while a transaction has pending offsets, the broker returns an error to retry.
         """
         group_of = OffsetFetchRequest.OffsetFetchRequestGroup
+        as_member = self._settings.consumer_protocol and me is not None and me.generation != NO_GENERATION
+        version = versions.MEMBER_OFFSET_FETCH if as_member else versions.OFFSET_FETCH
+        member = {"member_id": me.member_id, "member_epoch": me.generation} if me is not None and as_member else {}
         topics = (
             partitions
             if partitions is None
             else [
-                group_of.OffsetFetchRequestTopics(version=versions.OFFSET_FETCH, name=name, partition_indexes=numbers)
+                group_of.OffsetFetchRequestTopics(version=version, name=name, partition_indexes=numbers)
                 for name, numbers in numbers_by_topic(partitions).items()
             ]
         )
         request = OffsetFetchRequest(
-            version=versions.OFFSET_FETCH,
-            groups=[group_of(version=versions.OFFSET_FETCH, group_id=self._settings.group_id, topics=topics)],
+            version=version,
+            groups=[group_of(version=version, group_id=self._settings.group_id, topics=topics, **member)],
             require_stable=True,
         )
         response = self._client.call(request, deadline.at_most(self._settings.offset_fetch_timeout))

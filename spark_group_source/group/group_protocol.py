@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from spark_group_source.clock import Clock, Deadline, Wakeup
-from spark_group_source.group.error_actions import ErrorAction
+from spark_group_source.group.error_actions import MAY_HEAL, ErrorAction
 from spark_group_source.group.events import Action, Assigned, AwaitBackoff, Lost, RequestFailed, Revoked
 from spark_group_source.group.heartbeat_schedule import HeartbeatSchedule
 from spark_group_source.group.heartbeat_state import HeartbeatState
@@ -59,6 +59,7 @@ class GroupProtocol(ABC):
         self.heartbeat_state = HeartbeatState(settings, clock)
         self.join_backoff = JoinBackoff(settings, clock, wakeup)
         self.schedule = HeartbeatSchedule(heartbeat_interval, clock)
+        self._was_member = False
 
     @abstractmethod
     def subscribe(self, topics: Collection[str]) -> None:
@@ -106,13 +107,20 @@ class GroupProtocol(ABC):
 
     def assignment_received(self) -> None:
         """Notifies the listener of a new assignment; then the query may know that it has one."""
+        self._was_member = True
         self.listener.rebalance_completed()
         while notification := self.shared.next_notification():  # before note_assignment: the query needs the positions
             self.perform(notification)
         self.shared.note_assignment()
 
     def request_failed(self, failure: RequestFailed) -> None:
-        """Logs a failure and reports it to the membership."""
+        """Logs a failure and reports it to the membership.
+
+        A query that was in the group before retries the errors that brokers or other members can heal.
+        """
+        errno = getattr(failure.error, "errno", None)
+        if self._was_member and errno in MAY_HEAL:
+            failure = RequestFailed(ErrorAction.REDISCOVER, failure.reason)
         self.heartbeat_state.log_failure(failure)
         self.shared.post(failure)
 

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spark_group_source.group.subscription import Subscription
+
+
+@dataclass(slots=True)
+class CurrentCoordinator:
+    """The broker id of the group's coordinator that a client of this query found last; ``None`` at first.
+
+    All clients of the query share it. One that knows another coordinator looks it up again: a former coordinator may
+    still answer lookups of offsets.
+    """
+
+    id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,9 +26,8 @@ class GroupSettings:
     ``static_leaves``: whether a static member leaves when its query stops, so that its partitions move at once.
     ``rack`` is this member's rack, for a leader or coordinator that assigns partitions to members near their replicas.
     ``consumer_protocol``: the member has the group protocol of KIP-848. ``remote_assignor`` is the coordinator's
-    assignor there; with ``None`` the brokers choose. The session timeout is then a setting of the brokers that members
-    do not learn (``group.consumer.session.timeout.ms``): ``session_timeout`` is the brokers' default, below which they
-    accept no other value by default.
+    assignor there; with ``None`` the brokers choose. The session timeout is then a setting of the group or the brokers
+    (``group.consumer.session.timeout.ms``): ``session_timeout`` is the brokers' default, where they do not tell theirs.
     """
 
     group_id: str
@@ -36,6 +46,7 @@ class GroupSettings:
     remote_assignor: str | None = None
     retry_backoff: float = 0.1
     retry_backoff_max: float = 1.0
+    coordinator: CurrentCoordinator = field(default_factory=CurrentCoordinator, compare=False, repr=False)
 
     @property
     def heartbeat_timeout(self) -> float:

@@ -149,7 +149,8 @@ class AssignedPartitions:
         unsettled = self.ledger.unsettled(me)
         if not unsettled:
             return
-        found = clients.offsets.committed(unsettled, deadline or Deadline.after(self._options.commit_timeout))
+        deadline = deadline or Deadline.after(self._options.commit_timeout)
+        found = clients.offsets.committed(unsettled, deadline, me)
         if isinstance(found, RequestFailed):
             log.debug("group %s: the committed offsets are not verified: %s", self._group_id, found.reason)
         elif moved := self.ledger.verify(found):
@@ -170,7 +171,7 @@ class AssignedPartitions:
                 if lookup.partitions:
                     # The last third is for the commit, so that positions found do not wait for the query's next retry.
                     within = deadline.at_most(min(timeout, deadline.remaining() * 2 / 3))
-                    self.resolver.resolve(lookup, clients, within)
+                    self.resolver.resolve(lookup, me, clients, within)
             except GroupSourceError as error:
                 # A topic may be deleted after its assignment: the next rebalance revokes it.
                 if not error.retriable and getattr(error, "errno", None) != UNKNOWN_TOPIC_OR_PARTITION:

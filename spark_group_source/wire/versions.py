@@ -3,7 +3,7 @@
 Each is the newest version that Kafka 3.3 supports, and Kafka 4 still supports it. So the source negotiates nothing: a
 connection only checks that the broker supports them all. Fetch 13 is the first version with topic ids.
 
-A member with the group protocol of KIP-848 sends three requests in newer versions, which Kafka 4.0 and all later ones
+A member with the group protocol of KIP-848 sends four requests in newer versions, which Kafka 4.0 and all later ones
 support. Only its connections check them. Any query may send ConsumerGroupDescribe, if the broker supports it.
 """
 
@@ -36,8 +36,12 @@ SASL_AUTHENTICATE = 2
 CONSUMER_GROUP_HEARTBEAT = 1
 CONSUMER_GROUP_DESCRIBE = 1
 MEMBER_OFFSET_COMMIT = 9
+MEMBER_OFFSET_FETCH = 9
 OFFSET_COMMIT_BY_TOPIC_ID = 10
 """Kafka 4.1 and later; used where the coordinator supports it."""
+
+DESCRIBE_CONFIGS = 4
+"""Used where the coordinator supports it."""
 
 PINNED = {
     ApiKey.Fetch: FETCH,
@@ -60,8 +64,9 @@ CONSUMER_PROTOCOL = {
     ApiKey.ConsumerGroupHeartbeat: CONSUMER_GROUP_HEARTBEAT,
     ApiKey.ConsumerGroupDescribe: CONSUMER_GROUP_DESCRIBE,
     ApiKey.OffsetCommit: MEMBER_OFFSET_COMMIT,
+    ApiKey.OffsetFetch: MEMBER_OFFSET_FETCH,
 }
-"""The same for the requests of a member with KIP-848; its commits carry a member epoch."""
+"""The same for the requests of a member with KIP-848; those about offsets carry a member epoch."""
 
 Supported = Mapping[int, tuple[int, int]]
 """The lowest and the highest version of each API that a broker supports."""

@@ -43,9 +43,11 @@ class MembershipRequests:
     def __init__(self, cluster: Cluster, settings: GroupSettings, timings: Timings | None = None) -> None:
         self._settings = settings
         self._cluster = cluster
-        self._client = CoordinatorClient(cluster, settings.group_id, "membership", timings)
+        self._client = CoordinatorClient(cluster, settings.group_id, "membership", timings, settings.coordinator)
         # A pending JoinGroup or SyncGroup blocks later requests on its connection: heartbeats need another connection.
-        self._heartbeat_client = CoordinatorClient(cluster, settings.group_id, "liveness", timings)
+        self._heartbeat_client = CoordinatorClient(
+            cluster, settings.group_id, "liveness", timings, settings.coordinator
+        )
 
     def rediscover(self) -> None:
         """Finds the coordinator again before the next request."""

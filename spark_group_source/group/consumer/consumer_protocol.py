@@ -10,11 +10,12 @@ from typing import Any
 from uuid import UUID
 
 from spark_group_source.clock import Clock, Deadline, Wakeup
-from spark_group_source.error_codes import GROUP_ID_NOT_FOUND, TOPIC_AUTHORIZATION_FAILED
+from spark_group_source.error_codes import GROUP_ID_NOT_FOUND, TOPIC_AUTHORIZATION_FAILED, UNRELEASED_INSTANCE_ID
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.consumer.events import FindTopics, Heartbeat, Subscribed, TopicsFound
 from spark_group_source.group.consumer.handshake import ConsumerMembership, step
 from spark_group_source.group.consumer.heartbeat import build_leave, build_request, interpret
+from spark_group_source.group.consumer.session import session_timeout
 from spark_group_source.group.coordinator_client import CoordinatorClient
 from spark_group_source.group.counters import Timings
 from spark_group_source.group.error_actions import ErrorAction, fatal
@@ -49,7 +50,8 @@ class ConsumerProtocol(GroupProtocol):
 
     ``_joined`` tells whether a join was sent: the coordinator may have the member even if it has not answered.
     ``_joining_until`` is when a join without partitions ends, in seconds of the clock. Until then the listener is
-    notified of partitions only; ``_has_assignment`` tells whether it was.
+    notified of partitions only; ``_has_assignment`` tells whether it was. ``_session_timeout`` is the group's in
+    seconds, if the brokers have said it (``_session_source``), or else the brokers' default.
     """
 
     shared: SharedMembership[ConsumerMembership]
@@ -66,10 +68,12 @@ class ConsumerProtocol(GroupProtocol):
         super().__init__(settings, HEARTBEAT_INTERVAL, listener, clock, wakeup)
         self._cluster = cluster
         self._topic_view = TopicView(cluster, settings.group_id)
-        self._client = CoordinatorClient(cluster, settings.group_id, PURPOSE, timings)
+        self._client = CoordinatorClient(cluster, settings.group_id, PURPOSE, timings, settings.coordinator)
         start = ConsumerMembership(member_id=str(uuid.uuid4()))
         self.shared = SharedMembership(settings, clock, step, start, Heartbeat(), listener.uncommitted)
         self._next_topic_check = clock() + settings.metadata_max_age
+        self._session_timeout = settings.session_timeout
+        self._session_source = ""
         self._joined = False
         self._has_assignment = False
         self._joining_until = 0.0
@@ -133,12 +137,13 @@ class ConsumerProtocol(GroupProtocol):
         me, sent_at = self.shared.membership, self.clock()
         response = self._client.call(build_request(me, self.settings), self._heartbeat_deadline(me))
         if failure := self._failure(response, self._client, joins=me.phase is Phase.JOINING):
-            if joins and failure.action is ErrorAction.RESET_GENERATION:
-                self._leave_former_epoch()
+            errno = getattr(response, "error_code", 0)
+            if joins and (failure.action is ErrorAction.RESET_GENERATION or errno == UNRELEASED_INSTANCE_ID):
+                self._leave_former_epoch(errno)
             self.request_failed(failure)
             return False
         self.heartbeat_state.record_success()
-        answer = interpret(response, me.report, sent_at + self.settings.session_timeout)
+        answer = interpret(response, me.report, sent_at + self._session_timeout)
         self.shared.post(answer)
         self.schedule.interval = answer.heartbeat_interval
         self.schedule.schedule_next()
@@ -152,7 +157,23 @@ class ConsumerProtocol(GroupProtocol):
         else:
             self.join_backoff.reset()
         self._assignment_answered(me, after)
+        if joins:
+            self._look_up_session()
         return True
+
+    def _look_up_session(self) -> None:
+        """Asks for the group's session timeout, of which heartbeats say nothing."""
+        deadline = self._until_heartbeat(self.within(MIN_WAIT))
+        found = session_timeout(self._client, self.settings.group_id, deadline)
+        if found is None and self._session_source == "":
+            log.info(
+                "group %s: the brokers do not say the group's session timeout (DESCRIBE_CONFIGS on the group or the"
+                " cluster), %.0f s are assumed",
+                self.settings.group_id,
+                self._session_timeout,
+            )
+        self._session_source = "assumed" if found is None else "brokers"
+        self._session_timeout = self._session_timeout if found is None else found
 
     def _assignment_answered(self, before: ConsumerMembership, after: ConsumerMembership) -> None:
         """Notifies the listener of a new assignment. Spark may ask only once what there is to read, so a query should
@@ -166,11 +187,13 @@ class ConsumerProtocol(GroupProtocol):
             self._log_assignment(after)
             self.assignment_received()
 
-    def _leave_former_epoch(self) -> None:
+    def _leave_former_epoch(self, errno: int) -> None:
         """Removes what the coordinator still has of this member: it refused a join, since it has the member in an epoch
-        that the member does not know. Otherwise brokers before Kafka 4.2 would refuse each join until the session ends.
+        that the member does not know. Otherwise brokers before Kafka 4.2 would refuse each join until the session ends,
+        and all brokers each join with an instance id (``GroupMetadataManager.throwIfInstanceIdIsUnreleased``), also of
+        the member that has it. For another member's instance id the coordinator refuses this as well.
         """
-        for_good = replace(self.settings, static_leaves=True)
+        for_good = replace(self.settings, static_leaves=errno != UNRELEASED_INSTANCE_ID)
         request = build_leave(self.shared.membership, for_good)
         self._client.call(request, self.within(self.settings.heartbeat_timeout))
 

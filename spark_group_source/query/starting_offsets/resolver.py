@@ -27,6 +27,7 @@ from spark_group_source.errors import DataLoss, DeadlineExceeded, GroupSourceErr
 from spark_group_source.fetch.list_offsets import list_offsets
 from spark_group_source.group.commits import CommittedOffset, Start, StartRule, resume_at
 from spark_group_source.group.events import RequestFailed
+from spark_group_source.group.membership import Membership
 from spark_group_source.listing import names, some
 from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, TopicPartition
 from spark_group_source.options.offset_specs import (
@@ -132,7 +133,7 @@ class StartOffsetResolver:
         """Maximum seconds that :meth:`resolve` takes."""
         return RESOLVE_TIMEOUT + self._options.offset_fetch_timeout
 
-    def resolve(self, lookup: StartLookup, clients: KafkaClients, deadline: Deadline) -> None:
+    def resolve(self, lookup: StartLookup, me: Membership, clients: KafkaClients, deadline: Deadline) -> None:
         """Records where the partitions start, by the rules above; those without a leader stay unresolved.
 
         Raises:
@@ -142,7 +143,7 @@ class StartOffsetResolver:
         """
         partitions = lookup.partitions
         pinned = self._ledger.pinned_starts()
-        commits = self._committed(partitions, deadline, clients)
+        commits = self._committed(partitions, me, clients, deadline)
         resets = (partitions & pinned.resets) - {tp for tp, commit in commits.items() if commit.tagged_reset}
         ids = self._topic_ids(partitions, clients, deadline)
         logged = self._ledger.logged(partitions, ids)
@@ -178,14 +179,14 @@ class StartOffsetResolver:
                 starts[tp] = Start(offset, StartRule.CALLBACK, lineage)
         return starts
 
-    def _committed(self, partitions: Partitions, deadline: Deadline, clients: KafkaClients) -> Commits:
+    def _committed(self, partitions: Partitions, me: Membership, clients: KafkaClients, deadline: Deadline) -> Commits:
         """The group's commits of these partitions.
 
         With the first assignment of a new checkpoint, this also checks the commits of partitions that others own. The
         query may get these later, and then nothing shows whether a commit is from before.
         """
         unchecked = self._unchecked_commits
-        commits = clients.offsets.committed(partitions | (unchecked or frozenset()), deadline)
+        commits = clients.offsets.committed(partitions | (unchecked or frozenset()), deadline, me)
         if isinstance(commits, RequestFailed):
             raise commits.error or DeadlineExceeded(f"The committed offsets cannot be read: {commits.reason}.")
         if unchecked:

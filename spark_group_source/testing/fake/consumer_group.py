@@ -103,10 +103,14 @@ class FakeConsumerGroup:
 
     def commit_error(self, request: Any) -> int:
         """Returns the error code for a member's commit, or 0."""
-        member = self.members.get(request.member_id)
+        return self.member_error(request.member_id, request.generation_id_or_member_epoch)
+
+    def member_error(self, member_id: str, epoch: int) -> int:
+        """Returns the error code for a request about offsets of a member in this epoch, or 0."""
+        member = self.members.get(member_id)
         if member is None:
             return UNKNOWN_MEMBER
-        return 0 if request.generation_id_or_member_epoch == member.epoch else STALE_EPOCH
+        return 0 if epoch == member.epoch else STALE_EPOCH
 
     def _invalid(self, request: Any) -> int:
         """The error code of a request that no coordinator accepts, whatever its group is."""
@@ -124,10 +128,10 @@ class FakeConsumerGroup:
         if not self.members and request.member_epoch != JOIN:
             return UNKNOWN_GROUP if self.epoch == 0 else UNKNOWN_MEMBER
         holder = self._holder(request.instance_id)
-        if holder is not None and holder.id != request.member_id:
-            if request.member_epoch != JOIN:
-                return FENCED
+        if holder is not None and request.member_epoch == JOIN:  # also of the member that has it
             return 0 if holder.epoch == LEAVE_FOR_NOW else UNRELEASED_INSTANCE
+        if holder is not None and holder.id != request.member_id:
+            return FENCED
         member = self.members.get(request.member_id)
         if member is None:
             return 0 if request.member_epoch == JOIN else UNKNOWN_MEMBER

@@ -152,7 +152,7 @@ def commit(
     return topics, Commit(*member, offsets, "|".join(sorted(texts)), errno)
 
 
-def fetch_offsets(requested: Any, group: FakeGroup, errno: int) -> Any:
+def fetch_offsets(requested: Any, group: FakeGroup, errno: int, version: int) -> Any:
     """Returns the committed offsets of the requested partitions, or of all; -1 if a partition has no commit."""
     response_group = consumer.OffsetFetchResponse.OffsetFetchResponseGroup
     response_topic = response_group.OffsetFetchResponseTopics
@@ -168,7 +168,7 @@ def fetch_offsets(requested: Any, group: FakeGroup, errno: int) -> Any:
             offset, text = group.offsets.get((name, number), (-1, ""))
             partitions.append(
                 response_topic.OffsetFetchResponsePartitions(
-                    version=8,
+                    version=version,
                     partition_index=number,
                     committed_offset=offset,
                     committed_leader_epoch=group.epochs.get((name, number), -1),
@@ -176,5 +176,5 @@ def fetch_offsets(requested: Any, group: FakeGroup, errno: int) -> Any:
                     error_code=0,
                 )
             )
-        topics.append(response_topic(version=8, name=name, partitions=partitions))
-    return response_group(version=8, group_id=requested.group_id, topics=topics, error_code=errno)
+        topics.append(response_topic(version=version, name=name, partitions=partitions))
+    return response_group(version=version, group_id=requested.group_id, topics=topics, error_code=errno)

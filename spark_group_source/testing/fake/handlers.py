@@ -172,8 +172,11 @@ class RequestHandlers:
 
     def _OffsetFetch(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         requested = request.groups[0]
+        group = self.group(requested.group_id)
         errno = error or self._coordinator_error(node)
-        response.groups = [group_responses.fetch_offsets(requested, self.group(requested.group_id), errno)]
+        if not errno and request.version >= 9 and requested.member_id:
+            errno = group.consumer.member_error(requested.member_id, requested.member_epoch)
+        response.groups = [group_responses.fetch_offsets(requested, group, errno, request.version)]
 
     def _ListOffsets(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         response_topic = consumer.ListOffsetsResponse.ListOffsetsTopicResponse

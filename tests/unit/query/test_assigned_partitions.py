@@ -60,7 +60,7 @@ class Group:
         self.errors: dict[TopicPartition, int] = {}
         self.waits: list[float] = []
 
-    def committed(self, partitions: Iterable[TopicPartition], deadline: Deadline) -> Any:
+    def committed(self, partitions: Iterable[TopicPartition], deadline: Deadline, me: Membership) -> Any:
         self.waits.append(deadline.remaining())
         found = {tp: self.offsets[tp] for tp in partitions if tp in self.offsets}
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
