@@ -17,6 +17,7 @@ from spark_group_source.group.consumer.handshake import ConsumerMembership
 from spark_group_source.group.consumer.messages import ConsumerGroupDescribeRequest
 from spark_group_source.group.coordinator_client import CoordinatorClient
 from spark_group_source.group.error_actions import ErrorAction
+from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.membership import Phase
 from spark_group_source.query.group_settings import group_settings
@@ -210,6 +211,41 @@ def test_a_static_member_gets_its_partitions_back_without_a_rebalance(filled: Be
     again = filled.start(None, **static)
     eventually(lambda: again.owns() == had, "the same partitions")
     assert (other.me.generation, len(other.owns())) == (generation, 2)
+
+
+def test_a_static_member_whose_join_was_not_answered_joins_again_at_once(
+    filled: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = filled.query(kafka_group_instance_id="static-1")
+    protocol = query.member._protocol
+    assert isinstance(protocol, ConsumerProtocol)
+    call, joins = protocol._client.call, []
+
+    def lose_the_first_join(request: Any, deadline: Deadline) -> Any:
+        response = call(request, deadline)
+        if getattr(request, "member_epoch", None) == 0:
+            joins.append(response.error_code)
+            if not response.error_code and joins.count(0) == 1:
+                return RequestFailed(ErrorAction.RETRY, "the answer was lost", unanswered=True)
+        return response
+
+    monkeypatch.setattr(protocol._client, "call", lose_the_first_join)
+    query.start()
+    eventually(lambda: query.owns() == {0, 1, 2, 3}, "all partitions")
+    # Without leaving its former epoch the member would be refused until its session ends.
+    assert [errno for errno in joins if errno not in (14, 15, 16)] == [0, 111, 0]
+
+
+def test_a_former_epoch_gets_no_committed_offsets(filled: Bench) -> None:
+    query = filled.start().idle()
+    offsets, deadline = GroupOffsets(filled.cluster, group_settings(filled.options())), Deadline.after(TIMEOUT_S)
+    former = replace(query.me, generation=query.me.generation - 1)
+    refused = offsets.committed([filled.tp(0)], deadline, former)
+    assert isinstance(refused, RequestFailed)
+    assert "113 (STALE_MEMBER_EPOCH)" in refused.reason
+    committed = offsets.committed([filled.tp(0)], deadline, query.me)
+    assert not isinstance(committed, RequestFailed)
+    assert committed[filled.tp(0)].offset == 5
 
 
 def test_an_assignor_that_the_brokers_lack_ends_the_query_with_the_option_to_change(filled: Bench) -> None:

@@ -12,7 +12,7 @@ import pytest
 from spark_group_source.error_codes import describe
 from spark_group_source.errors import BrokerUnavailable, CommitFailed, GroupError, GroupSourceError, TopicError
 from spark_group_source.group.commits import COMMIT_TAG, CommittedOffset
-from spark_group_source.group.error_actions import ERROR_ACTIONS, ErrorAction, denied
+from spark_group_source.group.error_actions import ERROR_ACTIONS, MAY_HEAL, ErrorAction, denied
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.membership import Phase
 from spark_group_source.query.starting_offsets import topic_validator
@@ -806,6 +806,28 @@ def test_an_error_code_is_retried_or_fatal_as_in_the_table(on_fake: Bench, proto
         query.begin()
     query.finish()
     eventually(lambda: not query.poll() and on_fake.committed() == {0: 3, 1: 0, 2: 0, 3: 0}, "all to be committed")
+
+
+@pytest.mark.parametrize("errno", sorted(MAY_HEAL))
+def test_an_error_that_may_heal_ends_no_query_that_was_a_member(on_fake: Bench, fake: FakeKafka, errno: int) -> None:
+    query = on_fake.start()
+    on_fake.expire(query)
+    on_fake.next("JoinGroup", Fault(error=errno), times=3)
+    eventually(lambda: not on_fake.has_faults("JoinGroup"), "the refused joins")
+    eventually(lambda: len(query.owns()) == 4, "the next assignment")
+    assert_goes_on(on_fake, query)
+
+
+def test_all_clients_of_a_query_follow_the_coordinator_that_one_of_them_finds(on_fake: Bench, fake: FakeKafka) -> None:
+    """A former coordinator that is cut off from the others may still answer lookups of offsets."""
+    query = on_fake.start().idle()
+    fake.former_coordinators.add(fake.coordinator)
+    fake.coordinator = 2
+    on_fake.next("Heartbeat", Fault(error=16))
+    eventually(lambda: any(node == 2 for node, _ in on_fake.requests("Heartbeat")), "a heartbeat to the next one")
+    before = on_fake.request_count("OffsetCommit")
+    assert_goes_on(on_fake, query)
+    assert {node for node, _ in on_fake.requests("OffsetCommit")[before:]} == {2}
 
 
 def test_an_error_code_outside_the_table_is_fatal(on_fake: Bench, fake: FakeKafka) -> None:

@@ -30,6 +30,8 @@ class RequestHandlers:
         self.logs: dict[str, dict[int, FakeLog]] = {}
         self.ids: dict[str, uuid.UUID] = {}
         self.coordinator = 1
+        self.former_coordinators: set[int] = set()
+        """Brokers that do not know yet that they are none any more: they still answer."""
         self.brokers: dict[int, FakeBroker] = {}
         self._max_metadata = max_metadata
         self._group_version = group_version
@@ -104,7 +106,7 @@ class RequestHandlers:
         ]
 
     def _coordinator_error(self, node: int) -> int:
-        return 0 if node == self.coordinator else NOT_COORDINATOR
+        return 0 if node == self.coordinator or node in self.former_coordinators else NOT_COORDINATOR
 
     def _coordinated(self, request: Any, response: Any, node: int, error: int) -> FakeGroup | None:
         """Sets the error code; returns the group if this broker coordinates it and no fault demands an error."""

@@ -1,0 +1,79 @@
+"""With KIP-848 a member stops reading when its session at the brokers ends, whose length it asks them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from kafka.admin import ConfigResource, ConfigResourceType
+
+from spark_group_source.clock import BOOT_TIME, monotonic
+from spark_group_source.testing import EmbeddedKafka
+from tests.conftest import KAFKA_3
+from tests.contract.conftest import CONSUMER_BASE, Bench, Query, eventually
+
+pytestmark = pytest.mark.one_protocol("consumer", reason="a classic member chooses its session timeout")
+
+SESSION_S = 6.0
+OUTAGE_S = 25.0
+"""Below the session timeout that a member assumes if the brokers do not tell theirs: 45 s."""
+
+
+@pytest.fixture(scope="module")
+def short() -> Iterator[EmbeddedKafka]:
+    """A Kafka with sessions of 8 s, where groups may have shorter ones."""
+    settings = {"session.timeout.ms": "8000", "min.session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"}
+    config = {f"group.consumer.{name}": value for name, value in settings.items()}
+    with EmbeddedKafka(config=config | {"group.consumer.min.heartbeat.interval.ms": "1000"}) as running:
+        yield running
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(KAFKA_3, reason="Kafka 4.0 has KIP-848")
+@pytest.mark.parametrize("of_group", [True, False], ids=["of the group", "of the brokers"])
+def test_a_member_without_answers_stops_when_its_session_at_the_brokers_ends(
+    short: EmbeddedKafka, unique: Callable[[str], str], group: str, of_group: bool
+) -> None:
+    if of_group:
+        setting = {"consumer.session.timeout.ms": f"{SESSION_S * 1000:.0f}"}
+        with short.admin() as admin:
+            admin.alter_configs([ConfigResource(ConfigResourceType.GROUP, group, configs=setting)])
+    base = {name: value for name, value in CONSUMER_BASE.items() if name != "kafka.session.timeout.ms"}
+    with contextlib.closing(Bench(short, short.create_topic(unique("session"), partitions=2), group, base)) as bench:
+        assert_stops(short, bench.start(), SESSION_S if of_group else 8.0)
+
+
+def assert_stops(kafka: EmbeddedKafka, query: Query, session: float) -> None:
+    eventually(lambda: query.owns() == {0, 1}, "all partitions")
+    began = time.monotonic()
+    kafka.pause()
+    try:
+        eventually(lambda: not query.owns(), "the end of the session")
+        took = time.monotonic() - began
+    finally:
+        kafka.resume()
+    assert took < session + 2.0 < OUTAGE_S
+    eventually(lambda: query.owns() == {0, 1}, "all partitions")
+
+
+def test_a_broker_that_does_not_tell_its_session_timeout_is_named_with_the_one_assumed(
+    on_fake: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    query = on_fake.start(kafka_session_timeout_ms="7000")
+    line = "the brokers do not say the group's session timeout (DESCRIBE_CONFIGS on the group or the cluster), 7 s are"
+    eventually(lambda: line in caplog.text, "the line")
+    on_fake.expire(query)
+    eventually(lambda: query.driver.counters.joins > 1, "another join")
+    eventually(lambda: len(query.owns()) == 4, "the next assignment")
+    assert caplog.text.count(line) == 1
+
+
+@pytest.mark.skipif(BOOT_TIME is None, reason="the system has no clock that counts the time of a suspended machine")
+def test_a_session_ends_on_a_machine_that_was_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = time.clock_gettime
+    assert BOOT_TIME is not None
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: asked(clock) + (600.0 if clock == BOOT_TIME else 0.0))
+    assert monotonic() - time.monotonic() > 500.0
