@@ -10,11 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from spark_group_source.spark.completion_server import DRAINED, remove_if_dead
+from spark_group_source.wire.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT = 2.0
 """Maximum seconds to connect."""
+
+RECONNECT_BACKOFF = (0.1, 10.0)
+"""Initial and maximum seconds before a client that was dropped connects again."""
 
 DRAIN_TIMEOUT = 2.0
 """Maximum seconds that a query which ends waits for its last completion."""
@@ -34,16 +38,10 @@ class CompletionClient:
         """
         self._path = Path(path)
         self._completed = completed
-        self._closed = False
+        self._closed = threading.Event()
         self._drained = threading.Event()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            self._socket.settimeout(CONNECT_TIMEOUT)
-            self._socket.connect(path)
-            self._socket.settimeout(None)
-        except OSError:
-            self._socket.close()
-            raise
+        self._backoff = Backoff(*RECONNECT_BACKOFF)
+        self._socket = _connect(path)
         self._thread = threading.Thread(target=self._receive, name="completed-batches", daemon=True)
         self._thread.start()
 
@@ -57,23 +55,48 @@ class CompletionClient:
 
     def close(self) -> None:
         """Ends the thread, unless ``completed`` is still at work."""
-        self._closed = True
+        self._closed.set()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def _receive(self) -> None:
-        try:
-            with self._socket.makefile("rb") as lines:
-                for line in lines:
-                    if line == DRAINED:
-                        self._drained.set()
-                    elif line.endswith(b"\n"):
-                        self._completed(line.rstrip())
-        except OSError as error:
-            log.debug("no more completions: %s", error)
-        finally:
+        """Reads reports until the client is closed, or the server has ended.
+
+        The server drops a reader that does not read for long, as in a paused process: it connects again.
+        """
+        while not self._closed.is_set():
+            self._read()
             self._drained.set()
-            if not self._closed:
+            if self._closed.wait(self._backoff.next()):
+                return
+            remove_if_dead(self._path)
+            try:
+                self._socket = _connect(str(self._path))
+            except FileNotFoundError:
                 log.info("completed batches are not reported any more: each is committed when the next one is planned")
-                remove_if_dead(self._path)
+                return
+            except OSError as error:
+                log.debug("the reports of completed batches cannot be reached: %s", error)
+        self._socket.close()  # close() may have seen only the one before
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError, ValueError), self._socket, self._socket.makefile("rb") as lines:
+            for line in lines:
+                self._backoff.reset()
+                if line == DRAINED:
+                    self._drained.set()
+                elif line.endswith(b"\n"):
+                    self._completed(line.rstrip())
+
+
+def _connect(path: str) -> socket.socket:
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connected.settimeout(CONNECT_TIMEOUT)
+        connected.connect(path)
+        connected.settimeout(None)
+    except OSError:
+        connected.close()
+        raise
+    return connected

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_group_source import reported_offset
+from spark_group_source.errors import GroupSourceError
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.stream_and_batch import check_stream
 from spark_group_source.options.table import SourceOptions
@@ -92,6 +93,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark's calls come on the main thread, completions on a thread of their own.
         self._lock = threading.RLock()
         self._failed: Exception | None = None
+        self._unpinned: GroupSourceError | None = None
         # The end of the batch in flight, or of the last one. PySpark 4.1 does not pass it to latestOffset().
         self._position = self._last_parsed
         self._replayed = False
@@ -118,14 +120,18 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The empty offset. Partitions get their start positions when this query owns them.
 
         This looks up the offsets that ``latest`` means, and does not join the group. Spark also calls this if the first
-        batch is logged already; only its next call shows whether the query starts for the first time or continues.
+        batch is logged already; only its next call shows whether the query starts for the first time or continues. So
+        an error of the lookup is raised there: a logged batch is repeated whatever has become of other topics.
 
         Raises:
             OptionError: an option that streams need is missing, or an option is not allowed in a stream.
-            GroupSourceError: the topics are not available.
         """
         if self._driver is None:
-            self._get_driver().pin_starts()
+            driver = self._get_driver()
+            try:
+                driver.pin_starts()
+            except GroupSourceError as error:
+                self._unpinned = error
         return BatchOffset().as_json()
 
     @plain_errors()
@@ -185,13 +191,19 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         To commit a batch that Spark repeated at the start, the query joins the group. This runs on the thread of the
         completions. An error ends the query when it plans its next batch.
+
+        This waits for no other call of Spark, or reports of all queries would queue up. Spark makes none before a batch
+        is completed but those that complete it as well: ``latestOffset`` after it, and ``commit``.
         """
-        with self._lock:
-            try:
-                if self._in_flight() and self._position.digest == reported:
-                    self._joined_driver(self._position.offset).complete(self._position.offset)
-            except Exception as error:  # of any kind: otherwise only this thread would end
-                self._failed = error
+        if self._position.digest != reported or not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._in_flight() and self._position.digest == reported:
+                self._joined_driver(self._position.offset).complete(self._position.offset)
+        except Exception as error:  # of any kind: otherwise only this thread would end
+            self._failed = error
+        finally:
+            self._lock.release()
 
     def stop(self) -> None:
         """Commits what Spark has completed, and leaves the group."""
@@ -224,6 +236,8 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The query's driver as a member of its group: the first call joins."""
         driver = self._get_driver()
         if not self._running:
+            if self._unpinned is not None and logged.is_empty:
+                raise self._unpinned
             driver.start(logged, replayed=self._replayed)
             self._running = True
             if self._available_now:

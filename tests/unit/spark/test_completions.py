@@ -328,16 +328,43 @@ def test_a_new_server_removes_the_sockets_of_killed_servers_and_no_others(
         assert list(Path(place).iterdir()) == []
 
 
-def test_a_reader_that_is_cut_off_leaves_the_socket_to_the_others(
+def test_a_reader_that_was_cut_off_connects_again_and_hears_of_the_next_batches(
     server: CompletionServer, connect: Callable[[], tuple[CompletionClient, list[bytes]]]
 ) -> None:
-    client, _ = connect()
-    with server._lock:
-        for reader in list(server._readers):
-            server._drop(reader)
-    client._thread.join(10)
+    client, heard = connect()
+    for _ in range(3):
+        before = len(heard)
+        with server._lock:
+            for reader in list(server._readers):
+                server._drop(reader)
+        eventually(lambda: server._readers)
+        client.drain()
+        server.send([END])
+        eventually(lambda: len(heard) > before)  # noqa: B023 - it ends with this turn
     assert Path(server.path).exists()
-    connect()
+
+
+def test_a_reader_that_was_busy_for_long_hears_of_batches_again(server: CompletionServer) -> None:
+    heard: list[bytes] = []
+    busy, release = threading.Event(), threading.Event()
+
+    def completed(report: bytes) -> None:
+        busy.set()
+        release.wait(30)
+        heard.append(report)
+
+    with contextlib.closing(CompletionClient(server.path, completed)) as client:
+        client.drain()
+        server.send([END])
+        assert busy.wait(30)
+        while server._readers:
+            server.send([END] * 500)
+        release.set()
+        last = END | {"version": 3}
+        eventually(lambda: server._readers)
+        client.drain()
+        server.send([last])
+        eventually(lambda: heard[-1:] == [digest(last)])
 
 
 def test_a_server_that_cannot_be_reached_is_an_error(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from spark_group_source.errors import GroupError
+from spark_group_source.errors import GroupError, TopicError
 from spark_group_source.group.counters import Counters
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
@@ -129,22 +129,49 @@ def test_a_reported_batch_is_completed_and_other_batches_are_not(reader: GroupSt
     assert fake(reader).completed == [batch(0, 3)]
 
 
-def test_a_completion_waits_while_a_batch_is_planned(reader: GroupStreamReader) -> None:
-    reader.latestOffset(reader.initialOffset())
-    reader.partitions(reader.initialOffset(), logged(batch(0, 3)))
-    completions: list[threading.Thread] = []
-    during: list[bool] = []
+def test_no_completion_waits_while_a_batch_is_planned(reader: GroupStreamReader) -> None:
+    """The thread of the completions also hears of all other queries: a reader that does not read is cut off."""
+    first = reader.latestOffset(reader.initialOffset())
+    reader.partitions(reader.initialOffset(), first)
+    waiting: list[bool] = []
 
     def completed_meanwhile() -> None:
-        completions.append(reported(reader, batch(3, 5)))
-        completions[0].join(0.05)
-        during.append(completions[0].is_alive())
+        for end in (batch(0, 3), batch(7, 9)):
+            thread = reported(reader, end)
+            thread.join(TIMEOUT_S)
+            waiting.append(thread.is_alive())
 
     fake(reader).meanwhile = completed_meanwhile
     reader.latestOffset(logged(batch(0, 3)))
-    completions[0].join(TIMEOUT_S)
-    assert during == [True]
-    assert fake(reader).completed == [batch(0, 3), batch(3, 5)]
+    assert waiting == [False, False]
+    assert fake(reader).completed == [batch(0, 3)]
+
+
+def test_a_logged_first_batch_is_repeated_although_a_topic_is_gone(
+    reader: GroupStreamReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_: FakeDriver) -> None:
+        raise TopicError("Topic 'empty' cannot be read.", errno=3)
+
+    monkeypatch.setattr(FakeDriver, "pin_starts", gone)
+    start = reader.initialOffset()
+    assert len(reader.partitions(start, logged(batch(0, 3)))) == 1
+    monkeypatch.setattr(FakeDriver, "planned", [batch(3, 5)])
+    reported(reader, batch(0, 3)).join(TIMEOUT_S)
+    assert (fake(reader).started, fake(reader).completed) == ([(batch(0, 3), True)], [batch(0, 3)])
+    assert reader.latestOffset(logged(batch(0, 3))) == batch(3, 5).as_json()
+
+
+def test_a_new_query_without_its_topics_fails(reader: GroupStreamReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(_: FakeDriver) -> None:
+        raise TopicError("Topic 'none' cannot be read.", errno=3)
+
+    monkeypatch.setattr(FakeDriver, "pin_starts", gone)
+    start = reader.initialOffset()
+    for _ in range(2):
+        with pytest.raises(TopicError, match="Topic 'none'"):
+            reader.latestOffset(start)
+    assert fake(reader).started == []
 
 
 @pytest.mark.parametrize("error", [GroupError("The group refuses this member.", errno=30), KeyError("a bug")])
