@@ -30,6 +30,10 @@ CLIENT_ID_LENGTH = 150
 """Maximum length of the part of a client id that names the application and the topics, in characters."""
 
 
+WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+"""With it, Spark itself bounds AvailableNow runs of sources that cannot, as of all Python sources of PySpark 4.1."""
+
+
 class Application(NamedTuple):
     """The Spark application that a query runs in."""
 
@@ -37,6 +41,8 @@ class Application(NamedTuple):
     id: str = ""
     encrypts_files: bool = False
     """Whether Spark encrypts its temporary files. Then this source writes none."""
+    wraps_available_now: bool = False
+    """Whether Spark has the setting :data:`WRAPPER` on."""
 
 
 class TaskPartition(InputPartition):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from spark_group_source.spark.input_partitions import Application
+from spark_group_source.spark.input_partitions import WRAPPER, Application
 from spark_group_source.spark.plain_errors import plain_errors
 from spark_group_source.spark.schema import source_schema
 
@@ -78,6 +78,7 @@ def register(spark: SparkSession) -> None:
         name=conf.get("spark.app.name", "pyspark") or "",
         id=conf.get("spark.app.id", "") or "",
         encrypts_files=conf.get("spark.io.encryption.enabled", "false") == "true",
+        wraps_available_now=conf.get(WRAPPER, "false") == "true",
     )
     if _registered.get(spark) == application:
         return

@@ -19,13 +19,13 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_group_source import reported_offset
-from spark_group_source.errors import GroupSourceError
+from spark_group_source.errors import GroupSourceError, OptionError
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.stream_and_batch import check_stream
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.spark.completion_client import CompletionClient
 from spark_group_source.spark.completion_server import digest
-from spark_group_source.spark.input_partitions import Application, TaskPartition, TaskPlanner, read_task
+from spark_group_source.spark.input_partitions import WRAPPER, Application, TaskPartition, TaskPlanner, read_task
 from spark_group_source.spark.plain_errors import plain_errors
 from spark_group_source.spark.runner import ignore_further_signals, leave_on_sigterm, log_to_stderr
 from spark_group_source.spark.schema import to_arrow_schema
@@ -271,6 +271,13 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         # Not in streamReader(): Spark hides its exceptions behind an error of its own.
         check_stream(self._options)
+        if self._application.wraps_available_now and ReadLimit is None:
+            # Spark's wrapper asks twice for the end of a run, as if a batch had been read between, and before it has
+            # told where the checkpoint stands: batches that nobody has read would be committed.
+            raise OptionError(
+                f"Spark's setting '{WRAPPER}' is true, which loses records on PySpark 4.1.",
+                "Set it to false and register the source again, or use PySpark 4.2 or later.",
+            )
         to_arrow_schema(self._schema)
         log_to_stderr()
         leave_on_sigterm()

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from spark_group_source.errors import GroupError, TopicError
+from spark_group_source.errors import GroupError, OptionError, TopicError
 from spark_group_source.group.counters import Counters
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
@@ -145,6 +145,15 @@ def test_no_completion_waits_while_a_batch_is_planned(reader: GroupStreamReader)
     reader.latestOffset(logged(batch(0, 3)))
     assert waiting == [False, False]
     assert fake(reader).completed == [batch(0, 3)]
+
+
+def test_the_wrapper_of_available_now_is_refused_where_spark_uses_it(
+    reader: GroupStreamReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader._application = Application("app", wraps_available_now=True)
+    monkeypatch.setattr(stream, "ReadLimit", None)  # as with PySpark 4.1
+    with pytest.raises(OptionError, match=r"triggerAvailableNowWrapper\.enabled' is true.*Set it to false"):
+        reader.latestOffset()
 
 
 def test_a_logged_first_batch_is_repeated_although_a_topic_is_gone(
