@@ -211,10 +211,19 @@ class Connection:
         return sockets.is_idle(self._socket)
 
     def close(self) -> None:
-        """Closes the socket. May be repeated."""
+        """Closes the socket. May be repeated.
+
+        An unanswered request is not sent any further: the system would try for minutes, and the request would arrive
+        after later ones on the next connection.
+        """
+        self._close(abort=bool(self._in_flight))
+
+    def _close(self, *, abort: bool) -> None:
         sock, self._socket = self._socket, None
         self._in_flight.clear()
         if sock is not None:
+            if abort:
+                sockets.reset_on_close(sock)
             sock.close()
 
     def _check_versions(self, options: WireOptions, deadline: Deadline) -> None:
@@ -246,14 +255,14 @@ class Connection:
         except Interrupted:
             raise
         except TimeoutError as error:
-            self.close()
+            self._close(abort=True)
             waited = deadline.clock() - sent.sent_at
             raise DeadlineExceeded(f"Broker {self} did not answer {name} within {waited:.1f} s.") from error
         except OSError as error:
-            self.close()
+            self._close(abort=True)
             raise self._failure(name, error) from error
         except BaseException:
-            self.close()
+            self._close(abort=True)
             raise
 
     def _failure(self, request: str, error: OSError) -> GroupSourceError:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
 import select
 import socket
+import struct
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -37,6 +39,12 @@ def address(host: str, port: int) -> str:
 def set_timeout(sock: socket.socket, deadline: Deadline) -> None:
     """Makes the next operation on the socket time out at the deadline."""
     sock.settimeout(min(max(deadline.remaining(), MIN_TIMEOUT), MAX_TIMEOUT))
+
+
+def reset_on_close(sock: socket.socket) -> None:
+    """Makes ``close`` drop what is not sent yet, and reset the connection."""
+    with contextlib.suppress(OSError):  # of a connection that is broken
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def uses_tls(sock: socket.socket) -> TypeGuard[ssl.SSLSocket]:

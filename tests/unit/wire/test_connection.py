@@ -226,6 +226,24 @@ def test_sending_to_a_peer_that_reads_nothing_times_out(pair: tuple[Connection, 
     assert connection.closed
 
 
+@pytest.mark.parametrize("unanswered", [True, False])
+def test_an_unanswered_request_is_not_sent_after_the_connection_is_closed(unanswered: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connection = Connection(socket.create_connection(server.getsockname()), "peer", 9092, OPTIONS)
+        theirs, _ = server.accept()
+        with theirs:
+            if unanswered:
+                connection.send(heartbeat(), Deadline.after(LONG))
+                theirs.recv(65536)
+            connection.close()
+            theirs.settimeout(LONG)
+            if unanswered:
+                with pytest.raises(ConnectionResetError):
+                    theirs.recv(1)
+            else:
+                assert theirs.recv(1) == b""
+
+
 def test_a_wakeup_ends_a_pending_wait_and_the_response_can_be_received_later(
     pair: tuple[Connection, socket.socket],
 ) -> None:
