@@ -31,6 +31,7 @@ from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 from tests.conftest import KAFKA_3
+from tests.contract.proxy import Proxy
 
 TIMEOUT_S = 90.0
 """Seconds until a wait fails; the tests are much faster."""
@@ -224,7 +225,7 @@ class Bench:
             "kafka.group.id": self.group,
             "subscribe": self.topic,
         }
-        if "subscribePattern" in overrides:
+        if overrides.keys() & {"subscribePattern", "assign"}:
             del base["subscribe"]
         given = self._base | base | {key.replace("_", "."): value for key, value in overrides.items()}
         if given.get("kafka.group.protocol") != "consumer":
@@ -387,3 +388,47 @@ def assert_commits_never_go_backwards(fake: FakeKafka) -> None:
 def unique_group(unique: Callable[[str], str]) -> str:
     """Another group id."""
     return unique("other")
+
+
+PROXIED_CLIENT = "contract"
+"""What the ids of the clients begin with whose requests a proxy may harm: those of the queries."""
+
+PROXIED_TIMEOUT_S = 1.0
+"""The request timeout of these clients in seconds."""
+
+PROXIED_OPTIONS = {
+    "kafka_request_timeout_ms": f"{PROXIED_TIMEOUT_S * 1000:.0f}",
+    "groupCommit_retryIntervalMs": "50",
+}
+
+Proxied = tuple[FakeKafka | EmbeddedKafka, Proxy]
+
+
+@pytest.fixture(scope="module")
+def fake_behind_proxy() -> Iterator[Proxied]:
+    with FakeKafka() as kafka:
+        port = kafka.brokers[1].port
+        proxy = Proxy(lambda: port, PROXIED_CLIENT, 2 * PROXIED_TIMEOUT_S)
+        kafka.brokers[1].port = proxy.port  # which clients get to know
+        yield kafka, proxy
+        proxy.close()
+
+
+@pytest.fixture(scope="module")
+def real_behind_proxy() -> Iterator[Proxied]:
+    running: list[EmbeddedKafka] = []
+    proxy = Proxy(
+        lambda: int(running[0].address("PLAINTEXT").rpartition(":")[2]), PROXIED_CLIENT, 2 * PROXIED_TIMEOUT_S
+    )
+    running.append(EmbeddedKafka(config={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}))
+    with running[0] as kafka:
+        yield kafka, proxy
+    proxy.close()
+
+
+@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.integration)])
+def proxied(request: pytest.FixtureRequest) -> Proxied:
+    if request.param == "real" and KAFKA_3:
+        pytest.skip("Kafka 4.0 has KIP-848")
+    found: Proxied = request.getfixturevalue(f"{request.param}_behind_proxy")
+    return found

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from typing import Any
 
 from spark_group_source.testing.fake.server import REQUESTS, read_frame
@@ -35,10 +36,12 @@ class ProxyFault(Enum):
     """The response arrives after the client's timeout."""
     SWALLOW = auto()
     """The request is lost, and the connection stays open."""
+    HOLD = auto()
+    """The connection closes, and the broker gets the request when the test calls :meth:`Proxy.release`."""
 
 
-OF_REQUEST = {ProxyFault.CUT_BEFORE, ProxyFault.SWALLOW}
-"""Faults that the broker never notices."""
+OF_REQUEST = {ProxyFault.CUT_BEFORE, ProxyFault.SWALLOW, ProxyFault.HOLD}
+"""Faults that come before the broker gets the request."""
 
 Selected = Callable[[Any, Any], bool]
 """Whether a fault applies to this request and response (kafka-python messages). The response is ``None`` for the faults
@@ -55,7 +58,7 @@ class _Armed:
 class Proxy:
     """Forwards between clients and a broker; ``upstream`` returns the broker's port.
 
-    Faults are for the clients whose id begins with ``client``.
+    Faults are for the clients whose id begins with ``client``; a delayed response comes after ``delay`` seconds.
     """
 
     def __init__(self, upstream: Callable[[], int], client: str, delay: float) -> None:
@@ -65,6 +68,7 @@ class Proxy:
         self._lock = threading.Lock()
         self._armed: _Armed | None = None
         self._ended = threading.Event()
+        self._held: Callable[[], Any] | None = None
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._server.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -78,6 +82,12 @@ class Proxy:
         """Whether the armed fault was injected."""
         with self._lock:
             return self._armed is None
+
+    def release(self) -> Any:
+        """Sends the held request to the broker, and returns its response."""
+        assert self._held is not None, "no request is held"
+        held, self._held = self._held, None
+        return held()
 
     def close(self) -> None:
         """Accepts no more connections; open ones close with their clients."""
@@ -113,6 +123,9 @@ class Proxy:
                     return
                 if fault is ProxyFault.SWALLOW:
                     continue
+                if fault is ProxyFault.HOLD:
+                    self._held = partial(self._send_late, request)
+                    return
                 broker.sendall(_SIZE.pack(len(request)) + request)
                 response = read_frame(broker)
                 if response is None or (fault := self._take(request, response)) is ProxyFault.CUT_AFTER:
@@ -127,6 +140,12 @@ class Proxy:
                 if fault is ProxyFault.DELAY:
                     self._ended.wait(self._delay)
                 client.sendall(framed)
+
+    def _send_late(self, request: bytes) -> Any:
+        key, version, _, _ = _HEAD.unpack_from(request)
+        with socket.create_connection(("127.0.0.1", self._upstream())) as broker:
+            broker.sendall(_SIZE.pack(len(request)) + request)
+            return _decoded(key, version, request, read_frame(broker))[1]
 
 
 def _decoded(key: int, version: int, request: bytes, response: bytes | None) -> tuple[Any, Any]:

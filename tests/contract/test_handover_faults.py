@@ -12,17 +12,10 @@ from typing import Any
 import pytest
 
 from spark_group_source.group.membership import Phase
-from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.fake import FakeKafka
-from tests.conftest import KAFKA_3
-from tests.contract.conftest import CONSUMER_BASE, Bench, Query, eventually
-from tests.contract.proxy import Proxy, ProxyFault, Selected
+from tests.contract.conftest import CONSUMER_BASE, PROXIED_OPTIONS, Bench, Proxied, Query, eventually
+from tests.contract.proxy import ProxyFault, Selected
 
 pytestmark = pytest.mark.one_protocol("consumer", reason="the steps are heartbeats of KIP-848")
-
-REQUEST_TIMEOUT_S = 1.0
-CLIENT = "contract"
-OPTIONS = {"kafka_request_timeout_ms": f"{REQUEST_TIMEOUT_S * 1000:.0f}", "groupCommit_retryIntervalMs": "50"}
 
 
 @dataclass(frozen=True)
@@ -64,36 +57,6 @@ STEPS = {
 }
 """In the order in which they come, after the first query has begun a batch of all four partitions."""
 
-Proxied = tuple[FakeKafka | EmbeddedKafka, Proxy]
-
-
-@pytest.fixture(scope="module")
-def fake_behind_proxy() -> Iterator[Proxied]:
-    with FakeKafka() as kafka:
-        port = kafka.brokers[1].port
-        proxy = Proxy(lambda: port, CLIENT, 2 * REQUEST_TIMEOUT_S)
-        kafka.brokers[1].port = proxy.port  # which clients get to know
-        yield kafka, proxy
-        proxy.close()
-
-
-@pytest.fixture(scope="module")
-def real_behind_proxy() -> Iterator[Proxied]:
-    running: list[EmbeddedKafka] = []
-    proxy = Proxy(lambda: int(running[0].address("PLAINTEXT").rpartition(":")[2]), CLIENT, 2 * REQUEST_TIMEOUT_S)
-    running.append(EmbeddedKafka(config={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}))
-    with running[0] as kafka:
-        yield kafka, proxy
-    proxy.close()
-
-
-@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.integration)])
-def proxied(request: pytest.FixtureRequest) -> Proxied:
-    if request.param == "real" and KAFKA_3:
-        pytest.skip("Kafka 4.0 has KIP-848")
-    found: Proxied = request.getfixturevalue(f"{request.param}_behind_proxy")
-    return found
-
 
 @pytest.fixture
 def bench(proxied: Proxied, unique: Callable[[str], str], group: str) -> Iterator[Bench]:
@@ -121,13 +84,13 @@ def test_a_lost_request_or_answer_in_a_handover_loses_and_repeats_nothing(
     proxied: Proxied, bench: Bench, name: str, fault: ProxyFault
 ) -> None:
     _, proxy = proxied
-    first = bench.start(None, **OPTIONS)
+    first = bench.start(None, **PROXIED_OPTIONS)
     eventually(lambda: first.owns() == {0, 1, 2, 3}, "all partitions")
     first.begin()
     step = STEPS[name]
     if name in ("join", "revocation", "acknowledgement"):
         proxy.arm(step.api, fault, step.selected)
-    second = bench.query(None, **OPTIONS)
+    second = bench.query(None, **PROXIED_OPTIONS)
     second.driver.start(second.end)
     eventually(lambda: first.me.phase is Phase.REVOKING, "the revocation to wait for the batch")
     assert bench.committed() == dict.fromkeys(range(4), 0)
