@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_group_source.testing import EmbeddedKafka
+from spark_group_source.testing.fake import FakeKafka
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).parent / "run_query.py"
@@ -46,7 +47,7 @@ the same interval, and :func:`tests.integration.standing.shorten_sessions` the s
 
 
 def source_options(
-    kafka: EmbeddedKafka, topic: str, group: str, protocol: str = "classic", **more: str
+    kafka: EmbeddedKafka | FakeKafka, topic: str, group: str, protocol: str = "classic", **more: str
 ) -> dict[str, str]:
     """Returns options of a source that reacts quickly to its group: 5 heartbeats a second, sessions of 6 s."""
     return {

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
 
 class Reader:
-    """A query whose batches a test can keep from ending."""
+    """A query whose batches a test can keep from ending; ``processing_time`` is the interval of its trigger."""
 
-    def __init__(self, spark: SparkSession, options: dict[str, str], held: bool = False) -> None:
+    def __init__(
+        self, spark: SparkSession, options: dict[str, str], held: bool = False, processing_time: str = "0 seconds"
+    ) -> None:
         self.places: list[Place] = []
         self.read_by_held: list[Place] = []
         self.may_end = threading.Event()
@@ -23,7 +25,9 @@ class Reader:
         if not held:
             self.may_end.set()
         frame = spark.readStream.format("kafka-group").options(**options).load()
-        self.query: StreamingQuery = frame.writeStream.foreachBatch(self._batch).start()
+        self.query: StreamingQuery = (
+            frame.writeStream.foreachBatch(self._batch).trigger(processingTime=processing_time).start()
+        )
 
     def _batch(self, rows: DataFrame, number: int) -> None:
         places = [(row.partition, row.offset) for row in rows.select("partition", "offset").collect()]

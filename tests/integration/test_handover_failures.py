@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_group_source.clock import Deadline
 from spark_group_source.group.membership import Phase
@@ -18,9 +20,11 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
 from spark_group_source.query.driver import Driver
 from spark_group_source.testing import EmbeddedKafka
+from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 from tests.conftest import KAFKA_3
+from tests.contract.proxy import Proxy, ProxyFault
 from tests.integration.commit_log import backward
 from tests.integration.query_process import Place, QueryProcess, eventually, source_options
 from tests.integration.reader import Reader
@@ -28,6 +32,9 @@ from tests.integration.standing import caught_up, fill, places_in
 
 PARTITIONS = 4
 TIMEOUT_S = 90.0
+MOVE_S = 10.0
+"""In which a new member must own its share, although a commit of the other failed."""
+
 PROTOCOLS = pytest.mark.parametrize(
     "protocol",
     ["classic", pytest.param("consumer", marks=pytest.mark.skipif(KAFKA_3, reason="Kafka 4.0 has KIP-848"))],
@@ -170,3 +177,65 @@ def test_a_member_suspended_with_a_batch_in_flight_commits_nothing_of_it_after_i
     assert times.keys() == places_in(kafka, name), "every record was read"
     assert {place for place, count in times.items() if count > 1} <= set(in_flight), "only the batch in flight again"
     assert backward(kafka, group) == []
+
+
+@dataclass
+class Behind:
+    """A Kafka that refuses or loses one commit of the query with the client id :data:`CLIENT`."""
+
+    kafka: EmbeddedKafka | FakeKafka
+    fail_next_commit: Callable[[], None]
+    has_failed: Callable[[], bool]
+
+
+CLIENT = "first"
+
+
+@pytest.fixture(params=["refused", ProxyFault.CUT_BEFORE, ProxyFault.CUT_AFTER], ids=["refused", "lost", "unanswered"])
+def failing_once(request: pytest.FixtureRequest) -> Iterator[Behind]:
+    with ExitStack() as running:
+        if request.param == "refused":  # no real coordinator does this at a moment that a test chooses
+            fake = running.enter_context(FakeKafka())
+            failed = threading.Event()
+            fault = Fault(error=16, edit=lambda _: failed.set())
+            yield Behind(fake, lambda: fake.next("OffsetCommit", fault), failed.is_set)
+            return
+        started: list[EmbeddedKafka] = []
+        proxy = running.enter_context(
+            closing(Proxy(lambda: int(started[0].address("PLAINTEXT").rpartition(":")[2]), CLIENT, delay=0.0))
+        )
+        config = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}
+        started.append(running.enter_context(EmbeddedKafka(config=config)))
+        yield Behind(started[0], lambda: proxy.arm("OffsetCommit", request.param), proxy.done)
+
+
+def test_one_failed_commit_at_the_end_of_a_batch_keeps_no_partition_from_a_new_member(
+    spark: SparkSession, failing_once: Behind, group: str
+) -> None:
+    """The query never plans its next batch (intervals count from 1970): its member's thread has to commit."""
+    kafka = failing_once.kafka
+    topic = kafka.create_topic("topic", PARTITIONS)
+
+    def fill_all() -> None:
+        for number in range(PARTITIONS):
+            kafka.produce(topic, [f"v{each}" for each in range(10)], partition=number)
+
+    fill_all()
+    options = source_options(kafka, topic, group)
+    with ExitStack() as running:
+        first = Reader(spark, options | {"kafka.client.id": CLIENT}, held=True, processing_time="10000 days")
+        running.callback(first.stop)
+        eventually(lambda: len(first.read_by_held) == 10 * PARTITIONS, TIMEOUT_S, "the first batch")
+        failing_once.fail_next_commit()
+        first.may_end.set()
+        eventually(failing_once.has_failed, TIMEOUT_S, "the failed commit")
+        parsed = parse_options(options)
+        second = Query(running.enter_context(closing(Driver(parsed, wire_options(parsed, "second")))))
+        second.driver.start(second.end)
+        took = eventually(lambda: second.advance() and second.owned() == PARTITIONS // 2, MOVE_S, "the move")
+        print(f"half of the partitions moved in {took:.2f} s, although a commit failed")
+        fill_all()
+        eventually(lambda: second.advance() and len(second.places) == 5 * PARTITIONS, TIMEOUT_S, "the new records")
+    assert len(first.places) == 10 * PARTITIONS
+    assert not set(first.places) & set(second.places)
+    assert len(set(second.places)) == len(second.places)
