@@ -70,7 +70,6 @@ class CompletionClient:
             self._drained.set()
             if self._closed.wait(self._backoff.next()):
                 return
-            remove_if_dead(self._path)
             try:
                 self._socket = _connect(str(self._path))
             except FileNotFoundError:
@@ -78,6 +77,7 @@ class CompletionClient:
                 return
             except OSError as error:
                 log.debug("the reports of completed batches cannot be reached: %s", error)
+                remove_if_dead(self._path)
         self._socket.close()  # close() may have seen only the one before
 
     def _read(self) -> None:
