@@ -1,4 +1,4 @@
-"""AvailableNow is complete: the run ends when the group's commits have reached its target everywhere. On the fake."""
+"""AvailableNow is complete: the run ends when the group's commits have reached its target everywhere."""
 
 from __future__ import annotations
 
@@ -111,6 +111,30 @@ def test_a_run_waits_for_a_living_owner_only_as_long_as_the_option_says(
         run.until_end()
     assert time.monotonic() - began > 12.0
     assert f"the run waits for {other.driver._client_id} at" in caplog.text
+
+
+@pytest.mark.trap  # a batch that takes longer than a rebalance
+@pytest.mark.parametrize("bench", [pytest.param("real", marks=pytest.mark.integration)], indirect=True)
+def test_two_runs_end_although_one_works_for_twice_a_session_and_a_rebalance(bench: Bench) -> None:
+    short = {"kafka_session_timeout_ms": "6000", "kafka_max_poll_interval_ms": "3000"}  # no broker takes less than 6 s
+    bench.produce(5, 5, 5, 5)
+    long, quick = bench.query(None, **short), bench.query(None, **short)
+    for run in (long, quick):
+        run.driver.start(run.end)
+        run.driver.prepare_for_available_now()
+    eventually(lambda: len(long.owns()) == len(quick.owns()) == 2, "an even split")
+    long.begin()
+    works_until = time.monotonic() + 2 * (6.0 + 3.0)
+    waiting = Background(quick.until_end)
+    while time.monotonic() < works_until:
+        assert waiting.waits, f"the other run ended in the middle: {waiting.result()}"
+        assert len(long.owns()) == 2
+        time.sleep(0.1)
+    long.finish()
+    long.until_end()
+    waiting.result()
+    assert bench.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
+    assert sorted(each.size for run in (long, quick) for each in run.read) == [5, 5, 5, 5]
 
 
 def test_a_waiting_run_lets_spark_go_on_and_gives_up_partitions_meanwhile(on_fake: Bench) -> None:
