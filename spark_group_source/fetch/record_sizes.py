@@ -53,7 +53,8 @@ class RecordSizes:
             return min(max(offsets * ESTIMATED_RECORD_SIZE, max_read_ahead), limit)
         needed = ceil(offsets * self.bytes_per_offset / self.largest_batch) * self.largest_batch
         ahead = min(READ_AHEAD * needed, max_read_ahead)
-        wanted = max(needed, ahead) if ahead >= MIN_READ_AHEAD else needed
+        # Of small record batches one more: it shows whether the header before it is right.
+        wanted = max(needed, ahead) if ahead >= MIN_READ_AHEAD else needed + self.largest_batch
         return min(wanted, limit // self.largest_batch * self.largest_batch or limit)
 
 

@@ -207,7 +207,14 @@ class TaskReader:
         if not len(batches):
             self._handle_no_records(position, data, batches.incomplete_batch_size or 0, unused_bytes)
             return None
+        lone = len(batches) == 1
         batches = batches.reliable(position.offset, position.range.end, data.high_watermark)
+        behind_gap = position.offset < batches.base_offset(0)
+        has_next = (batches.next_offset or 0) < data.high_watermark
+        if lone and behind_gap and has_next and position.partition_max_bytes < position.max_bytes:
+            # A gap of compaction, or a wrong base offset: the next record batch tells, if it fits in a response.
+            position.request_more(min(READ_AHEAD * position.partition_max_bytes, position.max_bytes))
+            return None
         position.sizes.observe(batches)
         if not data.aborted:
             # The list of aborted transactions belongs to this response alone.

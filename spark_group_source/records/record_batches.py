@@ -114,17 +114,25 @@ class RecordBatches:
         wrong = (nexts <= bases) | (bases < 0) | (nexts > high_watermark)
         wrong[:1] |= nexts[:1] <= start
         contiguous = bases == np.concatenate([[start], nexts[:-1]])
-        contiguous[:1] |= bases[:1] <= start
         overlaps = np.append(nexts[:-1] > bases[1:], [False] * len(nexts[:1]))
         # Of two that overlap the second one is wrong, if the first one follows its predecessor without a gap.
         wrong[1:] |= (overlaps & contiguous)[:-1]
         wrong |= overlaps & ~contiguous
         count = int(np.argmax(wrong)) if wrong.any() else len(wrong)
         covered = int(nexts[count - 1]) if count else start
-        if covered < end and count < len(wrong):
+        # Of the first two either may be wrong, if the range starts within a record batch.
+        if (covered < end or overlaps[:1].any()) and count < len(wrong):
             raise BatchLocation(self.tp, covered).corrupt("its header contradicts those before and after it")
         if covered < end and self.damage is not None:
-            raise self.damage
+            # A wrong length leads to bytes that are no header: what they say of offset and format misleads.
+            at = self.location(self.boundaries[-1]).base_offset
+            raise (
+                self.damage
+                if covered <= at < high_watermark
+                else BatchLocation(self.tp, covered).corrupt(
+                    "no header of a record batch is where the one before it ends"
+                )
+            )
         if count == len(wrong) > 1 and not contiguous[-1] and covered < high_watermark:
             count -= 1
         return RecordBatches(self.tp, self.records[: self.boundaries[count]], self.boundaries[: count + 1])
