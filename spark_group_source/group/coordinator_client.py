@@ -133,6 +133,20 @@ class CoordinatorClient:
             return self._failed(error)
         return None
 
+    def connect_to_known(self, deadline: Deadline) -> RequestFailed | None:
+        """Connects to the coordinator if it is the broker that knows the member's generation; ``None`` if so."""
+        if failure := self.connect(deadline):
+            return failure
+        if self._broker_id == self._current.knows_generation:
+            return None
+        found = self._broker_id
+        self.rediscover()
+        return RequestFailed(ErrorAction.REDISCOVER, f"broker {found} has not answered as the member's coordinator")
+
+    def knows_generation(self) -> None:
+        """The broker of the last request has answered the member as one of its present generation."""
+        self._current.knows_generation = self._broker_id
+
     def _find(self, deadline: Deadline) -> None:
         self._broker_id = self._current.id = self._cluster.find_coordinator(self._group_id, deadline).id
 

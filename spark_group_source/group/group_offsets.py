@@ -186,8 +186,14 @@ class GroupOffsets:
         With KIP-848, a coordinator that does not know the member ``me`` in this epoch refuses: it is a former one, or
         the member was fenced.
 
+        As a member of either protocol, it asks no broker but the one that knows this generation: a former coordinator
+        would answer with old offsets.
+
         Asks for stable offsets: while a transaction has pending offsets, the broker returns an error to retry.
         """
+        deadline = deadline.at_most(self._settings.offset_fetch_timeout)
+        if me is not None and me.generation != NO_GENERATION and (failure := self._client.connect_to_known(deadline)):
+            return failure
         group_of = OffsetFetchRequest.OffsetFetchRequestGroup
         as_member = self._settings.consumer_protocol and me is not None and me.generation != NO_GENERATION
         version = versions.MEMBER_OFFSET_FETCH if as_member else versions.OFFSET_FETCH
@@ -205,7 +211,7 @@ class GroupOffsets:
             groups=[group_of(version=version, group_id=self._settings.group_id, topics=topics, **member)],
             require_stable=True,
         )
-        response = self._client.call(request, deadline.at_most(self._settings.offset_fetch_timeout))
+        response = self._client.call(request, deadline)
         if isinstance(response, RequestFailed):
             return response
         group = response.groups[0]

@@ -9,13 +9,18 @@ from spark_group_source.group.subscription import Subscription
 
 @dataclass(slots=True)
 class CurrentCoordinator:
-    """The broker id of the group's coordinator that a client of this query found last; ``None`` at first.
+    """The group's coordinator as the clients of one query know it; they share this. ``None`` at first.
 
-    All clients of the query share it. One that knows another coordinator looks it up again: a former coordinator may
-    still answer lookups of offsets.
+    A former coordinator that was suspended or cut off may still answer, also lookups of the coordinator and of offsets.
+    But one that knows the member's generation also knows all commits before it.
+
+    Attributes:
+        id: the broker that a client found last. A client that knows another one looks it up again.
+        knows_generation: the broker that last answered the member as one of its present generation.
     """
 
     id: int | None = None
+    knows_generation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,7 +238,9 @@ def test_a_static_member_whose_join_was_not_answered_joins_again_at_once(
 
 def test_a_former_epoch_gets_no_committed_offsets(filled: Bench) -> None:
     query = filled.start().idle()
-    offsets, deadline = GroupOffsets(filled.cluster, group_settings(filled.options())), Deadline.after(TIMEOUT_S)
+    settings, deadline = group_settings(filled.options()), Deadline.after(TIMEOUT_S)
+    settings.coordinator.knows_generation = filled.cluster.find_coordinator(filled.group, deadline).id
+    offsets = GroupOffsets(filled.cluster, settings)
     former = replace(query.me, generation=query.me.generation - 1)
     refused = offsets.committed([filled.tp(0)], deadline, former)
     assert isinstance(refused, RequestFailed)

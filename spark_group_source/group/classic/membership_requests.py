@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kafka.protocol.consumer import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
 from spark_group_source.clock import Deadline
+from spark_group_source.error_codes import REBALANCE_IN_PROGRESS
 from spark_group_source.errors import ProtocolError
 from spark_group_source.group.classic.assignment import JoinedMember, decode_assignment
 from spark_group_source.group.classic.events import Joined
@@ -119,6 +120,7 @@ class MembershipRequests:
             return response
         if response.error_code:
             return self._client.failure("SyncGroup", response.error_code)
+        self._client.knows_generation()
         try:
             return decode_assignment(response.assignment)
         except ProtocolError as error:
@@ -139,6 +141,8 @@ class MembershipRequests:
         response = client.call(request, deadline)
         if isinstance(response, RequestFailed):
             return response
+        if response.error_code in (0, REBALANCE_IN_PROGRESS):
+            client.knows_generation()
         return client.failure("Heartbeat", response.error_code) if response.error_code else None
 
     def find_coordinator(self, deadline: Deadline) -> RequestFailed | None:

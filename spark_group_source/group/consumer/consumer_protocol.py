@@ -142,6 +142,7 @@ class ConsumerProtocol(GroupProtocol):
                 self._leave_former_epoch(errno)
             self.request_failed(failure)
             return False
+        self._client.knows_generation()
         self.heartbeat_state.record_success()
         answer = interpret(response, me.report, sent_at + self._session_timeout)
         self.shared.post(answer)

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from spark_group_source.clock import Deadline
+from spark_group_source.group.classic.membership_requests import JoinResult, MembershipRequests
 from spark_group_source.group.commits import CommittedOffset
+from spark_group_source.group.coordinator_client import WhileWaiting
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import GroupOffsets
@@ -63,6 +65,43 @@ def test_an_unknown_partition_does_not_count_as_one_without_a_commit(fake: FakeK
     cluster.close()
     assert isinstance(failure, RequestFailed), "its starting offset would skip or repeat records"
     assert failure.error is None, "a retry may succeed"
+
+
+def test_a_former_coordinator_never_tells_a_member_what_is_committed() -> None:
+    """Suspended or cut off, it still answers lookups of the coordinator and of offsets, with those of its time."""
+    with FakeKafka(brokers=2) as fake:
+        fake.create_topic("t")
+        fake.coordinator = 2
+        fake.former_coordinators.add(1)
+        cluster = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test"))
+        settings, deadline = GroupSettings("g", Subscription(("t",))), Deadline.after(LONG)
+        member, offsets = MembershipRequests(cluster, settings), GroupOffsets(cluster, settings)
+
+        def names_broker_1(response: Any) -> None:
+            response.coordinators[0].node_id = 1
+            response.coordinators[0].port = fake.brokers[1].port
+
+        try:
+            me = _join(member, deadline)
+            fake.next("FindCoordinator", Fault(edit=names_broker_1))
+            former = offsets.committed([TP], deadline, me)
+            assert isinstance(former, RequestFailed)
+            assert former.action is ErrorAction.REDISCOVER
+            assert offsets.committed([TP], deadline, me) == {}
+            assert [node for api, node, _ in fake.requests if api == "OffsetFetch"] == [2]
+        finally:
+            cluster.close()
+
+
+def _join(member: MembershipRequests, deadline: Deadline) -> Membership:
+    """Joins alone."""
+    quiet = WhileWaiting(lambda: None, 1)
+    joined = member.join(Membership(), {"range": b""}, deadline, quiet)
+    if isinstance(joined, RequestFailed):  # which told the member its id
+        joined = member.join(Membership(member_id=joined.member_id), {"range": b""}, deadline, quiet)
+    assert isinstance(joined, JoinResult)
+    assert not isinstance(member.sync(joined, {}, deadline, quiet), RequestFailed)
+    return Membership(member_id=joined.joined.member_id, generation=joined.joined.generation)
 
 
 @pytest.fixture
