@@ -76,7 +76,7 @@ def split_batch(body: BatchBody, begun: memoryview, size: int, batches: UnitBatc
     min_size = max(size, len(begun), MAX_VARINT_SIZE + 1)
     carry, wanted, at_end = begun, min_size, False
     while not at_end:
-        memory = np.empty(wanted, np.uint8).data  # a length may claim gigabytes: pages are taken as they are filled
+        memory = np.empty(wanted, np.uint8).data
         memory[: len(carry)] = carry
         filled = len(carry) + body.read_into(memory[len(carry) :])
         at_end = filled < wanted
@@ -88,7 +88,8 @@ def split_batch(body: BatchBody, begun: memoryview, size: int, batches: UnitBatc
         ends = np.append(starts[1:], end)
         wanted = min_size
         if end > len(memory) and not at_end:
-            wanted = max(min_size, end - int(starts[-1]) + MAX_VARINT_SIZE)
+            # A damaged length may claim gigabytes, so memory grows only as bytes arrive.
+            wanted = max(min_size, min(end - int(starts[-1]) + MAX_VARINT_SIZE, 4 * len(memory)))
             starts, ends, end = starts[:-1], ends[:-1], int(starts[-1])
         records_seen += len(starts)
         if end < 0 or records_seen > count or (at_end and (end, records_seen) != (len(memory), count)):

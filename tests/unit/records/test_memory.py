@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pyarrow as pa
@@ -84,6 +85,18 @@ def test_a_split_record_batch_has_all_its_rows(codec: int) -> None:
     found = list(Decoder(ALL_COLUMNS, read_committed=False, limits=DecodeLimits(unit_bytes=500)).decode([part(raw)]))
     assert len(found) > 10
     assert rows(pa.Table.from_batches(found)) == rows_of_kafka_python(raw)
+
+
+def test_a_record_that_claims_gigabytes_takes_no_more_memory_than_its_record_batch() -> None:
+    raw = bytearray(batch(SOME))
+    raw[HEADER : HEADER + 5] = b"\xfe\xff\xff\xff\x0f"  # the length 2**31 - 1
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptRecords, match="topic-3 at offset 0"):
+            decoded(part(resealed(raw)), limits=DecodeLimits(unit_bytes=500))
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_rows_with_many_headers_come_in_several_arrow_batches() -> None:
