@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl
 
-from spark_group_source.testing.fake import FakeKafka
+from tests.fake import FakeKafka
 from tests.msk_signatures import RejectedToken, check_token
 
 REGION = "eu-west-1"

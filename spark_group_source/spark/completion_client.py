@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import logging
+import shutil
 import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from spark_group_source.spark.completion_server import DRAINED, remove_if_dead
 from spark_group_source.wire.backoff import Backoff
 
 log = logging.getLogger(__name__)
+
+DRAINED = b"drained\n"
+"""The answer to a reader that asked for all completions so far."""
+
+PROBE_TIMEOUT = 1.0
+"""Maximum seconds for another process's server to accept a connection."""
 
 CONNECT_TIMEOUT = 2.0
 """Maximum seconds to connect."""
@@ -100,3 +109,21 @@ def _connect(path: str) -> socket.socket:
         connected.close()
         raise
     return connected
+
+
+def digest(end: dict[str, Any]) -> bytes:
+    """A name for an end offset: equal for equal offsets only."""
+    return hashlib.sha256(json.dumps(end, sort_keys=True).encode()).hexdigest().encode()
+
+
+def remove_if_dead(path: Path) -> None:
+    """Removes the socket at ``path``, and its directory, if its server was killed."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            # Once enough connections wait for a suspended process, its server neither accepts nor refuses others.
+            probe.settimeout(PROBE_TIMEOUT)
+            probe.connect(str(path))
+    except ConnectionRefusedError:
+        shutil.rmtree(path.parent, ignore_errors=True)
+    except OSError as error:
+        log.debug("the socket %s is not available: %s", path, error)

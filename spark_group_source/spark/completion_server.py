@@ -8,8 +8,6 @@ their requests. ``_lock`` guards the connections; no thread waits for Kafka or S
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import logging
 import os
 import selectors
@@ -21,16 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from spark_group_source.spark.completion_client import DRAINED, digest, remove_if_dead
+
 log = logging.getLogger(__name__)
 
 PREFIX, NAME = "kafka-group-", "completions"
 """Names of the directory and of the socket in it."""
-
-DRAINED = b"drained\n"
-"""The answer to a reader that asked for all completions so far."""
-
-PROBE_TIMEOUT = 1.0
-"""Maximum seconds for another process's server to accept a connection."""
 
 CLOSE_TIMEOUT = 2.0
 """Maximum seconds that the end of the process waits for the server's thread."""
@@ -149,21 +143,3 @@ class CompletionServer:
             self._readers.remove(reader)
             self._selector.unregister(reader)
             reader.close()
-
-
-def digest(end: dict[str, Any]) -> bytes:
-    """A name for an end offset: equal for equal offsets only."""
-    return hashlib.sha256(json.dumps(end, sort_keys=True).encode()).hexdigest().encode()
-
-
-def remove_if_dead(path: Path) -> None:
-    """Removes the socket at ``path``, and its directory, if its server was killed."""
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            # Once enough connections wait for a suspended process, its server neither accepts nor refuses others.
-            probe.settimeout(PROBE_TIMEOUT)
-            probe.connect(str(path))
-    except ConnectionRefusedError:
-        shutil.rmtree(path.parent, ignore_errors=True)
-    except OSError as error:
-        log.debug("the socket %s is not available: %s", path, error)

@@ -12,7 +12,7 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.group.classic.membership_requests import MembershipRequests
-from spark_group_source.group.commits import CommittedOffset
+from spark_group_source.group.committed_offset import CommittedOffset
 from spark_group_source.group.consumer.handshake import ConsumerMembership
 from spark_group_source.group.consumer.heartbeat import build_leave
 from spark_group_source.group.coordinator_client import CoordinatorClient
@@ -27,11 +27,11 @@ from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.driver import Driver
 from spark_group_source.query.group_settings import group_settings
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 from tests.conftest import KAFKA_3
 from tests.contract.proxy import Proxy
+from tests.fake import FakeKafka, Fault
 
 TIMEOUT_S = 90.0
 """Seconds until a wait fails; the tests are much faster."""

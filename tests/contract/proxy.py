@@ -12,7 +12,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any
 
-from spark_group_source.testing.fake.server import REQUESTS, read_frame
+from tests.fake.server import REQUESTS, read_frame
 
 APIS: dict[str, int] = {each.__name__.removesuffix("Request"): key for key, each in REQUESTS.items()}
 """API key of each request name."""

@@ -8,8 +8,8 @@ import pytest
 
 from spark_group_source.errors import DeadlineExceeded
 from spark_group_source.query.planning import available_now_target
-from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.contract.conftest import BASES, Background, Bench, Query, eventually
+from tests.fake import FakeKafka, Fault
 
 
 @pytest.fixture(autouse=True)

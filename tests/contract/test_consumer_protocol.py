@@ -11,7 +11,7 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import GroupError, ProtocolError
-from spark_group_source.group.commits import CommittedOffset
+from spark_group_source.group.committed_offset import CommittedOffset
 from spark_group_source.group.consumer.consumer_protocol import ConsumerProtocol
 from spark_group_source.group.consumer.handshake import ConsumerMembership
 from spark_group_source.group.consumer.messages import ConsumerGroupDescribeRequest
@@ -22,11 +22,11 @@ from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.membership import Phase
 from spark_group_source.query.group_settings import group_settings
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.fake import FakeKafka
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 from tests.conftest import KAFKA_3
 from tests.contract.conftest import CONSUMER_BASE, TIMEOUT_S, Background, Bench, Query, coordinator_version, eventually
+from tests.fake import FakeKafka
 
 pytestmark = [pytest.mark.core, pytest.mark.one_protocol("consumer", reason="the protocol of KIP-848 itself")]
 

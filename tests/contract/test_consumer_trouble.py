@@ -13,8 +13,8 @@ import pytest
 
 from spark_group_source.errors import ProtocolError
 from spark_group_source.group.membership import Phase
-from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.contract.conftest import CONSUMER_BASE, TIMEOUT_S, Bench, Query, eventually
+from tests.fake import FakeKafka, Fault
 
 pytestmark = pytest.mark.one_protocol("consumer", reason="epochs and heartbeats of KIP-848")
 

@@ -11,11 +11,11 @@ import pytest
 
 from spark_group_source.errors import OptionError
 from spark_group_source.group.classic.handshake import ClassicMembership
-from spark_group_source.group.commits import COMMIT_TAG
+from spark_group_source.group.committed_offset import COMMIT_TAG
 from spark_group_source.group.membership import Phase
 from spark_group_source.offsets import BatchOffset, OffsetRange
-from spark_group_source.testing.fake import FakeKafka
 from tests.contract.conftest import Bench, Query, eventually
+from tests.fake import FakeKafka
 
 
 def spans(reads: list[OffsetRange]) -> dict[int, tuple[int, int]]:

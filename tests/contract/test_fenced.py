@@ -8,8 +8,8 @@ import time
 import pytest
 
 from spark_group_source.errors import GroupError
-from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.contract.conftest import POLL, Bench, Query, eventually
+from tests.fake import FakeKafka, Fault
 
 SESSION_S, SLACK_S = 1.0, 0.3
 NO_NEWS = {"kafka_session_timeout_ms": "60000", "kafka_heartbeat_interval_ms": "20000"}

@@ -12,8 +12,8 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.group import join_backoff
 from spark_group_source.group.membership import Phase
-from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.contract.conftest import TIMEOUT_S, Bench, Query, eventually
+from tests.fake import FakeKafka, Fault
 
 LONG = 1000
 """Times that a broker is silent: until the test clears the faults, or the end."""

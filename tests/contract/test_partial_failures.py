@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from spark_group_source.group.commits import COMMIT_TAG
+from spark_group_source.group.committed_offset import COMMIT_TAG
 from spark_group_source.query.planning import available_now_target
-from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.contract.conftest import BASES, TIMEOUT_S, Bench, eventually
+from tests.fake import FakeKafka, Fault
 
 UNKNOWN_TOPIC, NOT_LEADER, LOADING, NOT_COORDINATOR, REBALANCING = 3, 6, 14, 16, 27
 FOR_EVER = 100_000

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from kafka.errors import TopicAlreadyExistsError
 
-from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.contract.conftest import Bench, Query, eventually
+from tests.fake import FakeKafka, Fault
 
 LIVES = 10
 PARTITIONS = 20

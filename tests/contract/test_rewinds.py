@@ -8,10 +8,10 @@ from itertools import combinations
 
 import pytest
 
-from spark_group_source.testing.fake import FakeKafka
 from tests.conftest import KAFKA_3
 from tests.contract.conftest import Kafka
 from tests.contract.rewinds import CASES, DECISIONS, Case, fill, run
+from tests.fake import FakeKafka
 
 THREADS = 6
 CHOSEN = CASES[::17]

@@ -11,13 +11,13 @@ import pytest
 
 from spark_group_source.error_codes import describe
 from spark_group_source.errors import BrokerUnavailable, CommitFailed, GroupError, GroupSourceError, TopicError
-from spark_group_source.group.commits import COMMIT_TAG, CommittedOffset
+from spark_group_source.group.committed_offset import COMMIT_TAG, CommittedOffset
 from spark_group_source.group.error_actions import ERROR_ACTIONS, MAY_HEAL, ErrorAction, denied
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.membership import Phase
 from spark_group_source.query.starting_offsets import topic_validator
-from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.contract.conftest import BASES, TIMEOUT_S, Bench, Query, eventually
+from tests.fake import FakeKafka, Fault
 
 
 @pytest.fixture(autouse=True)

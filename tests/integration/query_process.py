@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.fake import FakeKafka
+from tests.fake import FakeKafka
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).parent / "run_query.py"

@@ -20,11 +20,11 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
 from spark_group_source.query.driver import Driver
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 from tests.conftest import KAFKA_3
 from tests.contract.proxy import Proxy, ProxyFault
+from tests.fake import FakeKafka, Fault
 from tests.integration.commit_log import backward
 from tests.integration.query_process import Place, QueryProcess, eventually, source_options
 from tests.integration.reader import Reader

@@ -24,7 +24,7 @@ from spark_group_source.group.description import GroupDescription, MemberDescrip
 from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
 from spark_group_source.lag.sample import Sample
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.testing.fake import FakeKafka
+from tests.fake import FakeKafka
 from tests.unit.hand_clock import Hand
 
 GROUP = "orders-to-lake"

@@ -14,8 +14,8 @@ import spark_group_source
 from spark_group_source.fetch.fetch_task import FetchTask
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import ALL_COLUMNS
-from spark_group_source.testing.fake import FakeKafka
 from spark_group_source.wire.settings import WireOptions
+from tests.fake import FakeKafka
 from tests.unit.records.build import Record, batch
 
 CLIENTS = {"kafka.admin", "kafka.consumer", "kafka.producer", "kafka.net"}

@@ -10,13 +10,7 @@ from typing import Any
 from spark_group_source.clock import Deadline
 from spark_group_source.error_codes import describe
 from spark_group_source.errors import CommitFailed
-from spark_group_source.group.commits import (
-    COMMIT_TAG,
-    RESET_TAG,
-    CommittedOffset,
-    OwnedPartition,
-    commit_metadata,
-)
+from spark_group_source.group.committed_offset import COMMIT_TAG, RESET_TAG, CommittedOffset, commit_metadata
 from spark_group_source.group.counters import Counters
 from spark_group_source.group.error_actions import ErrorAction, denied, error_action
 from spark_group_source.group.manual_assignment import ManualAssignment
@@ -30,6 +24,7 @@ from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.commits.retry_timer import RetryTimer
 from spark_group_source.query.commits.shared_ledger import SharedLedger
 from spark_group_source.query.kafka_clients import KafkaClients
+from spark_group_source.query.ledger import OwnedPartition
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from spark_group_source.clock import Clock, monotonic
-from spark_group_source.group.commits import CommittedOffset, Ledger, OwnedPartition, Start, StartRule
+from spark_group_source.group.committed_offset import CommittedOffset
 from spark_group_source.group.membership import Membership
 from spark_group_source.offsets import (
     UNKNOWN_EPOCH,
@@ -20,6 +20,7 @@ from spark_group_source.offsets import (
     Partitions,
     TopicPartition,
 )
+from spark_group_source.query.ledger import Ledger, OwnedPartition, Start, StartRule
 from spark_group_source.query.starting_offsets.pinned_starts import PinnedStarts
 
 LATE_COMMITS = 600.0

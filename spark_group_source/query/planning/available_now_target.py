@@ -11,7 +11,7 @@ from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION, describe
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, TopicError
 from spark_group_source.fetch.error_actions import FetchErrorAction, fetch_error_action
 from spark_group_source.fetch.list_offsets import list_offsets
-from spark_group_source.group.commits import CommittedOffset
+from spark_group_source.group.committed_offset import CommittedOffset
 from spark_group_source.group.description import STABLE
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.settings import GroupSettings

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from spark_group_source.clock import Clock
-from spark_group_source.group.commits import OwnedPartition
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership
@@ -18,6 +17,7 @@ from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.assigned_partitions import AssignedPartitions
 from spark_group_source.query.commits.batch_commits import BatchCommits
 from spark_group_source.query.kafka_clients import KafkaClients
+from spark_group_source.query.ledger import OwnedPartition
 from spark_group_source.query.planning.admission import admit, total_backlog
 from spark_group_source.query.planning.available_now_target import AvailableNowTarget
 from spark_group_source.query.planning.byte_limit import ByteLimit

@@ -25,12 +25,12 @@ from collections.abc import Mapping
 
 from spark_group_source.errors import DataLoss
 from spark_group_source.fetch.offset_for_leader_epoch import UNDEFINED_EPOCH_OFFSET
-from spark_group_source.group.commits import OwnedPartition
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition
 from spark_group_source.query.assigned_partitions import AssignedPartitions
 from spark_group_source.query.kafka_clients import KafkaClients
+from spark_group_source.query.ledger import OwnedPartition
 from spark_group_source.query.planning.deletion import raise_or_skip_deleted
 from spark_group_source.query.planning.end_offsets import EndOffsets
 from spark_group_source.query.planning.leader_epochs import EpochCheck, LogTruncation

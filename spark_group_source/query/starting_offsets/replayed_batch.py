@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from spark_group_source.group.commits import CommittedOffset
+from spark_group_source.group.committed_offset import CommittedOffset
 from spark_group_source.listing import some
 from spark_group_source.offsets import OffsetRange, TopicPartition
 

@@ -25,7 +25,7 @@ from collections.abc import Collection, Mapping
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DataLoss, DeadlineExceeded, GroupSourceError, OptionError
 from spark_group_source.fetch.list_offsets import list_offsets
-from spark_group_source.group.commits import CommittedOffset, Start, StartRule, resume_at
+from spark_group_source.group.committed_offset import CommittedOffset
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.membership import Membership
 from spark_group_source.listing import names, some
@@ -42,6 +42,7 @@ from spark_group_source.options.stream_and_batch import stream_start
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.commits.shared_ledger import SharedLedger, StartLookup
 from spark_group_source.query.kafka_clients import KafkaClients
+from spark_group_source.query.ledger import Start, StartRule, resume_at
 from spark_group_source.query.starting_offsets.pinned_starts import PinnedStarts
 from spark_group_source.query.starting_offsets.prior_commits import check_prior_commits
 from spark_group_source.query.starting_offsets.rebalance_callback import rebalance_callback

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from spark_group_source.wire.settings import WireOptions
+from typing import TYPE_CHECKING
+
 from spark_group_source.wire.tokens.client_credentials import ClientCredentials, SharedToken, kept_token_of
+
+if TYPE_CHECKING:
+    from spark_group_source.wire.settings import WireOptions
 
 
 def share_token(options: WireOptions) -> SharedToken | None:

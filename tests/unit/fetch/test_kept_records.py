@@ -19,8 +19,8 @@ from spark_group_source.fetch.kept_records import LOCAL_DIRECTORIES, MAX_AGE, RE
 from spark_group_source.fetch.task_reader import TaskReader, read
 from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange
 from spark_group_source.records.columns import arrow_schema
-from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.settings import WireOptions
+from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
 
 NOT_LEADER = 6

@@ -14,9 +14,9 @@ from spark_group_source.errors import GroupSourceError, TopicError
 from spark_group_source.fetch.leader_requests import send_to_leaders
 from spark_group_source.fetch.list_offsets import _request, list_offsets
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
+from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -16,9 +16,9 @@ from spark_group_source.fetch.offset_for_leader_epoch import EpochEndOffset, epo
 from spark_group_source.fetch.task_reader import read
 from spark_group_source.offsets import OffsetRange, TopicPartition
 from spark_group_source.records.columns import arrow_schema
-from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
+from tests.fake import FakeKafka, Fault
 
 LONG = 90.0
 

@@ -13,9 +13,9 @@ from spark_group_source.fetch.fetch_task import FetchTask
 from spark_group_source.fetch.task_reader import TaskReader, read
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
-from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
+from tests.fake import FakeKafka, Fault
 
 LONG = 90.0
 LEADER, FOLLOWER = 1, 2

@@ -27,10 +27,10 @@ from spark_group_source.fetch.task_reader import TaskReader, read
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.records.response_batches import DecodeLimits
-from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.frame_reader import MAX_FRAME
 from spark_group_source.wire.settings import WireOptions
+from tests.fake import FakeKafka, Fault
 from tests.unit.records.build import Record, batch, marker
 
 LONG = 90.0

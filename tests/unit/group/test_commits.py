@@ -8,16 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from spark_group_source.group.commits import (
-    COMMIT_TAG,
-    CommittedOffset,
-    Ledger,
-    Start,
-    StartRule,
-    commit_metadata,
-    resume_at,
-)
+from spark_group_source.group.committed_offset import COMMIT_TAG, CommittedOffset, commit_metadata
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
+from spark_group_source.query.ledger import Ledger, Start, StartRule, resume_at
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 

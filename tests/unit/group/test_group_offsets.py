@@ -10,7 +10,7 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.group.classic.membership_requests import JoinResult, MembershipRequests
-from spark_group_source.group.commits import CommittedOffset
+from spark_group_source.group.committed_offset import CommittedOffset
 from spark_group_source.group.coordinator_client import WhileWaiting
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import RequestFailed
@@ -19,9 +19,9 @@ from spark_group_source.group.membership import Membership
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
+from tests.fake import FakeKafka, Fault
 
 LONG = 90.0
 MANY = 2_500

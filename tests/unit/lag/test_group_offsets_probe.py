@@ -12,8 +12,8 @@ from spark_group_source.errors import BrokerUnavailable, GroupError, GroupSource
 from spark_group_source.group.description import GroupDescription
 from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
 from spark_group_source.lag.sample import Sample
-from spark_group_source.testing.fake import FakeKafka, Fault
-from spark_group_source.testing.fake.classic_group import FakeMember
+from tests.fake import FakeKafka, Fault
+from tests.fake.classic_group import FakeMember
 
 GROUP = "g"
 ALLOWED_REQUESTS = {"ApiVersions", "Metadata", "ListOffsets", "FindCoordinator", "OffsetFetch", "DescribeGroups"}

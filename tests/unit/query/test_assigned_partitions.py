@@ -11,7 +11,7 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, GroupError, GroupSourceError, OptionError
-from spark_group_source.group.commits import COMMIT_TAG, RESET_TAG, CommittedOffset, commit_metadata
+from spark_group_source.group.committed_offset import COMMIT_TAG, RESET_TAG, CommittedOffset, commit_metadata
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import CommitResult

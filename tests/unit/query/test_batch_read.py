@@ -19,8 +19,8 @@ from spark_group_source.query import batch_read
 from spark_group_source.query.batch_read import plan
 from spark_group_source.query.row_filter import Interval, RowFilter
 from spark_group_source.query.starting_offsets import topic_validator
-from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.settings import WireOptions
+from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
 
 GROUP = "g"

@@ -13,14 +13,14 @@ from dataclasses import replace
 import pytest
 
 from spark_group_source.errors import DataLoss, GroupSourceError, OptionError
-from spark_group_source.group.commits import COMMIT_TAG
+from spark_group_source.group.committed_offset import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.driver import Driver
 from spark_group_source.query.query_log import REPORT_INTERVAL
-from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.settings import WireOptions
 from tests.drivers import drivers
+from tests.fake import FakeKafka, Fault
 from tests.waiting import eventually
 
 Start = Callable[..., Driver]

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from spark_group_source.errors import CommitFailed, DataLoss, GroupError, TopicError
-from spark_group_source.group.commits import COMMIT_TAG
+from spark_group_source.group.committed_offset import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.query.commits.batch_commits import RENEW_EVERY
 from spark_group_source.query.driver import Driver
 from spark_group_source.query.planning import available_now_target
 from spark_group_source.query.starting_offsets import topic_validator
-from spark_group_source.testing.fake import FakeKafka, Fault
 from tests.drivers import drivers
+from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
 from tests.waiting import eventually
 

@@ -17,9 +17,9 @@ from types import SimpleNamespace
 import pytest
 
 from spark_group_source.spark import completion_client, completion_listener, completion_server
-from spark_group_source.spark.completion_client import CompletionClient
+from spark_group_source.spark.completion_client import CompletionClient, digest
 from spark_group_source.spark.completion_listener import CompletionListener
-from spark_group_source.spark.completion_server import CompletionServer, digest
+from spark_group_source.spark.completion_server import CompletionServer
 from tests.waiting import eventually
 
 END = {"group": "g", "version": 2, "ranges": {"t": {"0": [0, 5]}}}
@@ -155,7 +155,7 @@ def test_events_that_came_before_spark_stopped_are_reported(
 def test_the_socket_of_a_suspended_process_does_not_delay_a_new_server_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(completion_server, "PROBE_TIMEOUT", 0.1)
+    monkeypatch.setattr(completion_client, "PROBE_TIMEOUT", 0.1)
     with contextlib.ExitStack() as sockets:
         # Not tmp_path: the name of a Unix socket may have 107 bytes.
         directory = sockets.enter_context(tempfile.TemporaryDirectory())

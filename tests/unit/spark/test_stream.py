@@ -16,7 +16,7 @@ from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import driver
 from spark_group_source.spark import stream
-from spark_group_source.spark.completion_server import digest
+from spark_group_source.spark.completion_client import digest
 from spark_group_source.spark.input_partitions import Application
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_group_source.testing.fake import FakeKafka
+from tests.fake import FakeKafka
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import time
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.backoff import JITTER, Backoff
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
+from tests.fake import FakeKafka, Fault
 
 LONG = 90.0
 

@@ -11,10 +11,10 @@ from kafka.protocol.api_key import ApiKey
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupError
-from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import KEEP_TOPICS, Cluster
 from spark_group_source.wire.settings import WireOptions
+from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
 
 LONG = 90.0

@@ -16,10 +16,10 @@ from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorRespo
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, ProtocolError
-from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.wakeup import Interrupted, WakeupPipe
+from tests.fake import FakeKafka, Fault
 from tests.waiting import eventually
 
 LONG, SHORT = 90.0, 0.1

@@ -11,12 +11,12 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded
-from spark_group_source.testing.fake import FakeKafka
 from spark_group_source.testing.ports import free_ports
 from spark_group_source.wire import sockets
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.waiting import poll_readable
+from tests.fake import FakeKafka
 
 LONG = 90.0
 LOOPBACK = "127.0.0.1"

@@ -15,13 +15,13 @@ from spark_group_source.errors import DeadlineExceeded
 from spark_group_source.fetch import fetch_messages
 from spark_group_source.fetch.fetch_messages import FetchPartition
 from spark_group_source.group.consumer import messages
-from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.throttle import LOG_EVERY, Throttle
 from spark_group_source.wire.wakeup import Interrupted, WakeupPipe
+from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
 
 LONG, SHORT = 90.0, 0.1

@@ -15,10 +15,10 @@ from spark_group_source.group.coordinator_client import CoordinatorClient
 from spark_group_source.group.membership import Phase
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.subscription import Subscription
-from spark_group_source.testing.fake import FakeKafka
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.wakeup import WakeupPipe
+from tests.fake import FakeKafka
 from tests.unit.hand_clock import Hand
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from spark_group_source.group.commits import CommittedOffset, Start, StartRule, commit_metadata
+from spark_group_source.group.committed_offset import CommittedOffset, commit_metadata
 from spark_group_source.group.membership import Membership
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.query.commits.shared_ledger import SharedLedger
+from spark_group_source.query.ledger import Start, StartRule
 from spark_group_source.query.starting_offsets.pinned_starts import PinnedStarts
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -18,7 +18,7 @@ from spark_group_source.errors import (
     GroupSourceError,
     TopicError,
 )
-from spark_group_source.group.commits import CommittedOffset
+from spark_group_source.group.committed_offset import CommittedOffset
 from spark_group_source.group.description import GroupDescription, MemberDescription
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import RequestFailed

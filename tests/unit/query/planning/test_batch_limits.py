@@ -8,8 +8,8 @@ import pytest
 
 from spark_group_source.offsets import BatchOffset, TopicPartition
 from spark_group_source.query.driver import Driver
-from spark_group_source.testing.fake import FakeKafka
 from tests.drivers import drivers
+from tests.fake import FakeKafka
 
 SIZE = 1000
 LIMIT = 10 * SIZE

@@ -14,15 +14,15 @@ from spark_group_source.errors import DataLoss, TopicError
 from spark_group_source.fetch import cluster_pool
 from spark_group_source.fetch.fetch_task import FetchTask
 from spark_group_source.fetch.task_reader import read
-from spark_group_source.group.commits import COMMIT_TAG
+from spark_group_source.group.committed_offset import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.driver import Driver
 from spark_group_source.query.planning import available_now_target, end_offsets, topic_ids
 from spark_group_source.query.starting_offsets import topic_validator
 from spark_group_source.records.columns import arrow_schema
-from spark_group_source.testing.fake import FakeKafka
 from spark_group_source.wire.settings import WireOptions
+from tests.fake import FakeKafka
 
 LONG = 90.0
 MARKER = ("other", 0, 5)

@@ -14,8 +14,8 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
 from spark_group_source.query.planning import end_offsets
 from spark_group_source.query.planning.end_offsets import EndOffsets
-from spark_group_source.testing.fake import FakeKafka
 from spark_group_source.wire.cluster import Cluster
+from tests.fake import FakeKafka
 from tests.unit.hand_clock import Hand
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)

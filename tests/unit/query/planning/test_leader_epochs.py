@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from spark_group_source.errors import DataLoss
-from spark_group_source.group.commits import COMMIT_TAG, Start, StartRule
+from spark_group_source.group.committed_offset import COMMIT_TAG
 from spark_group_source.group.membership import Membership
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.query.commits.shared_ledger import SharedLedger
+from spark_group_source.query.ledger import Start, StartRule
 from spark_group_source.query.planning import end_offsets, leader_epochs, topic_ids
 from spark_group_source.query.starting_offsets.pinned_starts import PinnedStarts
-from spark_group_source.testing.fake import FakeKafka, Fault
+from tests.fake import FakeKafka, Fault
 from tests.unit.query.planning.test_data_loss import ANY_LINEAGE, MARKER, Query, create, fill, of, queries_closed
 
 HARMED = TopicPartition("harmed", 0)

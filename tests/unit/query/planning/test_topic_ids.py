@@ -9,8 +9,8 @@ import pytest
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
 from spark_group_source.query.planning.topic_ids import TopicIds
-from spark_group_source.testing.fake import FakeKafka, Fault
 from spark_group_source.wire.cluster import Cluster
+from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from kafka.protocol import admin, consumer, metadata, sasl
 
 from spark_group_source.group.consumer.messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
-from spark_group_source.testing.fake.faults import Fault, Faults, set_error
+from tests.fake.faults import Fault, Faults, set_error
 
 REQUESTS = {
     each.API_KEY: each

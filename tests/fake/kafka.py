@@ -8,11 +8,11 @@ from types import TracebackType
 
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from spark_group_source.testing.fake.faults import Fault, Faults
-from spark_group_source.testing.fake.group_responses import Partition
-from spark_group_source.testing.fake.handlers import RequestHandlers
-from spark_group_source.testing.fake.log import FakeLog
-from spark_group_source.testing.fake.server import FakeBroker
+from tests.fake.faults import Fault, Faults
+from tests.fake.group_responses import Partition
+from tests.fake.handlers import RequestHandlers
+from tests.fake.log import FakeLog
+from tests.fake.server import FakeBroker
 
 MAX_METADATA = 4096
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from kafka.protocol import consumer, metadata
 
-from spark_group_source.testing.fake import group_responses, leader_epochs
-from spark_group_source.testing.fake.classic_group import INCONSISTENT_PROTOCOL, UNKNOWN_MEMBER
-from spark_group_source.testing.fake.consumer_group import UNKNOWN_GROUP
-from spark_group_source.testing.fake.group import FakeGroup
-from spark_group_source.testing.fake.group_responses import UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID, Commit
-from spark_group_source.testing.fake.log import NOT_LEADER, FakeLog, fit
-from spark_group_source.testing.fake.server import REQUESTS, FakeBroker, Handler
 from spark_group_source.wire.versions import GROUP_VERSION
+from tests.fake import group_responses, leader_epochs
+from tests.fake.classic_group import INCONSISTENT_PROTOCOL, UNKNOWN_MEMBER
+from tests.fake.consumer_group import UNKNOWN_GROUP
+from tests.fake.group import FakeGroup
+from tests.fake.group_responses import UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID, Commit
+from tests.fake.log import NOT_LEADER, FakeLog, fit
+from tests.fake.server import REQUESTS, FakeBroker, Handler
 
 NOT_COORDINATOR, UNSUPPORTED_VERSION = 16, 35
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from spark_group_source.testing.fake.classic_group import FENCED, UNKNOWN_MEMBER
-from spark_group_source.testing.fake.consumer_assignors import ASSIGNORS, UNIFORM, IdPartition, Partitions
+from tests.fake.classic_group import FENCED, UNKNOWN_MEMBER
+from tests.fake.consumer_assignors import ASSIGNORS, UNIFORM, IdPartition, Partitions
 
 INVALID_REQUEST, UNKNOWN_GROUP, FENCED_EPOCH, UNRELEASED_INSTANCE, UNSUPPORTED_ASSIGNOR, STALE_EPOCH = (
     42,

@@ -12,8 +12,8 @@ from kafka.protocol import admin, consumer
 
 from spark_group_source.group.consumer.messages import ConsumerGroupDescribeResponse
 from spark_group_source.offsets import TopicPartition, numbers_by_topic
-from spark_group_source.testing.fake.consumer_group import UNKNOWN_GROUP, FakeConsumerGroup
-from spark_group_source.testing.fake.group import FakeGroup
+from tests.fake.consumer_group import UNKNOWN_GROUP, FakeConsumerGroup
+from tests.fake.group import FakeGroup
 
 UNKNOWN_TOPIC, METADATA_TOO_LARGE, UNKNOWN_TOPIC_ID = 3, 12, 100
 

@@ -1,6 +1,6 @@
 """A fake Kafka for tests: real bytes on loopback ports, no JVM, and failures on demand.
 
-    from spark_group_source.testing.fake import FakeKafka, Fault
+    from tests.fake import FakeKafka, Fault
 
     with FakeKafka(brokers=2) as kafka:
         kafka.create_topic("flights", partitions=4)
@@ -12,8 +12,8 @@ It supports only the versions that this package sends, and both group protocols.
 :meth:`FakeKafka.expire` ends them.
 """
 
-from spark_group_source.testing.fake.faults import Fault
-from spark_group_source.testing.fake.group_responses import Commit
-from spark_group_source.testing.fake.kafka import FakeKafka
+from tests.fake.faults import Fault
+from tests.fake.group_responses import Commit
+from tests.fake.kafka import FakeKafka
 
 __all__ = ["Commit", "FakeKafka", "Fault"]

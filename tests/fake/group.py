@@ -6,8 +6,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_group_source.testing.fake.classic_group import UNKNOWN_MEMBER, FakeClassicGroup, FakeMember
-from spark_group_source.testing.fake.consumer_group import FakeConsumerGroup, FakeConsumerMember
+from tests.fake.classic_group import UNKNOWN_MEMBER, FakeClassicGroup, FakeMember
+from tests.fake.consumer_group import FakeConsumerGroup, FakeConsumerMember
 
 
 @dataclass

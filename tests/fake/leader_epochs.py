@@ -7,8 +7,8 @@ from typing import Any
 
 from kafka.protocol.consumer import OffsetForLeaderEpochResponse
 
-from spark_group_source.testing.fake.group_responses import UNKNOWN_TOPIC
-from spark_group_source.testing.fake.log import NOT_LEADER, FakeLog
+from tests.fake.group_responses import UNKNOWN_TOPIC
+from tests.fake.log import NOT_LEADER, FakeLog
 
 
 def epoch_ends(requested: Any, logs: Mapping[int, FakeLog], node: int) -> Any:
