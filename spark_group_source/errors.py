@@ -19,11 +19,15 @@
 
 Each error has a stable ``code``, the cause with its values, and the next action. Its text ends with the command that
 prints the section of its code in ``docs/errors.md``.
+
+The numbers at the end are error codes of Kafka's protocol that several packages use.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
+
+from kafka.errors import for_code
 
 EXPLAIN = "python -m spark_group_source explain"
 """The command that explains an error code. The project has no public site that a message could link to."""
@@ -158,3 +162,24 @@ class UnsupportedRecords(RecordsError):
     """A record batch has an unsupported message format or codec."""
 
     code = "UNSUPPORTED_RECORDS"
+
+
+UNKNOWN_SERVER_ERROR = -1
+UNKNOWN_TOPIC_OR_PARTITION = 3
+UNKNOWN_MEMBER_ID = 25
+REBALANCE_IN_PROGRESS = 27
+TOPIC_AUTHORIZATION_FAILED = 29
+GROUP_AUTHORIZATION_FAILED = 30
+UNSUPPORTED_VERSION = 35
+GROUP_ID_NOT_FOUND = 69
+FENCED_INSTANCE_ID = 82
+UNRELEASED_INSTANCE_ID = 111
+INVALID_REGULAR_EXPRESSION = 128
+
+_NEWER_THAN_KAFKA_PYTHON = {INVALID_REGULAR_EXPRESSION: "INVALID_REGULAR_EXPRESSION"}
+
+
+def describe(errno: int) -> str:
+    """The code with its Kafka name, for example ``25 (UNKNOWN_MEMBER_ID)``."""
+    name = _NEWER_THAN_KAFKA_PYTHON.get(errno) or getattr(for_code(errno), "message", None)
+    return f"{errno} ({name or 'unknown to this release'})"

@@ -1,6 +1,10 @@
 """Partitions, half-open offset ranges, and the offset JSON that Spark keeps in its log.
 
 An offset is always the next one to read. A range ``[start, end)`` holds ``start`` and not ``end``.
+
+A stream's reader also reports the latest offset, which Spark shows in the query's progress as ``latestOffset``. Spark
+has no way for a Python source to report metrics, so the counters of the membership travel with the end offsets:
+``{topic: {partition: end offset}, "#counters": {name: count}}``. Kafka allows no ``#`` in a topic's name.
 """
 
 from __future__ import annotations
@@ -244,3 +248,25 @@ def _is_of_sparks_kafka_source(logged: Mapping[str, Any]) -> bool:
 def _shown(logged: Mapping[str, Any]) -> str:
     text = json.dumps(logged)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]} ..."
+
+
+COUNTERS = "#counters"
+
+
+def to_json(end_offsets: Offsets, counters: Mapping[str, int]) -> dict[str, Any]:
+    """The form that Spark shows, with sorted topics and partitions."""
+    topics: dict[str, Any] = {}
+    for tp, end in sorted(end_offsets.items()):
+        topics.setdefault(tp.topic, {})[str(tp.partition)] = end
+    return {**topics, COUNTERS: dict(counters)}
+
+
+def from_json(reported: Mapping[str, Any]) -> tuple[dict[TopicPartition, int], Mapping[str, int] | None]:
+    """The end offsets and the counters; counters are ``None`` if the report has none."""
+    end_offsets = {
+        TopicPartition(topic, int(number)): int(end)
+        for topic, partitions in reported.items()
+        if topic != COUNTERS
+        for number, end in partitions.items()
+    }
+    return end_offsets, reported.get(COUNTERS)

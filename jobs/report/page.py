@@ -13,7 +13,7 @@ from report.watch import History, Snapshot
 from spark_group_source.group.description import DEAD, MemberDescription
 from spark_group_source.lag.rates import Rates, RateWindow
 from spark_group_source.lag.report import LagReport, duration
-from spark_group_source.listing import names
+from spark_group_source.text import names
 
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 1120px; margin: 24px auto; padding: 0 20px }

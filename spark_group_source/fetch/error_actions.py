@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION
 
 UNKNOWN_TOPIC_ID = 100
 

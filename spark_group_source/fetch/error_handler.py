@@ -6,8 +6,16 @@ import logging
 from collections.abc import Iterable
 
 from spark_group_source.clock import Clock, Deadline
-from spark_group_source.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, describe
-from spark_group_source.errors import BrokerUnavailable, CorruptRecords, DataLoss, DeadlineExceeded, TopicError
+from spark_group_source.errors import (
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    BrokerUnavailable,
+    CorruptRecords,
+    DataLoss,
+    DeadlineExceeded,
+    TopicError,
+    describe,
+)
 from spark_group_source.fetch.error_actions import UNKNOWN_TOPIC_ID, FetchErrorAction, fetch_error_action
 from spark_group_source.fetch.fetch_position import FetchPosition
 from spark_group_source.fetch.fetch_task import FetchTask

@@ -15,8 +15,7 @@ from typing import Any
 
 from kafka.protocol.consumer import FetchRequest, IsolationLevel
 
-from spark_group_source.error_codes import describe
-from spark_group_source.errors import BrokerError, ProtocolError
+from spark_group_source.errors import BrokerError, ProtocolError, describe
 from spark_group_source.offsets import UNKNOWN_EPOCH
 from spark_group_source.wire import versions
 

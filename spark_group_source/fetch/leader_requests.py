@@ -7,8 +7,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from spark_group_source.clock import Deadline
-from spark_group_source.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, describe
-from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, ProtocolError, TopicError
+from spark_group_source.errors import (
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    BrokerUnavailable,
+    DeadlineExceeded,
+    GroupSourceError,
+    ProtocolError,
+    TopicError,
+    describe,
+)
 from spark_group_source.fetch.error_actions import FetchErrorAction, fetch_error_action
 from spark_group_source.offsets import Offsets, TopicPartition
 from spark_group_source.wire.cluster import Cluster

@@ -10,8 +10,13 @@ from typing import Any
 from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION
-from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, TopicError
+from spark_group_source.errors import (
+    UNKNOWN_TOPIC_OR_PARTITION,
+    BrokerUnavailable,
+    DeadlineExceeded,
+    GroupSourceError,
+    TopicError,
+)
 from spark_group_source.fetch.leader_requests import CONSUMER, PartitionErrors, partition_error, send_to_leaders
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire import versions, waiting
@@ -90,14 +95,14 @@ def _attempt(
     """Asks every leader once, and adds to ``offsets`` and ``epochs``; returns the errors."""
     topics = cluster.topics({tp.topic for tp in timestamps}, deadline, fresh=fresh)
     responses, errors = send_to_leaders(
-        cluster, topics, timestamps, lambda part: _request(part, read_committed), deadline
+        cluster, topics, timestamps, lambda part: _list_offsets_request(part, read_committed), deadline
     )
     for response in responses:
         _interpret(response, offsets, epochs, errors)
     return errors
 
 
-def _request(timestamps: Mapping[TopicPartition, int], read_committed: bool) -> Any:
+def _list_offsets_request(timestamps: Mapping[TopicPartition, int], read_committed: bool) -> Any:
     topic_class = ListOffsetsRequest.ListOffsetsTopic
     by_topic: dict[str, list[Any]] = defaultdict(list)
     for tp, timestamp in timestamps.items():

@@ -52,7 +52,9 @@ def epoch_end_offsets(
         if UNKNOWN_EPOCH < leader_epoch < epochs[tp]
     }
     to_ask = {tp: epochs[tp] for tp in leader_epochs if tp not in end_offsets}
-    responses, _ = send_to_leaders(cluster, topics, to_ask, lambda part: _request(part, leader_epochs), deadline)
+    responses, _ = send_to_leaders(
+        cluster, topics, to_ask, lambda part: _leader_epoch_request(part, leader_epochs), deadline
+    )
     for response in responses:
         for topic in response.topics:
             for partition in topic.partitions:
@@ -64,7 +66,7 @@ def epoch_end_offsets(
     return end_offsets
 
 
-def _request(epochs: Offsets, leader_epochs: Mapping[TopicPartition, int]) -> Any:
+def _leader_epoch_request(epochs: Offsets, leader_epochs: Mapping[TopicPartition, int]) -> Any:
     topic_class = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
     by_topic: dict[str, list[Any]] = defaultdict(list)
     for tp, epoch in epochs.items():

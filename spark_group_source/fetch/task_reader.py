@@ -22,9 +22,9 @@ from spark_group_source.fetch.fetch_task import FetchTask
 from spark_group_source.fetch.kept_records import KeptRecords
 from spark_group_source.fetch.preferred_replicas import PreferredReplicas
 from spark_group_source.fetch.record_sizes import MIN_FETCH, READ_AHEAD
-from spark_group_source.listing import some
 from spark_group_source.records.decode import Decoder
 from spark_group_source.records.record_batches import PartitionRecords, RecordBatches, find_record_batches
+from spark_group_source.text import some
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.response import Response

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from spark_group_source.clock import Deadline
-from spark_group_source.error_codes import describe
 from spark_group_source.errors import (
     AuthenticationFailed,
     BrokerUnavailable,
@@ -16,6 +15,7 @@ from spark_group_source.errors import (
     GroupError,
     GroupSourceError,
     ProtocolError,
+    describe,
 )
 from spark_group_source.group.counters import Timings
 from spark_group_source.group.error_actions import ErrorAction, error_action, fatal

@@ -13,8 +13,7 @@ from typing import Any
 from kafka.protocol.api_key import ApiKey
 
 from spark_group_source.clock import Deadline
-from spark_group_source.error_codes import GROUP_ID_NOT_FOUND, TOPIC_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION
-from spark_group_source.errors import ProtocolError
+from spark_group_source.errors import GROUP_ID_NOT_FOUND, TOPIC_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION, ProtocolError
 from spark_group_source.group.classic.assignment import JoinedMember, decode_assignment, subscribed_topics
 from spark_group_source.group.coordinator_client import CoordinatorClient
 from spark_group_source.group.events import RequestFailed

@@ -9,9 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import Enum, auto
 
-from spark_group_source.error_codes import GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, describe
-from spark_group_source.errors import AuthenticationFailed, GroupError, GroupSourceError
-from spark_group_source.listing import names
+from spark_group_source.errors import (
+    GROUP_AUTHORIZATION_FAILED,
+    TOPIC_AUTHORIZATION_FAILED,
+    AuthenticationFailed,
+    GroupError,
+    GroupSourceError,
+    describe,
+)
+from spark_group_source.text import names
 
 
 class ErrorAction(Enum):

@@ -16,8 +16,8 @@ from kafka.protocol.api_key import ApiKey
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.error_codes import FENCED_INSTANCE_ID, UNKNOWN_MEMBER_ID, UNKNOWN_SERVER_ERROR
-from spark_group_source.error_codes import describe as describe_error
+from spark_group_source.errors import FENCED_INSTANCE_ID, UNKNOWN_MEMBER_ID, UNKNOWN_SERVER_ERROR
+from spark_group_source.errors import describe as describe_error
 from spark_group_source.group.committed_offset import CommittedOffset
 from spark_group_source.group.coordinator_client import CoordinatorClient
 from spark_group_source.group.counters import Timings

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from typing import Any
 
-from spark_group_source.clock import Clock, Deadline, Wakeup
+from spark_group_source.clock import Backoff, Clock, Deadline, Wakeup
 from spark_group_source.group.error_actions import MAY_HEAL, ErrorAction
 from spark_group_source.group.events import Action, Assigned, AwaitBackoff, Lost, RequestFailed, Revoked
 from spark_group_source.group.heartbeat_schedule import HeartbeatSchedule
@@ -21,7 +21,6 @@ from spark_group_source.group.membership import Phase
 from spark_group_source.group.rebalance_listener import RebalanceListener
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.shared_membership import SharedMembership
-from spark_group_source.wire.backoff import Backoff
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.waiting import sleep
 

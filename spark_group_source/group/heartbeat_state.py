@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from spark_group_source.clock import Clock
+from spark_group_source.clock import Backoff, Clock
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.wire.backoff import Backoff
 
 log = logging.getLogger(__name__)
 

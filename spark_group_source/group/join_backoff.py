@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from spark_group_source.clock import Clock, Deadline, Wakeup
+from spark_group_source.clock import Backoff, Clock, Deadline, Wakeup
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.wire.backoff import Backoff
 from spark_group_source.wire.waiting import sleep
 
 PROMPT_JOINS = 4

@@ -11,8 +11,7 @@ import logging
 from collections.abc import Collection
 
 from spark_group_source.clock import Clock, Deadline, monotonic
-from spark_group_source.error_codes import UNKNOWN_MEMBER_ID
-from spark_group_source.errors import GroupError
+from spark_group_source.errors import UNKNOWN_MEMBER_ID, GroupError
 from spark_group_source.group.counters import Timings
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.events import RequestFailed

@@ -20,7 +20,7 @@ import math
 from dataclasses import replace
 from typing import TypeVar
 
-from spark_group_source.error_codes import FENCED_INSTANCE_ID
+from spark_group_source.errors import FENCED_INSTANCE_ID
 from spark_group_source.group.events import (
     Acknowledge,
     Action,

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from spark_group_source.clock import Deadline
-from spark_group_source.error_codes import TOPIC_AUTHORIZATION_FAILED
-from spark_group_source.listing import names
+from spark_group_source.errors import TOPIC_AUTHORIZATION_FAILED
 from spark_group_source.offsets import Partitions, TopicPartition
+from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster, metadata_from_each
 from spark_group_source.wire.metadata import Metadata, Topic, partitions_of
 

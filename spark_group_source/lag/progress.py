@@ -2,7 +2,7 @@
 
 Spark's progress holds, for each source of a query, the offset at the end of the batch, in the JSON of
 :class:`~spark_group_source.offsets.BatchOffset`. Since PySpark 4.2 it also holds the latest offset that the source
-reported when it planned the batch (see :mod:`~spark_group_source.reported_offset`), for the partitions owned then. In
+reported when it planned the batch (see :mod:`~spark_group_source.offsets`), for the partitions owned then. In
 the progress of a Spark Connect client's query both are text that holds this JSON; in its events they are JSON.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timezone
 from typing import Any
 
-from spark_group_source import reported_offset
+from spark_group_source import offsets
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.counters import Counters
 from spark_group_source.lag.sample import Sample
@@ -77,7 +77,7 @@ def _reported(latest: object) -> tuple[Offsets | None, Counters | None]:
     """The end offsets and counters, or ``None``: PySpark 4.1 shows the end of the batch instead."""
     if not isinstance(latest, Mapping) or _batch_offset(latest) is not None:
         return None, None
-    end_offsets, counts = reported_offset.from_json(latest)
+    end_offsets, counts = offsets.from_json(latest)
     if counts is None:
         return end_offsets, None
     # A Spark Connect server may have another release of this package, with other counters.

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from spark_group_source.group.counters import Counters
 from spark_group_source.lag.rates import Rates
 from spark_group_source.lag.sample import PartitionLag
-from spark_group_source.listing import names
 from spark_group_source.offsets import TopicPartition
+from spark_group_source.text import names
 
 
 @dataclass(frozen=True, slots=True)

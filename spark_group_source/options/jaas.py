@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from spark_group_source.options import jaas_oauth, msk_iam
 from spark_group_source.options.jaas_oauth import OAuthLogin
 from spark_group_source.options.msk_iam import IamLogin
-from spark_group_source.secret import Secret
+from spark_group_source.text import Secret
 
 EXAMPLE = (
     'a line such as: org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="...";'
@@ -45,7 +45,7 @@ class PasswordLogin:
     password: Secret
 
 
-def login(text: str) -> PasswordLogin | OAuthLogin | IamLogin:
+def parse_jaas(text: str) -> PasswordLogin | OAuthLogin | IamLogin:
     """The login of a module in any package, as some platforms rename it.
 
     Raises:
@@ -61,7 +61,7 @@ def login(text: str) -> PasswordLogin | OAuthLogin | IamLogin:
         raise ValueError(f"{EXAMPLE} ('required' must follow the module's name)")
     settings = _settings(tokens[2:-1])
     if module == "OAuthBearerLoginModule" and not any(name.startswith("aws") for name in settings):
-        return jaas_oauth.login(settings)
+        return jaas_oauth.oauth_login(settings)
     if module not in _PASSWORD_MODULES:
         return msk_iam.login(module, settings)
     if settings.get("tokenauth", "").lower() == "true":

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_group_source.options.tls import STORE_TYPES, TLS_ROWS
-from spark_group_source.secret import Secret
+from spark_group_source.text import Secret
 from spark_group_source.wire.settings import Tls
 
 _EXTENSION = "extension_"
@@ -37,7 +37,7 @@ class OAuthLogin:
     tls: Tls = field(default_factory=lambda: Tls(in_login_line=True))
 
 
-def login(settings: Mapping[str, str]) -> OAuthLogin:
+def oauth_login(settings: Mapping[str, str]) -> OAuthLogin:
     """The login of an OAuthBearerLoginModule.
 
     Raises:

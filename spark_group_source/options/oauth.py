@@ -21,7 +21,7 @@ from spark_group_source.options.option import Option
 from spark_group_source.options.security_parsers import non_blank_secret
 from spark_group_source.options.tls import check_tls
 from spark_group_source.options.value_parsers import boolean, importable_function, milliseconds, non_blank
-from spark_group_source.secret import Secret
+from spark_group_source.text import Secret
 from spark_group_source.wire.tokens.client_credentials import ClientCredentials
 from spark_group_source.wire.tokens.provider import TokenProvider
 from spark_group_source.wire.tokens.refresh_window import RefreshWindow

@@ -27,7 +27,7 @@ from spark_group_source.options.security_parsers import (
 )
 from spark_group_source.options.tls import STORE_TYPES, TLS_ROWS, check_tls
 from spark_group_source.options.value_parsers import non_blank
-from spark_group_source.secret import Secret
+from spark_group_source.text import Secret
 from spark_group_source.wire.settings import TLS_VERSIONS, Sasl, Tls
 
 _MECHANISM = "kafka.sasl.mechanism"
@@ -74,7 +74,7 @@ SECURITY_OPTIONS: tuple[Option, ...] = (
     Option(_MECHANISM, "sasl_mechanism", mechanism),
     Option(_USERNAME, "sasl_username", non_blank),
     Option(_PASSWORD, "sasl_password", secret, secret=True),
-    Option(_LOGIN_LINE, "sasl_jaas", jaas.login, secret=True),
+    Option(_LOGIN_LINE, "sasl_jaas", jaas.parse_jaas, secret=True),
     *OAUTH_OPTIONS,
     Option(_LOGIN_HANDLER, "sasl_login_handler", login_callback_handler),
     Option(_CLIENT_HANDLER, "sasl_client_handler", client_callback_handler),

@@ -8,7 +8,7 @@ import importlib.util
 import re
 
 from spark_group_source.options import msk_iam
-from spark_group_source.secret import Secret
+from spark_group_source.text import Secret
 from spark_group_source.wire.settings import TLS_VERSIONS
 from spark_group_source.wire.ssl_stores import how_to_convert
 

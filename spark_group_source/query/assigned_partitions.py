@@ -11,12 +11,10 @@ import math
 from collections.abc import Mapping
 
 from spark_group_source.clock import Clock, Deadline, monotonic
-from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION
-from spark_group_source.errors import GroupSourceError
+from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION, GroupSourceError
 from spark_group_source.group.counters import Counters
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.membership import Membership, Phase
-from spark_group_source.listing import names
 from spark_group_source.offsets import BatchOffset, Offsets, Partitions
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.commits.committer import Committer
@@ -25,6 +23,7 @@ from spark_group_source.query.commits.shared_ledger import SharedLedger
 from spark_group_source.query.kafka_clients import KafkaClients
 from spark_group_source.query.ledger import Start, StartRule
 from spark_group_source.query.starting_offsets.resolver import StartOffsetResolver, log_starts
+from spark_group_source.text import names
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,6 @@ from spark_group_source.fetch.offset_for_leader_epoch import UNDEFINED_EPOCH_OFF
 from spark_group_source.group.coordinator_client import retry_until_response
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import GroupOffsets
-from spark_group_source.listing import names, some
 from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange, Offsets, Partitions, TopicPartition
 from spark_group_source.options.offset_specs import EndSpec, FromCommitted, OffsetSpec, StartSpec
 from spark_group_source.options.stream_and_batch import batch_end, batch_start
@@ -29,6 +28,7 @@ from spark_group_source.query.group_settings import group_settings
 from spark_group_source.query.row_filter import RowFilter
 from spark_group_source.query.starting_offsets.resolution import check_names, raise_or_clamp, resolve_spec
 from spark_group_source.query.starting_offsets.topic_validator import TopicValidator
+from spark_group_source.text import names, some
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Topic, partitions_of
 from spark_group_source.wire.settings import WireOptions

@@ -10,7 +10,7 @@ from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.description import MemberDescription
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import GroupOffsets
-from spark_group_source.listing import some
+from spark_group_source.text import some
 
 log = logging.getLogger(__name__)
 

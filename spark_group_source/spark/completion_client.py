@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from spark_group_source.wire.backoff import Backoff
+from spark_group_source.clock import Backoff
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_group_source import reported_offset
+from spark_group_source import offsets
 from spark_group_source.errors import GroupSourceError, OptionError
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.stream_and_batch import check_stream
@@ -158,7 +158,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end offsets last seen and the counters, for the query's progress: see ``reported_offset.py``."""
         if self._driver is None:
             return None
-        return reported_offset.to_json(self._driver.end_offsets(), asdict(self._driver.counters))
+        return offsets.to_json(self._driver.end_offsets(), asdict(self._driver.counters))
 
     @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:

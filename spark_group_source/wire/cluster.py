@@ -8,17 +8,17 @@ from typing import Any
 
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from spark_group_source.clock import Deadline, monotonic
-from spark_group_source.error_codes import GROUP_AUTHORIZATION_FAILED, describe
+from spark_group_source.clock import Backoff, Deadline, monotonic
 from spark_group_source.errors import (
+    GROUP_AUTHORIZATION_FAILED,
     BrokerUnavailable,
     DeadlineExceeded,
     GroupError,
     GroupSourceError,
     ProtocolError,
+    describe,
 )
 from spark_group_source.wire import metadata, versions, waiting
-from spark_group_source.wire.backoff import Backoff
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.connections import Connections
 from spark_group_source.wire.metadata import Broker, Metadata, Topic

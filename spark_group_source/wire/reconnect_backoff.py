@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spark_group_source.clock import Clock, monotonic
+from spark_group_source.clock import RANDOM, Backoff, Clock, exponential, monotonic
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded
-from spark_group_source.wire.backoff import RANDOM, Backoff, exponential
 from spark_group_source.wire.settings import WireOptions
 
 Address = tuple[str, int]

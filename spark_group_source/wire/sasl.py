@@ -14,8 +14,7 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.error_codes import describe
-from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded
+from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, describe
 from spark_group_source.wire import versions
 from spark_group_source.wire.settings import Sasl
 from spark_group_source.wire.tokens.provider import Token

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_group_source.secret import Secret
+from spark_group_source.text import Secret
 from spark_group_source.wire.tokens.provider import TokenProvider
 
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.error_codes import describe
+from spark_group_source.errors import describe
 from spark_group_source.group.consumer.messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from spark_group_source.group.coordinator_client import CoordinatorClient
 from tests.contract.conftest import TIMEOUT_S, Bench, coordinator_version, eventually

@@ -9,8 +9,14 @@ from typing import Any
 
 import pytest
 
-from spark_group_source.error_codes import describe
-from spark_group_source.errors import BrokerUnavailable, CommitFailed, GroupError, GroupSourceError, TopicError
+from spark_group_source.errors import (
+    BrokerUnavailable,
+    CommitFailed,
+    GroupError,
+    GroupSourceError,
+    TopicError,
+    describe,
+)
 from spark_group_source.group.committed_offset import COMMIT_TAG, CommittedOffset
 from spark_group_source.group.error_actions import ERROR_ACTIONS, MAY_HEAL, ErrorAction, denied
 from spark_group_source.group.events import RequestFailed

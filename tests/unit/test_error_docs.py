@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 import spark_group_source
-from spark_group_source.__main__ import main
+from spark_group_source.__main__ import main, overview, sections
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.explain import overview, sections
 
 PACKAGE = Path(spark_group_source.__file__).parent
 PAGE = (PACKAGE.parent / "docs" / "errors.md").read_text()

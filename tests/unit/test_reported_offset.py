@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from spark_group_source.offsets import TopicPartition
-from spark_group_source.reported_offset import from_json, to_json
+from spark_group_source.offsets import TopicPartition, from_json, to_json
 
 END_OFFSETS = {TopicPartition("orders", 10): 7, TopicPartition("orders", 2): 5, TopicPartition("a", 0): 0}
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from kafka.protocol.consumer import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.error_codes import REBALANCE_IN_PROGRESS
-from spark_group_source.errors import ProtocolError
+from spark_group_source.errors import REBALANCE_IN_PROGRESS, ProtocolError
 from spark_group_source.group.classic.assignment import JoinedMember, decode_assignment
 from spark_group_source.group.classic.events import Joined
 from spark_group_source.group.coordinator_client import CoordinatorClient, WhileWaiting

@@ -25,8 +25,8 @@ from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.topic_view import TopicView
-from spark_group_source.listing import names
 from spark_group_source.offsets import Partitions, TopicPartition
+from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Topic, partitions_of
 

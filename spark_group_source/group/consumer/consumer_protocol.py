@@ -10,8 +10,12 @@ from typing import Any
 from uuid import UUID
 
 from spark_group_source.clock import Clock, Deadline, Wakeup
-from spark_group_source.error_codes import GROUP_ID_NOT_FOUND, TOPIC_AUTHORIZATION_FAILED, UNRELEASED_INSTANCE_ID
-from spark_group_source.errors import GroupSourceError
+from spark_group_source.errors import (
+    GROUP_ID_NOT_FOUND,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNRELEASED_INSTANCE_ID,
+    GroupSourceError,
+)
 from spark_group_source.group.consumer.events import FindTopics, Heartbeat, Subscribed, TopicsFound
 from spark_group_source.group.consumer.handshake import ConsumerMembership, step
 from spark_group_source.group.consumer.heartbeat import build_leave, build_request, interpret
@@ -26,7 +30,7 @@ from spark_group_source.group.rebalance_listener import RebalanceListener
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.shared_membership import SharedMembership
 from spark_group_source.group.topic_view import TopicView
-from spark_group_source.listing import names
+from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
 
 log = logging.getLogger(__name__)

@@ -8,15 +8,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from spark_group_source.clock import Deadline
-from spark_group_source.error_codes import describe
-from spark_group_source.errors import CommitFailed
+from spark_group_source.errors import CommitFailed, describe
 from spark_group_source.group.committed_offset import COMMIT_TAG, RESET_TAG, CommittedOffset, commit_metadata
 from spark_group_source.group.counters import Counters
 from spark_group_source.group.error_actions import ErrorAction, denied, error_action
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership
-from spark_group_source.listing import names
 from spark_group_source.offsets import NO_LINEAGE, TopicPartition
 from spark_group_source.options.offset_specs import SpecificOffsets
 from spark_group_source.options.stream_and_batch import stream_start
@@ -25,6 +23,7 @@ from spark_group_source.query.commits.retry_timer import RetryTimer
 from spark_group_source.query.commits.shared_ledger import SharedLedger
 from spark_group_source.query.kafka_clients import KafkaClients
 from spark_group_source.query.ledger import OwnedPartition
+from spark_group_source.text import names
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,14 @@ import time
 from collections.abc import Iterable, Mapping
 
 from spark_group_source.clock import Clock, Deadline
-from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION, describe
-from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, TopicError
+from spark_group_source.errors import (
+    UNKNOWN_TOPIC_OR_PARTITION,
+    BrokerUnavailable,
+    DeadlineExceeded,
+    GroupSourceError,
+    TopicError,
+    describe,
+)
 from spark_group_source.fetch.error_actions import FetchErrorAction, fetch_error_action
 from spark_group_source.fetch.list_offsets import list_offsets
 from spark_group_source.group.committed_offset import CommittedOffset
@@ -16,11 +22,11 @@ from spark_group_source.group.description import STABLE
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.topic_view import EveryBroker
-from spark_group_source.listing import some
 from spark_group_source.offsets import EARLIEST, LATEST, Offsets, Partitions, TopicPartition
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.kafka_clients import KafkaClients
 from spark_group_source.query.planning.deletion import raise_or_skip_deleted
+from spark_group_source.text import some
 from spark_group_source.wire.metadata import Topic, partitions_of
 
 log = logging.getLogger(__name__)

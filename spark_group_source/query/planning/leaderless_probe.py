@@ -7,8 +7,8 @@ from collections.abc import Callable, Set
 
 from spark_group_source.clock import Clock
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.listing import names
 from spark_group_source.offsets import TopicPartition
+from spark_group_source.text import names
 
 log = logging.getLogger(__name__)
 

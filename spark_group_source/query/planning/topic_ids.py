@@ -7,8 +7,7 @@ import time
 from collections.abc import Collection, Mapping
 
 from spark_group_source.clock import Clock, Deadline
-from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION
-from spark_group_source.errors import GroupSourceError
+from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION, GroupSourceError
 from spark_group_source.offsets import BatchOffset, TopicPartition
 from spark_group_source.query.planning.deletion import unknown_to_all
 from spark_group_source.wire.cluster import Cluster

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from spark_group_source.group.committed_offset import CommittedOffset
-from spark_group_source.listing import some
 from spark_group_source.offsets import OffsetRange, TopicPartition
+from spark_group_source.text import some
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from spark_group_source.errors import DataLoss, OptionError
-from spark_group_source.listing import names, some
 from spark_group_source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
 from spark_group_source.options.offset_specs import (
     AtTimestamp,
@@ -17,6 +16,7 @@ from spark_group_source.options.offset_specs import (
     StartSpec,
     as_json,
 )
+from spark_group_source.text import names, some
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,6 @@ from spark_group_source.fetch.list_offsets import list_offsets
 from spark_group_source.group.committed_offset import CommittedOffset
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.membership import Membership
-from spark_group_source.listing import names, some
 from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, TopicPartition
 from spark_group_source.options.offset_specs import (
     Earliest,
@@ -48,6 +47,7 @@ from spark_group_source.query.starting_offsets.prior_commits import check_prior_
 from spark_group_source.query.starting_offsets.rebalance_callback import rebalance_callback
 from spark_group_source.query.starting_offsets.replayed_batch import ReplayedBatch
 from spark_group_source.query.starting_offsets.resolution import resolve_spec
+from spark_group_source.text import names, some
 
 log = logging.getLogger(__name__)
 

@@ -7,14 +7,13 @@ import time
 from collections.abc import Iterable, Mapping
 
 from spark_group_source.clock import Clock, Deadline
-from spark_group_source.error_codes import TOPIC_AUTHORIZATION_FAILED, describe
-from spark_group_source.error_codes import UNKNOWN_TOPIC_OR_PARTITION as UNKNOWN
-from spark_group_source.errors import BrokerUnavailable, TopicError
+from spark_group_source.errors import TOPIC_AUTHORIZATION_FAILED, BrokerUnavailable, TopicError, describe
+from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION as UNKNOWN
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.group.topic_view import EveryBroker
-from spark_group_source.listing import names
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.query.planning.deletion import raise_or_skip_deleted
+from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Topic
 

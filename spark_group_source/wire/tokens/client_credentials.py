@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spark_group_source.clock import Deadline
-from spark_group_source.secret import Secret
+from spark_group_source.text import Secret
 from spark_group_source.wire.tokens.provider import Token
 from spark_group_source.wire.tokens.refresh_window import RefreshWindow
 

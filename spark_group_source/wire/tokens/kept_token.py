@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spark_group_source.clock import Clock, Deadline, monotonic
+from spark_group_source.clock import Backoff, Clock, Deadline, monotonic
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError
-from spark_group_source.secret import Secret
-from spark_group_source.wire.backoff import Backoff
+from spark_group_source.text import Secret
 from spark_group_source.wire.tokens.client_credentials import SharedToken
 from spark_group_source.wire.tokens.refresh_window import RefreshWindow
 from spark_group_source.wire.waiting import JOIN_INTERVAL, sleep
@@ -28,7 +27,7 @@ IDLE_TIMEOUT = 3600.0
 
 WARN_EVERY = 60.0
 
-_SERVICE = "Check that this machine can reach it, and that it answers within seconds."
+_REACH_ENDPOINT = "Check that this machine can reach it, and that it answers within seconds."
 _THREADS = "Raise the limit of threads or processes of this user or container."
 
 
@@ -111,7 +110,7 @@ class KeptToken:
                     raise type(self._error)(self._error.happened, self._error.action) from self._error
                 self._ensure_running()
                 if deadline.expired():
-                    raise DeadlineExceeded(f"{self._name} did not answer in time.", _SERVICE)
+                    raise DeadlineExceeded(f"{self._name} did not answer in time.", _REACH_ENDPOINT)
                 self._condition.wait(min(JOIN_INTERVAL, deadline.remaining()))
                 sleep(0.0, deadline)
 
@@ -188,7 +187,7 @@ class KeptToken:
         except GroupSourceError as error:
             return error
         except Exception as error:  # waiting threads must learn of any failure; its text may hold a secret
-            return BrokerUnavailable(f"A request to {self._name} failed: {type(error).__name__}.", _SERVICE)
+            return BrokerUnavailable(f"A request to {self._name} failed: {type(error).__name__}.", _REACH_ENDPOINT)
 
     def _record(self, outcome: IssuedToken | GroupSourceError) -> None:
         now = self._clock()

@@ -37,7 +37,7 @@ _SCOPE = "Check 'kafka.sasl.oauthbearer.scope', or scope in 'kafka.sasl.jaas.con
 _URL = "Check 'kafka.sasl.oauthbearer.token.endpoint.url'."
 _HOST = "Use a host name of the certificate in 'kafka.sasl.oauthbearer.token.endpoint.url'"
 _GRANT = "Allow the grant client_credentials for this client at the identity provider."
-_SERVICE = "Check that the identity provider works."
+_CHECK_PROVIDER = "Check that the identity provider works."
 _ANSWER = "Check 'kafka.sasl.oauthbearer.token.endpoint.url', and the lifetime of tokens at the identity provider."
 _ACTIONS = {
     "invalid_client": _CLIENT,
@@ -112,7 +112,7 @@ def _refusal(settings: ClientCredentials, answer: Answer, unusable: type[GroupSo
     text = _shown(settings, ": ".join(filter(None, (error, description))))
     happened = f"{endpoint_name(settings)} answered HTTP status {answer.status}" + (f" ({text})." if text else ".")
     if answer.status in _RETRIABLE or (answer.status >= 500 and answer.status not in _NEVER):
-        return BrokerUnavailable(happened, _SERVICE)
+        return BrokerUnavailable(happened, _CHECK_PROVIDER)
     if error or answer.status in (401, 403):
         return AuthenticationFailed(happened, _ACTIONS.get(error, _CLIENT))
     return unusable(happened, _URL)

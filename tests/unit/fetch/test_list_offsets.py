@@ -12,7 +12,7 @@ import pytest
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError, TopicError
 from spark_group_source.fetch.leader_requests import send_to_leaders
-from spark_group_source.fetch.list_offsets import _request, list_offsets
+from spark_group_source.fetch.list_offsets import _list_offsets_request, list_offsets
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
@@ -95,7 +95,7 @@ def test_a_throttled_leader_takes_no_time_from_the_others(fake: FakeKafka, slow_
     ends(slow_cluster)
 
     def request(part: Mapping[TopicPartition, int]) -> Any:
-        return _request(part, read_committed=False)
+        return _list_offsets_request(part, read_committed=False)
 
     began = time.monotonic()
     answers, errors = send_to_leaders(slow_cluster, topics, {first: -1, other: -1}, request, Deadline.after(1.5 * LONG))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from spark_group_source import clock
 from spark_group_source.group import join_backoff
 from spark_group_source.group.join_backoff import PROMPT_JOINS, JoinBackoff
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.subscription import Subscription
-from spark_group_source.wire import backoff
 from tests.unit.hand_clock import Hand
 
 
@@ -17,7 +17,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds of each wait, without jitter."""
     waited: list[float] = []
     monkeypatch.setattr(join_backoff, "sleep", lambda seconds, deadline: waited.append(seconds))
-    monkeypatch.setattr(backoff.Backoff.__init__, "__defaults__", (0.0, backoff.RANDOM.random))
+    monkeypatch.setattr(clock.Backoff.__init__, "__defaults__", (0.0, clock.RANDOM.random))
     return waited
 
 

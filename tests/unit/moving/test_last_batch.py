@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from spark_group_source.errors import CannotMove
-from spark_group_source.moving.last_batch import batch_numbers, check_complete, last_batch
+from spark_group_source.migration import batch_numbers, check_complete, last_batch
 
 
 def test_temporary_files_and_checksums_are_no_batches() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_group_source.errors import CannotMove
-from spark_group_source.moving.logged_sources import LoggedSource, check_commit, choose, kafka_offsets, parse_log
+from spark_group_source.migration import LoggedSource, check_commit, choose, kafka_offsets, parse_log
 from spark_group_source.offsets import TopicPartition
 
 CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"

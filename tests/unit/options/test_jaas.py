@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_group_source.options.jaas import PasswordLogin, login
-from spark_group_source.secret import Secret
+from spark_group_source.options.jaas import PasswordLogin, parse_jaas
+from spark_group_source.text import Secret
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required "
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required "
@@ -33,7 +33,7 @@ ALICE = 'username="alice" '
     ],
 )
 def test_user_name_and_password_are_read_as_java_reads_them(line: str, username: str, password: str) -> None:
-    assert login(line) == PasswordLogin(username, Secret(password))
+    assert parse_jaas(line) == PasswordLogin(username, Secret(password))
 
 
 @pytest.mark.parametrize(
@@ -58,5 +58,5 @@ def test_user_name_and_password_are_read_as_java_reads_them(line: str, username:
 )
 def test_an_invalid_line_is_an_error_with_the_fix_and_without_a_value(line: str, says: str) -> None:
     with pytest.raises(ValueError, match=says) as raised:
-        login(line)
+        parse_jaas(line)
     assert "s3cret" not in str(raised.value)

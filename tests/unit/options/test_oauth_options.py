@@ -11,7 +11,7 @@ import pytest
 from spark_group_source.errors import OptionError
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
-from spark_group_source.secret import Secret
+from spark_group_source.text import Secret
 from spark_group_source.wire.settings import Tls
 from spark_group_source.wire.tokens.client_credentials import ClientCredentials
 from spark_group_source.wire.tokens.provider import TokenProvider

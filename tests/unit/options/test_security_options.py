@@ -17,8 +17,8 @@ from spark_group_source.fetch.fetch_task import FetchTask
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS
 from spark_group_source.options.wire import wire_options
-from spark_group_source.secret import Secret
 from spark_group_source.spark.schema import source_schema, to_arrow_schema
+from spark_group_source.text import Secret
 from spark_group_source.wire.settings import Sasl, Tls
 from tests.certificates import Authority, parts
 

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from spark_group_source.clock import Deadline
-from spark_group_source.wire.backoff import JITTER, Backoff
+from spark_group_source.clock import JITTER, Backoff, Deadline
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka, Fault

@@ -10,7 +10,7 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable
 from spark_group_source.fetch import cluster_pool
-from spark_group_source.secret import Secret
+from spark_group_source.text import Secret
 from spark_group_source.wire import credential_rejections as rejections
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.credential_rejections import RETRY_TIMEOUT, CredentialRejections

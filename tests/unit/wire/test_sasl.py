@@ -14,7 +14,7 @@ from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, GroupSourceError
-from spark_group_source.secret import Secret
+from spark_group_source.text import Secret
 from spark_group_source.wire.sasl import SESSION_PART, authenticate
 from spark_group_source.wire.settings import Sasl
 from spark_group_source.wire.tokens.provider import Token

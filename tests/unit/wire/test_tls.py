@@ -17,7 +17,7 @@ from kafka.protocol.consumer import HeartbeatRequest, HeartbeatResponse
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, OptionError
-from spark_group_source.secret import Secret
+from spark_group_source.text import Secret
 from spark_group_source.wire import ssl_stores, tls, tls_context
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.settings import Tls, WireOptions

@@ -22,7 +22,7 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, GroupSourceError
-from spark_group_source.secret import Secret
+from spark_group_source.text import Secret
 from spark_group_source.wire.settings import Sasl, Tls, WireOptions
 from spark_group_source.wire.tokens import kept_token
 from spark_group_source.wire.tokens.client_credentials import ClientCredentials, SharedToken

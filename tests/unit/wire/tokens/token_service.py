@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from spark_group_source.secret import Secret
+from spark_group_source.text import Secret
 from spark_group_source.wire.tokens.client_credentials import ClientCredentials
 
 SECRET = "s3cret&/=ä"

@@ -1,0 +1,374 @@
+"""The position of a query with ``format("kafka")``, from its checkpoint.
+
+The first line of the file is a version, the second JSON about the query. Each further line is the end of the batch in
+one source: JSON, or ``-`` if the source has not read anything. In version 2 the source's name and a colon precede it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote
+
+from pyspark.errors import AnalysisException
+
+from spark_group_source.errors import CannotMove
+from spark_group_source.offsets import TopicPartition
+from spark_group_source.options.offset_specs import Earliest, as_json
+from spark_group_source.text import names, some
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+
+NOTHING_READ = ("-", "null", "{}")
+VERSIONS = ("v1", "v2")
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedSource:
+    """One source. ``name`` is its number in the query, from 0, or the name that the query gives it."""
+
+    name: str
+    offset: str
+
+    @property
+    def offsets(self) -> dict[TopicPartition, int]:
+        """The next offset of each partition; empty if the source has not read anything.
+
+        Raises:
+            ValueError: a source of another kind wrote it.
+        """
+        if self.offset in NOTHING_READ:
+            return {}
+        topics = json.loads(self.offset)
+        offsets: dict[TopicPartition, int] = {}
+        for topic, partitions in _mapping(topics).items():
+            for number, offset in _mapping(partitions).items():
+                if not number.isdecimal() or type(offset) is not int or offset < 0:
+                    raise ValueError(f"{number} at {offset}")
+                offsets[TopicPartition(topic, int(number))] = offset
+        return offsets
+
+    @property
+    def topics(self) -> set[str]:
+        """The topics that the source has read."""
+        return {tp.topic for tp in self.offsets}
+
+    def __str__(self) -> str:
+        try:
+            return f"{self.name}: {names(self.topics) or 'nothing read'}"
+        except ValueError:
+            return f"{self.name}: not Kafka"
+
+
+def parse_log(content: bytes) -> list[LoggedSource]:
+    """The sources in a file of the directory ``offsets``.
+
+    Raises:
+        ValueError: the file is empty, cut off, or of an unknown version; the message is the problem.
+    """
+    if not content.strip():
+        raise ValueError("it is empty")
+    version, *lines = content.decode().rstrip("\n").split("\n")
+    if version not in VERSIONS:
+        raise ValueError(f"its first line is {version[:20]!r}, and not one of {', '.join(VERSIONS)}")
+    if len(lines) < 2:
+        raise ValueError("it ends before the first source")
+    if lines[0].strip():
+        _mapping(json.loads(lines[0]))
+    sources = [_named(line) if version == "v2" else LoggedSource(str(at), line) for at, line in enumerate(lines[1:])]
+    for each in sources:
+        if not each.offset:
+            raise ValueError(f"source {each.name} has no offset")
+        if each.offset.startswith("{"):  # other sources may log text that is not JSON
+            json.loads(each.offset)
+    return sources
+
+
+def check_commit(content: bytes) -> None:
+    """Checks a file of the directory ``commits``.
+
+    Raises:
+        ValueError: the file is empty or cut off; the message is the problem.
+    """
+    version, _, commit = content.decode().partition("\n")
+    if not version.startswith("v") or not version[1:].isdecimal():
+        raise ValueError("it has no version")
+    if commit.strip():
+        _mapping(json.loads(commit))
+
+
+def choose(checkpoint: str, sources: Sequence[LoggedSource], wanted: str | int | None) -> LoggedSource:
+    """One of the sources, by its topics, its number or its name; the only one if ``wanted`` is ``None``.
+
+    Topics are those of one source, or some of them; a source with exactly these topics precedes.
+
+    Raises:
+        CannotMove: there is no such source, or more than one.
+    """
+    matching = list(sources)
+    if isinstance(wanted, int):
+        matching = [logged for logged in sources if logged.name == str(wanted)]
+    elif wanted is not None:
+        topics = {topic.strip() for topic in wanted.split(",")}
+        kafka = [logged for logged in sources if _is_kafka(logged)]
+        matching = [logged for logged in kafka if topics == logged.topics] or [
+            logged for logged in kafka if topics <= logged.topics
+        ]
+        matching = matching or [logged for logged in sources if logged.name == wanted]
+    if len(matching) == 1:
+        return matching[0]
+    listed = some([str(logged) for logged in sources], "; ")
+    if wanted is None:
+        happened = f"The query of {checkpoint} has {len(sources)} sources: {listed}."
+    else:
+        happened = f"{len(matching) or 'No'} sources of {checkpoint} are {wanted!r}; the query has {listed}."
+    raise CannotMove(
+        happened,
+        "Choose one with source=: its topics as in 'subscribe', or its number if others have the same topics."
+        " Each source becomes one load() with its own 'kafka.group.id'.",
+    )
+
+
+def kafka_offsets(checkpoint: str, source: LoggedSource) -> dict[TopicPartition, int]:
+    """The next offset of each partition of this source.
+
+    Raises:
+        CannotMove: it has not read anything, or is not a source of ``format("kafka")``.
+    """
+    try:
+        offsets = source.offsets
+    except ValueError:
+        raise _other_kind(checkpoint, source) from None
+    if not offsets:
+        raise CannotMove(
+            f"Source {source.name} of {checkpoint} has not read anything yet, so it has no position.",
+            "Set 'startingOffsets' of the new query to earliest, which skips nothing.",
+        )
+    return offsets
+
+
+def _other_kind(checkpoint: str, source: LoggedSource) -> CannotMove:
+    if source.offset.startswith("{") and {"topics", "version"} <= json.loads(source.offset).keys():
+        return CannotMove(
+            f'The query of {checkpoint} reads with format("kafka-group") already.',
+            "Nothing has to be moved: continue with this checkpoint.",
+        )
+    return CannotMove(
+        f'Source {source.name} of {checkpoint} is not format("kafka"). Its offset is {source.offset[:80]}.',
+        'Only queries that read with Spark\'s own format("kafka") can be moved.',
+    )
+
+
+def _is_kafka(source: LoggedSource) -> bool:
+    try:
+        return bool(source.offsets)
+    except ValueError:
+        return False
+
+
+def _named(line: str) -> LoggedSource:
+    name, colon, offset = line.partition(":")
+    if not colon:
+        raise ValueError(f"a line has no source: {line[:40]!r}")
+    return LoggedSource(name, offset)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{str(value)[:40]!r} is not a JSON object")
+    return value
+
+
+CONTIGUOUS = 3
+"""The last batches that must be in the log without a gap. If Spark writes the log asynchronously it leaves batches out;
+before a query may switch that off, Spark asks for two batches that are logged in full."""
+
+
+def batch_numbers(names: Iterable[str]) -> list[int]:
+    """The batches among the names of files, sorted. Spark writes other files beside them: temporary ones, checksums."""
+    return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+
+
+def last_batch(checkpoint: str, logged: Sequence[int], committed: Collection[int]) -> int:
+    """The last batch in the log.
+
+    Args:
+        logged: the batches in the directory ``offsets``, sorted.
+        committed: the batches in the directory ``commits``.
+
+    Raises:
+        CannotMove: there is no batch, or batches are missing.
+    """
+    if not logged:
+        raise nothing_read(checkpoint)
+    last = logged[-1]
+    end = max(committed, default=-1)
+    if end > last:
+        raise CannotMove(
+            f"{checkpoint} is damaged: its last completed batch is {end}, and the offsets end with batch {last}.",
+            "Restore the missing files of the directory offsets.",
+        )
+    recent = logged[-CONTIGUOUS:]
+    if last - recent[0] != len(recent) - 1 or (len(logged) == 1 and last > 0):
+        raise CannotMove(
+            f"The log of {checkpoint} has gaps: its last batches are {', '.join(map(str, recent))}. So the query writes"
+            " it asynchronously (asyncProgressTrackingEnabled), and its sink may have later batches than the log.",
+            "Run the old query with asyncProgressTrackingCheckpointIntervalMs=0 until it has completed two more"
+            " batches. Then run it without asyncProgressTrackingEnabled and with .trigger(availableNow=True), and try"
+            " again.",
+        )
+    return last
+
+
+def check_complete(checkpoint: str, last: int, committed: Collection[int]) -> None:
+    """Checks that Spark has completed the last batch.
+
+    Raises:
+        CannotMove: it has not.
+    """
+    if last not in committed:
+        raise CannotMove(
+            f"Batch {last} of {checkpoint} is not complete: the old query still runs, or it was interrupted. Its sink"
+            " may have the records of this batch already.",
+            "Stop the old query. Run it once more with its checkpoint and .trigger(availableNow=True), until it ends."
+            " Then try again. Do not take an earlier batch: the new query would write this one twice.",
+        )
+
+
+def nothing_read(checkpoint: str) -> CannotMove:
+    """The error about a checkpoint without a batch."""
+    return CannotMove(
+        f"The query of {checkpoint} has not read anything: it has planned no batch.",
+        "There is no position to move. Start the new query with the 'startingOffsets' of the old one.",
+    )
+
+
+class CheckpointFiles:
+    """Files below one directory. Nothing is written."""
+
+    def __init__(self, spark: SparkSession, directory: str) -> None:
+        self._spark = spark
+        self._directory = directory
+
+    def has_directory(self, name: str) -> bool:
+        """Whether there is a directory with this name."""
+        paths = self._paths(self._path(name))
+        return paths is not None and not any(path.endswith(f"/{name}") for path in paths)
+
+    def has_file(self, name: str) -> bool:
+        """Whether there is a file with this name."""
+        return any(path.endswith(f"/{name}") for path in self._paths(self._path(name)) or [])
+
+    def names(self, directory: str) -> list[str] | None:
+        """The names of the files right in this directory, without hidden ones; ``None`` if there is no directory."""
+        paths = self._paths(self._path(directory))
+        if paths is None:
+            return None
+        return [path.rpartition("/")[2] for path in paths if path.split("/")[-2:-1] == [directory]]
+
+    def parents(self, directory: str) -> list[str]:
+        """The names of the subdirectories that contain this directory with a file in it."""
+        paths = self._paths(f"{_literal(self._directory)}/*/{directory}") or []
+        return sorted({path.split("/")[-3] for path in paths if path.split("/")[-2:-1] == [directory]})
+
+    def content(self, name: str) -> bytes:
+        """The bytes of a file.
+
+        Raises:
+            ValueError: Spark finds it damaged.
+        """
+        try:
+            rows = self._load(self._path(name)).select("content").collect()
+        except Exception as error:  # py4j's in a classic session, and another with Connect
+            if "FAILED_READ_FILE" not in str(error):
+                raise
+            raise ValueError("Spark cannot read it (FAILED_READ_FILE), perhaps its checksum is wrong") from error
+        return b"".join(bytes(row.content) for row in rows)  # Spark skips an empty file
+
+    def _path(self, name: str) -> str:
+        return f"{_literal(self._directory)}/{name}"
+
+    def _paths(self, pattern: str) -> list[str] | None:
+        """The paths of the files below; ``None`` if nothing exists there.
+
+        ``inputFiles`` lists them without reading. Rows would lack empty files, and so the newest batch if it is empty.
+        The pattern is given twice, because for a single one that matches nothing Spark logs a long stack trace.
+        """
+        try:
+            return [unquote(path) for path in set(self._load(pattern, pattern).inputFiles())]
+        except AnalysisException as error:  # from load() in a classic session, from inputFiles() with Connect
+            if error.getCondition() == "PATH_NOT_FOUND":
+                return None
+            raise
+
+    def _load(self, *patterns: str) -> DataFrame:
+        # Without recursion, directories named like a=1 would become columns.
+        return self._spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(list(patterns))
+
+
+def _literal(path: str) -> str:
+    """The path for Spark's reader, which takes these characters as a pattern."""
+    return re.sub(r"([\[\]{}*?\\])", r"\\\1", path.rstrip("/"))
+
+
+Parsed = TypeVar("Parsed")
+
+PARTS = ("offsets", "commits", "sources", "state", "metadata")
+SINKS = {"_spark_metadata": "a file sink", "_delta_log": "a Delta table"}
+"""Directories by which the output of a query is recognised."""
+
+
+def starting_offsets(spark: SparkSession, checkpoint: str, source: str | int | None, without_state: bool) -> str:
+    """See :func:`spark_group_source.offsets_of_checkpoint`."""
+    files = CheckpointFiles(spark, checkpoint)
+    # The commits first: Spark logs a batch before it commits it. So the log of a query that still runs is not damaged.
+    committed = batch_numbers(files.names("commits") or [])
+    names = files.names("offsets")
+    if names is None:
+        raise _not_a_checkpoint(spark, checkpoint, files)
+    last = last_batch(checkpoint, batch_numbers(names), committed)
+    sources = _read(checkpoint, files, f"offsets/{last}", parse_log)
+    offsets = kafka_offsets(checkpoint, choose(checkpoint, sources, source))
+    if not without_state and files.has_directory("state"):
+        raise CannotMove(
+            f"The query of {checkpoint} has state (aggregation, deduplication, a join, or a function with state), and"
+            " state cannot be moved. The new query would start with empty state.",
+            "Choose in docs/moving.md, 'Queries with state', where to start. To start behind the last batch all the"
+            " same, set without_state=True.",
+        )
+    check_complete(checkpoint, last, committed)
+    _read(checkpoint, files, f"commits/{last}", check_commit)
+    return as_json(offsets, Earliest())
+
+
+def _read(checkpoint: str, files: CheckpointFiles, name: str, parse: Callable[[bytes], Parsed]) -> Parsed:
+    try:
+        return parse(files.content(name))
+    except ValueError as error:
+        raise CannotMove(
+            f"The file {name} of {checkpoint} is damaged: {error}.",
+            "Do not take an earlier batch: the sink may have this one. Restore the file, or find the position by the"
+            " records in the sink.",
+        ) from None
+
+
+def _not_a_checkpoint(spark: SparkSession, directory: str, files: CheckpointFiles) -> CannotMove:
+    path = directory.rstrip("/").split("/")
+    for above in ("/".join(path[:at]) for at in (-1, -2) if path[at:][0] in PARTS):
+        if CheckpointFiles(spark, above).names("offsets") is not None:
+            return CannotMove(f"{directory} is a part of the checkpoint {above}.", "Give the path of the checkpoint.")
+    if files.has_file("metadata"):
+        return nothing_read(directory)
+    hints = [f"It contains the checkpoint {name}." for name in files.parents("offsets")]
+    hints += [f"It is the output of a query: {kind}." for name, kind in SINKS.items() if files.has_directory(name)]
+    return CannotMove(
+        f"{directory} is not a checkpoint: Spark finds no directory 'offsets' in it. {some(hints, ' ')}".rstrip(),
+        "Give the path in the option 'checkpointLocation' of the old query.",
+    )
