@@ -1,20 +1,48 @@
-"""Parses and checks the options of a source once, into frozen values."""
+"""Parses and checks the options of a source once, into frozen values.
+
+Some defaults follow from other options, so that a default never conflicts with an option that the user sets.
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from spark_group_source.errors import OptionError
 from spark_group_source.offsets import numbers_by_topic
-from spark_group_source.options.derived_defaults import with_derived_defaults
-from spark_group_source.options.offset_specs import check_start
+from spark_group_source.options.offsets import check_start
 from spark_group_source.options.security import security_settings
 from spark_group_source.options.table import OPTIONS, SourceOptions
 from spark_group_source.options.unsupported import unsupported_option
+
+_RELATED = (
+    ("heartbeat_interval", "session_timeout", 3),
+    ("fetch_max_wait", "request_timeout", 2),
+    ("fetch_max_wait", "poll_timeout", 2),
+    ("retry_backoff", "retry_backoff_max", 1),
+    ("reconnect_backoff", "reconnect_backoff_max", 1),
+    ("connect_timeout", "connect_timeout_max", 1),
+)
+"""Two fields in seconds, and the minimum ratio of the second to the first."""
+
+_MAX_SECONDS = (2**31 - 1) / 1000
+"""The maximum of a Kafka request's 32-bit milliseconds, in seconds."""
+
+
+def with_derived_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+    """``given`` plus a value for each field whose default conflicts with ``given``."""
+    defaults = {field.name: field.default for field in fields(SourceOptions)}
+    values = dict(given)
+    for small, large, ratio in _RELATED:
+        if small in given and large not in given:
+            values[large] = min(max(values.get(large, defaults[large]), given[small] * ratio), _MAX_SECONDS)
+        elif large in given and small not in given:
+            values[small] = min(values.get(small, defaults[small]), given[large] / ratio)
+    return values
+
 
 _PEM = (
     "Set PEM text in 'kafka.ssl.truststore.certificates', 'kafka.ssl.keystore.key' or"

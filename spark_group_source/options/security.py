@@ -9,24 +9,31 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from spark_group_source.errors import OptionError
-from spark_group_source.options import jaas, msk_iam
-from spark_group_source.options.jaas import PasswordLogin
-from spark_group_source.options.jaas_oauth import OAuthLogin
+from spark_group_source.options import logins, msk_iam
+from spark_group_source.options.logins import (
+    OAUTH_OPTIONS,
+    OAuthLogin,
+    OAuthOptions,
+    PasswordLogin,
+    options_of_oauth,
+    token_provider,
+)
 from spark_group_source.options.msk_iam import IamLogin
-from spark_group_source.options.oauth import OAUTH_OPTIONS, OAuthOptions, options_of_oauth, token_provider
 from spark_group_source.options.option import Option
-from spark_group_source.options.security_parsers import (
+from spark_group_source.options.tls import (
     BY_PASSWORD,
     MECHANISMS,
     PROTOCOLS,
+    STORE_TYPES,
+    TLS_ROWS,
+    check_tls,
     client_callback_handler,
     login_callback_handler,
     mechanism,
     protocol,
     secret,
 )
-from spark_group_source.options.tls import STORE_TYPES, TLS_ROWS, check_tls
-from spark_group_source.options.value_parsers import non_blank
+from spark_group_source.options.values import non_blank
 from spark_group_source.text import Secret
 from spark_group_source.wire.settings import TLS_VERSIONS, Sasl, Tls
 
@@ -74,7 +81,7 @@ SECURITY_OPTIONS: tuple[Option, ...] = (
     Option(_MECHANISM, "sasl_mechanism", mechanism),
     Option(_USERNAME, "sasl_username", non_blank),
     Option(_PASSWORD, "sasl_password", secret, secret=True),
-    Option(_LOGIN_LINE, "sasl_jaas", jaas.parse_jaas, secret=True),
+    Option(_LOGIN_LINE, "sasl_jaas", logins.parse_jaas, secret=True),
     *OAUTH_OPTIONS,
     Option(_LOGIN_HANDLER, "sasl_login_handler", login_callback_handler),
     Option(_CLIENT_HANDLER, "sasl_client_handler", client_callback_handler),

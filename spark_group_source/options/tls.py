@@ -1,24 +1,166 @@
-"""The TLS settings, of connections to brokers as well as to a token endpoint: their names, parsers and checks."""
+"""The TLS settings, of connections to brokers as well as to a token endpoint: their names, parsers and checks.
+
+A parser of a security option raises ValueError for an invalid text; the message completes "It must be", and shows no
+secret.
+"""
 
 from __future__ import annotations
 
+import difflib
+import importlib.util
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from spark_group_source.errors import OptionError
-from spark_group_source.options.security_parsers import (
-    ciphers,
-    host_name_check,
-    keystore_type,
-    pem,
-    private_key,
-    protocols,
-    secret,
-    truststore_type,
-)
-from spark_group_source.options.value_parsers import non_blank
-from spark_group_source.wire.settings import Tls
+from spark_group_source.options import msk_iam
+from spark_group_source.options.values import non_blank
+from spark_group_source.text import Secret
+from spark_group_source.wire.settings import TLS_VERSIONS, Tls
+from spark_group_source.wire.ssl_stores import how_to_convert
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+BY_PASSWORD = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS = (*BY_PASSWORD, "OAUTHBEARER", msk_iam.MECHANISM, "GSSAPI")
+
+
+def _one_of(text: str, names: tuple[str, ...]) -> str:
+    name = text.strip().upper()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        raise ValueError(f"one of {', '.join(names)}" + (f" (did you mean {near[0]}?)" if near else ""))
+    return name
+
+
+def protocol(text: str) -> str:
+    """A security protocol."""
+    return _one_of(text, PROTOCOLS)
+
+
+def mechanism(text: str) -> str:
+    """A SASL mechanism."""
+    name = _one_of(text, MECHANISMS)
+    if name == msk_iam.MECHANISM:
+        msk_iam.check_signer()
+    if name == "GSSAPI" and importlib.util.find_spec("gssapi") is None:
+        raise ValueError(
+            "another mechanism, unless you install Kerberos for Python on the driver and the executors: pip install"
+            " gssapi (it needs the system's Kerberos libraries)"
+        )
+    return name
+
+
+def login_callback_handler(text: str) -> str:
+    """Java's class that provides tokens, without its package."""
+    name = text.strip().rpartition(".")[2]
+    if name == "GcpLoginCallbackHandler":
+        raise ValueError(
+            "removed: set 'kafka.sasl.oauthbearer.token.provider' to the function of the recipe for Google Cloud in"
+            " docs/recipes.md"
+        )
+    if name == "OAuthBearerLoginCallbackHandler":
+        return name
+    if name != msk_iam.LOGIN_HANDLER:
+        raise ValueError(
+            f"the OAuthBearerLoginCallbackHandler of Kafka, or the {msk_iam.LOGIN_HANDLER} of Amazon MSK. Instead of"
+            " another Java class set"
+            " 'kafka.sasl.oauthbearer.token.provider' to a function that returns tokens"
+        )
+    msk_iam.check_signer()
+    return name
+
+
+def client_callback_handler(text: str) -> str:
+    """Java's class that answers a mechanism's questions, without its package."""
+    name = text.strip().rpartition(".")[2]
+    if name not in msk_iam.CLIENT_HANDLERS:
+        raise ValueError(f"{' or '.join(msk_iam.CLIENT_HANDLERS)}, of Amazon MSK; the source uses no Java classes")
+    return name
+
+
+def secret(text: str) -> Secret:
+    """Any text that is not empty."""
+    if not text:
+        raise ValueError("a text that is not empty")
+    if text.endswith("\n"):
+        raise ValueError("a text without a line break at its end: after reading a file, remove it with strip()")
+    return Secret(text)
+
+
+def non_blank_secret(text: str) -> Secret:
+    """Any text that is not blank, without the blanks around it."""
+    if not text.strip():
+        raise ValueError("a text that is not blank")
+    return Secret(text.strip())
+
+
+def pem(text: str) -> str:
+    """PEM text, in which ``\\n`` may replace a line break, as in properties files."""
+    lines = text.strip().replace("\\n", "\n")
+    if not re.search(r"-----BEGIN [A-Z0-9 ]+-----.*-----END [A-Z0-9 ]+-----", lines, re.DOTALL) or not lines.isascii():
+        raise ValueError(
+            "PEM text, from '-----BEGIN ...-----' to '-----END ...-----'; to name a file set the location option"
+        )
+    return lines
+
+
+def private_key(text: str) -> Secret:
+    """An encrypted private key in PEM: Spark shows this option, as it only redacts names with "password"."""
+    key = pem(text)
+    if "ENCRYPTED" not in key:
+        raise ValueError(
+            "an encrypted key with 'kafka.ssl.key.password', because Spark shows this option in plans. Encrypt the key"
+            " with openssl pkcs8 -topk8 -in client.key, or set 'kafka.ssl.keystore.location' to its file"
+        )
+    return Secret(key)
+
+
+def _store_type(store: str, text: str) -> str:
+    kind = text.strip().upper()
+    if kind in ("JKS", "PKCS12"):
+        raise ValueError(f"PEM. {how_to_convert(store, kind)}")
+    return _one_of(kind, ("PEM",))
+
+
+def truststore_type(text: str) -> str:
+    """``PEM``."""
+    return _store_type("truststore", text)
+
+
+def keystore_type(text: str) -> str:
+    """``PEM``."""
+    return _store_type("keystore", text)
+
+
+def host_name_check(text: str) -> bool:
+    """Whether to check the host name of the certificate: ``https``, or an empty text to skip the check."""
+    if text.strip().lower() not in ("https", ""):
+        raise ValueError("https, or an empty text to skip the check")
+    return bool(text.strip())
+
+
+def protocols(text: str) -> tuple[str, ...]:
+    """TLS versions."""
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if not names or not set(names) <= set(TLS_VERSIONS):
+        raise ValueError(f"one or more of {', '.join(TLS_VERSIONS)}, separated by commas")
+    return tuple(dict.fromkeys(names))
+
+
+def ciphers(text: str) -> tuple[str, ...]:
+    """Cipher suites of TLS 1.2 by Java's or OpenSSL's names. Python cannot choose those of TLS 1.3."""
+    suites = []
+    for name in filter(None, (part.strip() for part in text.split(","))):
+        exchange, _, cipher = name.removeprefix("TLS_").partition("_WITH_")
+        if name.startswith("TLS_") and not cipher:
+            raise ValueError(f"cipher suites of TLS 1.2 ({name} belongs to TLS 1.3, whose suites are all enabled)")
+        # OpenSSL's names omit CBC, and SHA256 if it belongs to the cipher.
+        cipher = re.sub(r"(?<=POLY1305)_SHA256$|_CBC(?=_)", "", re.sub(r"AES_(?=\d)", "AES", cipher))
+        suites.append(f"{exchange}-{cipher}".replace("_", "-") if cipher else name)
+    if not suites:
+        raise ValueError("names of cipher suites separated by commas")
+    return tuple(suites)
 
 
 @dataclass(frozen=True, slots=True)

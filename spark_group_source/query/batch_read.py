@@ -21,9 +21,8 @@ from spark_group_source.group.coordinator_client import retry_until_response
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange, Offsets, Partitions, TopicPartition
-from spark_group_source.options.offset_specs import EndSpec, FromCommitted, OffsetSpec, StartSpec
-from spark_group_source.options.stream_and_batch import batch_end, batch_start
-from spark_group_source.options.table import SourceOptions
+from spark_group_source.options.offsets import EndSpec, FromCommitted, OffsetSpec, StartSpec
+from spark_group_source.options.table import SourceOptions, batch_end, batch_start
 from spark_group_source.query.group_settings import group_settings
 from spark_group_source.query.row_filter import RowFilter
 from spark_group_source.query.starting_offsets.resolution import check_names, raise_or_clamp, resolve_spec

@@ -16,8 +16,7 @@ from spark_group_source.group.counters import Timings
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.offsets import BatchOffset, Offsets
-from spark_group_source.options.stream_and_batch import stream_start
-from spark_group_source.options.table import SourceOptions
+from spark_group_source.options.table import SourceOptions, stream_start
 from spark_group_source.query.assigned_partitions import AssignedPartitions
 from spark_group_source.query.commits.batch_commits import BatchCommits
 from spark_group_source.query.group_settings import group_settings

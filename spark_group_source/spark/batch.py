@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_group_source.options.stream_and_batch import check_batch
-from spark_group_source.options.table import SourceOptions
+from spark_group_source.options.table import SourceOptions, check_batch
 from spark_group_source.spark.input_partitions import Application, TaskPartition, TaskPlanner, read_task
 from spark_group_source.spark.plain_errors import plain_errors
 from spark_group_source.spark.runner import log_to_stderr

@@ -58,7 +58,7 @@ class GroupSource(DataSource):
         Raises:
             OptionError: an option that batch reads need is missing, or a value is not allowed in a batch read.
         """
-        from spark_group_source.options.stream_and_batch import ignored_in_batch_reads
+        from spark_group_source.options.table import ignored_in_batch_reads
         from spark_group_source.spark.batch import GroupBatchReader
 
         return GroupBatchReader(self._parsed, schema, self.application, ignored_in_batch_reads(self.options))

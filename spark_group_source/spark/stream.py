@@ -21,8 +21,7 @@ from pyspark.sql.types import StructType
 from spark_group_source import offsets
 from spark_group_source.errors import GroupSourceError, OptionError
 from spark_group_source.offsets import BatchOffset
-from spark_group_source.options.stream_and_batch import check_stream
-from spark_group_source.options.table import SourceOptions
+from spark_group_source.options.table import SourceOptions, check_stream
 from spark_group_source.spark.completion_client import CompletionClient, digest
 from spark_group_source.spark.input_partitions import WRAPPER, Application, TaskPartition, TaskPlanner, read_task
 from spark_group_source.spark.plain_errors import plain_errors

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_group_source.options.security_parsers import MECHANISMS
+from spark_group_source.options.tls import MECHANISMS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SECTION = (REPOSITORY / "docs" / "security.md").read_text().partition("\n## What was tried\n")[2]

@@ -16,9 +16,8 @@ from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership
 from spark_group_source.offsets import NO_LINEAGE, TopicPartition
-from spark_group_source.options.offset_specs import SpecificOffsets
-from spark_group_source.options.stream_and_batch import stream_start
-from spark_group_source.options.table import SourceOptions
+from spark_group_source.options.offsets import SpecificOffsets
+from spark_group_source.options.table import SourceOptions, stream_start
 from spark_group_source.query.commits.retry_timer import RetryTimer
 from spark_group_source.query.commits.shared_ledger import SharedLedger
 from spark_group_source.query.kafka_clients import KafkaClients

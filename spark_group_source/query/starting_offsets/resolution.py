@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from spark_group_source.errors import DataLoss, OptionError
 from spark_group_source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
-from spark_group_source.options.offset_specs import (
+from spark_group_source.options.offsets import (
     AtTimestamp,
     Earliest,
     Latest,

@@ -29,16 +29,8 @@ from spark_group_source.group.committed_offset import CommittedOffset
 from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.membership import Membership
 from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, TopicPartition
-from spark_group_source.options.offset_specs import (
-    Earliest,
-    FromCommitted,
-    Latest,
-    OffsetSpec,
-    SpecificOffsets,
-    StartSpec,
-)
-from spark_group_source.options.stream_and_batch import stream_start
-from spark_group_source.options.table import SourceOptions
+from spark_group_source.options.offsets import Earliest, FromCommitted, Latest, OffsetSpec, SpecificOffsets, StartSpec
+from spark_group_source.options.table import SourceOptions, stream_start
 from spark_group_source.query.commits.shared_ledger import SharedLedger, StartLookup
 from spark_group_source.query.kafka_clients import KafkaClients
 from spark_group_source.query.ledger import Start, StartRule, resume_at

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_group_source.options import value_parsers
+from spark_group_source.options import values
 from spark_group_source.options.option import Option
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS, SourceOptions
@@ -18,13 +18,13 @@ from tests.unit.options.test_options import GOOD
 
 LARGEST = 2**31 - 1
 NUMBERS: dict[Callable[[str], Any], tuple[int, int]] = {
-    value_parsers.milliseconds: (1, LARGEST - 1),  # some need another that is longer
-    value_parsers.duration: (0, 10**12 - 1),
-    value_parsers.byte_size: (1024, LARGEST),
-    value_parsers.byte_count: (0, LARGEST),
-    value_parsers.socket_buffer_size: (1, LARGEST),
-    value_parsers.positive_count: (1, 10**18 - 1),
-    value_parsers.retry_count: (0, 10**9 - 1),
+    values.milliseconds: (1, LARGEST - 1),  # some need another that is longer
+    values.duration: (0, 10**12 - 1),
+    values.byte_size: (1024, LARGEST),
+    values.byte_count: (0, LARGEST),
+    values.socket_buffer_size: (1, LARGEST),
+    values.positive_count: (1, 10**18 - 1),
+    values.retry_count: (0, 10**9 - 1),
 }
 """The minimum and maximum of each parser of numbers."""
 

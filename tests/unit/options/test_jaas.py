@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_group_source.options.jaas import PasswordLogin, parse_jaas
+from spark_group_source.options.logins import PasswordLogin, parse_jaas
 from spark_group_source.text import Secret
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required "

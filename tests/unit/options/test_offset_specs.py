@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.options.offset_specs import (
+from spark_group_source.options.offsets import (
     AtTimestamp,
     Earliest,
     FromCommitted,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from spark_group_source.errors import OptionError
-from spark_group_source.options import value_parsers
-from spark_group_source.options.offset_specs import parse_end, parse_fallback, parse_start, parse_timestamp_strategy
+from spark_group_source.options import values
+from spark_group_source.options.offsets import parse_end, parse_fallback, parse_start, parse_timestamp_strategy
 from spark_group_source.options.option import Option
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.security import SECURITY_OPTIONS
@@ -20,40 +20,40 @@ from tests.unit.options.test_options import GOOD
 LARGE = "2147483648"
 
 KINDS: dict[Callable[[str], Any], tuple[str, tuple[str, ...], str]] = {
-    value_parsers.host_ports: ("b1:9092,b2:9092", ("", "b1", "b1:x", "b1:0", "b1:65536", ":9092"), "host:port"),
-    value_parsers.non_blank: ("a-name", ("", "  "), "not empty"),
-    value_parsers.instance_id: ("host-1", ("", "a b", "..", "x" * 250), "name"),
-    value_parsers.topic_names: ("a,b", ("", " , ", "a b", "..", "x" * 250), "topic names"),
-    value_parsers.topic_pattern: ("orders-.*", ("", "orders-[", "(", "*"), "regular expression"),
-    value_parsers.boolean: ("true", ("", "yes", "1", "on", "t"), "true or false"),
-    value_parsers.byte_string: ("10g", ("", "0", "-1", "1.5g", "10 g", "g", "10gib", "0k"), "for example 10g"),
-    value_parsers.positive_count: ("1000", ("", "0", "-1", "1.5", "1e3", "ten", "0x10", "1_000"), "at least 1"),
-    value_parsers.byte_size: ("65536", ("", "0", "1023", "-1", "1m", LARGE), "from 1024 to 2147483647"),
-    value_parsers.socket_buffer_size: ("65536", ("", "0", "-2", "64k", LARGE), "-1 for the operating system"),
-    value_parsers.byte_count: ("1", ("", "-1", "1k", LARGE), "from 0 to 2147483647"),
-    value_parsers.retry_count: ("3", ("", "-1", "3.0", "three"), "at least 0"),
-    value_parsers.milliseconds: ("45000", ("", "0", "-1", "45s", "1.5", LARGE), "milliseconds, from 1 to 2147483647"),
-    value_parsers.duration: ("15m", ("", "5 minutes", "-1s", "2.5s", "m", "15 parsecs"), "for example 15m"),
-    value_parsers.interval: ("10 minutes", ("", "5", "-1s", "2.5s", "10 parsecs", "minutes"), "for example 10 minutes"),
-    value_parsers.group_protocol: ("consumer", ("", "kip-848", "share"), "classic or consumer"),
-    value_parsers.isolation_level: (
+    values.host_ports: ("b1:9092,b2:9092", ("", "b1", "b1:x", "b1:0", "b1:65536", ":9092"), "host:port"),
+    values.non_blank: ("a-name", ("", "  "), "not empty"),
+    values.instance_id: ("host-1", ("", "a b", "..", "x" * 250), "name"),
+    values.topic_names: ("a,b", ("", " , ", "a b", "..", "x" * 250), "topic names"),
+    values.topic_pattern: ("orders-.*", ("", "orders-[", "(", "*"), "regular expression"),
+    values.boolean: ("true", ("", "yes", "1", "on", "t"), "true or false"),
+    values.byte_string: ("10g", ("", "0", "-1", "1.5g", "10 g", "g", "10gib", "0k"), "for example 10g"),
+    values.positive_count: ("1000", ("", "0", "-1", "1.5", "1e3", "ten", "0x10", "1_000"), "at least 1"),
+    values.byte_size: ("65536", ("", "0", "1023", "-1", "1m", LARGE), "from 1024 to 2147483647"),
+    values.socket_buffer_size: ("65536", ("", "0", "-2", "64k", LARGE), "-1 for the operating system"),
+    values.byte_count: ("1", ("", "-1", "1k", LARGE), "from 0 to 2147483647"),
+    values.retry_count: ("3", ("", "-1", "3.0", "three"), "at least 0"),
+    values.milliseconds: ("45000", ("", "0", "-1", "45s", "1.5", LARGE), "milliseconds, from 1 to 2147483647"),
+    values.duration: ("15m", ("", "5 minutes", "-1s", "2.5s", "m", "15 parsecs"), "for example 15m"),
+    values.interval: ("10 minutes", ("", "5", "-1s", "2.5s", "10 parsecs", "minutes"), "for example 10 minutes"),
+    values.group_protocol: ("consumer", ("", "kip-848", "share"), "classic or consumer"),
+    values.isolation_level: (
         "read_committed",
         ("", "committed", "READ-COMMITTED"),
         "read_committed or read_uncommitted",
     ),
-    value_parsers.warn_or_fail: ("fail", ("", "ignore", "true"), "warn or fail"),
-    value_parsers.importable_function: (
+    values.warn_or_fail: ("fail", ("", "ignore", "true"), "warn or fail"),
+    values.importable_function: (
         "json:loads",
         ("", "json", "json:", "no_such_module:f", "json:nothing"),
         "module:function",
     ),
-    value_parsers.port_range: (
+    values.port_range: (
         "40000-40099",
         ("", "40000", "0-10", "10-5", "1-65536", "a-b"),
         "for example 40000-40099",
     ),
-    value_parsers.dns_lookup: ("use_all_dns_ips", ("", "default", "all"), "use_all_dns_ips or resolve_canonical"),
-    value_parsers.partitions_json: (
+    values.dns_lookup: ("use_all_dns_ips", ("", "default", "all"), "use_all_dns_ips or resolve_canonical"),
+    values.partitions_json: (
         '{"t":[0]}',
         ("", "t", "{}", '{"t":[]}', '{"t":["0"]}'),
         "JSON of topics and their partitions",
@@ -62,7 +62,7 @@ KINDS: dict[Callable[[str], Any], tuple[str, tuple[str, ...], str]] = {
     parse_timestamp_strategy: ("latest", ("", "earliest"), "error or latest"),
     parse_start: ("earliest", ("", "newest", "-2"), "earliest, latest"),
     parse_fallback: ("fail", ("", "committed", "error"), "earliest, latest or fail"),
-    value_parsers.assignor_names: ("range,roundrobin", ("", "rang", ","), "range, roundrobin"),
+    values.assignor_names: ("range,roundrobin", ("", "rang", ","), "range, roundrobin"),
 }
 """Parser -> a good text, bad texts, and a part of the fix in the error."""
 
@@ -78,14 +78,14 @@ VALUES = [option for option in OPTIONS if option not in SECURITY_OPTIONS]
 """test_security_options.py tests the security options, which need files and other options."""
 
 NAMES = {
-    value_parsers.non_blank,
-    value_parsers.instance_id,
-    value_parsers.topic_names,
-    value_parsers.topic_pattern,
-    value_parsers.importable_function,
-    value_parsers.host_ports,
-    value_parsers.partitions_json,
-    value_parsers.assignor_names,
+    values.non_blank,
+    values.instance_id,
+    values.topic_names,
+    values.topic_pattern,
+    values.importable_function,
+    values.host_ports,
+    values.partitions_json,
+    values.assignor_names,
 }
 """Parsers of texts whose case matters."""
 
@@ -118,9 +118,7 @@ def test_names_are_read_in_any_case(option: Option, written: Callable[[str], str
     assert parse_options(others(option) | {written(option.name): good}) == expected
 
 
-@pytest.mark.parametrize(
-    "option", [each for each in VALUES if each.parse is not value_parsers.topic_pattern], ids=by_name
-)
+@pytest.mark.parametrize("option", [each for each in VALUES if each.parse is not values.topic_pattern], ids=by_name)
 def test_blanks_around_a_value_are_ignored(option: Option) -> None:
     good, _, _ = examples(option)
     expected = parse_options(others(option) | {option.name: good})

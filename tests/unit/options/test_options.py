@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_group_source.errors import OptionError
-from spark_group_source.options.offset_specs import Earliest
+from spark_group_source.options.offsets import Earliest
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS, SourceOptions, defaults
 from spark_group_source.options.wire import wire_options

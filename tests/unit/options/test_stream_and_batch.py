@@ -6,8 +6,8 @@ import pytest
 
 from spark_group_source.errors import OptionError
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.options import stream_and_batch
-from spark_group_source.options.offset_specs import AtTimestamp, Earliest, FromCommitted, Latest, SpecificOffsets
+from spark_group_source.options import table
+from spark_group_source.options.offsets import AtTimestamp, Earliest, FromCommitted, Latest, SpecificOffsets
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS, SourceOptions
 
@@ -45,8 +45,8 @@ def parsed(group: str = "g", **given: str) -> SourceOptions:
 def test_the_default_start_is_latest_in_a_stream_and_earliest_in_a_batch_read(
     given: dict[str, str], stream: object, batch: object
 ) -> None:
-    assert stream_and_batch.stream_start(parsed(**given)) == stream
-    assert stream_and_batch.batch_start(parsed(**given)) == batch
+    assert table.stream_start(parsed(**given)) == stream
+    assert table.batch_start(parsed(**given)) == batch
 
 
 def test_one_time_precedes_times_by_partition_which_precede_offsets() -> None:
@@ -55,22 +55,18 @@ def test_one_time_precedes_times_by_partition_which_precede_offsets() -> None:
     time = {"startingTimestamp": "3", "endingTimestamp": "4"}
     of_all = parsed(**offsets, **times, **time)
     of_two = parsed(**offsets, **times)
-    assert (
-        stream_and_batch.batch_start(of_all)
-        == stream_and_batch.stream_start(of_all)
-        == AtTimestamp(3, "startingTimestamp", False)
-    )
-    assert stream_and_batch.batch_end(of_all) == AtTimestamp(4, "endingTimestamp", True)
-    assert stream_and_batch.batch_start(of_two) == AtTimestamp({A: 5}, "startingOffsetsByTimestamp", False)
-    assert stream_and_batch.batch_end(of_two) == AtTimestamp({A: 6}, "endingOffsetsByTimestamp", True)
-    assert stream_and_batch.batch_end(parsed(**offsets)) == SpecificOffsets({A: 7}, "endingOffsets")
-    assert stream_and_batch.batch_end(parsed()) == Latest()
+    assert table.batch_start(of_all) == table.stream_start(of_all) == AtTimestamp(3, "startingTimestamp", False)
+    assert table.batch_end(of_all) == AtTimestamp(4, "endingTimestamp", True)
+    assert table.batch_start(of_two) == AtTimestamp({A: 5}, "startingOffsetsByTimestamp", False)
+    assert table.batch_end(of_two) == AtTimestamp({A: 6}, "endingOffsetsByTimestamp", True)
+    assert table.batch_end(parsed(**offsets)) == SpecificOffsets({A: 7}, "endingOffsets")
+    assert table.batch_end(parsed()) == Latest()
 
 
 @pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
 def test_the_timestamp_strategy_applies_to_starting_times(option: str) -> None:
     value = "3" if option == "startingTimestamp" else '{"t":{"0":3}}'
-    start = stream_and_batch.stream_start(parsed(**{option: value, "startingOffsetsByTimestampStrategy": "latest"}))
+    start = table.stream_start(parsed(**{option: value, "startingOffsetsByTimestampStrategy": "latest"}))
     assert isinstance(start, AtTimestamp)
     assert start.or_latest
 
@@ -86,17 +82,17 @@ def test_the_timestamp_strategy_applies_to_starting_times(option: str) -> None:
 )
 def test_an_end_in_a_stream_is_an_error(option: str, value: str) -> None:
     with pytest.raises(OptionError, match=f"'{option}' is set, and a stream has no end.*availableNow.*spark.read"):
-        stream_and_batch.check_stream(parsed(**{option: value}))
+        table.check_stream(parsed(**{option: value}))
 
 
 def test_a_group_id_is_required_in_a_stream_and_to_start_at_committed() -> None:
     with pytest.raises(OptionError, match="'kafka.group.id' is missing: a stream"):
-        stream_and_batch.check_stream(parsed(group=""))
-    stream_and_batch.check_stream(parsed())
-    stream_and_batch.check_batch(parsed(group=""))
+        table.check_stream(parsed(group=""))
+    table.check_stream(parsed())
+    table.check_batch(parsed(group=""))
     with pytest.raises(OptionError, match="'kafka.group.id' is missing: 'startingOffsets' is committed"):
-        stream_and_batch.check_batch(parsed(group="", startingOffsets="committed"))
-    stream_and_batch.check_batch(parsed(startingOffsets="committed"))
+        table.check_batch(parsed(group="", startingOffsets="committed"))
+    table.check_batch(parsed(startingOffsets="committed"))
 
 
 @pytest.mark.parametrize(
@@ -109,15 +105,13 @@ def test_a_group_id_is_required_in_a_stream_and_to_start_at_committed() -> None:
 )
 def test_a_batch_read_from_latest_or_to_earliest_is_an_error(given: dict[str, str], says: str) -> None:
     with pytest.raises(OptionError, match=says):
-        stream_and_batch.check_batch(parsed(**given))
-    stream_and_batch.check_batch(parsed(**given, startingTimestamp="3", endingTimestamp="4"))
+        table.check_batch(parsed(**given))
+    table.check_batch(parsed(**given, startingTimestamp="3", endingTimestamp="4"))
 
 
 def test_ignored_options_have_their_names_from_the_table() -> None:
-    assert stream_and_batch.ignored_in_batch_reads(
-        ["subscribe", "maxoffsetspertrigger", "KAFKA.SESSION.TIMEOUT.MS"]
-    ) == [
+    assert table.ignored_in_batch_reads(["subscribe", "maxoffsetspertrigger", "KAFKA.SESSION.TIMEOUT.MS"]) == [
         "maxOffsetsPerTrigger",
         "kafka.session.timeout.ms",
     ]
-    assert set(stream_and_batch.STREAM_ONLY) <= {option.name for option in OPTIONS}
+    assert set(table.STREAM_ONLY) <= {option.name for option in OPTIONS}

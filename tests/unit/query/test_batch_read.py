@@ -14,7 +14,7 @@ from spark_group_source.clock import Clock, monotonic
 from spark_group_source.errors import DataLoss, DeadlineExceeded, GroupError, GroupSourceError, OptionError, TopicError
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.stream_and_batch import check_batch
+from spark_group_source.options.table import check_batch
 from spark_group_source.query import batch_read
 from spark_group_source.query.batch_read import plan
 from spark_group_source.query.row_filter import Interval, RowFilter

@@ -9,14 +9,7 @@ import pytest
 
 from spark_group_source.errors import DataLoss, OptionError
 from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition
-from spark_group_source.options.offset_specs import (
-    AtTimestamp,
-    Earliest,
-    Latest,
-    OffsetSpec,
-    SpecificOffsets,
-    StartSpec,
-)
+from spark_group_source.options.offsets import AtTimestamp, Earliest, Latest, OffsetSpec, SpecificOffsets, StartSpec
 from spark_group_source.query.starting_offsets.resolution import check_names, resolve_spec
 
 A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
