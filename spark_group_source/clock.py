@@ -25,7 +25,7 @@ def monotonic() -> float:
 
 
 class Wakeup(Protocol):
-    """Ends a wait early; :class:`spark_group_source.wire.wakeup.WakeupPipe` implements it."""
+    """Ends a wait early; :class:`spark_group_source.wire.waiting.WakeupPipe` implements it."""
 
     def fileno(self) -> int:
         """Returns the descriptor that becomes readable when waits must end."""

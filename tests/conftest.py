@@ -12,7 +12,7 @@ import pytest
 
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.ivy import KAFKA_VERSION
-from spark_group_source.wire.tokens import client_credentials
+from spark_group_source.wire import tokens
 
 # Where the package is installed, pytest has loaded it already.
 pytest_plugins = ["spark_group_source.testing.plugin"]
@@ -62,11 +62,11 @@ def pytest_runtest_makereport(
 def _end_tokens() -> Iterator[None]:
     """Ends the threads that renew tokens of the test: they would log, and resolve hosts, in other tests."""
     yield
-    for token in client_credentials._kept.values():
+    for token in tokens._kept.values():
         with token._condition:
             token._used_at = -math.inf
             token._condition.notify_all()
-    client_credentials._kept.clear()
+    tokens._kept.clear()
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,7 @@ from spark_group_source.fetch.fetch_position import FetchPosition
 from spark_group_source.fetch.offset_for_leader_epoch import UNDEFINED_EPOCH_OFFSET, epoch_end_offsets
 from spark_group_source.fetch.preferred_replicas import PreferredReplicas
 from spark_group_source.offsets import UNKNOWN_EPOCH
-from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.metadata import Topic
+from spark_group_source.wire.cluster import Cluster, Topic
 
 
 class BrokerSelection:

@@ -23,8 +23,7 @@ from spark_group_source.fetch.list_offsets import list_offsets
 from spark_group_source.fetch.offset_for_leader_epoch import EpochEndOffset
 from spark_group_source.fetch.preferred_replicas import PreferredReplicas
 from spark_group_source.offsets import EARLIEST, LATEST
-from spark_group_source.wire.cluster import Cluster, metadata_from_each
-from spark_group_source.wire.metadata import Metadata, Topic
+from spark_group_source.wire.cluster import Cluster, Metadata, Topic, metadata_from_each
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.wire.settings import WireOptions
-from spark_group_source.wire.tokens.client_credentials import SharedToken
+from spark_group_source.wire.tokens import SharedToken
 
 MAX_REQUEST_BYTES = 2**29
 """Maximum size in bytes that a fetch requests, whatever the options say. A connection receives at most 2**30 bytes, and

@@ -19,9 +19,8 @@ from spark_group_source.errors import (
 )
 from spark_group_source.fetch.error_actions import FetchErrorAction, fetch_error_action
 from spark_group_source.offsets import Offsets, TopicPartition
-from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.cluster import Cluster, Topic
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.metadata import Topic
 
 CONSUMER = -1
 """The replica id of a consumer."""

@@ -13,8 +13,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.fetch.leader_requests import CONSUMER, partition_error, send_to_leaders
 from spark_group_source.offsets import UNKNOWN_EPOCH, Offsets, TopicPartition
 from spark_group_source.wire import versions
-from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.metadata import Topic
+from spark_group_source.wire.cluster import Cluster, Topic
 
 UNDEFINED_EPOCH_OFFSET = -1
 """The end offset of an epoch that the leader does not know."""

@@ -13,8 +13,7 @@ from spark_group_source.fetch.fetch_messages import FetchPartition, build_reques
 from spark_group_source.fetch.leader_requests import send_to_leaders
 from spark_group_source.offsets import Offsets, TopicPartition
 from spark_group_source.records.record_batches import find_record_batches
-from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.metadata import Topic
+from spark_group_source.wire.cluster import Cluster, Topic
 
 PURPOSE = "samples"
 """The connections for samples. A quota of bytes stops these, but not the lookups of end offsets."""

@@ -26,9 +26,8 @@ from spark_group_source.records.decode import Decoder
 from spark_group_source.records.record_batches import PartitionRecords, RecordBatches, find_record_batches
 from spark_group_source.text import some
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.response import Response
-from spark_group_source.wire.tokens.shared_token import adopt_token
+from spark_group_source.wire.connection import Connection, Response
+from spark_group_source.wire.tokens import adopt_token
 from spark_group_source.wire.waiting import poll_readable
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from spark_group_source.group.events import RequestFailed
 from spark_group_source.group.settings import CurrentCoordinator
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.wakeup import Interrupted
+from spark_group_source.wire.waiting import Interrupted
 
 Result = TypeVar("Result")
 

@@ -22,7 +22,7 @@ from spark_group_source.group.rebalance_listener import RebalanceListener
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.offsets import Partitions
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.wakeup import Interrupted, WakeupPipe
+from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from spark_group_source.clock import Deadline
 from spark_group_source.group.topic_view import EveryBroker, TopicView
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.metadata import Topic
+from spark_group_source.wire.cluster import Cluster, Topic
 
 
 @dataclass(frozen=True, slots=True)

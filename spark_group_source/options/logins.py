@@ -41,11 +41,7 @@ from spark_group_source.options.values import (
 )
 from spark_group_source.text import Secret
 from spark_group_source.wire.settings import Tls
-from spark_group_source.wire.tokens.client_credentials import ClientCredentials
-from spark_group_source.wire.tokens.provider import TokenProvider
-from spark_group_source.wire.tokens.refresh_window import RefreshWindow
-from spark_group_source.wire.tokens.token_file import FileTokens
-from spark_group_source.wire.tokens.user_function import FunctionTokens
+from spark_group_source.wire.tokens import ClientCredentials, FileTokens, FunctionTokens, RefreshWindow, TokenProvider
 
 _EXTENSION = "extension_"
 _NAMES = ("clientId", "clientSecret", "scope")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_group_source.errors import OptionError
-from spark_group_source.wire.tokens.msk_iam import INSTALL, MskIamTokens
+from spark_group_source.wire.tokens import INSTALL, MskIamTokens
 
 MECHANISM = "AWS_MSK_IAM"
 LOGIN_HANDLER = "IAMOAuthBearerLoginCallbackHandler"
@@ -116,7 +116,7 @@ def _region(hosts: list[str], profile: str | None) -> str:
         )
     if found:
         return found[0]
-    from spark_group_source.wire.tokens.aws_signer import configured_region  # imports AWS's library, which takes long
+    from spark_group_source.wire.aws_signer import configured_region  # imports AWS's library, which takes long
 
     region = os.environ.get("AWS_REGION") or configured_region(profile)
     if not region:

@@ -17,8 +17,7 @@ from spark_group_source.errors import OptionError
 from spark_group_source.options import msk_iam
 from spark_group_source.options.values import non_blank
 from spark_group_source.text import Secret
-from spark_group_source.wire.settings import TLS_VERSIONS, Tls
-from spark_group_source.wire.ssl_stores import how_to_convert
+from spark_group_source.wire.settings import TLS_VERSIONS, Tls, how_to_convert
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 BY_PASSWORD = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -214,6 +213,6 @@ def check_tls(tls: Tls) -> None:
     if tls.key_password is not None and tls.key_file is None and tls.key_text is None:
         action = f"Set {location} to the file of the key, or remove the password."
         raise OptionError(f"Option {password} is set without a key.", action)
-    from spark_group_source.wire.tls_context import ssl_context  # imports ssl, which most queries do not need
+    from spark_group_source.wire.tls import ssl_context  # imports ssl, which most queries do not need
 
     ssl_context(tls)

@@ -28,8 +28,7 @@ from spark_group_source.query.row_filter import RowFilter
 from spark_group_source.query.starting_offsets.resolution import check_names, raise_or_clamp, resolve_spec
 from spark_group_source.query.starting_offsets.topic_validator import TopicValidator
 from spark_group_source.text import names, some
-from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.metadata import Topic, partitions_of
+from spark_group_source.wire.cluster import Cluster, Topic, partitions_of
 from spark_group_source.wire.settings import WireOptions
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from spark_group_source.query.query_log import QueryLog
 from spark_group_source.query.shared_group import log_other_members
 from spark_group_source.query.starting_offsets.resolution import check_names
 from spark_group_source.query.starting_offsets.topic_validator import TopicValidator
-from spark_group_source.wire.metadata import partitions_of
+from spark_group_source.wire.cluster import partitions_of
 from spark_group_source.wire.settings import WireOptions
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,7 @@ from spark_group_source.spark.python_worker import prepare_for_next_task
 from spark_group_source.spark.schema import to_arrow_schema
 from spark_group_source.spark.task_splitting import split_into_tasks
 from spark_group_source.wire.settings import WireOptions
-from spark_group_source.wire.tokens.client_credentials import SharedToken
-from spark_group_source.wire.tokens.shared_token import share_token
+from spark_group_source.wire.tokens import SharedToken, share_token
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,16 +1,20 @@
-"""The cluster as one thread sees it: its brokers, topics and leaders, and requests that any broker can answer."""
+"""The cluster as one thread sees it: its brokers, topics and leaders, its connections, and requests that any broker
+can answer.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from kafka.protocol.metadata import FindCoordinatorRequest
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from spark_group_source.clock import Backoff, Deadline, monotonic
 from spark_group_source.errors import (
     GROUP_AUTHORIZATION_FAILED,
+    AuthenticationFailed,
     BrokerUnavailable,
     DeadlineExceeded,
     GroupError,
@@ -18,11 +22,199 @@ from spark_group_source.errors import (
     ProtocolError,
     describe,
 )
-from spark_group_source.wire import metadata, versions, waiting
+from spark_group_source.offsets import Partitions, TopicPartition
+from spark_group_source.wire import sockets, versions, waiting
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.connections import Connections
-from spark_group_source.wire.metadata import Broker, Metadata, Topic
+from spark_group_source.wire.failures import CredentialRejections, ReconnectBackoff
 from spark_group_source.wire.settings import WireOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """One broker and its address."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic. ``partitions`` maps each partition number to its leader's id, or to ``None`` if it has no leader now.
+
+    ``error`` is Kafka's error code, or 0. ``replicas`` maps each partition number to the ids of its brokers, and
+    ``epochs`` to its leader epoch.
+    """
+
+    name: str
+    id: str
+    partitions: Mapping[int, int | None]
+    internal: bool = False
+    error: int = 0
+    replicas: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    epochs: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """The brokers and topics of one Metadata response."""
+
+    brokers: Mapping[int, Broker] = field(default_factory=dict)
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+
+    def racks(self, brokers: Iterable[int]) -> frozenset[str]:
+        """Returns the racks of these brokers. Metadata leaves out a broker that is down, and so does this method."""
+        known = (self.brokers[broker].rack for broker in brokers if broker in self.brokers)
+        return frozenset(rack for rack in known if rack is not None)
+
+
+def partitions_of(topics: Iterable[Topic]) -> Partitions:
+    """Returns all partitions of these topics."""
+    return frozenset(TopicPartition(topic.name, number) for topic in topics for number in topic.partitions)
+
+
+def build_request(topics: Collection[str] | None) -> Any:
+    """Builds the request for these topics, or for all topics; the request never creates a topic."""
+    requested = None
+    if topics is not None:
+        request_topic = MetadataRequest.MetadataRequestTopic
+        requested = [request_topic(version=versions.METADATA, name=name) for name in sorted(topics)]
+    return MetadataRequest(
+        version=versions.METADATA,
+        topics=requested,
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )
+
+
+def check_response(response: Any) -> None:
+    """Rejects the response of a broker that has just started and does not know the cluster or any topic yet.
+
+    Raises:
+        BrokerUnavailable: the response names no brokers, not even its sender.
+    """
+    if not response.brokers:
+        raise BrokerUnavailable("A broker that has just started reports no brokers and topics yet.")
+
+
+def parse_response(response: Any) -> Metadata:
+    """Converts kafka-python's response."""
+    return Metadata(
+        {each.node_id: Broker(each.node_id, each.host, each.port, each.rack) for each in response.brokers},
+        {each.name: _topic(each) for each in response.topics},
+    )
+
+
+def _topic(topic: Any) -> Topic:
+    return Topic(
+        topic.name,
+        str(topic.topic_id),
+        {each.partition_index: each.leader_id if each.leader_id >= 0 else None for each in topic.partitions},
+        topic.is_internal,
+        topic.error_code,
+        {each.partition_index: each.replica_nodes for each in topic.partitions},
+        {each.partition_index: each.leader_epoch for each in topic.partitions},
+    )
+
+
+class Connections:
+    """Keeps a connection for each broker and purpose, and one to a bootstrap server; reopens broken connections.
+
+    Args:
+        auth_retry_timeout: as for :class:`spark_group_source.wire.cluster.Cluster`.
+    """
+
+    def __init__(self, options: WireOptions, auth_retry_timeout: float) -> None:
+        self._options = options
+        self._rejections = CredentialRejections(options, auth_retry_timeout)
+        self._reconnect_backoff = ReconnectBackoff(options)
+        self._by_purpose: dict[tuple[int, str], Connection] = {}
+        self._bootstrap: Connection | None = None
+
+    def get(self, broker_id: int, purpose: str) -> Connection | None:
+        """Returns the connection to a broker, if it was not closed here. The broker may have closed it."""
+        connection = self._by_purpose.get((broker_id, purpose))
+        return None if connection is None or connection.closed else connection
+
+    def to_broker(self, broker_id: int, broker: Broker | None, purpose: str, deadline: Deadline) -> Connection:
+        """Returns the open connection to a broker, or opens one. ``broker`` is ``None`` if metadata does not name it.
+
+        Raises:
+            BrokerUnavailable: no connection is open, and the broker is unknown or cannot be reached.
+            AuthenticationFailed, DeadlineExceeded, ProtocolError: as :meth:`Connection.open`.
+        """
+        kept = self._by_purpose.get((broker_id, purpose))
+        if kept is not None:
+            moved = broker is not None and (broker.host, broker.port) != (kept.host, kept.port)
+            if not moved and self._is_reusable(kept):
+                return kept
+            kept.close()
+        if broker is None:
+            raise BrokerUnavailable(f"Broker {broker_id} is not in the cluster's metadata.")
+        opened = self._open(broker.host, broker.port, deadline, broker_id)
+        self._by_purpose[broker_id, purpose] = opened
+        return opened
+
+    def to_bootstrap(self, host: str, port: int, deadline: Deadline) -> Connection:
+        """Returns the open connection to a bootstrap server, or opens one. Raises what :meth:`to_broker` does."""
+        names = sockets.canonical_names(host, deadline) if self._options.canonical_bootstrap else [host]
+        kept = self._bootstrap
+        if kept is not None and kept.host in names and kept.port == port and self._is_reusable(kept):
+            return kept
+        if kept is not None:
+            kept.close()
+        # Callers retry until a broker responds, so each name gets its turn.
+        self._bootstrap = self._open(random.choice(names), port, deadline)
+        return self._bootstrap
+
+    def close_retired(self, known: Collection[int]) -> None:
+        """Closes the connections that brokers outside ``known`` have ended, because no request to them follows."""
+        for key, connection in list(self._by_purpose.items()):
+            if key[0] not in known and not connection.in_flight and not connection.is_reusable():
+                connection.close()
+                del self._by_purpose[key]
+
+    def release_buffers(self) -> None:
+        """Frees the receive buffers of all connections; the connections stay open."""
+        for connection in self._by_purpose.values():
+            connection.release_buffers()
+
+    def close(self) -> None:
+        """Closes all connections. The object may be used again."""
+        for connection in self._by_purpose.values():
+            connection.close()
+        self._by_purpose.clear()
+        if self._bootstrap is not None:
+            self._bootstrap.close()
+            self._bootstrap = None
+
+    def _open(self, host: str, port: int, deadline: Deadline, broker_id: int | None = None) -> Connection:
+        """Opens a connection, unless the backoff of this address has not passed yet."""
+        address = host, port
+        self._reconnect_backoff.check(address)
+        try:
+            limit = deadline.at_most(self._reconnect_backoff.connect_timeout(address))
+            opened = Connection.open(host, port, self._options, limit, broker_id)
+        except AuthenticationFailed as error:
+            retriable = self._rejections.as_retriable(error, self._responded_at())
+            self._reconnect_backoff.record_failure(address, retriable)
+            raise retriable from error
+        except (BrokerUnavailable, DeadlineExceeded) as error:
+            self._reconnect_backoff.record_failure(address, error)
+            raise
+        self._reconnect_backoff.record_success(address)
+        self._rejections.record_success()
+        return opened
+
+    def _responded_at(self) -> float | None:
+        """Returns when any broker last responded."""
+        connections = [*self._by_purpose.values(), *filter(None, [self._bootstrap])]
+        return max((each.responded_at for each in connections if each.responded_at is not None), default=None)
+
+    def _is_reusable(self, kept: Connection) -> bool:
+        return kept.is_reusable() and monotonic() - kept.used_at <= self._options.max_idle
+
 
 GROUP = 0
 MIN_BROKER_TIMEOUT = 1.0
@@ -58,8 +250,8 @@ class Cluster:
         Raises:
             BrokerUnavailable: no broker responded before the deadline.
         """
-        response = self._call_any_broker(metadata.build_request(topics), deadline, metadata.check_response)
-        found = metadata.parse_response(response)
+        response = self._call_any_broker(build_request(topics), deadline, check_response)
+        found = parse_response(response)
         self._brokers = dict(found.brokers)
         self._connections.close_retired(self._brokers.keys())
         now = monotonic()
@@ -75,9 +267,9 @@ class Cluster:
         Raises:
             BrokerUnavailable, DeadlineExceeded, ProtocolError: the broker did not respond before the deadline.
         """
-        response = self.connection(broker_id, deadline).call(metadata.build_request(topics), deadline)
-        metadata.check_response(response)
-        return metadata.parse_response(response)
+        response = self.connection(broker_id, deadline).call(build_request(topics), deadline)
+        check_response(response)
+        return parse_response(response)
 
     def broker_ids(self) -> list[int]:
         """Returns the brokers of the last metadata, connected brokers first."""

@@ -17,7 +17,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, describe
 from spark_group_source.wire import versions
 from spark_group_source.wire.settings import Sasl
-from spark_group_source.wire.tokens.provider import Token
+from spark_group_source.wire.tokens import Token
 from spark_group_source.wire.waiting import call_with_timeout
 
 UNSUPPORTED_SASL_MECHANISM = 33

@@ -1,11 +1,14 @@
-"""Settings of connections to brokers."""
+"""Settings of connections to brokers.
+
+Java's key and trust stores are rejected: Python reads PEM. The message has the command that converts them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from spark_group_source.text import Secret
-from spark_group_source.wire.tokens.provider import TokenProvider
+from spark_group_source.wire.tokens import TokenProvider
 
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 """TLS versions by Java's names: those that brokers from 3.3 on support by default."""
@@ -82,3 +85,43 @@ class WireOptions:
     consumer_protocol: bool = False
     tls: Tls | None = None
     sasl: Sasl | None = None
+
+
+_TRUSTSTORE_COMMANDS = {
+    "JKS": "keytool -list -rfc -keystore trust.jks > trust.pem",
+    "PKCS12": "openssl pkcs12 -in trust.p12 -nokeys -out trust.pem",
+    "DER": "openssl x509 -inform der -in trust.der -out trust.pem",
+}
+_KEYSTORE_COMMANDS = {
+    "JKS": "keytool -importkeystore -srckeystore client.jks -destkeystore client.p12 -deststoretype PKCS12, then"
+    " openssl pkcs12 -in client.p12 -out client.pem",
+    "PKCS12": "openssl pkcs12 -in client.p12 -out client.pem",
+    "DER": "openssl pkey -inform der -in key.der -out client.pem, then openssl x509 -inform der -in chain.der >>"
+    " client.pem",
+}
+
+
+def how_to_convert(store: str, store_format: str) -> str:
+    """Returns a sentence with the command that converts a ``truststore`` or a ``keystore`` to PEM."""
+    commands = _TRUSTSTORE_COMMANDS if store == "truststore" else _KEYSTORE_COMMANDS
+    return f"Convert it to PEM with {commands[store_format]}"
+
+
+def format_of(path: str) -> str | None:
+    """Returns ``JKS``, ``PKCS12`` or ``DER`` for a file of this format; ``None`` for another file, and for no file."""
+    try:
+        with open(path, "rb") as file:
+            return _format(file.read(16))
+    except OSError:
+        return None
+
+
+def _format(head: bytes) -> str | None:
+    if head.startswith(b"\xfe\xed\xfe\xed"):
+        return "JKS"
+    if len(head) < 2 or head[0] != 0x30:
+        return None
+    # A DER sequence. Its length takes one byte below 128. Otherwise this byte says how many bytes of length follow.
+    length_bytes = head[1] & 0x7F if head[1] & 0x80 else 0
+    # PKCS #12 begins with its version, which is 3.
+    return "PKCS12" if head[2 + length_bytes :].startswith(b"\x02\x01\x03") else "DER"

@@ -1,18 +1,193 @@
-"""TLS over a connected socket: the handshake, and errors of the handshake and of the session."""
+"""TLS: contexts from PEM, the handshake over a connected socket, and errors of the handshake and of the session.
+
+The driver and the executors read the files themselves, and read them again after a change: later connections use the
+new certificate.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
 import select
 import socket
 import ssl
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from spark_group_source.clock import Deadline
-from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, GroupSourceError
-from spark_group_source.wire import waiting
+from spark_group_source.clock import Deadline, monotonic
+from spark_group_source.errors import (
+    AuthenticationFailed,
+    BrokerUnavailable,
+    DeadlineExceeded,
+    GroupSourceError,
+    OptionError,
+)
+from spark_group_source.wire import settings, waiting
 from spark_group_source.wire.settings import Tls
-from spark_group_source.wire.tls_context import UnusableCertificates, ssl_context
+
+log = logging.getLogger(__name__)
+
+_FileStamp = tuple[int, int, int]
+
+
+class UnusableCertificates(OptionError):
+    """A file or a text can be read and is not what is needed. Perhaps somebody has not written it completely yet."""
+
+
+WARN_EVERY = 60.0
+
+_cache: dict[Tls, tuple[tuple[_FileStamp, ...], ssl.SSLContext]] = {}
+"""The last context of each settings, with the stamps of the files it was built from."""
+
+_warned_at: dict[Tls, float] = {}
+
+
+def ssl_context(tls: Tls) -> ssl.SSLContext:
+    """Returns the context for connections; builds it again only after the settings or their files change.
+
+    If a file becomes unusable, perhaps while somebody replaces it, the last context stays in use.
+
+    Raises:
+        OptionError: a file cannot be read, or :class:`UnusableCertificates`; and no earlier version was usable.
+    """
+    try:
+        stamps = _file_stamp(tls, tls.ca_file, "truststore"), _file_stamp(tls, tls.key_file, "keystore")
+        if tls not in _cache or _cache[tls][0] != stamps:
+            _cache[tls] = stamps, _build(tls)
+    except OptionError as error:
+        if tls not in _cache:
+            raise
+        if tls not in _warned_at or monotonic() - _warned_at[tls] >= WARN_EVERY:
+            _warned_at[tls] = monotonic()
+            log.warning("certificate files are unusable; keeping the certificates read before: %s", error)
+    return _cache[tls][1]
+
+
+def _file_stamp(tls: Tls, path: str | None, store: str) -> _FileStamp:
+    """Returns numbers that change when the file changes."""
+    if path is None:
+        return 0, 0, 0
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise _unreadable(tls, path, store, error) from None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _unreadable(tls: Tls, path: str, store: str, error: OSError) -> OptionError:
+    text = tls.name("ssl.truststore.certificates" if store == "truststore" else "ssl.keystore.key")
+    return OptionError(
+        f"The file '{path}' of {tls.name(f'ssl.{store}.location')} cannot be read on {socket.gethostname()}:"
+        f" {error.strerror}.",
+        f"Put the file on the driver and on every executor, or write its text into {text}, which Spark sends to them.",
+    )
+
+
+def _build(tls: Tls) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = tls.check_host_name
+    versions = [ssl.TLSVersion[name.replace(".", "_")] for name in tls.versions]
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    # Java trusts every certificate in a truststore, even if it is not a root.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if tls.ciphers:
+        _set_ciphers(context, tls)
+    _load_truststore(context, tls)
+    _load_keystore(context, tls)
+    return context
+
+
+def _set_ciphers(context: ssl.SSLContext, tls: Tls) -> None:
+    try:
+        context.set_ciphers(":".join(tls.ciphers))
+    except ssl.SSLError:
+        raise OptionError(
+            f"None of the suites of {tls.name('ssl.cipher.suites')} is known to {ssl.OPENSSL_VERSION}.",
+            "Write names such as TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, or leave them out.",
+        ) from None
+
+
+def _load_truststore(context: ssl.SSLContext, tls: Tls) -> None:
+    if tls.ca_file is not None:
+        with _as_option_error(tls, "truststore", tls.ca_file):
+            context.load_verify_locations(cafile=tls.ca_file)
+    elif tls.ca_text is not None:
+        with _as_option_error(tls, "truststore"):
+            context.load_verify_locations(cadata=tls.ca_text)
+    else:
+        context.load_default_certs()
+
+
+def _load_keystore(context: ssl.SSLContext, tls: Tls) -> None:
+    # Without any password, OpenSSL would ask for one on the terminal.
+    password = "" if tls.key_password is None else tls.key_password.text
+    if tls.key_file is not None:
+        with _as_option_error(tls, "keystore", tls.key_file):
+            context.load_cert_chain(tls.key_file, password=password)
+    elif tls.key_text is not None:
+        # OpenSSL reads them only from a file.
+        with _private_file(tls, f"{tls.key_text.text}\n{tls.chain_text}\n") as path, _as_option_error(tls, "keystore"):
+            context.load_cert_chain(path, password=password)
+
+
+@contextlib.contextmanager
+def _as_option_error(tls: Tls, store: str, path: str | None = None) -> Iterator[None]:
+    """Turns errors of OpenSSL into an ``OptionError`` that names the file of a store, or the options with its text."""
+    if path is not None:
+        source = f"The file '{path}' of {tls.name(f'ssl.{store}.location')}"
+    elif store == "truststore":
+        source = tls.name("ssl.truststore.certificates")
+    else:
+        source = f"{tls.name('ssl.keystore.key')} with {tls.name('ssl.keystore.certificate.chain')}"
+    password = tls.name("ssl.key.password")
+    pem = (
+        "PEM is needed: certificates between '-----BEGIN CERTIFICATE-----' and '-----END CERTIFICATE-----', a private"
+        f" key likewise, and {password} if the key is encrypted."
+    )
+    try:
+        yield
+    except ssl.SSLError as error:
+        mismatch = error.reason == "KEY_VALUES_MISMATCH"
+        reason = "the key does not belong to the certificate" if mismatch else (error.reason or str(error))
+        other_format = None if path is None else settings.format_of(path)
+        if other_format is not None:
+            command = settings.how_to_convert(store, other_format)
+            raise UnusableCertificates(f"{source} is {other_format}, not PEM.", command) from None
+        raise UnusableCertificates(f"{source} cannot be used: {reason}.", pem) from None
+    except OSError as error:
+        if path is None:
+            raise
+        raise _unreadable(tls, path, store, error) from None
+    except ValueError:
+        # Python rejects the password. The error is not the cause, because an encoding error holds the text.
+        happened = f"{source} cannot be used: {password} is not UTF-8 text of at most 1024 bytes."
+        raise UnusableCertificates(happened, pem) from None
+
+
+@contextlib.contextmanager
+def _private_file(tls: Tls, text: str) -> Iterator[str]:
+    """Yields the path of a file that only this user may read; deletes the file afterwards."""
+    path = None
+    try:
+        try:
+            descriptor, path = tempfile.mkstemp(suffix=".pem")
+            with open(descriptor, "w", encoding="ascii") as file:
+                file.write(text)
+        except OSError as error:
+            raise OptionError(
+                f"No temporary file for {tls.name('ssl.keystore.key')} can be written on {socket.gethostname()}:"
+                f" {error}.",
+                "Set the environment variable TMPDIR to a directory that this user may write, or name a file in"
+                f" {tls.name('ssl.keystore.location')} instead.",
+            ) from None
+        yield path
+    finally:
+        if path is not None:
+            os.unlink(path)
+
 
 _NAME_MISMATCH = {62, 64}  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 _OUTSIDE_VALIDITY = {9, 10}  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED

@@ -1,16 +1,45 @@
-"""Waits with a deadline: for sockets, and for functions that take no timeout."""
+"""Waits with a deadline, for sockets and for functions that take no timeout, and how another thread ends a wait."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import select
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
 from spark_group_source.clock import Deadline
-from spark_group_source.wire.wakeup import Interrupted
+
+
+class Interrupted(BaseException):
+    """:meth:`WakeupPipe.set` ended the wait. Not an ``Exception``, so that no error handling swallows it."""
+
+
+class WakeupPipe:
+    """Becomes readable when :meth:`set` is called, and stays readable."""
+
+    def __init__(self) -> None:
+        self._read_end, self._write_end = socket.socketpair()
+        self._write_end.setblocking(False)
+
+    def fileno(self) -> int:
+        """Returns the descriptor that a selector waits on."""
+        return self._read_end.fileno()
+
+    def set(self) -> None:
+        """Ends the wait, now or when it begins. May be repeated. Caller: any thread."""
+        # After thousands of calls the pipe is full, and so already readable.
+        with contextlib.suppress(BlockingIOError):
+            self._write_end.send(b"\0")
+
+    def close(self) -> None:
+        """Frees the sockets. Call this only when no thread waits any more."""
+        self._read_end.close()
+        self._write_end.close()
+
 
 Result = TypeVar("Result")
 

@@ -34,7 +34,7 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
 from spark_group_source.query.driver import Driver
 from spark_group_source.spark.schema import source_schema, to_arrow_schema
-from spark_group_source.wire import tls_context, versions
+from spark_group_source.wire import tls, versions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.settings import WireOptions
@@ -225,7 +225,7 @@ def test_a_task_in_a_new_process_waits_for_a_certificate_that_is_half_written(
     given = secured.options("SSL", ssl_keystore_location=str(file)) | {"kafka.group.id": "g", "subscribe": "t"}
     options = wire_options(parse_options(given), "test")
     # A new process has built no context yet.
-    tls_context._cache.clear()
+    tls._cache.clear()
     file.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(AuthenticationFailed, match=r"client\.pem' of 'kafka\.ssl\.keystore\.location' cannot be used"):
         connected_with(options)
@@ -236,7 +236,7 @@ def test_a_task_in_a_new_process_waits_for_a_certificate_that_is_half_written(
         cluster.close()
     finished.join()
     assert "retrying for up to 60 s" in caplog.text
-    tls_context._cache.clear()
+    tls._cache.clear()
     file.unlink()
     with pytest.raises(OptionError, match="No such file"), pooled_cluster(options) as cluster:
         cluster.metadata([], Deadline.after(LONG))

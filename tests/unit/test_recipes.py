@@ -23,7 +23,7 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
-from spark_group_source.wire.tokens.client_credentials import ClientCredentials
+from spark_group_source.wire.tokens import ClientCredentials
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)

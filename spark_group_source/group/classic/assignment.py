@@ -18,7 +18,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, Consume
 from spark_group_source.errors import OptionError, ProtocolError
 from spark_group_source.group.classic.assignors import create_assignor, is_cooperative
 from spark_group_source.offsets import TopicPartition, numbers_by_topic
-from spark_group_source.wire.metadata import Metadata
+from spark_group_source.wire.cluster import Metadata
 
 log = logging.getLogger(__name__)
 

@@ -27,8 +27,7 @@ from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.topic_view import TopicView
 from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.text import names
-from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.metadata import Topic, partitions_of
+from spark_group_source.wire.cluster import Cluster, Topic, partitions_of
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.kafka_clients import KafkaClients
 from spark_group_source.query.planning.deletion import raise_or_skip_deleted
 from spark_group_source.text import some
-from spark_group_source.wire.metadata import Topic, partitions_of
+from spark_group_source.wire.cluster import Topic, partitions_of
 
 log = logging.getLogger(__name__)
 

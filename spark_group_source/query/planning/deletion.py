@@ -10,8 +10,7 @@ from spark_group_source.errors import DataLoss, GroupSourceError
 from spark_group_source.group.topic_view import TopicView
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.text import names
-from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.metadata import partitions_of
+from spark_group_source.wire.cluster import Cluster, partitions_of
 
 log = logging.getLogger(__name__)
 

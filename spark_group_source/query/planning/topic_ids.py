@@ -10,8 +10,7 @@ from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION, GroupSourceError
 from spark_group_source.offsets import BatchOffset, TopicPartition
 from spark_group_source.query.planning.deletion import unknown_to_all
-from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.metadata import Topic
+from spark_group_source.wire.cluster import Cluster, Topic
 
 log = logging.getLogger(__name__)
 

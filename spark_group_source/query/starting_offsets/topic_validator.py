@@ -14,8 +14,7 @@ from spark_group_source.group.topic_view import EveryBroker
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.query.planning.deletion import raise_or_skip_deleted
 from spark_group_source.text import names
-from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.metadata import Topic
+from spark_group_source.wire.cluster import Cluster, Topic
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.records.response_batches import DecodeLimits
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.frame_reader import MAX_FRAME
+from spark_group_source.wire.connection import MAX_FRAME
 from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka, Fault
 from tests.unit.records.build import Record, batch, marker

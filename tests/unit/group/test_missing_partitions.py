@@ -10,7 +10,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable
 from spark_group_source.group.topic_view import TopicView
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.wire.metadata import Broker, Metadata, Topic
+from spark_group_source.wire.cluster import Broker, Metadata, Topic
 
 ALL = {1, 2, 3}
 UNKNOWN_TOPIC = 3

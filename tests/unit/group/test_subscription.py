@@ -9,7 +9,7 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.group.subscription import Subscription
-from spark_group_source.wire.metadata import Metadata, Topic
+from spark_group_source.wire.cluster import Metadata, Topic
 
 TOPICS = {
     name: Topic(name, "id", {0: 1}, internal=name.startswith("__"))

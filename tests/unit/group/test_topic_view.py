@@ -11,7 +11,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable
 from spark_group_source.group.topic_view import TopicView
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.wire.metadata import Metadata, Topic
+from spark_group_source.wire.cluster import Metadata, Topic
 
 SOON = Deadline.after(90.0)
 DENIED = 29

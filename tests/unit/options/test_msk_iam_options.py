@@ -11,7 +11,7 @@ from spark_group_source.errors import OptionError
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
 from spark_group_source.wire.settings import Sasl
-from spark_group_source.wire.tokens.msk_iam import MskIamTokens
+from spark_group_source.wire.tokens import MskIamTokens
 
 BROKER = "b-1.orders.abc123.c2.kafka.eu-west-1.amazonaws.com:9098"
 GOOD = {"kafka.bootstrap.servers": BROKER, "kafka.group.id": "g", "subscribe": "t"}

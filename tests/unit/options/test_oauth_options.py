@@ -13,11 +13,7 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
 from spark_group_source.text import Secret
 from spark_group_source.wire.settings import Tls
-from spark_group_source.wire.tokens.client_credentials import ClientCredentials
-from spark_group_source.wire.tokens.provider import TokenProvider
-from spark_group_source.wire.tokens.refresh_window import RefreshWindow
-from spark_group_source.wire.tokens.token_file import FileTokens
-from spark_group_source.wire.tokens.user_function import FunctionTokens
+from spark_group_source.wire.tokens import ClientCredentials, FileTokens, FunctionTokens, RefreshWindow, TokenProvider
 from tests.certificates import Authority
 
 PACKAGE = "org.apache.kafka.common.security.oauthbearer."

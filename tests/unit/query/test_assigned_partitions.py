@@ -21,7 +21,7 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.assigned_partitions import AssignedPartitions
 from spark_group_source.query.kafka_clients import KafkaClients
 from spark_group_source.query.starting_offsets.rebalance_callback import OffsetsByTopic
-from spark_group_source.wire.metadata import Topic
+from spark_group_source.wire.cluster import Topic
 from tests.unit.hand_clock import Hand
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -13,7 +13,7 @@ from spark_group_source.records.columns import ALL_COLUMNS, arrow_schema
 from spark_group_source.records.decode import Decoder
 from spark_group_source.records.record_batches import PartitionRecords, find_record_batches
 from spark_group_source.records.response_batches import DecodeLimits, ResponseBatches
-from spark_group_source.wire.frame_reader import MAX_FRAME
+from spark_group_source.wire.connection import MAX_FRAME
 from tests.unit.records.build import Record, batch, decoded, marker, part, resealed, rows, rows_of_kafka_python
 from tests.unit.records.logs import CODECS, logs
 

@@ -18,7 +18,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, ProtocolError
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.settings import WireOptions
-from spark_group_source.wire.wakeup import Interrupted, WakeupPipe
+from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 from tests.fake import FakeKafka, Fault
 from tests.waiting import eventually
 

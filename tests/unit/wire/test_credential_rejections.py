@@ -11,9 +11,9 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable
 from spark_group_source.fetch import cluster_pool
 from spark_group_source.text import Secret
-from spark_group_source.wire import credential_rejections as rejections
+from spark_group_source.wire import failures as rejections
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.credential_rejections import RETRY_TIMEOUT, CredentialRejections
+from spark_group_source.wire.failures import RETRY_TIMEOUT, CredentialRejections
 from spark_group_source.wire.settings import Sasl, WireOptions
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand

@@ -26,8 +26,8 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
 from spark_group_source.query.driver import Driver
 from spark_group_source.spark.schema import source_schema, to_arrow_schema
-from spark_group_source.wire.tokens import aws_signer
-from spark_group_source.wire.tokens.msk_iam import MskIamTokens
+from spark_group_source.wire import aws_signer
+from spark_group_source.wire.tokens import MskIamTokens
 from tests.drivers import drivers
 from tests.fake_msk import REGION, FakeMsk, TokenService, token_service
 from tests.msk_signatures import ACCESS_KEY, SECRET_KEY, RejectedToken, check_token, parameters_of, signature
@@ -289,7 +289,7 @@ def test_a_token_service_that_hangs_times_out_at_the_deadline(service: TokenServ
 
 
 def test_the_error_without_the_signer_names_the_package(aws: pytest.MonkeyPatch) -> None:
-    aws.delitem(sys.modules, "spark_group_source.wire.tokens.aws_signer")
+    aws.delitem(sys.modules, "spark_group_source.wire.aws_signer")
     aws.setitem(sys.modules, "aws_msk_iam_sasl_signer", None)
     with pytest.raises(AuthenticationFailed, match=r"each executor run: pip install 'spark_group_source\[msk\]'"):
         MskIamTokens(REGION).fetch(Deadline.after(LONG))

@@ -12,7 +12,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.reconnect_backoff import ReconnectBackoff
+from spark_group_source.wire.failures import ReconnectBackoff
 from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka
 from tests.unit.hand_clock import Hand

@@ -17,8 +17,7 @@ from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, D
 from spark_group_source.text import Secret
 from spark_group_source.wire.sasl import SESSION_PART, authenticate
 from spark_group_source.wire.settings import Sasl
-from spark_group_source.wire.tokens.provider import Token
-from spark_group_source.wire.tokens.user_function import FunctionTokens
+from spark_group_source.wire.tokens import FunctionTokens, Token
 
 LONG = 90.0
 RELEASE = threading.Event()

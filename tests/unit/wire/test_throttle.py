@@ -17,10 +17,9 @@ from spark_group_source.fetch.fetch_messages import FetchPartition
 from spark_group_source.group.consumer import messages
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.connection import Connection
+from spark_group_source.wire.connection import LOG_EVERY, Connection, Throttle
 from spark_group_source.wire.settings import WireOptions
-from spark_group_source.wire.throttle import LOG_EVERY, Throttle
-from spark_group_source.wire.wakeup import Interrupted, WakeupPipe
+from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
 

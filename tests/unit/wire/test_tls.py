@@ -18,10 +18,10 @@ from kafka.protocol.consumer import HeartbeatRequest, HeartbeatResponse
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, OptionError
 from spark_group_source.text import Secret
-from spark_group_source.wire import ssl_stores, tls, tls_context
+from spark_group_source.wire import settings, tls
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.settings import Tls, WireOptions
-from spark_group_source.wire.wakeup import Interrupted, WakeupPipe
+from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 from tests.certificates import Authority
 
 LONG, SHORT = 90.0, 0.2
@@ -280,29 +280,29 @@ def test_a_tls_context_is_kept_until_its_files_change_to_usable_files(
     file = tmp_path / "client.pem"
     file.write_bytes(authority.issue("client", file="first.pem").read_bytes())
     settings = Tls(ca_file=str(authority.file), key_file=str(file))
-    first = tls_context.ssl_context(settings)
-    assert tls_context.ssl_context(Tls(ca_file=str(authority.file), key_file=str(file))) is first
+    first = tls.ssl_context(settings)
+    assert tls.ssl_context(Tls(ca_file=str(authority.file), key_file=str(file))) is first
     (tmp_path / "new").write_bytes(authority.issue("client", file="second.pem").read_bytes())
     (tmp_path / "new").rename(file)
-    second = tls_context.ssl_context(settings)
+    second = tls.ssl_context(settings)
     assert second is not first
     file.write_bytes(file.read_bytes()[:100])
-    assert tls_context.ssl_context(settings) is second
+    assert tls.ssl_context(settings) is second
     file.unlink()
-    assert tls_context.ssl_context(settings) is second
+    assert tls.ssl_context(settings) is second
     warning = "certificate files are unusable; keeping the certificates read before"
     assert caplog.text.count(warning) == 1
-    monkeypatch.setattr(tls_context, "WARN_EVERY", 0.0)
-    assert tls_context.ssl_context(settings) is second
+    monkeypatch.setattr(tls, "WARN_EVERY", 0.0)
+    assert tls.ssl_context(settings) is second
     assert caplog.text.count(warning) == 2
     file.write_bytes(authority.issue("client", file="third.pem").read_bytes())
-    assert tls_context.ssl_context(settings) is not second
+    assert tls.ssl_context(settings) is not second
 
 
 def test_the_error_of_a_missing_file_names_the_file(authority: Authority, tmp_path: Path) -> None:
     settings = Tls(ca_file=str(authority.file), key_file=str(tmp_path / "client.pem"))
     with pytest.raises(OptionError, match=r"client.pem' of 'kafka.ssl.keystore.location'.*every executor"):
-        tls_context.ssl_context(settings)
+        tls.ssl_context(settings)
 
 
 def test_the_text_of_a_key_is_in_a_private_file_only_while_it_is_read(
@@ -315,7 +315,7 @@ def test_the_text_of_a_key_is_in_a_private_file_only_while_it_is_read(
 
     monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", look)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    tls_context.ssl_context(Tls(ca_file=str(authority.file), key_text=Secret("key"), chain_text="chain"))
+    tls.ssl_context(Tls(ca_file=str(authority.file), key_text=Secret("key"), chain_text="chain"))
     assert modes == [0o600]
     assert not list(tmp_path.iterdir())
 
@@ -327,7 +327,7 @@ def test_the_text_of_a_key_without_a_place_for_a_temporary_file_is_an_error_that
     settings = Tls(ca_file=str(authority.file), key_text=Secret("another key"), chain_text="chain")
     says = r"No temporary file for 'kafka\.ssl\.keystore\.key' can be written on .*/none/.*TMPDIR.*keystore\.location"
     with pytest.raises(OptionError, match=says):
-        tls_context.ssl_context(settings)
+        tls.ssl_context(settings)
 
 
 @pytest.mark.parametrize(
@@ -347,8 +347,8 @@ def test_the_text_of_a_key_without_a_place_for_a_temporary_file_is_an_error_that
 def test_the_format_of_a_store_follows_from_its_first_bytes(tmp_path: Path, head: bytes, name: str | None) -> None:
     file = tmp_path / "store"
     file.write_bytes(head)
-    assert ssl_stores.format_of(str(file)) == name
+    assert settings.format_of(str(file)) == name
 
 
 def test_a_store_that_vanishes_while_it_is_read_has_no_format(tmp_path: Path) -> None:
-    assert ssl_stores.format_of(str(tmp_path / "none")) is None
+    assert settings.format_of(str(tmp_path / "none")) is None

@@ -17,7 +17,7 @@ from spark_group_source.group.classic.assignment import (
 )
 from spark_group_source.group.classic.assignors import ASSIGNORS
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.wire.metadata import Broker, Metadata, Topic
+from spark_group_source.wire.cluster import Broker, Metadata, Topic
 
 EIGHT = [TopicPartition("t", number) for number in range(8)]
 LAYOUT = PartitionCounts({"t": frozenset(range(8)), "other": frozenset({0})})

@@ -17,7 +17,7 @@ from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
-from spark_group_source.wire.wakeup import WakeupPipe
+from spark_group_source.wire.waiting import WakeupPipe
 from tests.fake import FakeKafka
 from tests.unit.hand_clock import Hand
 

@@ -29,7 +29,7 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.kafka_clients import KafkaClients
 from spark_group_source.query.planning import available_now_target
 from spark_group_source.query.planning.available_now_target import AvailableNowTarget
-from spark_group_source.wire.metadata import Metadata, Topic
+from spark_group_source.wire.cluster import Metadata, Topic
 
 A, B, NEW = (TopicPartition("t", number) for number in range(3))
 SETTINGS = GroupSettings("g", Subscription(("t",)), session_timeout=40.0, rebalance_timeout=60.0)

@@ -23,13 +23,17 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, GroupSourceError
 from spark_group_source.text import Secret
+from spark_group_source.wire import oauth
 from spark_group_source.wire.settings import Sasl, Tls, WireOptions
-from spark_group_source.wire.tokens import kept_token
-from spark_group_source.wire.tokens.client_credentials import ClientCredentials, SharedToken
-from spark_group_source.wire.tokens.refresh_window import RefreshWindow
-from spark_group_source.wire.tokens.shared_token import adopt_token, share_token
-from spark_group_source.wire.tokens.user_function import FunctionTokens
-from spark_group_source.wire.wakeup import Interrupted, WakeupPipe
+from spark_group_source.wire.tokens import (
+    ClientCredentials,
+    FunctionTokens,
+    RefreshWindow,
+    SharedToken,
+    adopt_token,
+    share_token,
+)
+from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 from tests.certificates import Authority
 from tests.unit.wire.tokens.token_service import SECRET, TokenService, jwt, running, token_answer
 from tests.waiting import eventually
@@ -101,7 +105,7 @@ def test_a_token_is_renewed_before_its_end_while_the_old_one_is_used(service: To
 def test_a_process_without_new_connections_stops_renewing(
     service: TokenService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_token, "IDLE_TIMEOUT", 1.0)
+    monkeypatch.setattr(oauth, "IDLE_TIMEOUT", 1.0)
     service.answer = numbered(2.0)
     client = service.client(window=RefreshWindow(0.5, 0.0))
     first = fetched(client)
@@ -261,7 +265,7 @@ def test_a_wait_ends_at_the_deadline_and_at_the_end_of_the_query(service: TokenS
 def test_a_failed_renewal_leaves_the_old_token_and_warns_with_a_count(
     service: TokenService, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_token, "WARN_EVERY", 0.3)
+    monkeypatch.setattr(oauth, "WARN_EVERY", 0.3)
     service.answer = numbered(20.0)
     # Renewed after a second: that leaves time to fail and to work again.
     client = service.client(retry_backoff=0.05, retry_backoff_max=0.2, window=RefreshWindow(0.05, 0.0))

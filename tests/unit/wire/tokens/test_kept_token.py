@@ -9,9 +9,9 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable
-from spark_group_source.wire.tokens import kept_token
-from spark_group_source.wire.tokens.kept_token import IssuedToken, KeptToken
-from spark_group_source.wire.tokens.refresh_window import RefreshWindow
+from spark_group_source.wire import oauth
+from spark_group_source.wire.oauth import IssuedToken, KeptToken
+from spark_group_source.wire.tokens import RefreshWindow
 from tests.unit.hand_clock import Hand
 from tests.waiting import eventually
 
@@ -42,7 +42,7 @@ def kept(service: Service, backoff: tuple[float, float] = (0.01, 0.02)) -> KeptT
 
 
 def test_a_token_that_only_tasks_use_is_renewed(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_token, "IDLE_TIMEOUT", 0.5)
+    monkeypatch.setattr(oauth, "IDLE_TIMEOUT", 0.5)
     token = kept(service)
     assert token.share() is None
     assert not service.requests

@@ -8,9 +8,7 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, GroupSourceError, OptionError
-from spark_group_source.wire.tokens.provider import TokenProvider
-from spark_group_source.wire.tokens.token_file import FileTokens
-from spark_group_source.wire.tokens.user_function import FunctionTokens
+from spark_group_source.wire.tokens import FileTokens, FunctionTokens, TokenProvider
 
 
 def test_a_provider_without_a_token_says_what_to_check(tmp_path: Path) -> None:

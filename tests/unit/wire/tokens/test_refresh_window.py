@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_group_source.wire.tokens.refresh_window import RefreshWindow
+from spark_group_source.wire.tokens import RefreshWindow
 
 
 @pytest.mark.parametrize(

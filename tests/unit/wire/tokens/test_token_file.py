@@ -8,8 +8,7 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable
-from spark_group_source.wire.tokens.provider import Token
-from spark_group_source.wire.tokens.token_file import FileTokens
+from spark_group_source.wire.tokens import FileTokens, Token
 
 
 def test_the_file_is_read_for_every_connection(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, GroupSourceError
 from spark_group_source.wire.settings import Tls
-from spark_group_source.wire.tokens.client_credentials import kept_token_of
+from spark_group_source.wire.tokens import kept_token_of
 from tests.certificates import Authority
 from tests.unit.wire.tokens.token_service import TokenService, running, token_answer
 from tests.waiting import eventually

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from spark_group_source.text import Secret
-from spark_group_source.wire.tokens.client_credentials import ClientCredentials
+from spark_group_source.wire.tokens import ClientCredentials
 
 SECRET = "s3cret&/=ä"
 

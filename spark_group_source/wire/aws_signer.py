@@ -21,7 +21,7 @@ from botocore.session import Session
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable
 
 if TYPE_CHECKING:
-    from spark_group_source.wire.tokens.msk_iam import MskIamTokens
+    from spark_group_source.wire.tokens import MskIamTokens
 
 log = logging.getLogger(__name__)
 
