@@ -13,13 +13,10 @@ from contextlib import closing
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.group.counters import Timings
 from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.events import Close, Leave, RequestFailed
-from spark_group_source.group.group_protocol import LEAVE_TIMEOUT, GroupProtocol
-from spark_group_source.group.membership import Membership
-from spark_group_source.group.rebalance_listener import RebalanceListener
-from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.membership import Close, Leave, Membership, RequestFailed
+from spark_group_source.group.protocol import LEAVE_TIMEOUT, GroupProtocol, RebalanceListener
+from spark_group_source.group.settings import GroupSettings, Timings
 from spark_group_source.offsets import Partitions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
@@ -184,9 +181,9 @@ class Member:
 def _protocol(settings: GroupSettings) -> Callable[..., GroupProtocol]:
     """Imports one protocol only, because every query waits for its imports."""
     if settings.consumer_protocol:
-        from spark_group_source.group.consumer.consumer_protocol import ConsumerProtocol
+        from spark_group_source.group.consumer import ConsumerProtocol
 
         return ConsumerProtocol
-    from spark_group_source.group.classic.classic_protocol import ClassicProtocol
+    from spark_group_source.group.classic import ClassicProtocol
 
     return ClassicProtocol

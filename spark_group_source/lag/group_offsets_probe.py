@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, OptionError
 from spark_group_source.fetch.list_offsets import list_offsets
-from spark_group_source.group.coordinator_client import Result, retry_until_response
+from spark_group_source.group.coordinator import Result, retry_until_response
 from spark_group_source.group.description import GroupDescription
-from spark_group_source.group.events import RequestFailed
-from spark_group_source.group.group_offsets import GroupOffsets
+from spark_group_source.group.membership import RequestFailed
+from spark_group_source.group.offsets import GroupOffsets
 from spark_group_source.lag.sample import Sample
 from spark_group_source.offsets import LATEST, TopicPartition
 from spark_group_source.options.parsing import parse_options

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from spark_group_source.group.counters import Counters
+from spark_group_source.group.settings import Counters
 from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
 from spark_group_source.lag.progress import SourceProgress, epoch_seconds, source_progress
 from spark_group_source.lag.rates import RateWindow

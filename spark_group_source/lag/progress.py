@@ -15,7 +15,7 @@ from typing import Any
 
 from spark_group_source import offsets
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.group.counters import Counters
+from spark_group_source.group.settings import Counters
 from spark_group_source.lag.sample import Sample
 from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition, parse_progress_offset
 

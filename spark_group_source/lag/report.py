@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from spark_group_source.group.counters import Counters
+from spark_group_source.group.settings import Counters
 from spark_group_source.lag.rates import Rates
 from spark_group_source.lag.sample import PartitionLag
 from spark_group_source.offsets import TopicPartition

@@ -224,7 +224,7 @@ def interval(text: str) -> float:
 
 def assignor_names(text: str) -> tuple[str, ...]:
     """Names of assignors and ``module:Class`` paths."""
-    from spark_group_source.group.classic.assignors import parse_assignors  # most queries do not set this option
+    from spark_group_source.group.assignors import parse_assignors  # most queries do not set this option
 
     return parse_assignors(text)
 

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION, GroupSourceError
-from spark_group_source.group.counters import Counters
-from spark_group_source.group.events import RequestFailed
-from spark_group_source.group.membership import Membership, Phase
+from spark_group_source.group.membership import Membership, Phase, RequestFailed
+from spark_group_source.group.settings import Counters
 from spark_group_source.offsets import BatchOffset, Offsets, Partitions
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.commits.committer import Committer

@@ -17,9 +17,9 @@ from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DataLoss, DeadlineExceeded, OptionError
 from spark_group_source.fetch.list_offsets import list_offsets
 from spark_group_source.fetch.offset_for_leader_epoch import UNDEFINED_EPOCH_OFFSET, epoch_end_offsets
-from spark_group_source.group.coordinator_client import retry_until_response
-from spark_group_source.group.events import RequestFailed
-from spark_group_source.group.group_offsets import GroupOffsets
+from spark_group_source.group.coordinator import retry_until_response
+from spark_group_source.group.membership import RequestFailed
+from spark_group_source.group.offsets import GroupOffsets
 from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange, Offsets, Partitions, TopicPartition
 from spark_group_source.options.offsets import EndSpec, FromCommitted, OffsetSpec, StartSpec
 from spark_group_source.options.table import SourceOptions, batch_end, batch_start

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.group.counters import Timings
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
+from spark_group_source.group.settings import Timings
 from spark_group_source.offsets import BatchOffset, Offsets
 from spark_group_source.options.table import SourceOptions, stream_start
 from spark_group_source.query.assigned_partitions import AssignedPartitions

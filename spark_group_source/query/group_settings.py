@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.subscription import Subscription
+from spark_group_source.group.topics import Subscription
 from spark_group_source.options.table import SourceOptions
 
 

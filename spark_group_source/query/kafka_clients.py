@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_group_source.group.counters import Timings
-from spark_group_source.group.group_offsets import GroupOffsets
-from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.offsets import GroupOffsets
+from spark_group_source.group.settings import GroupSettings, Timings
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from spark_group_source.group.committed_offset import CommittedOffset
+from spark_group_source.group.offsets import CommittedOffset
 from spark_group_source.offsets import NO_LINEAGE, UNKNOWN_EPOCH, BatchOffset, OffsetRange, Offsets, TopicPartition
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 
 from spark_group_source.clock import Clock
-from spark_group_source.group.counters import Counters, Timings
 from spark_group_source.group.membership import Membership
-from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.settings import Counters, GroupSettings, Timings
 
 log = logging.getLogger(__name__)
 

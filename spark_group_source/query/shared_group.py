@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.description import MemberDescription
-from spark_group_source.group.events import RequestFailed
-from spark_group_source.group.group_offsets import GroupOffsets
+from spark_group_source.group.membership import RequestFailed
+from spark_group_source.group.offsets import GroupOffsets
 from spark_group_source.text import some
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from spark_group_source.group.subscription import Subscription
+from spark_group_source.group.topics import Subscription
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.group_settings import group_settings

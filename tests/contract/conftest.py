@@ -11,16 +11,14 @@ from typing import Any, Protocol
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.group.classic.membership_requests import MembershipRequests
-from spark_group_source.group.committed_offset import CommittedOffset
-from spark_group_source.group.consumer.handshake import ConsumerMembership
-from spark_group_source.group.consumer.heartbeat import build_leave
-from spark_group_source.group.coordinator_client import CoordinatorClient
+from spark_group_source.group.classic import MembershipRequests
+from spark_group_source.group.consumer import build_leave
+from spark_group_source.group.consumer_state import ConsumerMembership
+from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.description import MemberDescription
-from spark_group_source.group.events import RequestFailed
-from spark_group_source.group.group_offsets import GroupOffsets
 from spark_group_source.group.member import Member
-from spark_group_source.group.membership import Membership
+from spark_group_source.group.membership import Membership, RequestFailed
+from spark_group_source.group.offsets import CommittedOffset, GroupOffsets
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import SourceOptions

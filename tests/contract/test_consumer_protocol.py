@@ -11,15 +11,13 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import GroupError, ProtocolError
-from spark_group_source.group.committed_offset import CommittedOffset
-from spark_group_source.group.consumer.consumer_protocol import ConsumerProtocol
-from spark_group_source.group.consumer.handshake import ConsumerMembership
-from spark_group_source.group.consumer.messages import ConsumerGroupDescribeRequest
-from spark_group_source.group.coordinator_client import CoordinatorClient
+from spark_group_source.group.consumer import ConsumerProtocol
+from spark_group_source.group.consumer_messages import ConsumerGroupDescribeRequest
+from spark_group_source.group.consumer_state import ConsumerMembership
+from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.events import RequestFailed
-from spark_group_source.group.group_offsets import GroupOffsets
-from spark_group_source.group.membership import Phase
+from spark_group_source.group.membership import Phase, RequestFailed
+from spark_group_source.group.offsets import CommittedOffset, GroupOffsets
 from spark_group_source.query.group_settings import group_settings
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster

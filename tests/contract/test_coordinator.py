@@ -10,8 +10,8 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import describe
-from spark_group_source.group.consumer.messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
-from spark_group_source.group.coordinator_client import CoordinatorClient
+from spark_group_source.group.consumer_messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
+from spark_group_source.group.coordinator import CoordinatorClient
 from tests.contract.conftest import TIMEOUT_S, Bench, coordinator_version, eventually
 
 pytestmark = pytest.mark.one_protocol("consumer", reason="the classic coordinator of the fake is tested with members")

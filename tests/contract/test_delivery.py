@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from spark_group_source.errors import OptionError
-from spark_group_source.group.classic.handshake import ClassicMembership
-from spark_group_source.group.committed_offset import COMMIT_TAG
+from spark_group_source.group.classic_state import ClassicMembership
 from spark_group_source.group.membership import Phase
+from spark_group_source.group.offsets import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from tests.contract.conftest import Bench, Query, eventually
 from tests.fake import FakeKafka

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.group import join_backoff
+from spark_group_source.group import protocol
 from spark_group_source.group.membership import Phase
 from tests.contract.conftest import TIMEOUT_S, Bench, Query, eventually
 from tests.fake import FakeKafka, Fault
@@ -182,14 +182,14 @@ def test_a_member_backs_off_if_the_coordinator_rejects_each_join(
         backoffs.append(seconds)
         ended.acquire(timeout=TIMEOUT_S)
 
-    monkeypatch.setattr(join_backoff, "sleep", back_off)
+    monkeypatch.setattr(protocol, "sleep", back_off)
     query = on_fake.start()
     accepted = on_fake.request_count(api)
     on_fake.next(api, Fault(error=errno), times=10_000)
     on_fake.next("Heartbeat", Fault(error=27))
     eventually(lambda: backoffs, "the first backoff")
     refused = on_fake.request_count(api)
-    assert refused - accepted <= join_backoff.PROMPT_JOINS
+    assert refused - accepted <= protocol.PROMPT_JOINS
     for count in range(1, 6):
         ended.release()
         eventually(partial(lambda count: len(backoffs) > count, count), "the next backoff")

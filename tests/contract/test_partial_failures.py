@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_group_source.group.committed_offset import COMMIT_TAG
+from spark_group_source.group.offsets import COMMIT_TAG
 from spark_group_source.query.planning import available_now_target
 from tests.contract.conftest import BASES, TIMEOUT_S, Bench, eventually
 from tests.fake import FakeKafka, Fault

@@ -10,7 +10,7 @@ import pytest
 
 from spark_group_source.fetch.fetch_task import FetchTask
 from spark_group_source.fetch.task_reader import read
-from spark_group_source.group.classic import rebalance
+from spark_group_source.group import classic
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka
@@ -81,7 +81,7 @@ def rows(ranges: list[OffsetRange], wire: WireOptions) -> list[tuple[int, int]]:
 def test_a_network_fault_at_any_step_loses_and_repeats_nothing(
     proxied: Proxied, bench: Bench, monkeypatch: pytest.MonkeyPatch, api: str, fault: ProxyFault
 ) -> None:
-    monkeypatch.setattr(rebalance, "JOIN_SLACK", REQUEST_TIMEOUT_S)
+    monkeypatch.setattr(classic, "JOIN_SLACK", REQUEST_TIMEOUT_S)
     _, proxy = proxied
     timeouts = {"kafka.request.timeout.ms": f"{REQUEST_TIMEOUT_S * 1000:.0f}", "kafka.max.poll.interval.ms": "3000"}
     query = bench.query(None, **timeouts)

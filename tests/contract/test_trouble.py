@@ -17,10 +17,9 @@ from spark_group_source.errors import (
     TopicError,
     describe,
 )
-from spark_group_source.group.committed_offset import COMMIT_TAG, CommittedOffset
 from spark_group_source.group.error_actions import ERROR_ACTIONS, MAY_HEAL, ErrorAction, denied
-from spark_group_source.group.events import RequestFailed
-from spark_group_source.group.membership import Phase
+from spark_group_source.group.membership import Phase, RequestFailed
+from spark_group_source.group.offsets import COMMIT_TAG, CommittedOffset
 from spark_group_source.query.starting_offsets import topic_validator
 from tests.contract.conftest import BASES, TIMEOUT_S, Bench, Query, eventually
 from tests.fake import FakeKafka, Fault
@@ -107,7 +106,7 @@ def test_the_next_commit_includes_a_failed_one_and_the_query_continues(
 def test_a_commit_in_several_requests_retries_only_unconfirmed_offsets(
     on_fake: Bench, fake: FakeKafka, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_group_source.group.group_offsets.COMMIT_BYTES", 1)  # a request for each partition
+    monkeypatch.setattr("spark_group_source.group.offsets.COMMIT_BYTES", 1)  # a request for each partition
     on_fake.produce(5, 5, 5, 5)
     query = on_fake.start(groupCommit_retryIntervalMs="1000")  # not before the test checks it
     query.begin()
@@ -645,10 +644,10 @@ def test_a_member_fenced_by_the_same_instance_id_fails_with_that_reason(on_fake:
 def test_a_member_waits_for_an_unreleased_instance_id_and_warns_each_minute(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("spark_group_source.group.heartbeat_state.WARN_EVERY", 0.05)
+    monkeypatch.setattr("spark_group_source.group.heartbeats.WARN_EVERY", 0.05)
     on_fake.next("JoinGroup", Fault(error=111), times=10_000)
     query = on_fake.query(kafka_group_instance_id="one", kafka_retry_backoff_max_ms="100")
-    with caplog.at_level(logging.WARNING, "spark_group_source.group.heartbeat_state"):
+    with caplog.at_level(logging.WARNING, "spark_group_source.group.heartbeats"):
         query.driver.start(query.end)
         eventually(lambda: caplog.text.count("111 (UNRELEASED_INSTANCE_ID)") >= 3, "warnings")
     fake.clear_faults()

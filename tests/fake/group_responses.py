@@ -10,7 +10,7 @@ from uuid import UUID
 
 from kafka.protocol import admin, consumer
 
-from spark_group_source.group.consumer.messages import ConsumerGroupDescribeResponse
+from spark_group_source.group.consumer_messages import ConsumerGroupDescribeResponse
 from spark_group_source.offsets import TopicPartition, numbers_by_topic
 from tests.fake.consumer_group import UNKNOWN_GROUP, FakeConsumerGroup
 from tests.fake.group import FakeGroup

@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
-from spark_group_source.group.classic.assignors import ASSIGNORS, user_data
-from spark_group_source.group.classic.assignors.java_order import hash_order, text_hash
+from spark_group_source.group.assignors import ASSIGNORS, sticky
+from spark_group_source.group.assignors.base import hash_order, text_hash
 from spark_group_source.offsets import Partitions, TopicPartition, numbers_by_topic
 from spark_group_source.testing.ivy import kafka_libs
 from spark_group_source.testing.java import BRIEF, java
@@ -96,7 +96,7 @@ class Told:
             return {"none": None, "empty": b"", "junk": b"junk", "short": b"\1"}[self.form]
         if assignor == "sticky":
             # Clients before Kafka 2.3 tell no generation.
-            return user_data.encode(owned, self.last) if self.last >= -1 else user_data.encode(owned, -1)[:-4]
+            return sticky.encode(owned, self.last) if self.last >= -1 else sticky.encode(owned, -1)[:-4]
         return struct.pack(">i", self.last)
 
 

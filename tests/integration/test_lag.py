@@ -20,7 +20,7 @@ from prometheus_client import REGISTRY
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.query import StreamingQueryManager
 
-from spark_group_source.group.counters import Counters
+from spark_group_source.group.settings import Counters
 from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
 from spark_group_source.lag.listener import LagListener
 from spark_group_source.lag.progress_bar import progress_bar

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-from spark_group_source.group.committed_offset import COMMIT_TAG
+from spark_group_source.group.offsets import COMMIT_TAG
 from spark_group_source.testing.kafka import EmbeddedKafka
 from tests.integration import query_process
 

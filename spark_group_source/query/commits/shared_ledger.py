@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from spark_group_source.clock import Clock, monotonic
-from spark_group_source.group.committed_offset import CommittedOffset
 from spark_group_source.group.membership import Membership
+from spark_group_source.group.offsets import CommittedOffset
 from spark_group_source.offsets import (
     UNKNOWN_EPOCH,
     BatchOffset,

@@ -17,11 +17,11 @@ from spark_group_source.errors import (
 )
 from spark_group_source.fetch.error_actions import FetchErrorAction, fetch_error_action
 from spark_group_source.fetch.list_offsets import list_offsets
-from spark_group_source.group.committed_offset import CommittedOffset
 from spark_group_source.group.description import STABLE
-from spark_group_source.group.events import RequestFailed
+from spark_group_source.group.membership import RequestFailed
+from spark_group_source.group.offsets import CommittedOffset
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.topic_view import EveryBroker
+from spark_group_source.group.topics import EveryBroker
 from spark_group_source.offsets import EARLIEST, LATEST, Offsets, Partitions, TopicPartition
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.kafka_clients import KafkaClients

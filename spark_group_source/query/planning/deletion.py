@@ -7,7 +7,7 @@ from collections.abc import Set
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DataLoss, GroupSourceError
-from spark_group_source.group.topic_view import TopicView
+from spark_group_source.group.topics import TopicView
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster, partitions_of

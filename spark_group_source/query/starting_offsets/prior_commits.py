@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from spark_group_source.errors import OptionError
-from spark_group_source.group.committed_offset import CommittedOffset
+from spark_group_source.group.offsets import CommittedOffset
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.options.offsets import SpecificOffsets, StartSpec, number_in_json
 from spark_group_source.text import some

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from spark_group_source.group.committed_offset import CommittedOffset
+from spark_group_source.group.offsets import CommittedOffset
 from spark_group_source.offsets import OffsetRange, TopicPartition
 from spark_group_source.text import some
 

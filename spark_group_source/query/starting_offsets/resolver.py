@@ -25,9 +25,8 @@ from collections.abc import Collection, Mapping
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DataLoss, DeadlineExceeded, GroupSourceError, OptionError
 from spark_group_source.fetch.list_offsets import list_offsets
-from spark_group_source.group.committed_offset import CommittedOffset
-from spark_group_source.group.events import RequestFailed
-from spark_group_source.group.membership import Membership
+from spark_group_source.group.membership import Membership, RequestFailed
+from spark_group_source.group.offsets import CommittedOffset
 from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, TopicPartition
 from spark_group_source.options.offsets import Earliest, FromCommitted, Latest, OffsetSpec, SpecificOffsets, StartSpec
 from spark_group_source.options.table import SourceOptions, stream_start

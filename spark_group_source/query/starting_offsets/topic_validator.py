@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import TOPIC_AUTHORIZATION_FAILED, BrokerUnavailable, TopicError, describe
 from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION as UNKNOWN
-from spark_group_source.group.subscription import Subscription
-from spark_group_source.group.topic_view import EveryBroker
+from spark_group_source.group.topics import EveryBroker, Subscription
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.query.planning.deletion import raise_or_skip_deleted
 from spark_group_source.text import names

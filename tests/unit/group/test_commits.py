@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from spark_group_source.group.committed_offset import COMMIT_TAG, CommittedOffset, commit_metadata
+from spark_group_source.group.offsets import COMMIT_TAG, CommittedOffset, commit_metadata
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.query.ledger import Ledger, Start, StartRule, resume_at
 

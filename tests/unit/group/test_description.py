@@ -12,11 +12,11 @@ from kafka.protocol.api_key import ApiKey
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 from spark_group_source.clock import Deadline
-from spark_group_source.group.consumer.messages import ConsumerGroupDescribeResponse
-from spark_group_source.group.coordinator_client import CoordinatorClient
+from spark_group_source.group.consumer_messages import ConsumerGroupDescribeResponse
+from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.description import GroupDescription, MemberDescription, describe
 from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.events import RequestFailed
+from spark_group_source.group.membership import RequestFailed
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions

@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.group.classic.membership_requests import JoinResult, MembershipRequests
-from spark_group_source.group.committed_offset import CommittedOffset
-from spark_group_source.group.coordinator_client import WhileWaiting
+from spark_group_source.group.classic import JoinResult, MembershipRequests
+from spark_group_source.group.coordinator import WhileWaiting
 from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.events import RequestFailed
-from spark_group_source.group.group_offsets import GroupOffsets
-from spark_group_source.group.membership import Membership
+from spark_group_source.group.membership import Membership, RequestFailed
+from spark_group_source.group.offsets import CommittedOffset, GroupOffsets
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.subscription import Subscription
+from spark_group_source.group.topics import Subscription
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions

@@ -7,10 +7,10 @@ import logging
 import pytest
 
 from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.events import RequestFailed
-from spark_group_source.group.heartbeat_state import HeartbeatState
+from spark_group_source.group.heartbeats import HeartbeatState
+from spark_group_source.group.membership import RequestFailed
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.subscription import Subscription
+from spark_group_source.group.topics import Subscription
 from tests.unit.hand_clock import Hand
 
 

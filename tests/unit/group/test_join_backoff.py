@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from spark_group_source import clock
-from spark_group_source.group import join_backoff
-from spark_group_source.group.join_backoff import PROMPT_JOINS, JoinBackoff
+from spark_group_source.group import protocol
+from spark_group_source.group.protocol import PROMPT_JOINS, JoinBackoff
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.subscription import Subscription
+from spark_group_source.group.topics import Subscription
 from tests.unit.hand_clock import Hand
 
 
@@ -16,7 +16,7 @@ from tests.unit.hand_clock import Hand
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds of each wait, without jitter."""
     waited: list[float] = []
-    monkeypatch.setattr(join_backoff, "sleep", lambda seconds, deadline: waited.append(seconds))
+    monkeypatch.setattr(protocol, "sleep", lambda seconds, deadline: waited.append(seconds))
     monkeypatch.setattr(clock.Backoff.__init__, "__defaults__", (0.0, clock.RANDOM.random))
     return waited
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.subscription import Subscription
+from spark_group_source.group.topics import Subscription
 
 
 def settings(rebalance: float, session: float, heartbeat: float, request: float = 30.0) -> GroupSettings:

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from spark_group_source.group.counters import Counters
+from spark_group_source.group.settings import Counters
 from spark_group_source.lag import listener as module
 from spark_group_source.lag.listener import LagListener
 from spark_group_source.lag.rates import Rates

@@ -6,10 +6,10 @@ import logging
 import uuid
 
 import pytest
+from spark_group_source.lag.group_look import GroupLook
 
 from spark_group_source.errors import BrokerUnavailable
-from spark_group_source.group.counters import Counters
-from spark_group_source.lag.group_look import GroupLook
+from spark_group_source.group.settings import Counters
 from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
 from spark_group_source.lag.listener import LagListener
 from spark_group_source.lag.rates import Rates

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_fd_to_metric_families
 
-from spark_group_source.group.counters import Counters
+from spark_group_source.group.settings import Counters
 from spark_group_source.lag.log_sink import LogSink
 from spark_group_source.lag.prometheus import PrometheusFile
 from spark_group_source.lag.rates import Rates

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from spark_group_source.errors import OptionError
-from spark_group_source.group.subscription import Subscription
+from spark_group_source.group.topics import Subscription
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS

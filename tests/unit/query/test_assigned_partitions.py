@@ -11,11 +11,9 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, GroupError, GroupSourceError, OptionError
-from spark_group_source.group.committed_offset import COMMIT_TAG, RESET_TAG, CommittedOffset, commit_metadata
 from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.events import RequestFailed
-from spark_group_source.group.group_offsets import CommitResult
-from spark_group_source.group.membership import Membership
+from spark_group_source.group.membership import Membership, RequestFailed
+from spark_group_source.group.offsets import COMMIT_TAG, RESET_TAG, CommitResult, CommittedOffset, commit_metadata
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.assigned_partitions import AssignedPartitions

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from spark_group_source.errors import DataLoss, GroupSourceError, OptionError
-from spark_group_source.group.committed_offset import COMMIT_TAG
+from spark_group_source.group.offsets import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.driver import Driver

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from spark_group_source.errors import CommitFailed, DataLoss, GroupError, TopicError
-from spark_group_source.group.committed_offset import COMMIT_TAG
+from spark_group_source.group.offsets import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.query.commits.batch_commits import RENEW_EVERY
 from spark_group_source.query.driver import Driver

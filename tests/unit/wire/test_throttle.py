@@ -14,7 +14,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import DeadlineExceeded
 from spark_group_source.fetch import fetch_messages
 from spark_group_source.fetch.fetch_messages import FetchPartition
-from spark_group_source.group.consumer import messages
+from spark_group_source.group import consumer_messages
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import LOG_EVERY, Connection, Throttle
@@ -91,7 +91,9 @@ def test_the_throttle_time_of_the_first_response_counts(fake: FakeKafka, cluster
 )
 def test_responses_begin_with_the_throttle_time(api: Any, version: int) -> None:
     name = f"{api.name}Request"
-    request = getattr(next(m for m in (consumer, metadata, admin, messages) if hasattr(m, name)), name)(version=version)
+    request = getattr(next(m for m in (consumer, metadata, admin, consumer_messages) if hasattr(m, name)), name)(
+        version=version
+    )
     request.with_header(correlation_id=1, client_id="c")
     assert next(iter(request.header.get_response_class()._struct.fields)) == "throttle_time_ms"
 

@@ -8,14 +8,14 @@ import pytest
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 from spark_group_source.errors import OptionError
-from spark_group_source.group.classic.assignment import (
+from spark_group_source.group.assignment import (
     Assignors,
     JoinedMember,
     PartitionCounts,
     decode_assignment,
     subscribed_topics,
 )
-from spark_group_source.group.classic.assignors import ASSIGNORS
+from spark_group_source.group.assignors import ASSIGNORS
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire.cluster import Broker, Metadata, Topic
 

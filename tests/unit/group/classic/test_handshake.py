@@ -5,17 +5,20 @@ from __future__ import annotations
 import pytest
 
 from spark_group_source.errors import GroupError
-from spark_group_source.group.classic.events import (
+from spark_group_source.group.classic_state import (
+    ClassicMembership,
     HeartbeatSucceeded,
     Join,
     Joined,
+    Step,
     SubscriptionChanged,
     Sync,
     Synced,
+    step,
 )
-from spark_group_source.group.classic.handshake import ClassicMembership, Step, step
 from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.events import (
+from spark_group_source.group.membership import (
+    SESSION_TIMED_OUT,
     Action,
     Assigned,
     AwaitBackoff,
@@ -25,12 +28,11 @@ from spark_group_source.group.events import (
     Event,
     Leave,
     Lost,
+    Phase,
     RequestFailed,
     Revoked,
     Tick,
 )
-from spark_group_source.group.membership import Phase
-from spark_group_source.group.reconciler import SESSION_TIMED_OUT
 from spark_group_source.offsets import TopicPartition
 
 REVOCATION_TIMEOUT = 100.0

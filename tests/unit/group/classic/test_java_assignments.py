@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_group_source.group.classic.assignment import Assignors, JoinedMember, PartitionCounts, decode_assignment
+from spark_group_source.group.assignment import Assignors, JoinedMember, PartitionCounts, decode_assignment
 from spark_group_source.offsets import Partitions, TopicPartition
 from tests.assignments import ENDLESS, JAVAS, Case, check_complete, ours
 

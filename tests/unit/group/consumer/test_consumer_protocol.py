@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.group.consumer.consumer_protocol import PURPOSE, ConsumerProtocol
-from spark_group_source.group.consumer.events import Heartbeat
-from spark_group_source.group.consumer.messages import ConsumerGroupHeartbeatResponse
-from spark_group_source.group.coordinator_client import CoordinatorClient
+from spark_group_source.group.consumer import PURPOSE, ConsumerProtocol
+from spark_group_source.group.consumer_messages import ConsumerGroupHeartbeatResponse
+from spark_group_source.group.consumer_state import Heartbeat
+from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.membership import Phase
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.subscription import Subscription
+from spark_group_source.group.topics import Subscription
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.waiting import WakeupPipe

@@ -7,18 +7,21 @@ import uuid
 import pytest
 
 from spark_group_source.errors import GroupError
-from spark_group_source.group.consumer.events import (
+from spark_group_source.group.consumer_state import (
+    ConsumerMembership,
     FindTopics,
     Heartbeat,
     HeartbeatAnswered,
     Report,
+    Step,
     Subscribed,
     TopicIdPartition,
     TopicsFound,
+    step,
 )
-from spark_group_source.group.consumer.handshake import ConsumerMembership, Step, step
 from spark_group_source.group.error_actions import ErrorAction, error_action, fatal
-from spark_group_source.group.events import (
+from spark_group_source.group.membership import (
+    SESSION_TIMED_OUT,
     Action,
     Assigned,
     AwaitBackoff,
@@ -28,12 +31,11 @@ from spark_group_source.group.events import (
     Event,
     Leave,
     Lost,
+    Phase,
     RequestFailed,
     Revoked,
     Tick,
 )
-from spark_group_source.group.membership import Phase
-from spark_group_source.group.reconciler import SESSION_TIMED_OUT
 from spark_group_source.offsets import TopicPartition
 
 REVOCATION_TIMEOUT = 100.0

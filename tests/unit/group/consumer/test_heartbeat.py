@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from spark_group_source.group.consumer.events import HeartbeatAnswered, TopicIdPartition
-from spark_group_source.group.consumer.handshake import ConsumerMembership
-from spark_group_source.group.consumer.heartbeat import build_leave, build_request, interpret
-from spark_group_source.group.consumer.messages import ConsumerGroupHeartbeatResponse
+from spark_group_source.group.consumer import build_leave, build_request, interpret
+from spark_group_source.group.consumer_messages import ConsumerGroupHeartbeatResponse
+from spark_group_source.group.consumer_state import ConsumerMembership, HeartbeatAnswered, TopicIdPartition
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.subscription import Subscription
+from spark_group_source.group.topics import Subscription
 from spark_group_source.offsets import TopicPartition
 
 A, B = (TopicPartition("t", number) for number in (0, 10))

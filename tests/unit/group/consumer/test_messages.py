@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 import spark_group_source
-from spark_group_source.group.consumer.messages import (
+from spark_group_source.group.consumer_messages import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,

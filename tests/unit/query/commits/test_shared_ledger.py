@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spark_group_source.group.committed_offset import CommittedOffset, commit_metadata
 from spark_group_source.group.membership import Membership
+from spark_group_source.group.offsets import CommittedOffset, commit_metadata
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.query.commits.shared_ledger import SharedLedger
 from spark_group_source.query.ledger import Start, StartRule

@@ -18,12 +18,12 @@ from spark_group_source.errors import (
     GroupSourceError,
     TopicError,
 )
-from spark_group_source.group.committed_offset import CommittedOffset
 from spark_group_source.group.description import GroupDescription, MemberDescription
 from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.events import RequestFailed
+from spark_group_source.group.membership import RequestFailed
+from spark_group_source.group.offsets import CommittedOffset
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.subscription import Subscription
+from spark_group_source.group.topics import Subscription
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.kafka_clients import KafkaClients

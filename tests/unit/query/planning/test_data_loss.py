@@ -14,7 +14,7 @@ from spark_group_source.errors import DataLoss, TopicError
 from spark_group_source.fetch import cluster_pool
 from spark_group_source.fetch.fetch_task import FetchTask
 from spark_group_source.fetch.task_reader import read
-from spark_group_source.group.committed_offset import COMMIT_TAG
+from spark_group_source.group.offsets import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.driver import Driver

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from spark_group_source.errors import DataLoss
-from spark_group_source.group.committed_offset import COMMIT_TAG
 from spark_group_source.group.membership import Membership
+from spark_group_source.group.offsets import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.query.commits.shared_ledger import SharedLedger
 from spark_group_source.query.ledger import Start, StartRule

@@ -16,7 +16,7 @@ from kafka.protocol.consumer import JoinGroupResponse
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 from spark_group_source.errors import OptionError, ProtocolError
-from spark_group_source.group.classic.assignors import create_assignor, is_cooperative
+from spark_group_source.group.assignors import create_assignor, is_cooperative
 from spark_group_source.offsets import TopicPartition, numbers_by_topic
 from spark_group_source.wire.cluster import Metadata
 

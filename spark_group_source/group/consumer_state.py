@@ -19,23 +19,82 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 from uuid import UUID
 
-from spark_group_source.group import reconciler
-from spark_group_source.group.consumer.events import (
-    FindTopics,
-    Heartbeat,
-    HeartbeatAnswered,
-    Report,
-    Subscribed,
-    TopicIdPartition,
-    TopicIdPartitions,
-    TopicsFound,
-)
 from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.events import Acknowledge, Action, Assigned, AwaitBackoff, Event, RequestFailed
-from spark_group_source.group.membership import Membership, Phase
+from spark_group_source.group.membership import (
+    Acknowledge,
+    Action,
+    Assigned,
+    AwaitBackoff,
+    Event,
+    Membership,
+    Phase,
+    Request,
+    RequestFailed,
+    SessionExtended,
+)
 from spark_group_source.offsets import Partitions, TopicPartition
+
+
+class TopicIdPartition(NamedTuple):
+    """One partition of a topic, by the topic's id: a recreated topic has another id."""
+
+    topic_id: UUID
+    partition: int
+
+
+TopicIdPartitions = frozenset[TopicIdPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a heartbeat says about a member; ``generation`` is its epoch, and below 0 the member joins."""
+
+    generation: int
+    topics: frozenset[str]
+    owned: TopicIdPartitions = field(default_factory=frozenset)
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswered(SessionExtended):
+    """The coordinator answered a heartbeat without an error.
+
+    ``sent`` is the report of that heartbeat, ``epoch`` the member's epoch from now on. ``assignment`` is ``None`` if it
+    has not changed. ``heartbeat_interval`` is in seconds. ``session_ends`` is when the coordinator may remove the
+    member unless another heartbeat arrives: one session timeout after the heartbeat was *sent*, in the clock's seconds.
+    """
+
+    sent: Report
+    epoch: int
+    assignment: TopicIdPartitions | None
+    heartbeat_interval: float
+    session_ends: float
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsFound(Event):
+    """A metadata lookup returned the names of these topics; a deleted topic has none."""
+
+    names: Mapping[UUID, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed(Event):
+    """The query's subscription consists of these topics now."""
+
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(Request):
+    """Send ConsumerGroupHeartbeat at once: it joins, or reports what has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindTopics(Action):
+    """Look up the names of the subscribed topics: the assignment has one without a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +147,7 @@ def step(membership: ConsumerMembership, event: Event, now: float, revocation_ti
         case RequestFailed():
             return _request_failed(replace(membership, answered=None), event)
         case _:
-            return _acknowledge(reconciler.step(membership, event, now))
+            return _acknowledge(membership.step(membership, event, now))
 
 
 def _answered(membership: ConsumerMembership, event: HeartbeatAnswered) -> ConsumerMembership:
@@ -126,7 +185,7 @@ def _assign(membership: ConsumerMembership, revoke_by: float) -> Step:
     ]
     assigned: Partitions = frozenset(tp for tp, _ in known)
     ids = topic_ids | {tp.topic: topic_id for tp, topic_id in known}
-    return _acknowledge(reconciler.assign(replace(membership, topic_ids=ids), assigned, revoke_by))
+    return _acknowledge(membership.assign(replace(membership, topic_ids=ids), assigned, revoke_by))
 
 
 def _find_topics(step: Step) -> Step:
@@ -155,8 +214,8 @@ def _request_failed(membership: ConsumerMembership, failure: RequestFailed) -> S
     match failure.action:
         case ErrorAction.RESET_GENERATION | ErrorAction.RESET_MEMBER_ID:
             # The member has chosen its id: it joins again with the same one.
-            return _acknowledge(reconciler.lose(membership, failure.reason))
+            return _acknowledge(membership.lose(membership, failure.reason))
         case ErrorAction.FATAL:
-            return reconciler.fail(membership, failure)
+            return membership.fail(membership, failure)
         case _:
             return membership, [AwaitBackoff(rediscover=failure.action is ErrorAction.REDISCOVER), Heartbeat()]

@@ -14,20 +14,67 @@ their results.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
-from spark_group_source.group import reconciler
-from spark_group_source.group.classic.events import (
-    HeartbeatSucceeded,
-    Join,
-    Joined,
-    SubscriptionChanged,
-    Sync,
-    Synced,
-)
 from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.events import Acknowledge, Action, AwaitBackoff, Event, RequestFailed
-from spark_group_source.group.membership import Membership, Phase
+from spark_group_source.group.membership import (
+    Acknowledge,
+    Action,
+    AwaitBackoff,
+    Event,
+    Membership,
+    Phase,
+    Request,
+    RequestFailed,
+    SessionExtended,
+)
+from spark_group_source.offsets import Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Joined(Event):
+    """JoinGroup succeeded: this member is in a new generation and does not know its assignment yet."""
+
+    member_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Synced(SessionExtended):
+    """SyncGroup returned this member's assignment. ``session_ends`` as in :class:`HeartbeatSucceeded`."""
+
+    assigned: Partitions
+    session_ends: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatSucceeded(SessionExtended):
+    """The coordinator knows this member in ``generation``.
+
+    ``session_ends`` is when the coordinator may remove the member unless another heartbeat arrives: one session timeout
+    after the heartbeat was *sent*, in seconds of the clock.
+    """
+
+    generation: int
+    session_ends: float
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionChanged(Event):
+    """Topics or partition counts differ from the assignment, or some partitions have no owner."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Join(Request):
+    """Send JoinGroup, with the owned partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sync(Request):
+    """Send SyncGroup; the leader adds every member's assignment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +111,7 @@ def step(membership: ClassicMembership, event: Event, now: float, revocation_tim
             return joined, [Sync()]
         case Synced(assigned, session_ends) if membership.syncing:
             synced = replace(membership, syncing=False, session_ends=session_ends)
-            return _acknowledge(reconciler.assign(synced, assigned, now + revocation_timeout))
+            return _acknowledge(membership.assign(synced, assigned, now + revocation_timeout))
         case Synced():
             return membership, []  # the session timed out while the sync was pending: a join follows
         case SubscriptionChanged(reason) if membership.phase is Phase.STABLE:
@@ -74,7 +121,7 @@ def step(membership: ClassicMembership, event: Event, now: float, revocation_tim
         case RequestFailed():
             return _request_failed(membership, event, now + revocation_timeout)
         case _:
-            return _acknowledge(reconciler.step(membership, event, now))
+            return _acknowledge(membership.step(membership, event, now))
 
 
 def _acknowledge(reconciled: Step) -> Step:
@@ -94,7 +141,7 @@ def _rejoin(membership: ClassicMembership, reason: str, revoke_by: float) -> Ste
     if membership.cooperative:
         return _join(replace(membership, reason=reason))
     # An eager assignor assigns every partition again: the member revokes all of its partitions before the join.
-    return _acknowledge(reconciler.revoke(membership, frozenset(membership.owned), reason, revoke_by))
+    return _acknowledge(membership.revoke(membership, frozenset(membership.owned), reason, revoke_by))
 
 
 def _request_failed(membership: ClassicMembership, failure: RequestFailed, revoke_by: float) -> Step:
@@ -109,11 +156,11 @@ def _request_failed(membership: ClassicMembership, failure: RequestFailed, revok
         case ErrorAction.REJOIN:
             return _join(replace(membership, reason=failure.reason))
         case ErrorAction.RESET_GENERATION:
-            return _acknowledge(reconciler.lose(membership, failure.reason))
+            return _acknowledge(membership.lose(membership, failure.reason))
         case ErrorAction.RESET_MEMBER_ID:
-            return _acknowledge(reconciler.lose(replace(membership, member_id=""), failure.reason))
+            return _acknowledge(membership.lose(replace(membership, member_id=""), failure.reason))
         case ErrorAction.FATAL:
-            return reconciler.fail(membership, failure)
+            return membership.fail(membership, failure)
         case _:
             return _retry(membership, rediscover=failure.action is not ErrorAction.RETRY)
 

@@ -17,10 +17,9 @@ from spark_group_source.errors import (
     ProtocolError,
     describe,
 )
-from spark_group_source.group.counters import Timings
 from spark_group_source.group.error_actions import ErrorAction, error_action, fatal
-from spark_group_source.group.events import RequestFailed
-from spark_group_source.group.settings import CurrentCoordinator
+from spark_group_source.group.membership import RequestFailed
+from spark_group_source.group.settings import CurrentCoordinator, Timings
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.waiting import Interrupted

@@ -1,14 +1,31 @@
-"""The assignor ``range``: splits each topic into one range of partitions for each subscribed member."""
+"""The assignors ``range`` and ``roundrobin``, with the results of Kafka's Java client."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from itertools import cycle, islice
 
-from spark_group_source.group.classic.assignors.base import Assignor, PartitionRacks, Topics
-from spark_group_source.group.classic.assignors.racks import matter
-from spark_group_source.group.classic.assignors.subscriber import Subscriber
+from spark_group_source.group.assignors.base import Assignor, PartitionRacks, Subscriber, Topics, matter
 from spark_group_source.offsets import TopicPartition
+
+
+class RoundRobin(Assignor):
+    """Eager. Skips a member that is not subscribed to the partition's topic."""
+
+    name = "roundrobin"
+
+    def assign_partitions(
+        self, topics: Topics, racks: PartitionRacks, members: Sequence[Subscriber]
+    ) -> Mapping[str, list[TopicPartition]]:
+        """Each partition goes to the next member in turn that is subscribed to it."""
+        assigned: dict[str, list[TopicPartition]] = {member.id: [] for member in members}
+        subscribed = {member.id: frozenset(member.topics) for member in members}
+        in_turn = cycle([member.id for member in sorted(members, key=lambda member: member.order)])
+        for topic, numbers in sorted(topics.items()):
+            for number in numbers:
+                member = next(each for each in in_turn if topic in subscribed[each])
+                assigned[member].append(TopicPartition(topic, number))
+        return assigned
 
 
 class Range(Assignor):

@@ -10,9 +10,8 @@ from collections.abc import Collection
 
 from kafka.coordinator.assignors.abstract import AbstractPartitionAssignor, RebalanceProtocol
 
-from spark_group_source.group.classic.assignors.range import Range
-from spark_group_source.group.classic.assignors.roundrobin import RoundRobin
-from spark_group_source.group.classic.assignors.sticky import CooperativeSticky, Sticky
+from spark_group_source.group.assignors.range import Range, RoundRobin
+from spark_group_source.group.assignors.sticky import CooperativeSticky, Sticky
 from spark_group_source.user_code import load
 
 ASSIGNORS: dict[str, type[AbstractPartitionAssignor]] = {

@@ -1,0 +1,579 @@
+"""The classic group protocol of one member: JoinGroup and SyncGroup, then heartbeats, and LeaveGroup.
+
+The group leader also assigns the partitions of all members, and checks from time to time whether topics have changed.
+
+Heartbeats normally go over the connection of the other membership requests. While a JoinGroup or SyncGroup is pending
+there, they are sent on a second connection.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from kafka.protocol.consumer import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
+
+from spark_group_source.clock import Clock, Deadline, Wakeup
+from spark_group_source.errors import (
+    REBALANCE_IN_PROGRESS,
+    AuthenticationFailed,
+    GroupSourceError,
+    OptionError,
+    ProtocolError,
+)
+from spark_group_source.group.assignment import (
+    Assignors,
+    JoinedMember,
+    PartitionCounts,
+    claimed_partitions,
+    decode_assignment,
+    subscribed_topics,
+)
+from spark_group_source.group.classic_state import (
+    ClassicMembership,
+    HeartbeatSucceeded,
+    Join,
+    Joined,
+    SubscriptionChanged,
+    Sync,
+    Synced,
+    step,
+)
+from spark_group_source.group.coordinator import CoordinatorClient, WhileWaiting
+from spark_group_source.group.description import PROTOCOL_TYPE, STABLE, GroupDescription, describe
+from spark_group_source.group.error_actions import ErrorAction
+from spark_group_source.group.membership import NO_GENERATION, Action, Membership, Phase, RequestFailed, Tick
+from spark_group_source.group.protocol import GroupProtocol, RebalanceListener, SharedMembership
+from spark_group_source.group.settings import GroupSettings, Timings
+from spark_group_source.group.topics import TopicView
+from spark_group_source.offsets import Partitions, TopicPartition
+from spark_group_source.text import names
+from spark_group_source.wire import versions
+from spark_group_source.wire.cluster import Cluster, Topic, partitions_of
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinResult:
+    """The response to a JoinGroup; ``members`` is empty unless this member is the group's leader.
+
+    ``assigns`` is false for a leader that is a returning static member: the group keeps its assignments.
+    """
+
+    joined: Joined
+    assignor: str
+    leads: bool
+    assigns: bool
+    members: tuple[JoinedMember, ...] = ()
+
+
+class MembershipRequests:
+    """The requests of one member to its coordinator. All methods are for one thread, usually the member's."""
+
+    def __init__(self, cluster: Cluster, settings: GroupSettings, timings: Timings | None = None) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._client = CoordinatorClient(cluster, settings.group_id, "membership", timings, settings.coordinator)
+        # A pending JoinGroup or SyncGroup blocks later requests on its connection: heartbeats need another connection.
+        self._heartbeat_client = CoordinatorClient(
+            cluster, settings.group_id, "liveness", timings, settings.coordinator
+        )
+
+    def rediscover(self) -> None:
+        """Finds the coordinator again before the next request."""
+        self._client.rediscover()
+        self._heartbeat_client.rediscover()
+
+    def join(
+        self, me: Membership, subscriptions: Mapping[str, bytes], deadline: Deadline, while_waiting: WhileWaiting
+    ) -> JoinResult | RequestFailed:
+        """Joins the group; the response arrives when all members have joined or the rebalance timeout has passed.
+
+        Args:
+            subscriptions: encoded subscription by assignor, in order of preference.
+            while_waiting: heartbeats while the other members join.
+
+        Raises:
+            Interrupted: the query ends; the join is pending at the broker, and the connection is closed.
+        """
+        settings = self._settings
+        protocol = JoinGroupRequest.JoinGroupRequestProtocol
+        request = JoinGroupRequest(
+            version=versions.JOIN_GROUP,
+            group_id=settings.group_id,
+            session_timeout_ms=round(settings.session_timeout * 1000),
+            rebalance_timeout_ms=round(settings.rebalance_timeout * 1000),
+            member_id=me.member_id,
+            group_instance_id=settings.instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=[
+                protocol(version=versions.JOIN_GROUP, name=assignor, metadata=subscription)
+                for assignor, subscription in subscriptions.items()
+            ],
+            reason=me.reason[:255],
+        )
+        response = self._client.call(request, deadline, while_waiting)
+        if isinstance(response, RequestFailed):
+            return response
+        if response.error_code:
+            return self._client.failure("JoinGroup", response.error_code, response.member_id)
+        leads = response.leader == response.member_id
+        return JoinResult(
+            Joined(response.member_id, response.generation_id),
+            response.protocol_name,
+            leads,
+            leads and not response.skip_assignment,
+            tuple(JoinedMember(m.member_id, bytes(m.metadata), m.group_instance_id) for m in response.members),
+        )
+
+    def sync(
+        self, join_result: JoinResult, assignments: Mapping[str, bytes], deadline: Deadline, while_waiting: WhileWaiting
+    ) -> Partitions | RequestFailed:
+        """Returns this member's assignment; the leader sends every member's, encoded, by member id."""
+        assignment_of = SyncGroupRequest.SyncGroupRequestAssignment
+        request = SyncGroupRequest(
+            version=versions.SYNC_GROUP,
+            group_id=self._settings.group_id,
+            generation_id=join_result.joined.generation,
+            member_id=join_result.joined.member_id,
+            group_instance_id=self._settings.instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=join_result.assignor,
+            assignments=[
+                assignment_of(version=versions.SYNC_GROUP, member_id=member_id, assignment=encoded)
+                for member_id, encoded in assignments.items()
+            ],
+        )
+        response = self._client.call(request, deadline, while_waiting)
+        if isinstance(response, RequestFailed):
+            return response
+        if response.error_code:
+            return self._client.failure("SyncGroup", response.error_code)
+        self._client.knows_generation()
+        try:
+            return decode_assignment(response.assignment)
+        except ProtocolError as error:
+            return RequestFailed(ErrorAction.RETRY, str(error))
+
+    def heartbeat(
+        self, me: Membership, deadline: Deadline, *, join_or_sync_pending: bool = False
+    ) -> RequestFailed | None:
+        """Sends a heartbeat, on the second connection if ``join_or_sync_pending``; ``None`` if it succeeded."""
+        request = HeartbeatRequest(
+            version=versions.HEARTBEAT,
+            group_id=self._settings.group_id,
+            generation_id=me.generation,
+            member_id=me.member_id,
+            group_instance_id=self._settings.instance_id,
+        )
+        client = self._heartbeat_client if join_or_sync_pending else self._client
+        response = client.call(request, deadline)
+        if isinstance(response, RequestFailed):
+            return response
+        if response.error_code in (0, REBALANCE_IN_PROGRESS):
+            client.knows_generation()
+        return client.failure("Heartbeat", response.error_code) if response.error_code else None
+
+    def find_coordinator(self, deadline: Deadline) -> RequestFailed | None:
+        """Looks up where the group's coordinator is now, while a JoinGroup or SyncGroup is pending."""
+        return self._heartbeat_client.find_coordinator(deadline)
+
+    @property
+    def throttled(self) -> float:
+        """Seconds until the coordinator reads the next request, because this client exceeds a quota."""
+        broker_id = self._client.broker_id
+        return 0.0 if broker_id is None else self._cluster.throttle_remaining(broker_id, "membership")
+
+    @property
+    def coordinator_moved(self) -> bool:
+        """Whether a heartbeat or lookup found another coordinator than that of the pending JoinGroup or SyncGroup."""
+        return self._heartbeat_client.broker_id not in (None, self._client.broker_id)
+
+    def describe(self, deadline: Deadline) -> GroupDescription | RequestFailed:
+        """Returns the group's state and members."""
+        return describe(self._client, self._settings.group_id, deadline)
+
+    def leave(self, member_id: str, reason: str, deadline: Deadline) -> RequestFailed | None:
+        """Sends LeaveGroup, so that other members get the partitions at once; ``None`` if it succeeded."""
+        identity = LeaveGroupRequest.MemberIdentity
+        request = LeaveGroupRequest(
+            version=versions.LEAVE_GROUP,
+            group_id=self._settings.group_id,
+            members=[
+                identity(
+                    version=versions.LEAVE_GROUP,
+                    member_id=member_id,
+                    group_instance_id=self._settings.instance_id,
+                    reason=reason,
+                )
+            ],
+        )
+        response = self._client.call(request, deadline)
+        if isinstance(response, RequestFailed):
+            return response
+        errno = response.error_code or next((member.error_code for member in response.members if member.error_code), 0)
+        return self._client.failure("LeaveGroup", errno) if errno else None
+
+
+JOIN_SLACK = 10.0
+"""Seconds beyond the rebalance timeout within which the broker must respond to a JoinGroup."""
+
+DISPUTED_TOPICS_CHECK = 10.0
+"""Seconds until the next check of the topics after brokers contradicted each other."""
+
+
+class Rebalance:
+    """The member's current rebalance and the topics it is about. All methods are for the member's thread."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        requests: MembershipRequests,
+        settings: GroupSettings,
+        clock: Clock,
+        wakeup: Wakeup | None = None,
+    ) -> None:
+        """``wakeup`` ends every wait once the query ends."""
+        self._wakeup = wakeup
+        self._topic_view = TopicView(cluster, settings.group_id)
+        self._requests = requests
+        self._settings = settings
+        self._clock = clock
+        self._assignors = Assignors(settings.assignors, settings.rack)
+        self._topics: frozenset[str] = frozenset()
+        self._group_topics: frozenset[str] = frozenset()
+        """Only for the leader: the subscribed topics of all members, also those that do not exist now."""
+        self._partition_counts = PartitionCounts({})
+        self._join_result: JoinResult | None = None
+        self._next_topic_check = 0.0
+        self._logged_reason = ""
+        self._returned = None if settings.instance_id is not None else False
+        """Whether this static member was in the group before and must check for unowned partitions; None: unknown."""
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether this member keeps its partitions through a rebalance."""
+        return self._assignors.cooperative
+
+    def subscribe(self, topics: Collection[str]) -> None:
+        """Sets the topics of the first join. Caller: the query, before the member's thread starts."""
+        self._topics = frozenset(topics)
+        self._next_topic_check = self._clock() + self._settings.metadata_max_age
+
+    def log_join(self, me: Membership) -> None:
+        """Logs the reason of a join, once for joins in a row."""
+        # The first JoinGroup of a member only returns its id; the second one joins.
+        level = logging.INFO if me.member_id and me.reason != self._logged_reason else logging.DEBUG
+        log.log(level, "group %s: joining, because %s", self._settings.group_id, me.reason)
+        self._logged_reason = me.reason
+
+    def log_generation(self, me: Membership) -> None:
+        """Logs the generation that :meth:`sync` has completed, and the owned partitions."""
+        assert self._join_result is not None, "a generation needs a join"
+        self._logged_reason = ""
+        joined, leader = self._join_result.joined, " (leader)" if self._join_result.leads else ""
+        generation = f"{joined.generation} by {self._join_result.assignor}, member {joined.member_id}{leader}"
+        owned = sorted(me.readable)
+        listed = ": " + ", ".join(map(str, owned[:20])) + (", ..." if len(owned) > 20 else "") if owned else ""
+        group_id = self._settings.group_id
+        log.info("group %s: generation %s owns %d partition(s)%s", group_id, generation, len(owned), listed)
+
+    def join(self, me: Membership, while_waiting: WhileWaiting) -> Joined | RequestFailed:
+        """Joins the group; waits until all members have joined or the rebalance timeout has passed.
+
+        Raises:
+            Interrupted: the query ends.
+        """
+        if self._returned is None:
+            self._returned = self._is_known_member()
+        if self._returned is False and self.topic_check_due():
+            self.reason_to_rejoin()  # also in a group that never stops rebalancing; the join has the topics found
+        subscriptions = self._assignors.subscriptions(self._topics, me.owned, me.generation)
+        deadline = self._within(self._settings.rebalance_timeout + JOIN_SLACK)
+        result = self._requests.join(me, subscriptions, deadline, while_waiting)
+        if isinstance(result, RequestFailed):
+            return result
+        self._join_result = result
+        return result.joined
+
+    def assign(self) -> dict[str, bytes] | RequestFailed:
+        """Returns every member's assignment, encoded, by member id; empty unless this member assigns.
+
+        Raises:
+            AuthenticationFailed: a broker rejects this client.
+            Interrupted: the query ends.
+            OptionError: a user's assignor failed.
+        """
+        assert self._join_result is not None, "a sync follows a join"
+        try:
+            return self._assignments(self._join_result)
+        except (OptionError, AuthenticationFailed):
+            raise
+        except GroupSourceError as error:
+            return RequestFailed(ErrorAction.RETRY, f"the leader could not assign partitions: {error}")
+
+    def sync(self, assignments: Mapping[str, bytes], while_waiting: WhileWaiting) -> Partitions | RequestFailed:
+        """Sends the assignments that :meth:`assign` returned, and returns this member's own.
+
+        Raises:
+            Interrupted: the query ends.
+            OptionError: a user's assignor failed.
+        """
+        assert self._join_result is not None, "a sync follows a join"
+        # As in Kafka's client: the leader needs no more time, and if it dies the broker responds after its session.
+        deadline = self._within(self._settings.request_timeout)
+        assigned = self._requests.sync(self._join_result, assignments, deadline, while_waiting)
+        if isinstance(assigned, RequestFailed):
+            return assigned
+        if self._returned is not False:
+            self._next_topic_check = self._clock()
+        self._assignors.assigned(self._join_result.assignor, assigned, self._join_result.joined.generation)
+        return assigned
+
+    def topic_check_due(self) -> bool:
+        """Whether it is time to check the topics again."""
+        return self._clock() >= self._next_topic_check
+
+    def reason_to_rejoin(self) -> str:
+        """Checks the topics, and returns why this member must rejoin; empty if it need not.
+
+        The subscription may match other topics; the leader also sees new partitions of all members' topics. A returning
+        static member checks for partitions without an owner: see :meth:`_unowned`.
+        """
+        self._next_topic_check = self._clock() + self._settings.metadata_max_age
+        deadline = self._between_heartbeats()
+        try:
+            matching = self._settings.subscription.find(self._topic_view, deadline)
+            topics = frozenset(matching)
+            leads = self._join_result is not None and self._join_result.leads
+            counts = self._look_up(self._group_topics | topics, deadline) if leads else self._partition_counts
+            unowned = frozenset() if self._returned is False else self._unowned(matching, deadline)
+        except GroupSourceError as error:
+            log.warning("group %s: the topic lookup failed: %s", self._settings.group_id, error)
+            return ""
+        if self._topic_view.disputed:
+            self._next_topic_check = self._clock() + min(DISPUTED_TOPICS_CHECK, self._settings.metadata_max_age)
+        changed = counts != self._partition_counts or topics != self._topics
+        self._topics = topics
+        if changed:
+            return "topics or their partitions changed"
+        return f"{names(unowned)} have no owner" if unowned else ""
+
+    def _is_known_member(self) -> bool | None:
+        """Whether the group has this static member already; ``None`` if the group could not be described."""
+        group = self._requests.describe(self._between_heartbeats())
+        if isinstance(group, RequestFailed) or group.members_hidden:
+            return None
+        return any(member.instance_id == self._settings.instance_id for member in group.members)
+
+    def _unowned(self, topics: Mapping[str, Topic], deadline: Deadline) -> Partitions:
+        """Partitions without an owner in a stable group; checked once, by a returning static member.
+
+        Such a member gets its last assignment without a rebalance. If its former process died during a revocation, the
+        partitions to revoke are in no assignment: the rebalance that would assign them never came. A new member does
+        not check, because other members may still be revoking what it will get.
+        """
+        group = self._requests.describe(deadline)
+        if isinstance(group, RequestFailed):
+            log.warning("group %s: the group could not be described: %s", self._settings.group_id, group.reason)
+            return frozenset()
+        self._returned = False
+        if group.state != STABLE:
+            return frozenset()
+        owned = frozenset[TopicPartition]().union(*(member.partitions for member in group.members))
+        return partitions_of(topic for topic in topics.values() if not topic.error) - owned
+
+    def _assignments(self, join_result: JoinResult) -> dict[str, bytes]:
+        """Every member's assignment, from new metadata: old metadata would leave new partitions without an owner."""
+        if join_result.leads:
+            self._group_topics = self._topics | subscribed_topics(join_result.members)
+            self._topic_view.expect(claimed_partitions(join_result.members))
+            self._partition_counts = self._look_up(self._group_topics, self._between_heartbeats())
+        if not join_result.assigns:
+            return {}
+        return self._assignors.assign(join_result.assignor, join_result.members, self._partition_counts)
+
+    def _look_up(self, topics: frozenset[str], deadline: Deadline) -> PartitionCounts:
+        return PartitionCounts.of(self._topic_view.metadata(topics, deadline))
+
+    def _between_heartbeats(self) -> Deadline:
+        """The deadline of a request that delays the next heartbeat."""
+        return self._within(self._settings.heartbeat_timeout)
+
+    def _within(self, seconds: float) -> Deadline:
+        return Deadline.after(seconds, self._clock, self._wakeup)
+
+
+class Heartbeats:
+    """Sends the heartbeats of one member. All methods are for the member's thread.
+
+    ``session_ends`` is when the session ends according to the last successful request: one session timeout after it was
+    sent, in the clock's seconds.
+    """
+
+    def __init__(
+        self,
+        requests: MembershipRequests,
+        shared: SharedMembership[ClassicMembership],
+        settings: GroupSettings,
+        clock: Clock,
+        wakeup: Wakeup,
+    ) -> None:
+        """``wakeup`` ends every wait once the query ends."""
+        self._requests = requests
+        self._shared = shared
+        self._settings = settings
+        self._clock = clock
+        self._wakeup = wakeup
+        self.session_ends = 0.0
+
+    def note_sync_sent(self) -> None:
+        """Notes when the session ends if the SyncGroup that is sent now succeeds."""
+        self.session_ends = self._clock() + self._settings.session_timeout
+
+    def send(self, me: Membership, *, join_or_sync_pending: bool = False) -> RequestFailed | None:
+        """Sends a heartbeat, and extends the session if the coordinator knows ``me``; ``None`` if it succeeded."""
+        session_ends = self._clock() + self._settings.session_timeout
+        deadline = Deadline.after(self._settings.heartbeat_timeout, self._clock, self._wakeup)
+        failure = self._requests.heartbeat(me, deadline, join_or_sync_pending=join_or_sync_pending)
+        # Only members get REBALANCE_IN_PROGRESS: it keeps the session too.
+        if failure is None or failure.action is ErrorAction.REJOIN:
+            self.session_ends = session_ends
+            self._shared.post(HeartbeatSucceeded(me.generation, session_ends))
+        return failure
+
+    def while_join_or_sync_waits(self, me: Membership) -> WhileWaiting:
+        """Heartbeats on the second connection, to check that the coordinator still knows ``me``.
+
+        A pending JoinGroup or SyncGroup proves nothing: it may be lost with its connection, and other members own the
+        partitions by now.
+        """
+
+        def heartbeat() -> RequestFailed | None:
+            self._shared.post(Tick())
+            if self._shared.membership.generation != me.generation:
+                return RequestFailed(ErrorAction.REDISCOVER, self._shared.membership.reason)
+            # The coordinator accepts no heartbeat of a new member before its join is complete.
+            joins_as_new = me.generation == NO_GENERATION
+            failure = self._find_coordinator() if joins_as_new else self.send(me, join_or_sync_pending=True)
+            if failure is not None and failure.action in (
+                ErrorAction.RESET_GENERATION,
+                ErrorAction.RESET_MEMBER_ID,
+                ErrorAction.FATAL,
+            ):
+                return failure
+            if self._requests.coordinator_moved:
+                return RequestFailed(ErrorAction.REDISCOVER, "another broker is the group's coordinator now")
+            return None
+
+        return WhileWaiting(heartbeat, self._settings.heartbeat_interval)
+
+    def _find_coordinator(self) -> RequestFailed | None:
+        deadline = Deadline.after(self._settings.heartbeat_timeout, self._clock, self._wakeup)
+        return self._requests.find_coordinator(deadline)
+
+
+class ClassicProtocol(GroupProtocol):
+    """The member's thread owns it, with its connections."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: GroupSettings,
+        listener: RebalanceListener,
+        clock: Clock,
+        wakeup: Wakeup,
+        timings: Timings | None,
+    ) -> None:
+        super().__init__(settings, settings.heartbeat_interval, listener, clock, wakeup)
+        self._requests = MembershipRequests(cluster, settings, timings)
+        self._rebalance = Rebalance(cluster, self._requests, settings, clock, wakeup)
+        start = ClassicMembership(cooperative=self._rebalance.cooperative)
+        self.shared = SharedMembership(settings, clock, step, start, Join(), listener.uncommitted)
+        self._heartbeats = Heartbeats(self._requests, self.shared, settings, clock, wakeup)
+
+    def subscribe(self, topics: Collection[str]) -> None:
+        """See :meth:`GroupProtocol.subscribe`."""
+        self._rebalance.subscribe(topics)
+
+    def send(self, request: Action) -> None:
+        """Joins or syncs."""
+        match request:
+            case Join():
+                self._join()
+            case Sync():
+                self._sync()
+
+    def keep_alive(self) -> None:
+        """See :meth:`GroupProtocol.keep_alive`."""
+        self.shared.post(Tick())
+        me = self.shared.membership
+        if me.phase not in (Phase.STABLE, Phase.REVOKING):
+            return
+        if not self.schedule.try_acquire(self._requests.throttled) or self._heartbeat(me):
+            self.retry()
+
+    def _heartbeat(self, me: ClassicMembership) -> bool:
+        """Sends a heartbeat, then checks topics if that is due; whether there is time for retries."""
+        failure = self._heartbeats.send(me)
+        # While a revocation is pending, the group waits for this member: REBALANCE_IN_PROGRESS keeps the session alive.
+        if failure is not None and not (me.phase is Phase.REVOKING and failure.action is ErrorAction.REJOIN):
+            self.request_failed(failure)
+            return False
+        self.heartbeat_state.record_success()
+        self.join_backoff.reset()
+        if me.phase is Phase.REVOKING or not self._rebalance.topic_check_due():  # a revocation has a deadline
+            return True
+        if reason := self._rebalance.reason_to_rejoin():
+            self.shared.post(SubscriptionChanged(reason))
+        return False
+
+    def rediscover(self) -> None:
+        """See :meth:`GroupProtocol.rediscover`."""
+        self._requests.rediscover()
+
+    def leave(self, cluster: Cluster | None = None) -> None:
+        """See :meth:`GroupProtocol.leave`.
+
+        A static member leaves only with ``static_leaves``: its next run, within the session timeout, gets the same
+        partitions.
+        """
+        member_id = self.shared.membership.member_id
+        stays = self.settings.instance_id is not None and not self.settings.static_leaves
+        if stays or not member_id:
+            return
+        requests = self._requests if cluster is None else MembershipRequests(cluster, self.settings)
+        self.retry_leave(lambda deadline: requests.leave(member_id, "the query ends", deadline))
+
+    def _join(self) -> None:
+        self.join_backoff.wait()
+        me = self.shared.membership
+        self._rebalance.log_join(me)
+        self.listener.join_started()
+        joined = self._rebalance.join(me, self._heartbeats.while_join_or_sync_waits(me))
+        if isinstance(joined, RequestFailed):
+            self.request_failed(joined)
+        else:
+            self.shared.post(joined)
+
+    def _sync(self) -> None:
+        assigned: Partitions | RequestFailed
+        assignments = self._rebalance.assign()
+        if isinstance(assignments, RequestFailed):
+            assigned = assignments
+        else:
+            self._heartbeats.note_sync_sent()
+            while_waiting = self._heartbeats.while_join_or_sync_waits(self.shared.membership)
+            assigned = self._rebalance.sync(assignments, while_waiting)
+        if isinstance(assigned, RequestFailed):
+            self.request_failed(assigned)
+            return
+        self.heartbeat_state.record_success()
+        self.schedule.schedule_next()
+        self.shared.post(Synced(assigned, self._heartbeats.session_ends))
+        if self.shared.membership.generation == NO_GENERATION:
+            return  # the session timed out before the response came: a join follows
+        self._rebalance.log_generation(self.shared.membership)
+        self.assignment_received()

@@ -1,1 +1,0 @@
-"""The group protocol of KIP-848: the coordinator assigns the partitions, and members report theirs in heartbeats."""
