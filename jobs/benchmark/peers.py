@@ -14,8 +14,8 @@ from kafka import TopicPartition as KafkaTopicPartition
 
 from benchmark.errors import BenchError
 from benchmark.topics import ERROR_TAIL, HEAP, TOOLS
-from spark_group_source.fetch.fetch_task import FetchTask
-from spark_group_source.fetch.task_reader import read
+from spark_group_source.fetch.reader import read
+from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import ALL_COLUMNS, arrow_schema
 from spark_group_source.testing import EmbeddedKafka

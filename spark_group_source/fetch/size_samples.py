@@ -9,8 +9,8 @@ from typing import Any
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import RecordsError
-from spark_group_source.fetch.fetch_messages import FetchPartition, build_request
-from spark_group_source.fetch.leader_requests import send_to_leaders
+from spark_group_source.fetch.leaders import send_to_leaders
+from spark_group_source.fetch.messages import FetchPartition, build_request
 from spark_group_source.offsets import Offsets, TopicPartition
 from spark_group_source.records.record_batches import find_record_batches
 from spark_group_source.wire.cluster import Cluster, Topic

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, OptionError
-from spark_group_source.fetch.list_offsets import list_offsets
+from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.group.coordinator import Result, retry_until_response
 from spark_group_source.group.description import GroupDescription
 from spark_group_source.group.membership import RequestFailed

@@ -15,8 +15,7 @@ from functools import partial
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DataLoss, DeadlineExceeded, OptionError
-from spark_group_source.fetch.list_offsets import list_offsets
-from spark_group_source.fetch.offset_for_leader_epoch import UNDEFINED_EPOCH_OFFSET, epoch_end_offsets
+from spark_group_source.fetch.leaders import UNDEFINED_EPOCH_OFFSET, epoch_end_offsets, list_offsets
 from spark_group_source.group.coordinator import retry_until_response
 from spark_group_source.group.membership import RequestFailed
 from spark_group_source.group.offsets import GroupOffsets

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from spark_group_source.fetch.fetch_task import FetchTask
+from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.options.wire import wire_options
@@ -114,7 +114,7 @@ class TaskPlanner:
 
 def read_task(partition: TaskPartition) -> Iterator[pa.RecordBatch]:
     """The rows of one task, as Arrow record batches."""
-    from spark_group_source.fetch.task_reader import read  # the driver decodes no records
+    from spark_group_source.fetch.reader import read  # the driver decodes no records
 
     with plain_errors():
         yield from read(partition.task)

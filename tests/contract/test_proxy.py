@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import pytest
 
-from spark_group_source.fetch.fetch_task import FetchTask
-from spark_group_source.fetch.task_reader import read
+from spark_group_source.fetch.reader import read
+from spark_group_source.fetch.task import FetchTask
 from spark_group_source.group import classic
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema

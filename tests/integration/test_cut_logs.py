@@ -9,10 +9,10 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DataLoss, DeadlineExceeded
-from spark_group_source.fetch import cluster_pool
-from spark_group_source.fetch.fetch_task import FetchTask
-from spark_group_source.fetch.list_offsets import list_offsets
-from spark_group_source.fetch.task_reader import read
+from spark_group_source.fetch import reader
+from spark_group_source.fetch.leaders import list_offsets
+from spark_group_source.fetch.reader import read
+from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import EARLIEST, LATEST, OffsetRange, TopicPartition
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka
@@ -36,9 +36,9 @@ def task(kafka: EmbeddedKafka) -> Iterator[Task]:
         return FetchTask((OffsetRange(topic, 0, 0, end, ""),), wire, schema, **{"max_wait": 0.05} | more)
 
     yield make
-    for _, kept in cluster_pool._idle_clusters.values():
+    for _, kept in reader._idle_clusters.values():
         kept.close()
-    cluster_pool._idle_clusters.clear()
+    reader._idle_clusters.clear()
 
 
 def offsets(task: FetchTask) -> list[int]:

@@ -17,8 +17,8 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.fetch.fetch_task import FetchTask
-from spark_group_source.fetch.task_reader import read
+from spark_group_source.fetch.reader import read
+from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka

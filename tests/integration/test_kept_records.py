@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- its customary name
 
 from spark_group_source.clock import Deadline
-from spark_group_source.fetch.fetch_task import FetchTask
-from spark_group_source.fetch.kept_records import LOCAL_DIRECTORIES
-from spark_group_source.fetch.task_reader import read
+from spark_group_source.fetch.read_ahead import LOCAL_DIRECTORIES
+from spark_group_source.fetch.reader import read
+from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka

@@ -6,8 +6,8 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from spark_group_source.fetch.fetch_task import FetchTask
-from spark_group_source.fetch.task_reader import TaskReader
+from spark_group_source.fetch.reader import TaskReader
+from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import ALL_COLUMNS
 from spark_group_source.testing.kafka import EmbeddedKafka

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.fetch import cluster_pool
+from spark_group_source.fetch import reader
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.spark.input_partitions import Application
@@ -32,9 +32,9 @@ def kafka() -> Iterator[EmbeddedKafka]:
     """Two brokers of this test's own: it stands one still."""
     with EmbeddedKafka(brokers=2, heap="384m", config=RACKS) as running:
         yield running
-    for _, kept in cluster_pool._idle_clusters.values():
+    for _, kept in reader._idle_clusters.values():
         kept.close()
-    cluster_pool._idle_clusters.clear()
+    reader._idle_clusters.clear()
 
 
 def test_the_replica_in_the_readers_rack_serves_records_even_while_the_leader_is_paused(

@@ -25,9 +25,8 @@ from spark_group_source.errors import (
     ProtocolError,
     TopicError,
 )
-from spark_group_source.fetch.cluster_pool import pooled_cluster
-from spark_group_source.fetch.fetch_task import FetchTask
-from spark_group_source.fetch.task_reader import read
+from spark_group_source.fetch.reader import pooled_cluster, read
+from spark_group_source.fetch.task import FetchTask
 from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options

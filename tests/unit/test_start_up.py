@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import spark_group_source
-from spark_group_source.fetch.fetch_task import FetchTask
+from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import ALL_COLUMNS
 from spark_group_source.wire.settings import WireOptions
@@ -108,7 +108,7 @@ def test_a_task_needs_no_clients_and_no_pandas(fake: FakeKafka, tmp_path: Path, 
     file.write_bytes(pickle.dumps(task))
     code = """
 import pickle, pathlib
-from spark_group_source.fetch.task_reader import read
+from spark_group_source.fetch.reader import read
 assert sum(rows.num_rows for rows in read(pickle.loads(pathlib.Path(sys.argv[1]).read_bytes()))) == 2
 """
     names = imported(code, str(file))

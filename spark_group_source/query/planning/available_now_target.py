@@ -15,8 +15,8 @@ from spark_group_source.errors import (
     TopicError,
     describe,
 )
-from spark_group_source.fetch.error_actions import FetchErrorAction, fetch_error_action
-from spark_group_source.fetch.list_offsets import list_offsets
+from spark_group_source.fetch.leaders import list_offsets
+from spark_group_source.fetch.messages import FetchErrorAction, fetch_error_action
 from spark_group_source.group.description import STABLE
 from spark_group_source.group.membership import RequestFailed
 from spark_group_source.group.offsets import CommittedOffset

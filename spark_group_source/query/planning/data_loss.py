@@ -24,7 +24,7 @@ import logging
 from collections.abc import Mapping
 
 from spark_group_source.errors import DataLoss
-from spark_group_source.fetch.offset_for_leader_epoch import UNDEFINED_EPOCH_OFFSET
+from spark_group_source.fetch.leaders import UNDEFINED_EPOCH_OFFSET
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.topics import Subscription
 from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition

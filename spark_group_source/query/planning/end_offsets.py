@@ -9,7 +9,7 @@ from functools import partial
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.fetch.list_offsets import list_offsets
+from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.offsets import LATEST, Offsets, TopicPartition
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.planning.deletion import raise_or_skip_deleted, unknown_to_all

@@ -24,7 +24,7 @@ from collections.abc import Collection, Mapping
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DataLoss, DeadlineExceeded, GroupSourceError, OptionError
-from spark_group_source.fetch.list_offsets import list_offsets
+from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset
 from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, TopicPartition

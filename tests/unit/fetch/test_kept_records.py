@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from spark_group_source.fetch import cluster_pool, kept_records
-from spark_group_source.fetch.cluster_pool import pooled_cluster
-from spark_group_source.fetch.fetch_task import FetchTask
-from spark_group_source.fetch.kept_records import LOCAL_DIRECTORIES, MAX_AGE, REMOVAL_INTERVAL
-from spark_group_source.fetch.task_reader import TaskReader, read
+from spark_group_source.fetch import read_ahead, reader
+from spark_group_source.fetch.read_ahead import LOCAL_DIRECTORIES, MAX_AGE, REMOVAL_INTERVAL
+from spark_group_source.fetch.reader import TaskReader, pooled_cluster, read
+from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.wire.settings import WireOptions
@@ -33,7 +32,7 @@ RECORDS = 800
 def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Spark's directory for temporary files."""
     monkeypatch.setenv(LOCAL_DIRECTORIES, f"{tmp_path},/elsewhere")
-    monkeypatch.setattr(kept_records, "_next_removal", [0.0])
+    monkeypatch.setattr(read_ahead, "_next_removal", [0.0])
     return tmp_path
 
 
@@ -45,9 +44,9 @@ def fake() -> Iterator[FakeKafka]:
             for first in range(0, RECORDS, PER_BATCH):
                 running.produce("t", [f"{first + each:0{SIZE}d}" for each in range(PER_BATCH)], partition=partition)
         yield running
-    for _, kept in cluster_pool._idle_clusters.values():
+    for _, kept in reader._idle_clusters.values():
         kept.close()
-    cluster_pool._idle_clusters.clear()
+    reader._idle_clusters.clear()
 
 
 def task(fake: FakeKafka, *ranges: tuple[int, int, int], epoch: int = 0, **given: Any) -> FetchTask:
@@ -213,7 +212,7 @@ def test_a_task_without_spark_keeps_nothing(fake: FakeKafka, monkeypatch: pytest
 
 
 def test_a_task_keeps_a_limited_number_of_bytes(fake: FakeKafka, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_records, "MAX_BYTES", 60_000)
+    monkeypatch.setattr(read_ahead, "MAX_BYTES", 60_000)
     assert rows(task(fake, (0, 0, 10), (1, 0, 10))) == of(0, 0, 10) + of(1, 0, 10)
     assert 0 < sum(path.stat().st_size for path in kept_files(local)) < 60_000 + 100
 
@@ -234,7 +233,7 @@ def test_files_of_queries_that_ended_are_removed(fake: FakeKafka, local: Path, m
     other = local / "blockmgr"
     other.mkdir()
     os.utime(other, (old, old))
-    monkeypatch.setattr(kept_records, "_next_removal", [kept_records._next_removal[0] - REMOVAL_INTERVAL])
+    monkeypatch.setattr(read_ahead, "_next_removal", [read_ahead._next_removal[0] - REMOVAL_INTERVAL])
     rows(task(fake, (0, 50, 60), query_id="running"))
     assert sorted(each.name for each in local.iterdir()) == ["blockmgr", "kafka-group-running"]
 

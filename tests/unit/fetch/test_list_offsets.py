@@ -11,8 +11,7 @@ import pytest
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError, TopicError
-from spark_group_source.fetch.leader_requests import send_to_leaders
-from spark_group_source.fetch.list_offsets import _list_offsets_request, list_offsets
+from spark_group_source.fetch.leaders import _list_offsets_request, list_offsets, send_to_leaders
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions

@@ -10,10 +10,10 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DataLoss, DeadlineExceeded, TopicError
-from spark_group_source.fetch import cluster_pool
-from spark_group_source.fetch.fetch_task import FetchTask
-from spark_group_source.fetch.offset_for_leader_epoch import EpochEndOffset, epoch_end_offsets
-from spark_group_source.fetch.task_reader import read
+from spark_group_source.fetch import reader
+from spark_group_source.fetch.leaders import EpochEndOffset, epoch_end_offsets
+from spark_group_source.fetch.reader import read
+from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange, TopicPartition
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.wire.cluster import Cluster
@@ -30,9 +30,9 @@ def fake() -> Iterator[FakeKafka]:
         running.create_topic("t")
         fill(running, "old", 10)
         yield running
-    for _, kept in cluster_pool._idle_clusters.values():
+    for _, kept in reader._idle_clusters.values():
         kept.close()
-    cluster_pool._idle_clusters.clear()
+    reader._idle_clusters.clear()
 
 
 def fill(fake: FakeKafka, name: str, end: int) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_group_source.fetch import cluster_pool
-from spark_group_source.fetch.fetch_task import FetchTask
-from spark_group_source.fetch.task_reader import TaskReader, read
+from spark_group_source.fetch import reader
+from spark_group_source.fetch.reader import TaskReader, read
+from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.wire.cluster import Cluster
@@ -30,9 +30,9 @@ def fake() -> Iterator[FakeKafka]:
         for first in range(0, 20, 5):
             running.produce("t", [f"{first + each:0100d}" for each in range(5)])
         yield running
-    for _, kept in cluster_pool._idle_clusters.values():
+    for _, kept in reader._idle_clusters.values():
         kept.close()
-    cluster_pool._idle_clusters.clear()
+    reader._idle_clusters.clear()
 
 
 def task(fake: FakeKafka, rack: str | None = "here", **given: Any) -> FetchTask:

@@ -20,10 +20,10 @@ from spark_group_source.errors import (
     ProtocolError,
     TopicError,
 )
-from spark_group_source.fetch import cluster_pool
-from spark_group_source.fetch.error_handler import MAX_ATTEMPTS
-from spark_group_source.fetch.fetch_task import FetchTask
-from spark_group_source.fetch.task_reader import TaskReader, read
+from spark_group_source.fetch import reader
+from spark_group_source.fetch.errors import MAX_ATTEMPTS
+from spark_group_source.fetch.reader import TaskReader, read
+from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.records.response_batches import DecodeLimits
@@ -43,9 +43,9 @@ def fake() -> Iterator[FakeKafka]:
     with FakeKafka(brokers=2) as running:
         running.create_topic("t", partitions=2)
         yield running
-    for _, kept in cluster_pool._idle_clusters.values():
+    for _, kept in reader._idle_clusters.values():
         kept.close()
-    cluster_pool._idle_clusters.clear()
+    reader._idle_clusters.clear()
 
 
 def task(fake: FakeKafka, *ranges: tuple[int, int, int], **given: Any) -> FetchTask:
@@ -499,18 +499,18 @@ def test_idle_connections_are_closed_when_the_next_task_starts(
 ) -> None:
     fill(fake)
     offsets(read(task(fake, (0, 0, 20))))
-    ((used, kept),) = cluster_pool._idle_clusters.values()
+    ((used, kept),) = reader._idle_clusters.values()
     for idle, closed in ((MAX_IDLE - 1, False), (MAX_IDLE + 1, True)):
-        monkeypatch.setattr(cluster_pool, "monotonic", lambda idle=idle: used + idle)
-        cluster_pool._close_idle()
+        monkeypatch.setattr(reader, "monotonic", lambda idle=idle: used + idle)
+        reader._close_idle()
         assert bool(kept._connections._by_purpose) != closed
-    assert not cluster_pool._idle_clusters
+    assert not reader._idle_clusters
 
 
 def test_kept_connections_release_their_receive_buffers(fake: FakeKafka) -> None:
     fill(fake, rows=100, size=1000)
     offsets(read(task(fake, (0, 0, 400))))
-    (kept,) = [each for _, each in cluster_pool._idle_clusters.values()]
+    (kept,) = [each for _, each in reader._idle_clusters.values()]
     receivers = [each._frame_reader for each in kept._connections._by_purpose.values()]
     assert receivers
     assert not any(each._spare_buffer or each._buffer for each in receivers)

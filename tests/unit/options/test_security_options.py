@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 from spark_group_source.errors import OptionError
-from spark_group_source.fetch.fetch_task import FetchTask
+from spark_group_source.fetch.task import FetchTask
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS
 from spark_group_source.options.wire import wire_options

@@ -26,7 +26,7 @@ import pyarrow as pa
 from kafka.protocol.consumer import FetchResponse
 
 from spark_group_source.errors import BrokerError, ProtocolError, RecordsError
-from spark_group_source.fetch.fetch_messages import parse_response
+from spark_group_source.fetch.messages import parse_response
 from spark_group_source.records.columns import ALL_COLUMNS, arrow_schema
 from spark_group_source.records.decode import Decoder
 from spark_group_source.records.response_batches import DecodeLimits

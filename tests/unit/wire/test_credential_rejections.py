@@ -9,7 +9,7 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable
-from spark_group_source.fetch import cluster_pool
+from spark_group_source.fetch import reader
 from spark_group_source.text import Secret
 from spark_group_source.wire import failures as rejections
 from spark_group_source.wire.cluster import Cluster
@@ -104,7 +104,7 @@ def test_one_broker_that_always_rejects_does_not_stop_the_others(
 
 def test_a_task_in_a_new_process_retries_settings_that_worked_on_the_driver(fake: FakeKafka) -> None:
     refuse(fake, times=3)
-    with cluster_pool.pooled_cluster(options(fake)) as cluster:
+    with reader.pooled_cluster(options(fake)) as cluster:
         assert cluster.metadata(["t"], after()).topics["t"].partitions
         cluster.close()
 

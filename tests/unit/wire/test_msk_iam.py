@@ -19,8 +19,8 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, GroupSourceError
-from spark_group_source.fetch.fetch_task import FetchTask
-from spark_group_source.fetch.task_reader import read
+from spark_group_source.fetch.reader import read
+from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options

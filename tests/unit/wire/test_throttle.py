@@ -12,8 +12,8 @@ from kafka.protocol.consumer import HeartbeatRequest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DeadlineExceeded
-from spark_group_source.fetch import fetch_messages
-from spark_group_source.fetch.fetch_messages import FetchPartition
+from spark_group_source.fetch import messages
+from spark_group_source.fetch.messages import FetchPartition
 from spark_group_source.group import consumer_messages
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
@@ -74,7 +74,7 @@ def test_a_request_waits_until_the_broker_reads_again(fake: FakeKafka, connectio
 def test_the_throttle_time_of_an_undecoded_response_counts(fake: FakeKafka, connection: Connection) -> None:
     fake.next("Fetch", Fault(throttle=BEYOND))
     wanted = [FetchPartition(str(fake.ids["t"]), 0, 0, 1000)]
-    connection.send(fetch_messages.build_request(wanted, max_wait=0.0, max_bytes=1000, read_committed=False), after())
+    connection.send(messages.build_request(wanted, max_wait=0.0, max_bytes=1000, read_committed=False), after())
     connection.receive_raw(after())
     assert BEYOND - LONG < connection.throttle_remaining <= BEYOND
 

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import pytest
 
 from spark_group_source.errors import DataLoss, TopicError
-from spark_group_source.fetch import cluster_pool
-from spark_group_source.fetch.fetch_task import FetchTask
-from spark_group_source.fetch.task_reader import read
+from spark_group_source.fetch import reader
+from spark_group_source.fetch.reader import read
+from spark_group_source.fetch.task import FetchTask
 from spark_group_source.group.offsets import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, TopicPartition
 from spark_group_source.options.parsing import parse_options
@@ -69,9 +69,9 @@ def queries_closed() -> Iterator[None]:
     yield
     while Query.made:
         Query.made.pop().close()
-    for _, kept in cluster_pool._idle_clusters.values():
+    for _, kept in reader._idle_clusters.values():
         kept.close()
-    cluster_pool._idle_clusters.clear()
+    reader._idle_clusters.clear()
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""Handles the errors of fetched partitions: retries after a backoff, skips lost offsets, or fails the task."""
+"""Handles the errors of fetched partitions: retries after a backoff, returns from a preferred read replica (KIP-392)
+to the leader, skips lost offsets, or fails the task.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,60 @@ from spark_group_source.errors import (
     TopicError,
     describe,
 )
-from spark_group_source.fetch.error_actions import UNKNOWN_TOPIC_ID, FetchErrorAction, fetch_error_action
-from spark_group_source.fetch.fetch_position import FetchPosition
-from spark_group_source.fetch.fetch_task import FetchTask
-from spark_group_source.fetch.list_offsets import list_offsets
-from spark_group_source.fetch.offset_for_leader_epoch import EpochEndOffset
-from spark_group_source.fetch.preferred_replicas import PreferredReplicas
-from spark_group_source.offsets import EARLIEST, LATEST
+from spark_group_source.fetch.leaders import EpochEndOffset, list_offsets
+from spark_group_source.fetch.messages import UNKNOWN_TOPIC_ID, FetchErrorAction, fetch_error_action
+from spark_group_source.fetch.position import FetchPosition
+from spark_group_source.fetch.task import FetchTask
+from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition
 from spark_group_source.wire.cluster import Cluster, Metadata, Topic, metadata_from_each
 
 log = logging.getLogger(__name__)
+
+
+class PreferredReplicas:
+    """The followers that a task reads from. Without a rack there are none.
+
+    Args:
+        rack: the rack of this executor.
+        max_age: how long a follower is used before the leader is asked again, in seconds.
+    """
+
+    def __init__(self, rack: str | None, max_age: float, clock: Clock) -> None:
+        self._rack = rack
+        self._max_age = max_age
+        self._clock = clock
+        self._followers: dict[TopicPartition, tuple[int, float]] = {}
+        self._leader_only: set[TopicPartition] = set()
+
+    def broker(self, tp: TopicPartition, leader: int) -> int:
+        """The broker to fetch from now."""
+        follower, expires_at = self._followers.get(tp, (leader, float("inf")))
+        if self._clock() < expires_at:
+            return follower
+        del self._followers[tp]
+        return leader
+
+    def rack(self, partitions: set[TopicPartition]) -> str | None:
+        """The rack in a fetch of these partitions; None makes the leader send the records itself."""
+        return None if partitions & self._leader_only else self._rack
+
+    def follow(self, tp: TopicPartition, follower: int) -> None:
+        """The leader named a preferred read replica."""
+        log.info("fetch: %s is read from broker %d, the preferred replica for rack %s", tp, follower, self._rack)
+        self._followers[tp] = follower, self._clock() + self._max_age
+
+    def return_to_leader(self, tp: TopicPartition, reason: str) -> bool:
+        """Reads the partition from its leader until the task ends; returns whether it was read from a follower.
+
+        The leader would name the same follower while that is in sync, even if this executor cannot reach it.
+        """
+        follower, _ = self._followers.pop(tp, (None, 0.0))
+        if follower is None:
+            return False
+        log.warning("fetch: %s is read from its leader again, because broker %d failed: %s", tp, follower, reason)
+        self._leader_only.add(tp)
+        return True
+
 
 MAX_ATTEMPTS = 5
 """Maximum attempts in a row before a deleted topic, a damaged log or an early end of the log is believed: a new leader
@@ -33,7 +79,7 @@ may not know yet."""
 
 
 class FetchErrorHandler:
-    """Handles the errors of one task's positions, by the table in :mod:`spark_group_source.fetch.error_actions`."""
+    """Handles the errors of one task's positions, by the table in :mod:`spark_group_source.fetch.messages`."""
 
     def __init__(self, task: FetchTask, cluster: Cluster, replicas: PreferredReplicas, clock: Clock) -> None:
         self._task = task

@@ -2,8 +2,8 @@
 
 A broker sends whole record batches, and asking for a little more saves requests. The records are kept in a file for
 each partition, because the next task may run in another Python worker of the executor. The files lie in the directory
-for temporary files that Spark gives to its workers, and that it removes when the executor ends. Nothing relies on them:
-a task without them fetches.
+for temporary files that Spark gives to its workers, and that it removes when the executor ends. Nothing relies on
+them: a task without them fetches.
 """
 
 from __future__ import annotations
