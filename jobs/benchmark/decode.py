@@ -20,9 +20,9 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 # Replaces the directory of this file, whose modules would hide others of the same name.
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 from spark_group_source.offsets import TopicPartition  # noqa: E402
+from spark_group_source.records.batches import PartitionRecords, find_record_batches  # noqa: E402
 from spark_group_source.records.columns import ALL_COLUMNS, arrow_schema  # noqa: E402
 from spark_group_source.records.decode import Decoder  # noqa: E402
-from spark_group_source.records.record_batches import PartitionRecords, find_record_batches  # noqa: E402
 
 RESPONSE_BYTES = 4 * 2**20
 DISTINCT_BYTES = 2**20

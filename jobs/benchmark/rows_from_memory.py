@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from benchmark.cases import MEMORY, Topic
 from benchmark.values import headers, key, values
 from spark_group_source.records.columns import ALL_COLUMNS
-from spark_group_source.records.response_batches import DecodeLimits
+from spark_group_source.records.responses import DecodeLimits
 from spark_group_source.spark.python_worker import prepare_for_next_task
 from spark_group_source.spark.schema import source_schema, to_arrow_schema
 

@@ -14,7 +14,7 @@ from benchmark.errors import BenchError
 from benchmark.values import headers, key, values
 from spark_group_source.clock import Deadline
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.records.record_batches import find_record_batches
+from spark_group_source.records.batches import find_record_batches
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.broker_process import java_command
 

@@ -8,7 +8,7 @@ from math import ceil
 
 from spark_group_source.fetch.messages import FetchErrorAction
 from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange, TopicPartition
-from spark_group_source.records.record_batches import RecordBatches
+from spark_group_source.records.batches import RecordBatches
 
 ESTIMATED_RECORD_SIZE = 1024
 """Estimated size in bytes of a record of a partition without a response yet."""

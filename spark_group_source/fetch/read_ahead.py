@@ -19,7 +19,7 @@ from pathlib import Path
 
 from spark_group_source.errors import RecordsError
 from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange
-from spark_group_source.records.record_batches import RecordBatches, find_record_batches
+from spark_group_source.records.batches import RecordBatches, find_record_batches
 
 log = logging.getLogger(__name__)
 

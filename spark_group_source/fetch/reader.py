@@ -26,8 +26,8 @@ from spark_group_source.fetch.position import MIN_FETCH, READ_AHEAD, FetchPositi
 from spark_group_source.fetch.read_ahead import KeptRecords
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import UNKNOWN_EPOCH
+from spark_group_source.records.batches import PartitionRecords, RecordBatches, find_record_batches
 from spark_group_source.records.decode import Decoder
-from spark_group_source.records.record_batches import PartitionRecords, RecordBatches, find_record_batches
 from spark_group_source.text import some
 from spark_group_source.wire.cluster import Cluster, Topic
 from spark_group_source.wire.connection import Connection, Response

@@ -12,7 +12,7 @@ from spark_group_source.errors import RecordsError
 from spark_group_source.fetch.leaders import send_to_leaders
 from spark_group_source.fetch.messages import FetchPartition, build_request
 from spark_group_source.offsets import Offsets, TopicPartition
-from spark_group_source.records.record_batches import find_record_batches
+from spark_group_source.records.batches import find_record_batches
 from spark_group_source.wire.cluster import Cluster, Topic
 
 PURPOSE = "samples"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from spark_group_source.errors import UnsupportedRecords
-from spark_group_source.records.batch_location import BatchLocation
+from spark_group_source.records.batches import BatchLocation
 
 _STREAMS = {1: "gzip", 3: "lz4", 4: "zstd"}
 _NONE, _SNAPPY = 0, 2

@@ -7,14 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from spark_group_source.records.arrow_arrays import KeyValueSlices, fixed_width_array, repeated_strings
+from spark_group_source.records.batches import LOG_APPEND_TIME, PartitionRecords
+from spark_group_source.records.boundaries import Longs
 from spark_group_source.records.columns import ALL_COLUMNS, TEXT_COLUMNS
-from spark_group_source.records.decode_units import DecodeUnit
-from spark_group_source.records.record_batches import LOG_APPEND_TIME, PartitionRecords
-from spark_group_source.records.record_fields import RecordFields, locate_fields
-from spark_group_source.records.record_headers import decode_headers
-from spark_group_source.records.response_batches import DecodeLimits, ResponseBatches
-from spark_group_source.records.varints import Longs
+from spark_group_source.records.fields import (
+    KeyValueSlices,
+    RecordFields,
+    decode_headers,
+    fixed_width_array,
+    locate_fields,
+    repeated_strings,
+)
+from spark_group_source.records.responses import DecodeLimits, DecodeUnit, ResponseBatches
 
 _MICROS_PER_MILLI = 1000
 _MAX_MILLIS = np.iinfo(np.int64).max // _MICROS_PER_MILLI

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.records.record_batches import CODEC, HEADER, find_record_batches
+from spark_group_source.records.batches import CODEC, HEADER, find_record_batches
 from spark_group_source.testing.kafka import EmbeddedKafka
 from tests.integration.read_both import OURS, Case, Outcome, load, place, read_one, save
 from tests.integration.same_topics import ANY_TIME, CODECS, ISOLATIONS, KINDS, Expected, Topics, by_kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_group_source.fetch.position import ESTIMATED_RECORD_SIZE, MIN_FETCH, READ_AHEAD, RecordSizes
-from spark_group_source.records.record_batches import find_record_batches
+from spark_group_source.records.batches import find_record_batches
 from tests.unit.records.build import TP, Record, batch
 
 LIMIT = 4 * 2**20

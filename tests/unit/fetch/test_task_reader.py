@@ -26,7 +26,7 @@ from spark_group_source.fetch.reader import TaskReader, read
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
-from spark_group_source.records.response_batches import DecodeLimits
+from spark_group_source.records.responses import DecodeLimits
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import MAX_FRAME
 from spark_group_source.wire.settings import WireOptions

@@ -12,9 +12,9 @@ from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from spark_group_source.offsets import TopicPartition
+from spark_group_source.records.batches import PartitionRecords, find_record_batches
 from spark_group_source.records.columns import ALL_COLUMNS
 from spark_group_source.records.decode import Decoder
-from spark_group_source.records.record_batches import PartitionRecords, find_record_batches
 
 TP = TopicPartition("topic", 3)
 FOREVER = 2**62

@@ -29,7 +29,7 @@ from spark_group_source.errors import BrokerError, ProtocolError, RecordsError
 from spark_group_source.fetch.messages import parse_response
 from spark_group_source.records.columns import ALL_COLUMNS, arrow_schema
 from spark_group_source.records.decode import Decoder
-from spark_group_source.records.response_batches import DecodeLimits
+from spark_group_source.records.responses import DecodeLimits
 from spark_group_source.wire import versions
 from tests.unit.records.build import FOREVER, Record, batch, marker, part
 from tests.unit.records.mutations import mutated, odd_records, repaired

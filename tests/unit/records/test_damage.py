@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_group_source.errors import CorruptRecords, RecordsError, UnsupportedRecords
-from spark_group_source.records.batch_location import BatchLocation
+from spark_group_source.records.batches import BatchLocation, PartitionRecords, find_record_batches
 from spark_group_source.records.codecs import BatchBody
 from spark_group_source.records.columns import arrow_schema
-from spark_group_source.records.record_batches import PartitionRecords, find_record_batches
-from spark_group_source.records.response_batches import DecodeLimits
+from spark_group_source.records.responses import DecodeLimits
 from tests.unit.records.build import TP, Record, batch, decoded, marker, part
 
 RECORDS = [

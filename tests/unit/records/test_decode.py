@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from spark_group_source.errors import CorruptRecords, UnsupportedRecords
 from spark_group_source.offsets import TopicPartition
+from spark_group_source.records.batches import PartitionRecords, find_record_batches
 from spark_group_source.records.columns import ALL_COLUMNS, arrow_schema
 from spark_group_source.records.decode import Decoder
-from spark_group_source.records.record_batches import PartitionRecords, find_record_batches
-from spark_group_source.records.response_batches import DecodeLimits, ResponseBatches
+from spark_group_source.records.responses import DecodeLimits, ResponseBatches
 from spark_group_source.wire.connection import MAX_FRAME
 from tests.unit.records.build import Record, batch, decoded, marker, part, resealed, rows, rows_of_kafka_python
 from tests.unit.records.logs import CODECS, logs

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_group_source.records.record_batches import HEADER
+from spark_group_source.records.batches import HEADER
 from tests.unit.records.build import Row, decoded, part, rows
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -14,7 +14,7 @@ import pytest
 from spark_group_source.errors import CorruptRecords, UnsupportedRecords
 from spark_group_source.records.columns import ALL_COLUMNS, arrow_schema
 from spark_group_source.records.decode import Decoder
-from spark_group_source.records.response_batches import DecodeLimits
+from spark_group_source.records.responses import DecodeLimits
 from tests.unit.records.build import Record, batch, decoded, part, resealed, rows, rows_of_kafka_python
 
 ROOT = Path(__file__).parents[3]

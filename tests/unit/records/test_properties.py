@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_group_source.records.batches import PartitionRecords
 from spark_group_source.records.columns import ALL_COLUMNS, arrow_schema
-from spark_group_source.records.record_batches import PartitionRecords
-from spark_group_source.records.response_batches import DecodeLimits
+from spark_group_source.records.responses import DecodeLimits
 from tests.unit.records.build import FOREVER, Row, decoded, part, rows, rows_of_kafka_python
 from tests.unit.records.logs import Log, logs, transactional_logs
 

@@ -7,7 +7,7 @@ from crc32c import crc32c
 from kafka.record import MemoryRecordsBuilder
 
 from spark_group_source.errors import CorruptRecords, UnsupportedRecords
-from spark_group_source.records.record_batches import find_record_batches
+from spark_group_source.records.batches import find_record_batches
 from tests.unit.records.build import TP, Record, batch, decoded, marker, part
 
 FIRST, SECOND = batch([Record(b"a"), Record(b"b")], 10), batch([Record(b"c" * 100)], 20)

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_group_source.records import record_boundaries
-from spark_group_source.records.record_boundaries import find_record_starts
-from spark_group_source.records.varints import Longs, decode_varint
+from spark_group_source.records import boundaries
+from spark_group_source.records.boundaries import Longs, decode_varint, find_record_starts
 from tests.unit.records.build import Record, batch
 
 HEADER = 61
@@ -51,10 +50,10 @@ def with_gaps(batches: list[list[bytes]], gap: int = 0) -> tuple[bytes, Longs, L
 
 def scan_with_numpy(patch: pytest.MonkeyPatch) -> None:
     """Splits even the smallest record batch, and scans no lane in the plain loop."""
-    patch.setattr(record_boundaries, "_MAX_SEQUENTIAL_LANES", 0)
-    patch.setattr(record_boundaries, "_MIN_SPLIT_RECORDS", 1)
-    patch.setattr(record_boundaries, "_MAX_SPLIT_RECORD_SIZE", 10**9)
-    patch.setattr(record_boundaries, "_LANES_PER_SQRT", 3)
+    patch.setattr(boundaries, "_MAX_SEQUENTIAL_LANES", 0)
+    patch.setattr(boundaries, "_MIN_SPLIT_RECORDS", 1)
+    patch.setattr(boundaries, "_MAX_SPLIT_RECORD_SIZE", 10**9)
+    patch.setattr(boundaries, "_LANES_PER_SQRT", 3)
 
 
 @pytest.fixture
@@ -65,14 +64,14 @@ def with_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def scanned_lanes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of records in each lane that the plain loop scanned."""
-    lanes, original = [], record_boundaries._scan_sequentially
+    lanes, original = [], boundaries._scan_sequentially
 
     def count_records(*args: object) -> object:
         scanned = original(*args)  # type: ignore[arg-type]
         lanes.append(len(scanned[0]))
         return scanned
 
-    monkeypatch.setattr(record_boundaries, "_scan_sequentially", count_records)
+    monkeypatch.setattr(boundaries, "_scan_sequentially", count_records)
     return lanes
 
 
@@ -101,8 +100,7 @@ def test_numpy_and_the_plain_loop_agree_on_damaged_bytes(raw: list[int], parts: 
     cuts = np.unique(longs([0, *parts, len(memory)]))
     begins, limits = cuts[:-1], cuts[1:]
     plain = [
-        record_boundaries._scan_sequentially(memory, *each)
-        for each in zip(begins.tolist(), limits.tolist(), strict=True)
+        boundaries._scan_sequentially(memory, *each) for each in zip(begins.tolist(), limits.tolist(), strict=True)
     ]
     with pytest.MonkeyPatch.context() as patch:
         scan_with_numpy(patch)

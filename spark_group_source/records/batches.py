@@ -2,20 +2,44 @@
 
 Kafka's protocol guide describes the header under "Record Batch". One fast pass finds the boundaries, so the reader can
 send the next fetch before it decodes these bytes.
+
+Control batches never give rows. Under read_committed, the record batches of an aborted transaction give none either:
+those of its producer from its first offset, which the Fetch response lists, to its ABORT marker.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from spark_group_source.errors import RecordsError
+from spark_group_source.errors import CorruptRecords, RecordsError, UnsupportedRecords
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.records.batch_location import BatchLocation
+
+
+class BatchLocation(NamedTuple):
+    """The partition and base offset of a record batch."""
+
+    tp: TopicPartition
+    base_offset: int
+
+    def corrupt(self, damage: str) -> CorruptRecords:
+        """The error for a record batch with damaged bytes."""
+        return CorruptRecords(
+            f"The record batch of {self.tp} at offset {self.base_offset} is damaged: {damage}.",
+            "If this repeats, the broker's copy is damaged: compare it with the other replicas"
+            " (kafka-dump-log.sh --deep-iteration), or start after this record batch.",
+        )
+
+    def unsupported(self, problem: str, action: str) -> UnsupportedRecords:
+        """The error for a record batch that this source cannot read."""
+        return UnsupportedRecords(f"The record batch of {self.tp} at offset {self.base_offset} {problem}.", action)
+
 
 HEADER = np.dtype(
     [
@@ -221,3 +245,38 @@ def _unreadable(location: BatchLocation, magic: int, length: int) -> RecordsErro
         f"is in message format v{magic}, and this source reads only v2",
         "Upgrade this package if the broker has a newer format; otherwise the bytes are damaged.",
     )
+
+
+_ABORT = 0
+
+
+def visible_batches(
+    headers: npt.NDArray[np.void], aborted: Sequence[tuple[int, int]], marker_type: Callable[[int], int | None]
+) -> npt.NDArray[np.bool_]:
+    """Whether each record batch of one partition gives rows.
+
+    Args:
+        headers: of all complete record batches of the partition, in order: open transactions span record batches.
+        aborted: (producer id, first offset) of the aborted transactions; empty for read_uncommitted.
+        marker_type: gives the marker in the control batch of an index: 0 ABORT, 1 COMMIT, None if it was removed.
+    """
+    attributes = headers["attributes"]
+    control = (attributes & CONTROL) != 0
+    visible: npt.NDArray[np.bool_] = ~control
+    if not aborted:
+        return visible
+    transactional = (attributes & TRANSACTIONAL) != 0
+    last_offsets = headers["base_offset"] + headers["last_offset_delta"].astype(np.int64)
+    pending = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
+    aborting: set[int] = set()
+    for index in np.flatnonzero(transactional).tolist():
+        while pending and pending[-1][1] <= last_offsets[index]:
+            aborting.add(pending.pop()[0])
+        producer = int(headers["producer_id"][index])
+        if producer not in aborting:
+            continue
+        if not control[index]:
+            visible[index] = False
+        elif marker_type(index) == _ABORT:
+            aborting.remove(producer)
+    return visible
