@@ -14,7 +14,7 @@ from spark_group_source.group.settings import Timings
 from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
-from spark_group_source.query.group_settings import group_settings
+from spark_group_source.query.clients import group_settings
 from spark_group_source.wire.cluster import Cluster
 
 SETTLED_S = 6.5

@@ -19,7 +19,7 @@ from spark_group_source.lag.sample import Sample
 from spark_group_source.offsets import LATEST, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
-from spark_group_source.query.group_settings import group_settings
+from spark_group_source.query.clients import group_settings
 from spark_group_source.wire.cluster import Cluster
 
 LOOKUP_TIMEOUT = 5.0

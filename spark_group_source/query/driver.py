@@ -8,28 +8,134 @@ from __future__ import annotations
 
 import importlib
 import logging
+from collections.abc import Iterable
 from dataclasses import replace
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError
+from spark_group_source.group.description import MemberDescription
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
-from spark_group_source.group.settings import Timings
+from spark_group_source.group.membership import Membership, RequestFailed
+from spark_group_source.group.offsets import GroupOffsets
+from spark_group_source.group.settings import Counters, GroupSettings, Timings
 from spark_group_source.offsets import BatchOffset, Offsets
 from spark_group_source.options.table import SourceOptions, stream_start
-from spark_group_source.query.assigned_partitions import AssignedPartitions
-from spark_group_source.query.commits.batch_commits import BatchCommits
-from spark_group_source.query.group_settings import group_settings
-from spark_group_source.query.kafka_clients import KafkaClients
-from spark_group_source.query.planning.batch_planner import BatchLimits, BatchPlanner
-from spark_group_source.query.query_log import QueryLog
-from spark_group_source.query.shared_group import log_other_members
-from spark_group_source.query.starting_offsets.resolution import check_names
-from spark_group_source.query.starting_offsets.topic_validator import TopicValidator
+from spark_group_source.query.clients import KafkaClients, group_settings
+from spark_group_source.query.ownership import AssignedPartitions, BatchCommits
+from spark_group_source.query.planner import BatchLimits, BatchPlanner
+from spark_group_source.query.start_specs import check_names
+from spark_group_source.query.topics import TopicValidator
+from spark_group_source.text import some
 from spark_group_source.wire.cluster import partitions_of
 from spark_group_source.wire.settings import WireOptions
 
 log = logging.getLogger(__name__)
+
+REPORT_INTERVAL = 300.0
+"""Seconds between two lines about the membership."""
+
+SLOW_BATCH_INTERVAL = 1800.0
+"""Minimum seconds between two warnings about slow batches: a query may have one every few minutes."""
+
+
+class QueryLog:
+    """Logs what happens to one query, and repeats it rarely."""
+
+    def __init__(self, settings: GroupSettings, counters: Counters, timings: Timings, clock: Clock) -> None:
+        self._settings = settings
+        self._counters = counters
+        self._timings = timings
+        self._clock = clock
+        self._warn_of_slow_batch_at = float("-inf")
+        self._report_at = clock() + REPORT_INTERVAL
+        self._reported = ""
+
+    def membership(self, me: Membership, since_heartbeat: float | None, rebalanced_at: float | None) -> None:
+        """Logs the counters every :data:`REPORT_INTERVAL`, if one has changed.
+
+        Args:
+            me: the membership as it is now.
+            since_heartbeat: seconds since its last heartbeat, if it has heartbeats.
+            rebalanced_at: when its generation began, in seconds of the clock.
+        """
+        if self._clock() < self._report_at:
+            return
+        self._report_at = self._clock() + REPORT_INTERVAL
+        if str(self._counters) != self._reported:
+            self._reported = str(self._counters)
+            times = "" if since_heartbeat is None else f", last heartbeat {since_heartbeat:.0f} s ago"
+            times += "" if rebalanced_at is None else f", last rebalance {self._clock() - rebalanced_at:.0f} s ago"
+            report = self._reported + times + self._responses()
+            log.info("group %s: owns %d partition(s), %s", self._settings.group_id, len(me.owned), report)
+
+    def end(self) -> None:
+        """Logs the last counters."""
+        log.info("group %s: the query has ended: %s%s", self._settings.group_id, self._counters, self._responses())
+
+    def _responses(self) -> str:
+        counts = self._timings.take_report()
+        return counts and f"; since the last such line the coordinator answered {counts}"
+
+    def warn_if_slow(self, seconds: float) -> None:
+        """Warns if a batch was in flight for longer than a revocation waits, at most every :data:`SLOW_BATCH_INTERVAL`.
+
+        ``seconds`` includes the time to the next trigger if completed batches are not reported.
+        """
+        settings = self._settings
+        no_revocations = bool(settings.subscription.partitions)  # with assign, there is no membership
+        if seconds <= settings.revocation_timeout or no_revocations or self._clock() < self._warn_of_slow_batch_at:
+            return
+        self._warn_of_slow_batch_at = self._clock() + SLOW_BATCH_INTERVAL
+        log.warning(
+            "group %s: a batch took %.0f s until its commit, but a revocation waits for at most %.0f s: a rebalance in"
+            " this time makes the next owner repeat the batch. Make batches smaller with maxOffsetsPerTrigger, or raise"
+            " kafka.max.poll.interval.ms (now %.0f) above %.0f. If this query commits each batch when Spark plans the"
+            " next one, use batchInterval instead of processingTime.",
+            settings.group_id,
+            seconds,
+            settings.revocation_timeout,
+            settings.rebalance_timeout * 1000,
+            settings.rebalance_timeout_for(seconds) * 1000,
+        )
+
+
+TIMEOUT = 2.0
+"""Maximum seconds for the lookup: the start of the query waits for it."""
+
+
+def other_client_ids(members: Iterable[MemberDescription], client_id: str, application_id: str) -> list[str]:
+    """The client ids of other members of this Spark application; ``client_id`` is this query's."""
+    part = f"-{application_id}-"
+    return [member.client_id for member in members if part in member.client_id and member.client_id != client_id]
+
+
+def log_other_members(offsets: GroupOffsets, group_id: str, client_id: str, application_id: str, clock: Clock) -> None:
+    """Logs which other members of the group belong to this application.
+
+    One lookup at the start of each query is enough: of two queries the later one sees the other. It is no warning: the
+    queries may share their work, and the former member of a restarted query may not have left yet. Sources of one query
+    are a mistake: :mod:`spark_group_source.spark.shared_sources` warns of them.
+    """
+    if not application_id:
+        return
+    try:
+        group = offsets.describe(Deadline.after(TIMEOUT, clock))
+    except GroupSourceError as error:
+        log.debug("group %s: its members are unknown: %s", group_id, error)
+        return
+    if isinstance(group, RequestFailed):
+        log.debug("group %s: its members are unknown: %s", group_id, group.reason)
+    elif group.members_hidden:
+        log.debug("group %s: its members are unknown: this principal may not describe all of their topics", group_id)
+    elif others := other_client_ids(group.members, client_id, application_id):
+        log.info(
+            "group %s: %d members of this application share this group, also %s. Each reads only some of the"
+            " partitions; a query that is to read all of them needs its own kafka.group.id.",
+            group_id,
+            len(others) + 1,
+            some(others),
+        )
 
 
 class Driver:

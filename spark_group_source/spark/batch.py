@@ -22,7 +22,7 @@ from spark_group_source.spark.runner import log_to_stderr
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_group_source.query.row_filter import RowFilter
+    from spark_group_source.query.batch_query import RowFilter
 
 log = logging.getLogger(__name__)
 
@@ -60,10 +60,10 @@ class GroupBatchReader(DataSourceReader):
         """The tasks of the read. The first call looks up where the read starts and ends; later calls return the same.
 
         Raises:
-            GroupSourceError: see :func:`spark_group_source.query.batch_read.plan`.
+            GroupSourceError: see :func:`spark_group_source.query.batch_query.plan`.
         """
         if self._partitions is None:
-            from spark_group_source.query.batch_read import plan  # executors must not import the group's modules
+            from spark_group_source.query.batch_query import plan  # executors must not import the group's modules
 
             log_to_stderr()
             if self._ignored:

@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from spark_group_source.query.row_filter import Interval, RowFilter
+from spark_group_source.query.batch_query import Interval, RowFilter
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NOTHING = Interval(0, -1)

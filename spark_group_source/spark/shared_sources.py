@@ -14,7 +14,7 @@ from typing import Any
 from spark_group_source.group.topics import Subscription
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import SourceOptions
-from spark_group_source.query.group_settings import group_settings
+from spark_group_source.query.clients import group_settings
 
 log = logging.getLogger(__name__)
 

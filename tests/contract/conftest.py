@@ -22,8 +22,8 @@ from spark_group_source.group.offsets import CommittedOffset, GroupOffsets
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import SourceOptions
+from spark_group_source.query.clients import group_settings
 from spark_group_source.query.driver import Driver
-from spark_group_source.query.group_settings import group_settings
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions

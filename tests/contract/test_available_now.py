@@ -7,14 +7,14 @@ import time
 import pytest
 
 from spark_group_source.errors import DeadlineExceeded
-from spark_group_source.query.planning import available_now_target
+from spark_group_source.query import available_now
 from tests.contract.conftest import BASES, Background, Bench, Query, eventually
 from tests.fake import FakeKafka, Fault
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(available_now_target, "POLL_INTERVALS", (0.01, 0.05))
+    monkeypatch.setattr(available_now, "POLL_INTERVALS", (0.01, 0.05))
 
 
 def offset_fetches(fake: FakeKafka) -> int:
@@ -177,7 +177,7 @@ def test_a_failed_lookup_of_the_group_is_retried(on_fake: Bench, fake: FakeKafka
 
 
 def test_a_run_survives_an_outage_of_a_leader(on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(available_now_target, "LOOKUP_TIMEOUT", 0.3)
+    monkeypatch.setattr(available_now, "LOOKUP_TIMEOUT", 0.3)
     other, run = beside_another(on_fake)
     held = min(other.owns())
     del fake.group(on_fake.group).offsets["topic", held]

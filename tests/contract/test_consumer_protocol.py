@@ -18,7 +18,7 @@ from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.membership import Phase, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset, GroupOffsets
-from spark_group_source.query.group_settings import group_settings
+from spark_group_source.query.clients import group_settings
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions

@@ -545,7 +545,7 @@ def test_other_members_of_the_application_are_logged_and_are_no_warning(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = bench.start()
-    with caplog.at_level(logging.INFO, "spark_group_source.query.shared_group"):
+    with caplog.at_level(logging.INFO, "spark_group_source.query.driver"):
         second = bench.start()
         assert "2 members of this application share this group, also contract-app-0. Each reads only" in caplog.text
         caplog.clear()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_group_source.group.offsets import COMMIT_TAG
-from spark_group_source.query.planning import available_now_target
+from spark_group_source.query import available_now
 from tests.contract.conftest import BASES, TIMEOUT_S, Bench, eventually
 from tests.fake import FakeKafka, Fault
 
@@ -94,7 +94,7 @@ def test_an_eager_member_with_a_lost_join_does_not_wait_for_the_rebalance_timeou
 def test_a_run_that_resets_offsets_ends_after_all_its_partitions_are_reset(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(available_now_target, "POLL_INTERVALS", (0.01, 0.05))
+    monkeypatch.setattr(available_now, "POLL_INTERVALS", (0.01, 0.05))
     on_fake.produce(5, 5, 5, 5)
     fake.commit(on_fake.group, {(on_fake.topic, number): 5 for number in range(4)}, COMMIT_TAG)
     run = on_fake.query(resetOffsetsOnStart="true", groupCommit_retryIntervalMs="1000")

@@ -20,7 +20,7 @@ from spark_group_source.errors import (
 from spark_group_source.group.error_actions import ERROR_ACTIONS, MAY_HEAL, ErrorAction, denied
 from spark_group_source.group.membership import Phase, RequestFailed
 from spark_group_source.group.offsets import COMMIT_TAG, CommittedOffset
-from spark_group_source.query.starting_offsets import topic_validator
+from spark_group_source.query import topics
 from tests.contract.conftest import BASES, TIMEOUT_S, Bench, Query, eventually
 from tests.fake import FakeKafka, Fault
 
@@ -358,8 +358,8 @@ def test_a_query_survives_an_outage_of_all_brokers(
         broker.stop()
     with monkeypatch.context() as outage:
         # One poll looks at the ends, and at the topics whose leaders do not answer.
-        outage.setattr("spark_group_source.query.planning.end_offsets.LOOKUP_TIMEOUT", 0.2)
-        outage.setattr("spark_group_source.query.planning.topic_ids.LOOKUP_TIMEOUT", 0.2)
+        outage.setattr("spark_group_source.query.end_offsets.LOOKUP_TIMEOUT", 0.2)
+        outage.setattr("spark_group_source.query.topics.LOOKUP_TIMEOUT", 0.2)
         for _ in range(3):
             assert not query.poll()
     for broker in fake.brokers.values():
@@ -428,7 +428,7 @@ def test_a_hung_broker_does_not_block_commits_to_the_new_coordinator(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A host that disappeared: it accepts bytes and never responds.
-    monkeypatch.setattr("spark_group_source.query.planning.end_offsets.LOOKUP_TIMEOUT", 1.0)
+    monkeypatch.setattr("spark_group_source.query.end_offsets.LOOKUP_TIMEOUT", 1.0)
     on_fake.produce(5)
     query = on_fake.start()
     query.begin()
@@ -444,8 +444,8 @@ def test_a_hung_broker_does_not_block_commits_to_the_new_coordinator(
 def test_a_hung_leader_does_not_block_the_partitions_of_other_leaders(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_group_source.query.planning.end_offsets.LOOKUP_TIMEOUT", 0.5)
-    monkeypatch.setattr("spark_group_source.query.planning.topic_ids.LOOKUP_TIMEOUT", 0.5)
+    monkeypatch.setattr("spark_group_source.query.end_offsets.LOOKUP_TIMEOUT", 0.5)
+    monkeypatch.setattr("spark_group_source.query.topics.LOOKUP_TIMEOUT", 0.5)
     query = on_fake.start()
     assert not query.poll()
     leaders = {number: log.leader for number, log in fake.logs["topic"].items()}
@@ -464,7 +464,7 @@ def test_a_partition_without_a_leader_does_not_fail_the_query(
     query = on_fake.start()
     on_fake.next("ListOffsets", Fault(error=6), times=10_000)
     with monkeypatch.context() as outage:
-        outage.setattr("spark_group_source.query.planning.end_offsets.LOOKUP_TIMEOUT", 0.2)
+        outage.setattr("spark_group_source.query.end_offsets.LOOKUP_TIMEOUT", 0.2)
         for _ in range(3):
             assert not query.poll()
     fake.clear_faults()
@@ -478,7 +478,7 @@ def test_a_new_owner_reads_the_partitions_whose_leaders_respond(
     on_fake.produce(5, 0, 0, 5)
     query = on_fake.start()
     with monkeypatch.context() as outage:
-        outage.setattr("spark_group_source.query.starting_offsets.resolver.RESOLVE_TIMEOUT", 0.5)
+        outage.setattr("spark_group_source.query.starts.RESOLVE_TIMEOUT", 0.5)
         assert {each.partition for each in query.begin()} == {0}
     fake.logs["topic"][3].leader = leader
     query.finish()
@@ -686,13 +686,13 @@ def test_a_member_without_a_common_assignor_fails_with_the_option_to_change(on_f
 
 
 def test_a_topic_that_does_not_exist_fails_the_query_at_once(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_validator, "UNKNOWN_TOPIC_TIMEOUT", 0.3)
+    monkeypatch.setattr(topics, "UNKNOWN_TOPIC_TIMEOUT", 0.3)
     with pytest.raises(TopicError, match="'nowhere' cannot be read.*Create it, or correct 'subscribe'"):
         on_fake.start(subscribe="nowhere")
 
 
 def test_an_error_names_unreachable_brokers(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_validator, "START_TIMEOUT", 2.0)
+    monkeypatch.setattr(topics, "START_TIMEOUT", 2.0)
     with pytest.raises(BrokerUnavailable, match="127.0.0.1:1 .*kafka.bootstrap.servers"):
         on_fake.start(kafka_bootstrap_servers="127.0.0.1:1")
 
@@ -700,8 +700,8 @@ def test_an_error_names_unreachable_brokers(on_fake: Bench, monkeypatch: pytest.
 def test_unreachable_brokers_are_logged_before_the_query_fails(
     on_fake: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(topic_validator, "START_TIMEOUT", 3.0)
-    monkeypatch.setattr(topic_validator, "WARN_AFTER", 1.0)
+    monkeypatch.setattr(topics, "START_TIMEOUT", 3.0)
+    monkeypatch.setattr(topics, "WARN_AFTER", 1.0)
     with pytest.raises(BrokerUnavailable):
         on_fake.start(kafka_bootstrap_servers="127.0.0.1:1")
     assert "no broker has answered yet; the query fails in 2 s if none does: " in caplog.text

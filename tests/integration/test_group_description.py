@@ -56,7 +56,7 @@ def partitions(*members: MemberDescription) -> list[tuple[str, int]]:
 def test_a_group_with_members_of_both_protocols_is_described_before_during_and_after_its_conversion(
     options: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "spark_group_source.query.shared_group")
+    caplog.set_level(logging.INFO, "spark_group_source.query.driver")
     topic = options["subscribe"]
     static = {"kafka.group.instance.id": "i", "leaveGroupOnStop": "true"}
     every = [(topic, number) for number in range(4)]

@@ -13,7 +13,7 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS
 from spark_group_source.options.unsupported import UNSUPPORTED
 from spark_group_source.options.wire import wire_options
-from spark_group_source.query.group_settings import group_settings
+from spark_group_source.query.clients import group_settings
 from spark_group_source.spark.input_partitions import Application, TaskPartition, TaskPlanner
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader

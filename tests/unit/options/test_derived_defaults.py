@@ -13,7 +13,7 @@ from spark_group_source.options import values
 from spark_group_source.options.option import Option
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS, SourceOptions
-from spark_group_source.query.group_settings import group_settings
+from spark_group_source.query.clients import group_settings
 from tests.unit.options.test_options import GOOD
 
 LARGEST = 2**31 - 1

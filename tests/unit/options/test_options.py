@@ -9,7 +9,7 @@ from spark_group_source.options.offsets import Earliest
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS, SourceOptions, defaults
 from spark_group_source.options.wire import wire_options
-from spark_group_source.query.group_settings import group_settings
+from spark_group_source.query.clients import group_settings
 
 GOOD = {"kafka.bootstrap.servers": "b1:9092", "kafka.group.id": "g", "subscribe": "t"}
 

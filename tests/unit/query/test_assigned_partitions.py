@@ -16,9 +16,9 @@ from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.offsets import COMMIT_TAG, RESET_TAG, CommitResult, CommittedOffset, commit_metadata
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.query.assigned_partitions import AssignedPartitions
-from spark_group_source.query.kafka_clients import KafkaClients
-from spark_group_source.query.starting_offsets.rebalance_callback import OffsetsByTopic
+from spark_group_source.query.clients import KafkaClients
+from spark_group_source.query.ownership import AssignedPartitions
+from spark_group_source.query.starts import OffsetsByTopic
 from spark_group_source.wire.cluster import Topic
 from tests.unit.hand_clock import Hand
 
@@ -97,7 +97,7 @@ def logs(monkeypatch: pytest.MonkeyPatch) -> dict[TopicPartition, tuple[int, int
     def offsets(cluster: Any, wanted: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, int]:
         return {tp: offset(*found[tp], at) for tp, at in wanted.items() if tp in found}
 
-    monkeypatch.setattr("spark_group_source.query.starting_offsets.resolver.list_offsets", offsets)
+    monkeypatch.setattr("spark_group_source.query.starts.list_offsets", offsets)
     return found
 
 
@@ -412,7 +412,7 @@ def test_a_recreated_topic_whose_leaders_do_not_answer_does_not_fail_the_query(
     def nobody(*_: Any, **__: Any) -> Any:
         raise BrokerUnavailable("No broker.")
 
-    monkeypatch.setattr("spark_group_source.query.starting_offsets.resolver.list_offsets", nobody)
+    monkeypatch.setattr("spark_group_source.query.starts.list_offsets", nobody)
     assigned.restart_topics({"t": ""}, OWNER, clients)
     assert assigned.ledger.unresolved(OWNER) == BOTH
 

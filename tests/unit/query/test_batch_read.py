@@ -15,10 +15,8 @@ from spark_group_source.errors import DataLoss, DeadlineExceeded, GroupError, Gr
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import check_batch
-from spark_group_source.query import batch_read
-from spark_group_source.query.batch_read import plan
-from spark_group_source.query.row_filter import Interval, RowFilter
-from spark_group_source.query.starting_offsets import topic_validator
+from spark_group_source.query import batch_query, topics
+from spark_group_source.query.batch_query import Interval, RowFilter, plan
 from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
@@ -170,7 +168,7 @@ def test_commits_of_a_later_epoch_than_the_leaders_are_an_error_that_names_a_res
     fake.commit(GROUP, {("t", 0): 5, ("t", 1): 2}, epoch=3)
     with pytest.raises(DeadlineExceeded, match=r"leaders of t-0, t-1 .*older copy.*give offsets in 'startingOffsets'"):
         planned(fake, hand, startingOffsets="committed")
-    assert hand.now <= batch_read.PLAN_TIMEOUT
+    assert hand.now <= batch_query.PLAN_TIMEOUT
 
 
 def test_the_lookup_of_commits_is_retried_while_the_coordinator_loads_or_moves(fake: FakeKafka) -> None:
@@ -184,7 +182,7 @@ def test_a_coordinator_that_never_stops_loading_is_an_error_in_time(fake: FakeKa
     fake.next("OffsetFetch", Fault(error=14), times=10_000)
     with pytest.raises(DeadlineExceeded, match=r"committed offsets of group 'g' cannot be read.*14 \(COORDINATOR_LOAD"):
         planned(fake, hand, startingOffsets="committed")
-    assert hand.now <= batch_read.PLAN_TIMEOUT
+    assert hand.now <= batch_query.PLAN_TIMEOUT
 
 
 def test_a_group_that_may_not_be_read_is_an_error_at_once(fake: FakeKafka) -> None:
@@ -235,7 +233,7 @@ def test_offsets_outside_the_log_become_the_nearest_if_data_loss_is_accepted(
 
 
 def test_a_topic_that_does_not_exist_is_an_error(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_validator, "UNKNOWN_TOPIC_TIMEOUT", 0.3)
+    monkeypatch.setattr(topics, "UNKNOWN_TOPIC_TIMEOUT", 0.3)
     with pytest.raises(TopicError, match="'nowhere' cannot be read"):
         planned(fake, subscribe="t,nowhere")
 
@@ -253,7 +251,7 @@ def test_a_partition_without_a_leader_is_an_error_in_time_and_never_left_out(fak
     fake.logs["t"][1].leader = None
     with pytest.raises(DeadlineExceeded, match=r"t-1 .*no leader"):
         planned(fake, hand)
-    assert hand.now <= batch_read.PLAN_TIMEOUT
+    assert hand.now <= batch_query.PLAN_TIMEOUT
 
 
 def filtered(fake: FakeKafka, rows: RowFilter, /, **given: str) -> dict[str, tuple[int, int]]:

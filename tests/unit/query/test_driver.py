@@ -16,8 +16,7 @@ from spark_group_source.errors import DataLoss, GroupSourceError, OptionError
 from spark_group_source.group.offsets import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.query.driver import Driver
-from spark_group_source.query.query_log import REPORT_INTERVAL
+from spark_group_source.query.driver import REPORT_INTERVAL, Driver
 from spark_group_source.wire.settings import WireOptions
 from tests.drivers import drivers
 from tests.fake import FakeKafka, Fault

@@ -11,10 +11,9 @@ import pytest
 from spark_group_source.errors import CommitFailed, DataLoss, GroupError, TopicError
 from spark_group_source.group.offsets import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, OffsetRange
-from spark_group_source.query.commits.batch_commits import RENEW_EVERY
+from spark_group_source.query import available_now, topics
 from spark_group_source.query.driver import Driver
-from spark_group_source.query.planning import available_now_target
-from spark_group_source.query.starting_offsets import topic_validator
+from spark_group_source.query.ownership import RENEW_EVERY
 from tests.drivers import drivers
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
@@ -27,8 +26,8 @@ Start = Callable[..., Driver]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_validator, "UNKNOWN_TOPIC_TIMEOUT", 0.3)
-    monkeypatch.setattr(available_now_target, "POLL_INTERVALS", (0.01, 0.05))
+    monkeypatch.setattr(topics, "UNKNOWN_TOPIC_TIMEOUT", 0.3)
+    monkeypatch.setattr(available_now, "POLL_INTERVALS", (0.01, 0.05))
 
 
 @pytest.fixture
@@ -151,7 +150,7 @@ def test_a_run_renews_the_groups_commits_even_if_there_is_nothing_to_read(fake: 
 
 
 def test_a_member_renews_nothing(fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_group_source.query.commits.batch_commits.RENEW_EVERY", 0.0)
+    monkeypatch.setattr("spark_group_source.query.ownership.RENEW_EVERY", 0.0)
     member = start(subscribe="t")
     monkeypatch.setattr(member._assigned_partitions._retry_timer, "_interval", 0.0)
     end = member.plan_batch(BatchOffset(), None)
@@ -228,9 +227,9 @@ def test_an_error_at_the_start_names_a_topic_that_does_not_exist(start: Start) -
 def test_the_start_waits_for_a_partition_that_is_being_created(
     fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_validator, "UNKNOWN_TOPIC_TIMEOUT", LONG)
+    monkeypatch.setattr(topics, "UNKNOWN_TOPIC_TIMEOUT", LONG)
     monkeypatch.setattr(
-        "spark_group_source.query.starting_offsets.topic_validator.time.sleep",
+        "spark_group_source.query.topics.time.sleep",
         lambda _: fake.create_topic("t", partitions=4),
     )
     assert start(assign='{"t": [3]}').plan_batch(BatchOffset(), None).reads() == []

@@ -14,8 +14,7 @@ from spark_group_source.group.description import MemberDescription
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
-from spark_group_source.query.driver import Driver
-from spark_group_source.query.shared_group import other_client_ids
+from spark_group_source.query.driver import Driver, other_client_ids
 from tests.fake import FakeKafka, Fault
 
 OWN = "app-t-local-1-77"

@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
 
 from spark_group_source.offsets import OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.query.row_filter import RowFilter
+from spark_group_source.query.batch_query import RowFilter
 from spark_group_source.spark.batch import GroupBatchReader
 from spark_group_source.spark.input_partitions import Application
 from spark_group_source.spark.pushed_filters import row_filter

@@ -5,9 +5,8 @@ from __future__ import annotations
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.offsets import CommittedOffset, commit_metadata
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
-from spark_group_source.query.commits.shared_ledger import SharedLedger
 from spark_group_source.query.ledger import Start, StartRule
-from spark_group_source.query.starting_offsets.pinned_starts import PinnedStarts
+from spark_group_source.query.shared_ledger import PinnedStarts, SharedLedger
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 BOTH = frozenset({A, B})

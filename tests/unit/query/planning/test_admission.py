@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.query.planning.admission import admit
+from spark_group_source.query.limits import admit
 
 
 def table(*sizes: int) -> dict[TopicPartition, int]:

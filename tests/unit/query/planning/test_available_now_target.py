@@ -26,9 +26,9 @@ from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.topics import Subscription
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.query.kafka_clients import KafkaClients
-from spark_group_source.query.planning import available_now_target
-from spark_group_source.query.planning.available_now_target import AvailableNowTarget
+from spark_group_source.query import available_now
+from spark_group_source.query.available_now import AvailableNowTarget
+from spark_group_source.query.clients import KafkaClients
 from spark_group_source.wire.cluster import Metadata, Topic
 
 A, B, NEW = (TopicPartition("t", number) for number in range(3))
@@ -89,13 +89,13 @@ class World:
 
 def pause_with(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], None]) -> None:
     # For this module alone: a thread of an earlier test may be sleeping as well.
-    monkeypatch.setattr(available_now_target, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(available_now, "time", SimpleNamespace(sleep=sleep))
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
-    monkeypatch.setattr(available_now_target, "list_offsets", made.list_offsets)
+    monkeypatch.setattr(available_now, "list_offsets", made.list_offsets)
     pause_with(monkeypatch, made.sleep)
     return made
 
@@ -155,7 +155,7 @@ def test_the_lookup_of_the_target_is_retried_for_a_limited_time(world: World) ->
     with pytest.raises(BrokerUnavailable, match="returns the end of t-0"):
         make(world).set_once()
     assert world.looks > 10
-    assert available_now_target.START_TIMEOUT - 2 < world.now <= available_now_target.START_TIMEOUT
+    assert available_now.START_TIMEOUT - 2 < world.now <= available_now.START_TIMEOUT
 
 
 def test_a_topic_that_may_not_be_read_fails_at_once(world: World) -> None:
@@ -328,10 +328,10 @@ def test_a_waiting_run_logs_what_it_waits_for_and_once_that_it_may_wait_for_itse
 ) -> None:
     world.offsets = {A: 4}
     with caplog.at_level(logging.INFO):
-        while world.now < 2 * available_now_target.LOG_INTERVAL + 2:
+        while world.now < 2 * available_now.LOG_INTERVAL + 2:
             target.is_reached()
             target.wait()
-            if world.now < available_now_target.LOG_INTERVAL:
+            if world.now < available_now.LOG_INTERVAL:
                 assert "waits for other members" not in caplog.text
     assert caplog.text.count("the run waits for other members: t-0 at 4 of 10") == 2
     assert caplog.text.count("give each read its own") == 1

@@ -14,7 +14,7 @@ from spark_group_source.fetch.size_samples import sample_sizes
 from spark_group_source.offsets import Offsets, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
-from spark_group_source.query.planning.byte_limit import MAX_OFFSET_SIZE, RETRY_INTERVAL, ByteLimit
+from spark_group_source.query.limits import MAX_OFFSET_SIZE, RETRY_INTERVAL, ByteLimit
 from spark_group_source.wire.cluster import Cluster
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand

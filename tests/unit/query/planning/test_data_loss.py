@@ -17,9 +17,8 @@ from spark_group_source.fetch.task import FetchTask
 from spark_group_source.group.offsets import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, TopicPartition
 from spark_group_source.options.parsing import parse_options
+from spark_group_source.query import available_now, end_offsets, topics
 from spark_group_source.query.driver import Driver
-from spark_group_source.query.planning import available_now_target, end_offsets, topic_ids
-from spark_group_source.query.starting_offsets import topic_validator
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka
@@ -45,11 +44,11 @@ Row = tuple[str, int, int]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_validator, "UNKNOWN_TOPIC_TIMEOUT", 0.3)
-    monkeypatch.setattr(available_now_target, "UNKNOWN_TIMEOUT", 0.3)
-    monkeypatch.setattr(available_now_target, "POLL_INTERVALS", (0.01, 0.05))
+    monkeypatch.setattr(topics, "UNKNOWN_TOPIC_TIMEOUT", 0.3)
+    monkeypatch.setattr(available_now, "UNKNOWN_TIMEOUT", 0.3)
+    monkeypatch.setattr(available_now, "POLL_INTERVALS", (0.01, 0.05))
     monkeypatch.setattr(end_offsets, "TRUNCATION_LOOKUP_INTERVAL", 0.01)
-    monkeypatch.setattr(topic_ids, "DELETED_INTERVAL", 0.01)
+    monkeypatch.setattr(topics, "DELETED_INTERVAL", 0.01)
 
 
 def fill(fake: FakeKafka, topic: str, partition: int, count: int) -> None:
@@ -355,7 +354,7 @@ def test_an_end_offset_that_is_too_low_once_is_no_data_loss(fake: FakeKafka, mon
     def healed(_: float) -> None:
         fake.logs["harmed"][0].batches, fake.logs["harmed"][0].end = whole, 5
 
-    monkeypatch.setattr("spark_group_source.query.planning.end_offsets.time.sleep", healed)
+    monkeypatch.setattr("spark_group_source.query.end_offsets.time.sleep", healed)
     fill(fake, "other", 0, 1)
     query.until({MARKER})
     query.close()
@@ -448,7 +447,7 @@ def test_a_topic_that_one_broker_does_not_know_is_no_data_loss(
         fake.logs.update(logs)
         fake.ids.update(ids)
 
-    monkeypatch.setattr("spark_group_source.query.planning.topic_ids.time.sleep", learned)
+    monkeypatch.setattr("spark_group_source.query.topics.time.sleep", learned)
     deleted(fake)
     query.driver._clients.cluster.invalidate_topics(["gone"])
     assert query.driver._planner._topic_ids.deleted({"gone", "other"}) == set()

@@ -12,8 +12,8 @@ from spark_group_source.errors import BrokerUnavailable, DataLoss
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
-from spark_group_source.query.planning import end_offsets
-from spark_group_source.query.planning.end_offsets import EndOffsets
+from spark_group_source.query import end_offsets
+from spark_group_source.query.end_offsets import EndOffsets
 from spark_group_source.wire.cluster import Cluster
 from tests.fake import FakeKafka
 from tests.unit.hand_clock import Hand

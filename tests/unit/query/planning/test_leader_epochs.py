@@ -12,10 +12,9 @@ from spark_group_source.errors import DataLoss
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.offsets import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
-from spark_group_source.query.commits.shared_ledger import SharedLedger
+from spark_group_source.query import end_offsets, leader_epochs, topics
 from spark_group_source.query.ledger import Start, StartRule
-from spark_group_source.query.planning import end_offsets, leader_epochs, topic_ids
-from spark_group_source.query.starting_offsets.pinned_starts import PinnedStarts
+from spark_group_source.query.shared_ledger import PinnedStarts, SharedLedger
 from tests.fake import FakeKafka, Fault
 from tests.unit.query.planning.test_data_loss import ANY_LINEAGE, MARKER, Query, create, fill, of, queries_closed
 
@@ -25,7 +24,7 @@ HARMED = TopicPartition("harmed", 0)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(end_offsets, "TRUNCATION_LOOKUP_INTERVAL", 0.01)
-    monkeypatch.setattr(topic_ids, "DELETED_INTERVAL", 0.01)
+    monkeypatch.setattr(topics, "DELETED_INTERVAL", 0.01)
     monkeypatch.setattr(leader_epochs, "MIN_BACKOFF", 0.01)
 
 

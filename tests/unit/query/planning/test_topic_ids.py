@@ -8,7 +8,7 @@ import pytest
 
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
-from spark_group_source.query.planning.topic_ids import TopicIds
+from spark_group_source.query.topics import TopicIds
 from spark_group_source.wire.cluster import Cluster
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
@@ -35,7 +35,7 @@ def test_the_id_of_a_new_topic_is_looked_up_once_and_kept(hand: Hand) -> None:
 
 
 def test_a_topic_that_one_broker_does_not_know_is_not_deleted(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_group_source.query.planning.topic_ids.DELETED_INTERVAL", 0.0)
+    monkeypatch.setattr("spark_group_source.query.topics.DELETED_INTERVAL", 0.0)
 
     def unknown(answer: Any) -> None:
         for topic in answer.topics:

@@ -9,7 +9,7 @@ import pytest
 
 from spark_group_source.errors import OptionError
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.query.starting_offsets.rebalance_callback import rebalance_callback
+from spark_group_source.query.starts import rebalance_callback
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 seen: list[Any] = []

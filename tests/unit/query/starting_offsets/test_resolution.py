@@ -10,7 +10,7 @@ import pytest
 from spark_group_source.errors import DataLoss, OptionError
 from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition
 from spark_group_source.options.offsets import AtTimestamp, Earliest, Latest, OffsetSpec, SpecificOffsets, StartSpec
-from spark_group_source.query.starting_offsets.resolution import check_names, resolve_spec
+from spark_group_source.query.start_specs import check_names, resolve_spec
 
 A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 LOGS = {A: (10, 20), B: (0, 5)}

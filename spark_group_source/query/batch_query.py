@@ -2,16 +2,19 @@
 
 A batch read is no member of a group. With ``startingOffsets=committed`` it reads the group's committed offsets, and
 commits nothing.
+
+Its filters only narrow the read: Spark evaluates them on every row that arrives.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DataLoss, DeadlineExceeded, OptionError
@@ -22,15 +25,76 @@ from spark_group_source.group.offsets import GroupOffsets
 from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange, Offsets, Partitions, TopicPartition
 from spark_group_source.options.offsets import EndSpec, FromCommitted, OffsetSpec, StartSpec
 from spark_group_source.options.table import SourceOptions, batch_end, batch_start
-from spark_group_source.query.group_settings import group_settings
-from spark_group_source.query.row_filter import RowFilter
-from spark_group_source.query.starting_offsets.resolution import check_names, raise_or_clamp, resolve_spec
-from spark_group_source.query.starting_offsets.topic_validator import TopicValidator
+from spark_group_source.query.clients import group_settings
+from spark_group_source.query.start_specs import check_names, raise_or_clamp, resolve_spec
+from spark_group_source.query.topics import TopicValidator
 from spark_group_source.text import names, some
 from spark_group_source.wire.cluster import Cluster, Topic, partitions_of
 from spark_group_source.wire.settings import WireOptions
 
 log = logging.getLogger(__name__)
+
+_MICROS_PER_MILLI = 1000
+
+
+class Interval(NamedTuple):
+    """Whole numbers from ``first`` to ``last``, both included."""
+
+    first: int = -(2**63)
+    last: int = 2**63
+
+    def __and__(self, other: Interval) -> Interval:
+        return Interval(max(self.first, other.first), min(self.last, other.last))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no number lies in it."""
+        return self.first > self.last
+
+
+EVERYTHING = Interval()
+
+
+@dataclass(frozen=True, slots=True)
+class RowFilter:
+    """A superset of the rows that a query needs; without arguments all rows.
+
+    ``timestamps`` are microseconds since 1970, as in Spark's column.
+    """
+
+    topic_tests: tuple[Callable[[str], bool], ...] = ()
+    partition_tests: tuple[Callable[[int], bool], ...] = ()
+    offsets: Interval = EVERYTHING
+    timestamps: Interval = EVERYTHING
+
+    def keeps_partition(self, tp: TopicPartition) -> bool:
+        """Whether any row of the partition may be needed."""
+        if self.offsets.is_empty or self.timestamps.is_empty:
+            return False
+        topic, number = tp
+        return all(test(topic) for test in self.topic_tests) and all(test(number) for test in self.partition_tests)
+
+    def keeps_offsets(self, start: int, end: int) -> bool:
+        """Whether any of the offsets ``[start, end)`` may be needed."""
+        return not (self.offsets & Interval(start, end - 1)).is_empty
+
+    def narrow(self, offset_range: OffsetRange) -> OffsetRange:
+        """The part of the range that may be needed, by its offsets."""
+        first, last = self.offsets & Interval(offset_range.start, offset_range.end - 1)
+        start = min(first, offset_range.end)
+        return replace(offset_range, start=start, end=max(start, last + 1))
+
+    @property
+    def earliest_time(self) -> int | None:
+        """The earliest time that is needed, in milliseconds since 1970 as records have them; ``None`` if all are.
+
+        There is no latest time on purpose. The times of a log need not grow with its offsets, so the first record at or
+        after a time says that all records before it are earlier. No record says that all records after it are later.
+        """
+        milliseconds = -(-self.timestamps.first // _MICROS_PER_MILLI)
+        # The broker takes negative times for other requests. A record without a time has -1.
+        return milliseconds if milliseconds > 0 else None
+
 
 PLAN_TIMEOUT = 30.0
 """Maximum seconds until the leaders have returned the start and end of every partition."""

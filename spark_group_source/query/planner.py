@@ -14,17 +14,15 @@ from spark_group_source.group.membership import Membership
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, TopicPartition
 from spark_group_source.options.table import SourceOptions
-from spark_group_source.query.assigned_partitions import AssignedPartitions
-from spark_group_source.query.commits.batch_commits import BatchCommits
-from spark_group_source.query.kafka_clients import KafkaClients
+from spark_group_source.query.available_now import AvailableNowTarget
+from spark_group_source.query.clients import KafkaClients
+from spark_group_source.query.data_loss import DataLossCheck
+from spark_group_source.query.end_offsets import EndOffsets
+from spark_group_source.query.leader_epochs import EpochCheck
 from spark_group_source.query.ledger import OwnedPartition
-from spark_group_source.query.planning.admission import admit, total_backlog
-from spark_group_source.query.planning.available_now_target import AvailableNowTarget
-from spark_group_source.query.planning.byte_limit import ByteLimit
-from spark_group_source.query.planning.data_loss import DataLossCheck
-from spark_group_source.query.planning.end_offsets import EndOffsets
-from spark_group_source.query.planning.leader_epochs import EpochCheck
-from spark_group_source.query.planning.topic_ids import TopicIds
+from spark_group_source.query.limits import ByteLimit, admit, total_backlog
+from spark_group_source.query.ownership import AssignedPartitions, BatchCommits
+from spark_group_source.query.topics import TopicIds
 
 MAX_TRIES = 3
 """Maximum number of times that one call plans: data loss may move positions each time."""

@@ -18,10 +18,9 @@ from spark_group_source.group.settings import Counters
 from spark_group_source.offsets import NO_LINEAGE, TopicPartition
 from spark_group_source.options.offsets import SpecificOffsets
 from spark_group_source.options.table import SourceOptions, stream_start
-from spark_group_source.query.commits.retry_timer import RetryTimer
-from spark_group_source.query.commits.shared_ledger import SharedLedger
-from spark_group_source.query.kafka_clients import KafkaClients
+from spark_group_source.query.clients import KafkaClients
 from spark_group_source.query.ledger import OwnedPartition
+from spark_group_source.query.shared_ledger import RetryTimer, SharedLedger
 from spark_group_source.text import names
 
 log = logging.getLogger(__name__)

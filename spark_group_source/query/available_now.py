@@ -24,8 +24,8 @@ from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.topics import EveryBroker
 from spark_group_source.offsets import EARLIEST, LATEST, Offsets, Partitions, TopicPartition
 from spark_group_source.options.table import SourceOptions
-from spark_group_source.query.kafka_clients import KafkaClients
-from spark_group_source.query.planning.deletion import raise_or_skip_deleted
+from spark_group_source.query.clients import KafkaClients
+from spark_group_source.query.topics import raise_or_skip_deleted
 from spark_group_source.text import some
 from spark_group_source.wire.cluster import Topic, partitions_of
 

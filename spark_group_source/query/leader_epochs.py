@@ -14,8 +14,8 @@ from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.fetch.leaders import UNDEFINED_EPOCH_OFFSET, EpochEndOffset, epoch_end_offsets
 from spark_group_source.offsets import UNKNOWN_EPOCH, Offsets, TopicPartition
-from spark_group_source.query.commits.shared_ledger import SharedLedger
 from spark_group_source.query.ledger import OwnedPartition
+from spark_group_source.query.shared_ledger import SharedLedger
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
 

@@ -1,4 +1,5 @@
-"""Where newly assigned partitions start. For each partition :meth:`StartOffsetResolver.resolve` applies, in this order:
+"""Where newly assigned partitions start. For each partition :meth:`StartOffsetResolver.resolve` applies, in this
+order:
 
 1. **A reset**: ``resetOffsetsOnStart`` drops the group's commit. It applies to the first assignment of a new checkpoint
    only. A commit that another process wrote for this reset stays.
@@ -20,7 +21,7 @@ apply ``failOnDataLoss``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DataLoss, DeadlineExceeded, GroupSourceError, OptionError
@@ -28,19 +29,137 @@ from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset
 from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, TopicPartition
-from spark_group_source.options.offsets import Earliest, FromCommitted, Latest, OffsetSpec, SpecificOffsets, StartSpec
+from spark_group_source.options.offsets import (
+    Earliest,
+    FromCommitted,
+    Latest,
+    OffsetSpec,
+    SpecificOffsets,
+    StartSpec,
+    number_in_json,
+)
 from spark_group_source.options.table import SourceOptions, stream_start
-from spark_group_source.query.commits.shared_ledger import SharedLedger, StartLookup
-from spark_group_source.query.kafka_clients import KafkaClients
+from spark_group_source.query.clients import KafkaClients
 from spark_group_source.query.ledger import Start, StartRule, resume_at
-from spark_group_source.query.starting_offsets.pinned_starts import PinnedStarts
-from spark_group_source.query.starting_offsets.prior_commits import check_prior_commits
-from spark_group_source.query.starting_offsets.rebalance_callback import rebalance_callback
-from spark_group_source.query.starting_offsets.replayed_batch import ReplayedBatch
-from spark_group_source.query.starting_offsets.resolution import resolve_spec
+from spark_group_source.query.shared_ledger import PinnedStarts, SharedLedger, StartLookup
+from spark_group_source.query.start_specs import resolve_spec
 from spark_group_source.text import names, some
+from spark_group_source.user_code import load
 
 log = logging.getLogger(__name__)
+
+
+def check_prior_commits(spec: StartSpec, commits: Mapping[TopicPartition, CommittedOffset], group_id: str) -> None:
+    """Checks the commits of a query with a new checkpoint, when it gets its first assignment.
+
+    Commits of a group that has started at the same offsets are expected: another member wrote them, or the query has
+    lost its checkpoint. Other commits are from before, for example of a trial. JSON that covers all partitions is the
+    position of another query (``offsets_of_checkpoint``): to start elsewhere would lose or repeat records.
+
+    Raises:
+        OptionError: the group has other commits, and ``spec`` covers all partitions.
+    """
+    if not isinstance(spec, SpecificOffsets):
+        return
+    others = [
+        f"{tp} at {commit.offset} and not {number_in_json(given)}"
+        for tp, commit in sorted(commits.items(), key=lambda item: item[0])
+        if (given := spec.of(tp)) is not None and given != commit.offset and not commit.started_at(spec.digest)
+    ]
+    if not others:
+        return
+    if spec.others is None:
+        log.warning(
+            "group %s: its committed offsets take precedence over startingOffsets; the query starts with %s. To start"
+            " at startingOffsets choose another kafka.group.id.",
+            group_id,
+            some(others),
+        )
+        return
+    raise OptionError(
+        f"The group '{group_id}' has committed offsets that take precedence over 'startingOffsets': the query would"
+        f" start with {some(others)}.",
+        "Choose a new 'kafka.group.id', or delete the group (kafka-consumer-groups --delete). If the group's offsets"
+        " are right, remove 'startingOffsets'.",
+    )
+
+
+class ReplayedBatch:
+    """The ranges that Spark has just read again, of partitions that have not started since."""
+
+    def __init__(self, ranges: Iterable[OffsetRange] = ()) -> None:
+        self._ranges = {read.tp: read for read in ranges}
+
+    def range_of(self, tp: TopicPartition) -> OffsetRange | None:
+        """What was read again of a partition, if anything was."""
+        return self._ranges.get(tp)
+
+    def warn_if_read_by_others(self, commits: Mapping[TopicPartition, CommittedOffset], group_id: str) -> None:
+        """Logs a warning with the parts of the batch that other members read before the replay."""
+        read_twice = [
+            f"{tp} [{read.start}, {min(commits[tp].offset, read.end)})"
+            for tp, read in sorted(self._ranges.items())
+            if tp in commits and commits[tp].offset > read.start
+        ]
+        if read_twice:
+            log.warning(
+                "group %s: other members have read a part of the batch that this query has just replayed: %s. Rows that"
+                " are added up or appended outside of this query's sink are there twice. Queries that keep state should"
+                " not share a group.",
+                group_id,
+                some(read_twice),
+            )
+
+    def started(self, partitions: Iterable[TopicPartition]) -> None:
+        """These partitions have started: from here on their commits are this query's own."""
+        for tp in partitions:
+            self._ranges.pop(tp, None)
+
+
+OffsetsByTopic = dict[str, dict[int, int]]
+
+
+def rebalance_callback(path: str | None) -> Callable[[Offsets, Offsets], Offsets]:
+    """The function that ``rebalanceCallback=module:function`` names, called with offsets by partition.
+
+    The user's function gets two dicts, ``{topic: {partition: offset}}`` of the newly assigned partitions: the ends that
+    this query logged last, if it ever read them, and their start positions. It returns None, or such a dict of other
+    start positions. It blocks the member's thread, and so the heartbeats: after a session the partitions are lost.
+
+    Raises:
+        OptionError: when called, if the function raises or returns something else.
+    """
+    if path is None:
+        return lambda logged_ends, positions: {}
+    function = load(path, "function")
+
+    def call(logged_ends: Offsets, positions: Offsets) -> Offsets:
+        try:
+            returned = function(_by_topic(logged_ends), _by_topic(positions)) or {}
+            moved = {
+                TopicPartition(topic, int(number)): int(offset)
+                for topic, offsets in returned.items()
+                for number, offset in offsets.items()
+            }
+        except Exception as error:
+            raise OptionError(f"The function '{path}' of 'rebalanceCallback' failed: {error!r}.") from error
+        wrong = [tp for tp, offset in moved.items() if tp not in positions or offset < 0]
+        if wrong:
+            raise OptionError(
+                f"The function '{path}' of 'rebalanceCallback' returned offset {moved[wrong[0]]} for {wrong[0]}.",
+                "Return offsets of at least 0, and only for the partitions in its second argument.",
+            )
+        return moved
+
+    return call
+
+
+def _by_topic(offsets: Offsets) -> OffsetsByTopic:
+    by_topic: OffsetsByTopic = {}
+    for tp, offset in sorted(offsets.items()):
+        by_topic.setdefault(tp.topic, {})[tp.partition] = offset
+    return by_topic
+
 
 RESOLVE_TIMEOUT = 10.0
 """Maximum seconds for the leaders to return start positions, after the group has returned its commits. What is still

@@ -1,8 +1,11 @@
-"""Limits a batch to about a number of bytes, by samples of the sizes of records.
+"""How far a micro-batch reads: by a number of offsets, or by about a number of bytes.
+
+The arithmetic is that of Spark's own Kafka source. Each partition gets a portion of the limit by its backlog. Portions
+are rounded down, but a portion below one offset becomes one, so that no partition starves.
 
 The driver sees no records: the tasks read them, in other processes. So it fetches a little from each partition, at the
-start and at the end of what the batch would read, and takes the mean. The sample at the end is that at the start of the
-next batch. Bytes are those of record batches as the brokers store and send them: compressed, with headers.
+start and at the end of what the batch would read, and takes the mean. The sample at the end is that at the start of
+the next batch. Bytes are those of record batches as the brokers store and send them: compressed, with headers.
 """
 
 from __future__ import annotations
@@ -15,6 +18,35 @@ from spark_group_source.offsets import Offsets, TopicPartition
 from spark_group_source.wire.cluster import Cluster
 
 log = logging.getLogger(__name__)
+
+
+def admit(positions: Offsets, end_offsets: Offsets, max_offsets: int | None) -> dict[TopicPartition, int]:
+    """The end of the next batch in each partition of ``positions``.
+
+    Args:
+        positions: the next offset to read of each readable partition.
+        end_offsets: the end of the log, at least for partitions that are to advance.
+        max_offsets: maximum number of offsets, a soft limit as in Spark's source; ``None`` for all available.
+    """
+    # Backlogs are numbers of offsets, not of bytes.
+    backlogs = {tp: end_offsets.get(tp, position) - position for tp, position in positions.items()}
+    total = total_backlog(positions, end_offsets)
+    if max_offsets is None or total <= max_offsets:
+        return {tp: position + max(0, backlogs[tp]) for tp, position in positions.items()}
+    return {tp: position + _portion(backlogs[tp], total, max_offsets) for tp, position in positions.items()}
+
+
+def total_backlog(positions: Offsets, end_offsets: Offsets) -> int:
+    """The number of offsets between ``positions`` and ``end_offsets``, over all readable partitions."""
+    return sum(max(0, end_offsets.get(tp, position) - position) for tp, position in positions.items())
+
+
+def _portion(backlog: int, total: int, max_offsets: int) -> int:
+    """The offsets that one partition gets of the limit."""
+    if backlog <= 0:
+        return 0
+    return min(backlog, max(1, max_offsets * backlog // total))
+
 
 LOOKUP_TIMEOUT = 2.0
 """Maximum seconds for the samples of one batch. Without them a batch goes by earlier ones."""

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from spark_group_source.clock import Clock, monotonic
@@ -21,7 +21,72 @@ from spark_group_source.offsets import (
     TopicPartition,
 )
 from spark_group_source.query.ledger import Ledger, OwnedPartition, Start, StartRule
-from spark_group_source.query.starting_offsets.pinned_starts import PinnedStarts
+
+
+class RetryTimer:
+    """Spaces tries ``interval`` seconds apart, for two threads. ``_lock`` guards when the next try is due."""
+
+    def __init__(self, interval: float, clock: Clock) -> None:
+        self._interval = interval
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._due_at = float("-inf")
+
+    @property
+    def due_at(self) -> float:
+        """When the next try is due, in seconds of the clock."""
+        with self._lock:
+            return self._due_at
+
+    def try_acquire(self) -> bool:
+        """Takes the try that is due, if one is. The caller that gets True must retry: no other caller does until the
+        interval has passed."""
+        with self._lock:
+            if self._clock() < self._due_at:
+                return False
+            self._due_at = self._clock() + self._interval
+            return True
+
+    def restart(self, minimum: float = 0.0) -> None:
+        """A try has ended: the next is due after the interval, or after ``minimum`` seconds if that is longer."""
+        with self._lock:
+            self._due_at = self._clock() + max(self._interval, minimum)
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedStarts:
+    """How partitions start that existed when the query first started, and that no logged batch holds yet.
+
+    ``offsets``: where they start if they have no commit. ``None``: ``startingOffsets`` is still to be looked up.
+    ``resets``: partitions that ``resetOffsetsOnStart`` is still to move, whatever the group has committed.
+    ``reset_first_assignment``: all partitions of the first assignment are to be reset.
+
+    A partition stays here after its start, until a batch is logged or its reset is committed: it may be lost before.
+    """
+
+    offsets: Mapping[TopicPartition, int | None] = field(default_factory=dict)
+    resets: Partitions = frozenset()
+    reset_first_assignment: bool = False
+
+    def pin(self, offsets: Offsets) -> PinnedStarts:
+        """The same with these starting offsets, for partitions that are still to start."""
+        return replace(self, offsets={tp: offsets.get(tp, offset) for tp, offset in self.offsets.items()})
+
+    def without(self, partitions: Iterable[TopicPartition]) -> PinnedStarts:
+        """The same without partitions that a logged batch holds."""
+        logged = set(partitions)
+        return replace(
+            self,
+            offsets={tp: offset for tp, offset in self.offsets.items() if tp not in logged},
+            resets=self.resets - logged,
+        )
+
+    def assign(self, partitions: Partitions) -> PinnedStarts:
+        """The same after an assignment of ``partitions``: if it is the first, ``resetOffsetsOnStart`` applies to it."""
+        if not self.reset_first_assignment:
+            return self
+        return replace(self, resets=partitions, reset_first_assignment=False)
+
 
 LATE_COMMITS = 600.0
 """Seconds for which a commit without an answer may still arrive: by default, brokers close a connection that was idle

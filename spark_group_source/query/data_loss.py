@@ -28,13 +28,12 @@ from spark_group_source.fetch.leaders import UNDEFINED_EPOCH_OFFSET
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.topics import Subscription
 from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition
-from spark_group_source.query.assigned_partitions import AssignedPartitions
-from spark_group_source.query.kafka_clients import KafkaClients
+from spark_group_source.query.clients import KafkaClients
+from spark_group_source.query.end_offsets import EndOffsets
+from spark_group_source.query.leader_epochs import EpochCheck, LogTruncation
 from spark_group_source.query.ledger import OwnedPartition
-from spark_group_source.query.planning.deletion import raise_or_skip_deleted
-from spark_group_source.query.planning.end_offsets import EndOffsets
-from spark_group_source.query.planning.leader_epochs import EpochCheck, LogTruncation
-from spark_group_source.query.planning.topic_ids import TopicIds
+from spark_group_source.query.ownership import AssignedPartitions
+from spark_group_source.query.topics import TopicIds, raise_or_skip_deleted
 
 log = logging.getLogger(__name__)
 

@@ -1,10 +1,29 @@
-"""Turns a user's options into the settings of the group."""
+"""The Kafka clients of one thread: threads share no socket."""
 
 from __future__ import annotations
 
-from spark_group_source.group.settings import GroupSettings
+from dataclasses import dataclass
+
+from spark_group_source.group.offsets import GroupOffsets
+from spark_group_source.group.settings import GroupSettings, Timings
 from spark_group_source.group.topics import Subscription
 from spark_group_source.options.table import SourceOptions
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.settings import WireOptions
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaClients:
+    """One thread's clients for the logs and for the group's offsets."""
+
+    cluster: Cluster
+    offsets: GroupOffsets
+
+    @classmethod
+    def connect(cls, wire: WireOptions, settings: GroupSettings, timings: Timings) -> KafkaClients:
+        """Clients with connections of their own, which open on first use."""
+        cluster = Cluster(wire)
+        return cls(cluster, GroupOffsets(cluster, settings, timings))
 
 
 def group_settings(options: SourceOptions) -> GroupSettings:

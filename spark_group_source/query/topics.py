@@ -1,0 +1,245 @@
+"""Topics and partitions of a query: whether they exist at its start, were deleted, or were recreated under another
+topic id.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Mapping, Set
+
+from spark_group_source.clock import Clock, Deadline
+from spark_group_source.errors import (
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    BrokerUnavailable,
+    DataLoss,
+    GroupSourceError,
+    TopicError,
+    describe,
+)
+from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION as UNKNOWN
+from spark_group_source.group.topics import EveryBroker, Subscription, TopicView
+from spark_group_source.offsets import BatchOffset, TopicPartition
+from spark_group_source.text import names
+from spark_group_source.wire.cluster import Cluster, Topic, partitions_of
+
+log = logging.getLogger(__name__)
+
+
+def raise_or_skip_deleted(deleted: Set[TopicPartition] | Set[str], fail_on_data_loss: bool) -> None:
+    """Warns that topics or partitions were deleted, if there are any and ``failOnDataLoss`` is false.
+
+    Raises:
+        DataLoss: it is true.
+    """
+    if not deleted:
+        return
+    listed = names(deleted)
+    if fail_on_data_loss:
+        raise DataLoss(
+            f"{listed} does not exist any more.",
+            "Remove the topic from the subscription, or set failOnDataLoss to false to continue with the others.",
+        )
+    log.warning("%s does not exist any more; the query continues without, because failOnDataLoss is false", listed)
+
+
+def unknown_to_all(unknown: set[TopicPartition], cluster: Cluster, group_id: str) -> set[TopicPartition]:
+    """Those partitions that no broker knows. A single broker's metadata may lag behind."""
+    if not unknown:
+        return set()
+    view = TopicView(cluster, group_id)
+    view.expect(unknown)
+    try:
+        metadata = view.metadata({tp.topic for tp in unknown}, Deadline.after(LOOKUP_TIMEOUT))
+    except GroupSourceError as error:
+        if not error.retriable:
+            raise
+        return set()
+    return unknown - partitions_of(metadata.topics.values())
+
+
+LOOKUP_TIMEOUT = 10.0
+"""Maximum seconds for one lookup of the topics."""
+
+DELETED_LOOKUPS = 3
+"""Further lookups that must not find a topic before it counts as deleted."""
+
+DELETED_INTERVAL = 0.3
+"""Seconds between two of these lookups."""
+
+
+class TopicIds:
+    """The topic ids of the positions, compared with those that the brokers return now."""
+
+    def __init__(self, cluster: Cluster, max_age: float, clock: Clock, group_id: str) -> None:
+        self._cluster = cluster
+        self._group_id = group_id
+        self._max_age = max_age
+        self._clock = clock
+        self._read: dict[str, str] = {}
+        self._looked_up_at = clock()
+
+    @property
+    def read(self) -> Mapping[str, str]:
+        """The id under which the query reads each topic, of all topics it has read."""
+        return self._read
+
+    def restore(self, logged: BatchOffset) -> None:
+        """Takes the ids of the checkpoint's positions."""
+        self._read |= {read.topic: read.topic_id for read in logged.ranges.values() if read.topic_id}
+
+    def of(self, topics: Collection[str]) -> dict[str, str]:
+        """The id under which the query reads each topic; for a new topic the id it has now, if a broker returns it."""
+        # Cached metadata may be as old as this query. The topic may have been recreated since, and read by a member.
+        self._cluster.invalidate_topics(set(topics) - self._read.keys())
+        self._read = self._current_ids(topics) | self._read
+        return {name: self._read[name] for name in topics if name in self._read}
+
+    def recreated(self, topics: Collection[str]) -> dict[str, str]:
+        """The ids of those topics that exist under another id than the one under which the query reads them."""
+        current = self._current_ids(topics)
+        return {name: now for name, now in current.items() if name in topics and self._read.get(name, now) != now}
+
+    def accept_recreated(self, ids: Mapping[str, str]) -> None:
+        """From here on the query reads these topics under these ids."""
+        self._read |= ids
+
+    def deleted(self, topics: Collection[str]) -> set[str]:
+        """Those of ``topics`` that were deleted: several lookups do not find them, and no broker knows them."""
+        missing = _unknown(self._look_up(topics))
+        for _ in range(DELETED_LOOKUPS if missing else 0):
+            time.sleep(DELETED_INTERVAL)
+            self._cluster.invalidate_topics(missing)
+            missing = _unknown(self._look_up(missing))
+        # One broker may have answered each lookup, and its metadata may lag for long.
+        partitions = {TopicPartition(name, 0) for name in missing}
+        return {tp.topic for tp in unknown_to_all(partitions, self._cluster, self._group_id)}
+
+    def _current_ids(self, topics: Collection[str]) -> dict[str, str]:
+        """The ids of the topics that exist, as old as the cluster's metadata may be."""
+        return {name: topic.id for name, topic in self._look_up(topics).items() if not topic.error}
+
+    def _look_up(self, topics: Collection[str]) -> dict[str, Topic]:
+        fresh = self._clock() - self._looked_up_at > self._max_age
+        if fresh:
+            self._looked_up_at = self._clock()
+        # A fresh lookup covers all topics that were ever read. Otherwise the others would count as fresh as well.
+        names = {*topics, *self._read} if fresh else topics
+        try:
+            return self._cluster.topics(names, Deadline.after(LOOKUP_TIMEOUT, self._clock), fresh=fresh)
+        except GroupSourceError as error:
+            if not error.retriable:
+                raise
+            log.warning("the topic lookup failed: %s", error)
+            return {}
+
+
+def _unknown(topics: Mapping[str, Topic]) -> set[str]:
+    return {name for name, topic in topics.items() if topic.error == UNKNOWN_TOPIC_OR_PARTITION}
+
+
+START_TIMEOUT = 20.0
+"""Maximum seconds until brokers and topics are found; then the query fails."""
+
+WARN_AFTER = 5.0
+"""Seconds without an answer from any broker until the log says so."""
+
+UNKNOWN_TOPIC_TIMEOUT = 3.0
+"""How many seconds an unknown topic may take to become known: brokers learn of a new topic one by one."""
+
+RETRY_INTERVAL = 0.2
+"""Seconds between two lookups of the topics."""
+
+
+class TopicValidator:
+    """Looks up the topics of a subscription until all exist, or the timeout has passed."""
+
+    def __init__(self, cluster: Cluster, subscription: Subscription, fail_on_data_loss: bool, clock: Clock) -> None:
+        self._cluster = cluster
+        self._subscription = subscription
+        self._fail_on_data_loss = fail_on_data_loss
+        self._clock = clock
+
+    def find(self, logged: Iterable[TopicPartition]) -> dict[str, Topic]:
+        """The topics to read. ``logged`` are the partitions that the query read before its restart.
+
+        Raises:
+            BrokerUnavailable: no broker answered in time.
+            TopicError: a topic or an assigned partition does not exist, or may not be described.
+            DataLoss: one that was read before was deleted, and ``failOnDataLoss`` is true.
+        """
+        read_before = frozenset(logged)
+        deadline = Deadline.after(START_TIMEOUT, self._clock)
+        unknown_until = deadline.at_most(UNKNOWN_TOPIC_TIMEOUT)
+        asked_all = False
+        while True:
+            topics = self._look_up(deadline)
+            if unknown_until.expired():
+                asked_all = True
+                topics = self._subscription.find(EveryBroker(self._cluster), deadline)
+            required = self._required(read_before)
+            errors = {name: topics[name].error if name in topics else UNKNOWN for name in required}
+            errors = {name: errno for name, errno in errors.items() if errno}
+            missing = {
+                tp
+                for tp in self._subscription.partitions
+                if tp.topic not in errors and tp.partition not in topics[tp.topic].partitions
+            }
+            if not errors and not missing:
+                return topics
+            if asked_all or TOPIC_AUTHORIZATION_FAILED in errors.values():
+                break
+            time.sleep(RETRY_INTERVAL)
+        self._raise_or_skip(errors, missing, read_before)
+        return topics
+
+    def deleted(self, topics: Mapping[str, Topic], logged: Iterable[TopicPartition]) -> set[str]:
+        """Subscribed topics that the query has read, and that are no longer among ``topics``."""
+        subscribed = filter(self._subscription.matches, {tp.topic for tp in logged})
+        return {name for name in subscribed if name not in topics or topics[name].error}
+
+    def _look_up(self, deadline: Deadline) -> dict[str, Topic]:
+        """The topics that exist. Logs a wrong address long before the timeout."""
+        try:
+            return self._subscription.find(self._cluster, deadline.at_most(WARN_AFTER))
+        except BrokerUnavailable as error:
+            if deadline.expired():
+                raise
+            log.warning(
+                "no broker has answered yet; the query fails in %.0f s if none does: %s",
+                deadline.remaining(),
+                error.happened,
+            )
+        return self._subscription.find(self._cluster, deadline)
+
+    def _required(self, read_before: frozenset[TopicPartition]) -> list[str]:
+        """Topics that must exist: those named, and those read before that the subscription still matches."""
+        topics_read = {tp.topic for tp in read_before}
+        return sorted({*self._subscription.topics, *filter(self._subscription.matches, topics_read)})
+
+    def _raise_or_skip(
+        self, errors: dict[str, int], missing: set[TopicPartition], read_before: frozenset[TopicPartition]
+    ) -> None:
+        """Raises the first error, or warns of deleted topics and partitions if ``failOnDataLoss`` is false."""
+        topics_read = {tp.topic for tp in read_before}
+        if read_before and not self._fail_on_data_loss:
+            topics_read |= errors.keys()  # perhaps by another member
+        deleted = {name for name, errno in errors.items() if errno == UNKNOWN and name in topics_read}
+        for name, errno in errors.items():
+            if name not in deleted:
+                raise TopicError(
+                    f"Topic '{name}' cannot be read: the brokers answer {describe(errno)}.",
+                    "Grant the principal DESCRIBE and READ on it."
+                    if errno == TOPIC_AUTHORIZATION_FAILED
+                    else f"Create it, or correct '{'assign' if self._subscription.partitions else 'subscribe'}'.",
+                    errno=errno,
+                )
+        if never_read := missing - read_before:
+            raise TopicError(
+                f"{len(never_read)} assigned partition(s) do not exist: {names(never_read)}.",
+                "Correct 'assign', or add partitions to the topic.",
+                errno=UNKNOWN,
+            )
+        raise_or_skip_deleted(deleted, self._fail_on_data_loss)
+        raise_or_skip_deleted(missing, self._fail_on_data_loss)
