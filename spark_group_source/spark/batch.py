@@ -15,9 +15,9 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_group_source.options.table import SourceOptions, check_batch
-from spark_group_source.spark.input_partitions import Application, TaskPartition, TaskPlanner, read_task
 from spark_group_source.spark.plain_errors import plain_errors
 from spark_group_source.spark.runner import log_to_stderr
+from spark_group_source.spark.tasks import Application, TaskPartition, TaskPlanner, read_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +51,7 @@ class GroupBatchReader(DataSourceReader):
 
     def narrow(self, filters: Iterable[Filter]) -> None:
         """Leaves out partitions and offsets without rows that pass all of these filters."""
-        from spark_group_source.spark.pushed_filters import row_filter  # executors need no filters
+        from spark_group_source.spark.filters import row_filter  # executors need no filters
 
         self._rows = row_filter(filters)
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from spark_group_source.spark.input_partitions import WRAPPER, Application
 from spark_group_source.spark.plain_errors import plain_errors
 from spark_group_source.spark.schema import source_schema
+from spark_group_source.spark.tasks import WRAPPER, Application
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,7 +70,7 @@ _registered: weakref.WeakKeyDictionary[SparkSession, Application] = weakref.Weak
 
 def register(spark: SparkSession) -> None:
     """Registers ``format("kafka-group")`` in a Spark session. Repeated calls do nothing."""
-    from spark_group_source.spark.completion_listener import report_completions
+    from spark_group_source.spark.completions import report_completions
 
     # The processes in which Spark creates readers have no session, so the class carries its name and id.
     conf = spark.conf

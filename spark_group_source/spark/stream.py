@@ -23,10 +23,10 @@ from spark_group_source.errors import GroupSourceError, OptionError
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.table import SourceOptions, check_stream
 from spark_group_source.spark.completion_client import CompletionClient, digest
-from spark_group_source.spark.input_partitions import WRAPPER, Application, TaskPartition, TaskPlanner, read_task
 from spark_group_source.spark.plain_errors import plain_errors
 from spark_group_source.spark.runner import ignore_further_signals, leave_on_sigterm, log_to_stderr
 from spark_group_source.spark.schema import to_arrow_schema
+from spark_group_source.spark.tasks import WRAPPER, Application, TaskPartition, TaskPlanner, read_task
 
 if TYPE_CHECKING:
     import pyarrow as pa

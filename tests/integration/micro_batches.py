@@ -23,9 +23,9 @@ from spark_group_source.group.member import Member
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.driver import Driver
-from spark_group_source.spark.input_partitions import Application
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
+from spark_group_source.spark.tasks import Application
 
 POLL_S = 0.02
 

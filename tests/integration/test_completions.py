@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from spark_group_source.spark import completion_listener
+from spark_group_source.spark import completions
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration import query_process
 
@@ -87,7 +87,7 @@ def caught_up(kafka: EmbeddedKafka, topic: str, group: str) -> bool:
 
 
 def cut_off_readers() -> None:
-    server = completion_listener._servers[-1]
+    server = completions._servers[-1]
     with server._lock:
         for reader in list(server._readers):
             server._drop(reader)
@@ -307,7 +307,7 @@ def test_queries_that_are_restarted_leave_nothing_behind(
         fill(kafka, name, 1)
         writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "restarted"))
         assert writer.trigger(availableNow=True).start().awaitTermination(60)
-        eventually(lambda: not completion_listener._servers[-1]._readers)
+        eventually(lambda: not completions._servers[-1]._readers)
         if number == 1:
             before = left()
     assert caught_up(kafka, name, group)

@@ -14,8 +14,8 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual
 
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.spark.batch import GroupBatchReader
-from spark_group_source.spark.input_partitions import Application
 from spark_group_source.spark.schema import source_schema
+from spark_group_source.spark.tasks import Application
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.connection import Connection
 

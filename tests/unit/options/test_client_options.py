@@ -14,9 +14,9 @@ from spark_group_source.options.table import OPTIONS
 from spark_group_source.options.unsupported import UNSUPPORTED
 from spark_group_source.options.wire import wire_options
 from spark_group_source.query.clients import group_settings
-from spark_group_source.spark.input_partitions import Application, TaskPartition, TaskPlanner
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
+from spark_group_source.spark.tasks import Application, TaskPartition, TaskPlanner
 from tests.unit.options.test_options import GOOD
 
 OPTION_KEYS = {option.name.removeprefix("kafka.") for option in OPTIONS if option.name.startswith("kafka.")}

@@ -16,10 +16,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_group_source.spark import completion_client, completion_listener, completion_server
+from spark_group_source.spark import completion_client, completions
 from spark_group_source.spark.completion_client import CompletionClient, digest
-from spark_group_source.spark.completion_listener import CompletionListener
-from spark_group_source.spark.completion_server import CompletionServer
+from spark_group_source.spark.completions import CompletionListener, CompletionServer
 from tests.waiting import eventually
 
 END = {"group": "g", "version": 2, "ranges": {"t": {"0": [0, 5]}}}
@@ -58,7 +57,7 @@ class Jvm:
     """The parts of py4j's view of the JVM that a listener uses; ``offer`` is Spark reporting a progress."""
 
     def __init__(self, execution: str | None = "MicroBatchExecution") -> None:
-        self.queue: queue.Queue[str] = queue.Queue(completion_listener.CAPACITY)
+        self.queue: queue.Queue[str] = queue.Queue(completions.CAPACITY)
         self.stopped = threading.Event()
         waiting = SimpleNamespace(offer=self.offer, poll=self._poll)
         util = SimpleNamespace(LinkedBlockingQueue=lambda _: waiting, TimeUnit=SimpleNamespace(SECONDS=1))
@@ -160,7 +159,7 @@ def test_the_socket_of_a_suspended_process_does_not_delay_a_new_server_for_long(
         # Not tmp_path: the name of a Unix socket may have 107 bytes.
         directory = sockets.enter_context(tempfile.TemporaryDirectory())
         monkeypatch.setattr(tempfile, "tempdir", directory)
-        path = Path(directory) / f"{completion_server.PREFIX}other" / completion_server.NAME
+        path = Path(directory) / f"{completions.PREFIX}other" / completions.NAME
         path.parent.mkdir()
         suspended = sockets.enter_context(socket.socket(socket.AF_UNIX))
         suspended.bind(str(path))
@@ -190,7 +189,7 @@ def test_the_sources_of_a_query_are_checked_when_it_starts_and_an_error_there_st
         checked.append(query)
         raise AttributeError("another Spark has another plan")
 
-    monkeypatch.setattr(completion_listener, "warn_of_shared_sources", check)
+    monkeypatch.setattr(completions, "warn_of_shared_sources", check)
     _, heard = connect()
     listener, jvm = listen()
     jvm.offer("0b0a0af3-1aed-4234-80d5-5afbdb7058d9")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_group_source.spark.driver_stderr import DriverStderr
+from spark_group_source.spark.runner import DriverStderr
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the JVM's stderr is opened through /proc")
 

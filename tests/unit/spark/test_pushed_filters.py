@@ -32,9 +32,9 @@ from spark_group_source.offsets import OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.batch_query import RowFilter
 from spark_group_source.spark.batch import GroupBatchReader
-from spark_group_source.spark.input_partitions import Application
-from spark_group_source.spark.pushed_filters import row_filter
+from spark_group_source.spark.filters import row_filter
 from spark_group_source.spark.schema import source_schema
+from spark_group_source.spark.tasks import Application
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 TOPIC, PARTITION, OFFSET, TIMESTAMP = ("topic",), ("partition",), ("offset",), ("timestamp",)

@@ -12,7 +12,7 @@ import logging, os, signal
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import driver
 from spark_group_source.spark import stream
-from spark_group_source.spark.input_partitions import Application
+from spark_group_source.spark.tasks import Application
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from spark_group_source.spark.input_partitions import Application
 from spark_group_source.spark.source import register
+from spark_group_source.spark.tasks import Application
 
 
 class Session:

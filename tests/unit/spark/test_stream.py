@@ -17,9 +17,9 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import driver
 from spark_group_source.spark import stream
 from spark_group_source.spark.completion_client import digest
-from spark_group_source.spark.input_partitions import Application
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
+from spark_group_source.spark.tasks import Application
 
 OPTIONS = {"kafka.bootstrap.servers": "b:9092", "kafka.group.id": "g", "subscribe": "t"}
 TIMEOUT_S = 30.0

@@ -7,28 +7,213 @@ The listeners are objects of the JVM that put the id of each query that starts, 
 queue. The thread named ``kafka-group-progress`` takes them from there. A listener in Python would be called on the
 thread of each query that starts, and py4j keeps a thread and two sockets for each of these threads. Here Spark never
 waits for Python, and a full queue drops events, as Spark's own queue does.
+
+**The server.** Each reader connects (:mod:`.completion_client`). It receives a digest of the end offset of every batch that the
+application completes, and recognises its own batch. The thread ``kafka-group-readers`` accepts readers and answers
+their requests. ``_lock`` guards the connections; no thread waits for Kafka or Spark under it.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import json
 import logging
 import os
+import selectors
+import shutil
 import socket
+import tempfile
 import threading
 import uuid
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spark_group_source.group.topics import Subscription
 from spark_group_source.offsets import parse_progress_offset
-from spark_group_source.spark.completion_server import CompletionServer
-from spark_group_source.spark.shared_sources import warn_of_shared_sources
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.table import SourceOptions
+from spark_group_source.query.clients import group_settings
+from spark_group_source.spark.completion_client import DRAINED, digest, remove_if_dead
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
+
+PREFIX, NAME = "kafka-group-", "completions"
+"""Names of the directory and of the socket in it."""
+
+CLOSE_TIMEOUT = 2.0
+"""Maximum seconds that the end of the process waits for the server's thread."""
+
+
+class CompletionServer:
+    """Reports completed batches to all connected readers.
+
+    Only processes of this user can connect: the socket lies in a directory that is closed to others.
+
+    Args:
+        drain: returns when Spark has delivered all events so far.
+
+    Raises:
+        OSError: the socket cannot be made.
+    """
+
+    def __init__(self, drain: Callable[[], None]) -> None:
+        self._drain = drain
+        for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{NAME}"):
+            remove_if_dead(path)
+        self._directory = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self.path = str(self._directory / NAME)
+        self.process = os.getpid()
+        self._closed = False
+        self._lock = threading.Lock()
+        self._readers: set[socket.socket] = set()
+        self._selector = selectors.DefaultSelector()
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            # It gets its name when it listens: before that, another process would take it for a dead server's.
+            self._listening.bind(f"{self.path}.new")
+            self._listening.listen()
+            os.rename(f"{self.path}.new", self.path)
+            self._listening.setblocking(False)
+        except OSError:
+            self._listening.close()
+            self._selector.close()
+            shutil.rmtree(self._directory, ignore_errors=True)
+            raise
+        self._selector.register(self._listening, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._serve, name="kafka-group-readers", daemon=True)
+        self._thread.start()
+
+    def send(self, ends: list[dict[str, Any]]) -> None:
+        """Reports the end offsets of a completed batch to all readers; disconnects a reader that does not read."""
+        message = b"".join(digest(end) + b"\n" for end in ends)
+        with self._lock:
+            for reader in list(self._readers):
+                self._send(reader, message)
+
+    def close(self) -> None:
+        """Delivers what Spark has still to report, then closes all connections. In a forked child it does nothing."""
+        if os.getpid() != self.process:
+            return
+        with contextlib.suppress(Exception):  # the JVM may be gone
+            self._drain()
+        self._closed = True
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as waking:
+            waking.connect(self.path)
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._thread.join(CLOSE_TIMEOUT)
+
+    def _serve(self) -> None:
+        while not self._closed:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._listening:
+                    self._accept()
+                else:
+                    assert isinstance(key.fileobj, socket.socket)
+                    self._answer(key.fileobj)
+        with self._lock:
+            for reader in list(self._readers):
+                self._drop(reader)
+            self._selector.close()
+            self._listening.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            reader, _ = self._listening.accept()
+            reader.setblocking(False)
+            with self._lock:
+                self._readers.add(reader)
+                self._selector.register(reader, selectors.EVENT_READ)
+
+    def _answer(self, reader: socket.socket) -> None:
+        try:
+            asked = reader.recv(1024)
+        except BlockingIOError:
+            return
+        except OSError:
+            asked = b""
+        if asked:
+            try:
+                self._drain()
+            except Exception as error:  # whatever the JVM says: the reader must not wait for longer
+                log.debug("Spark's events could not be waited for: %s", error)
+        with self._lock:
+            if asked:
+                self._send(reader, DRAINED)
+            else:
+                self._drop(reader)
+
+    def _send(self, reader: socket.socket, message: bytes) -> None:
+        if reader not in self._readers:
+            return
+        try:
+            if reader.send(message) == len(message):
+                return
+        except OSError as error:
+            log.debug("a reader cannot be reached any more: %s", error)
+        self._drop(reader)
+
+    def _drop(self, reader: socket.socket) -> None:
+        if reader in self._readers:
+            self._readers.remove(reader)
+            self._selector.unregister(reader)
+            reader.close()
+
+
+SOURCE = "kafka-group"
+
+
+def warn_of_shared_sources(query: Any) -> None:
+    """Warns if sources of a query share a group. ``query`` is the JVM's ``StreamingQuery``."""
+    leaves = query.streamingQuery().analyzedPlan().collectLeaves().distinct()  # Spark creates a source for each
+    sources = [
+        leaf
+        for leaf in (leaves.apply(number) for number in range(leaves.size()))
+        if leaf.getClass().getSimpleName() == "StreamingRelationV2" and leaf.sourceName().lower() == SOURCE
+    ]
+    if len(sources) < 2:  # most queries: their options need not be parsed here
+        return
+    options = [parse_options(dict(source.extraOptions().asCaseSensitiveMap())) for source in sources]
+    for group_id, sharing in shared(options).items():
+        log.warning(
+            "group %s: %d sources of the query %s share this group: each reads only some of the partitions of %s, and a"
+            " join misses rows. Use one load() for each source, each with its own kafka.group.id.",
+            group_id,
+            len(sharing),
+            query.name() or query.id().toString(),
+            group_settings(sharing[0]).subscription,
+        )
+
+
+def shared(sources: Iterable[SourceOptions]) -> Mapping[str, list[SourceOptions]]:
+    """The sources that share partitions with another source, by group."""
+    found: dict[str, list[SourceOptions]] = {}
+    for pair in itertools.combinations(sources, 2):
+        if _share(*pair):
+            sharing = found.setdefault(pair[0].group_id, [])
+            sharing += [source for source in pair if not any(source is other for other in sharing)]
+    return found
+
+
+def _share(one: SourceOptions, other: SourceOptions) -> bool:
+    same_cluster = not set(one.bootstrap_servers).isdisjoint(other.bootstrap_servers)
+    members = not (one.partitions or other.partitions)  # assign needs no membership
+    subscriptions = (group_settings(each).subscription for each in (one, other))
+    return one.group_id == other.group_id and same_cluster and members and _overlap(*subscriptions)
+
+
+def _overlap(one: Subscription, other: Subscription) -> bool:
+    """Whether both surely have a topic. Without a broker nothing is known of two different patterns."""
+    if one.pattern is not None and other.pattern is not None:
+        return one.pattern == other.pattern
+    named, by_any = (one, other) if one.pattern is None else (other, one)
+    return any(by_any.matches(topic) for topic in named.topics)
+
 
 CAPACITY = 10_000
 """Maximum events that wait for this process."""
