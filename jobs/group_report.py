@@ -18,7 +18,7 @@ from report.page import page
 from report.watch import watch
 
 from spark_group_source.errors import GroupSourceError, OptionError
-from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
+from spark_group_source.lag.probe import GroupOffsetsProbe
 
 
 def main(arguments: list[str] | None = None) -> int:

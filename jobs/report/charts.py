@@ -10,7 +10,7 @@ from typing import Any
 import matplotlib as mpl
 
 from report.watch import History
-from spark_group_source.lag.rates import RateWindow
+from spark_group_source.lag.model import RateWindow
 from spark_group_source.offsets import TopicPartition
 
 mpl.use("agg")

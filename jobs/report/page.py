@@ -11,8 +11,7 @@ from datetime import datetime, timezone
 from report import charts
 from report.watch import History, Snapshot
 from spark_group_source.group.description import DEAD, MemberDescription
-from spark_group_source.lag.rates import Rates, RateWindow
-from spark_group_source.lag.report import LagReport, duration
+from spark_group_source.lag.model import LagReport, Rates, RateWindow, duration
 from spark_group_source.text import names
 
 STYLE = """

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from spark_group_source.clock import Clock, monotonic
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.description import UNKNOWN, GroupDescription
-from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
-from spark_group_source.lag.sample import Sample
+from spark_group_source.lag.model import Sample
+from spark_group_source.lag.probe import GroupOffsetsProbe
 from spark_group_source.offsets import TopicPartition
 
 SETTLED = ("Stable", "Empty", "Dead", UNKNOWN)

@@ -16,15 +16,33 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from spark_group_source.clock import Clock, monotonic
 from spark_group_source.group.settings import Counters
-from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
+from spark_group_source.lag.model import LagReport, RateWindow, Sample
+from spark_group_source.lag.probe import GroupOffsetsProbe, ThrottledProbe
 from spark_group_source.lag.progress import SourceProgress, epoch_seconds, source_progress
-from spark_group_source.lag.rates import RateWindow
-from spark_group_source.lag.report import LagReport
-from spark_group_source.lag.sample import Sample
-from spark_group_source.lag.throttled_probe import ThrottledProbe
 
 log = logging.getLogger(__name__)
+
+INTERVAL = 10.0
+"""Minimum time between two lines about one source, in seconds: small batches may end several times a second."""
+
+
+class LogSink:
+    """Logs one line at ``INFO`` for each source of a query, at most every ``interval`` seconds."""
+
+    def __init__(self, interval: float = INTERVAL, clock: Clock = monotonic) -> None:
+        self._interval = interval
+        self._clock = clock
+        self._logged_at: dict[tuple[str, int], float] = {}
+
+    def __call__(self, report: LagReport) -> None:
+        """Logs a report if a line is due."""
+        key = report.query, report.source
+        if self._clock() - self._logged_at.get(key, float("-inf")) >= self._interval:
+            self._logged_at[key] = self._clock()
+            log.info("%s", report)
+
 
 Sink = Callable[[LagReport], None]
 """A function that receives each report."""

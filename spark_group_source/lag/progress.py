@@ -4,6 +4,8 @@ Spark's progress holds, for each source of a query, the offset at the end of the
 :class:`~spark_group_source.offsets.BatchOffset`. Since PySpark 4.2 it also holds the latest offset that the source
 reported when it planned the batch (see :mod:`~spark_group_source.offsets`), for the partitions owned then. In
 the progress of a Spark Connect client's query both are text that holds this JSON; in its events they are JSON.
+
+A query's backlog are the records that existed when it planned its first batch.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 from spark_group_source import offsets
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.settings import Counters
-from spark_group_source.lag.sample import Sample
+from spark_group_source.lag.model import Sample
 from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition, parse_progress_offset
 
 
@@ -83,3 +85,55 @@ def _reported(latest: object) -> tuple[Offsets | None, Counters | None]:
     # A Spark Connect server may have another release of this package, with other counters.
     known = {each.name for each in fields(Counters)}
     return end_offsets, Counters(**{name: int(count) for name, count in counts.items() if name in known})
+
+
+Key = tuple[int, TopicPartition]
+"""A source's number in the query, and one of its partitions."""
+
+
+class Backlog:
+    """The backlog of one run, in offsets.
+
+    In each partition the backlog starts where the first batch seen of it starts, and ends at the end offset of that
+    time. It excludes later records, as an AvailableNow run does. A rebalance removes revoked partitions from the
+    query's backlog, and adds assigned partitions.
+    """
+
+    def __init__(self) -> None:
+        self._starts: dict[Key, int] = {}
+        self._targets: dict[Key, int] = {}
+        self._positions: dict[Key, int] = {}
+
+    @property
+    def total(self) -> int | None:
+        """The size of the backlog; ``None`` before the first batch."""
+        return sum(end - self._starts[key] for key, end in self._targets.items()) if self._targets else None
+
+    @property
+    def done(self) -> int:
+        """The processed part of the backlog."""
+        return sum(min(at, self._targets[key]) - self._starts[key] for key, at in self._positions.items())
+
+    def update(self, progress: Mapping[str, Any]) -> None:
+        """Adds the progress of a batch, parsed from its JSON. Batches may be skipped."""
+        for number, source in source_progress(progress, {}).items():
+            owned = self._update_owned(number, source)
+            for key in [each for each in self._targets if each[0] == number and each not in owned]:
+                self._targets[key] = self._positions[key]
+
+    def _update_owned(self, number: int, source: SourceProgress) -> set[Key]:
+        """Updates the partitions that the query owns, and returns them.
+
+        Without end offsets (PySpark 4.1) these are all partitions that the query has ever read.
+        """
+        owned = set()
+        for tp, offsets in source.batch.ranges.items():
+            if source.end_offsets is not None and tp not in source.end_offsets:
+                continue
+            key = number, tp
+            owned.add(key)
+            start = self._starts.setdefault(key, offsets.start)
+            end_offsets = source.end_offsets or {}
+            self._targets.setdefault(key, max(end_offsets.get(tp, offsets.end), offsets.end, start))
+            self._positions[key] = max(offsets.end, start)
+        return owned

@@ -14,8 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from spark_group_source.group.settings import Counters
-from spark_group_source.lag.report import LagReport
-from spark_group_source.lag.sample import PartitionLag
+from spark_group_source.lag.model import LagReport, PartitionLag
 
 PREFIX = "kafka_group_source_"
 SOURCE_LABELS = ("query", "source", "group")

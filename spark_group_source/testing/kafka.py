@@ -188,7 +188,7 @@ class EmbeddedKafka(BrokerCluster):
 
     def _describe(self, group: str) -> GroupDescription:
         """Describes a group as the source does: kafka-python's admin client takes a group of KIP-848 for a dead one."""
-        from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
+        from spark_group_source.lag.probe import GroupOffsetsProbe
 
         options = {"kafka.bootstrap.servers": self.bootstrap_servers, "kafka.group.id": group, "subscribePattern": ".*"}
         with contextlib.closing(GroupOffsetsProbe(options, COORDINATOR_TIMEOUT_S)) as probe:

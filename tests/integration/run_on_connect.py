@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from spark_group_source import offsets_of_checkpoint, register
 from spark_group_source.errors import CannotMove
 from spark_group_source.lag.listener import LagListener
+from spark_group_source.lag.model import LagReport
 from spark_group_source.lag.progress_bar import progress_bar
-from spark_group_source.lag.report import LagReport
 from tests.integration.query_process import eventually
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from spark_group_source.errors import GroupError
 from spark_group_source.group.description import GroupDescription, MemberDescription
-from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
+from spark_group_source.lag.probe import GroupOffsetsProbe
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options

@@ -21,11 +21,11 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.query import StreamingQueryManager
 
 from spark_group_source.group.settings import Counters
-from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
 from spark_group_source.lag.listener import LagListener
+from spark_group_source.lag.model import LagReport
+from spark_group_source.lag.probe import GroupOffsetsProbe
 from spark_group_source.lag.progress_bar import progress_bar
 from spark_group_source.lag.prometheus import PrometheusFile
-from spark_group_source.lag.report import LagReport
 from spark_group_source.testing.kafka import EmbeddedKafka
 from tests.integration import query_process
 from tests.integration.query_process import source_options

@@ -27,7 +27,7 @@ from spark_group_source.errors import (
 )
 from spark_group_source.fetch.reader import pooled_cluster, read
 from spark_group_source.fetch.task import FetchTask
-from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
+from spark_group_source.lag.probe import GroupOffsetsProbe
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options

@@ -21,8 +21,8 @@ from report.watch import History, Snapshot, watch
 
 from spark_group_source.errors import BrokerUnavailable, GroupSourceError
 from spark_group_source.group.description import GroupDescription, MemberDescription
-from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
-from spark_group_source.lag.sample import Sample
+from spark_group_source.lag.model import Sample
+from spark_group_source.lag.probe import GroupOffsetsProbe
 from spark_group_source.offsets import TopicPartition
 from tests.fake import FakeKafka
 from tests.unit.hand_clock import Hand

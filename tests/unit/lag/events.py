@@ -15,7 +15,7 @@ from pyspark.sql.streaming.listener import (
     QueryTerminatedEvent,
 )
 
-from spark_group_source.lag.report import LagReport
+from spark_group_source.lag.model import LagReport
 
 RECORDED = Path(__file__).parent / "recorded"
 QUERY = "11111111-1111-1111-1111-111111111111"

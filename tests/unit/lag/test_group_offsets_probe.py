@@ -10,8 +10,8 @@ import pytest
 
 from spark_group_source.errors import BrokerUnavailable, GroupError, GroupSourceError, OptionError
 from spark_group_source.group.description import GroupDescription
-from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
-from spark_group_source.lag.sample import Sample
+from spark_group_source.lag.model import Sample
+from spark_group_source.lag.probe import GroupOffsetsProbe
 from tests.fake import FakeKafka, Fault
 from tests.fake.classic_group import FakeMember
 

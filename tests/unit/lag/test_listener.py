@@ -9,8 +9,7 @@ import pytest
 from spark_group_source.group.settings import Counters
 from spark_group_source.lag import listener as module
 from spark_group_source.lag.listener import LagListener
-from spark_group_source.lag.rates import Rates
-from spark_group_source.lag.report import LagReport
+from spark_group_source.lag.model import LagReport, Rates
 from tests.unit.lag.events import (
     QUERY,
     RUN,

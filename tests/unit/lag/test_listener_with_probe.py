@@ -10,11 +10,9 @@ from spark_group_source.lag.group_look import GroupLook
 
 from spark_group_source.errors import BrokerUnavailable
 from spark_group_source.group.settings import Counters
-from spark_group_source.lag.group_offsets_probe import GroupOffsetsProbe
 from spark_group_source.lag.listener import LagListener
-from spark_group_source.lag.rates import Rates
-from spark_group_source.lag.sample import Sample
-from spark_group_source.lag.throttled_probe import ThrottledProbe
+from spark_group_source.lag.model import Rates, Sample
+from spark_group_source.lag.probe import GroupOffsetsProbe, ThrottledProbe
 from spark_group_source.offsets import TopicPartition
 from tests.unit.hand_clock import Hand
 from tests.unit.lag.events import (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_group_source.lag.rates import Rates, RateWindow
-from spark_group_source.lag.sample import PartitionLag, Sample
+from spark_group_source.lag.model import PartitionLag, Rates, RateWindow, Sample
 from spark_group_source.offsets import TopicPartition
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

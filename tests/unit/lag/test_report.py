@@ -6,9 +6,7 @@ import math
 
 import pytest
 
-from spark_group_source.lag.rates import Rates
-from spark_group_source.lag.report import LagReport, duration
-from spark_group_source.lag.sample import PartitionLag
+from spark_group_source.lag.model import LagReport, PartitionLag, Rates, duration
 from spark_group_source.offsets import TopicPartition
 
 UNKNOWN = TopicPartition("orders", 9)

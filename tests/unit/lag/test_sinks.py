@@ -14,11 +14,9 @@ import pytest
 from prometheus_client.parser import text_fd_to_metric_families
 
 from spark_group_source.group.settings import Counters
-from spark_group_source.lag.log_sink import LogSink
+from spark_group_source.lag.listener import LogSink
+from spark_group_source.lag.model import LagReport, PartitionLag, Rates
 from spark_group_source.lag.prometheus import PrometheusFile
-from spark_group_source.lag.rates import Rates
-from spark_group_source.lag.report import LagReport
-from spark_group_source.lag.sample import PartitionLag
 from spark_group_source.offsets import TopicPartition
 from tests.unit.hand_clock import Hand
 

@@ -5,22 +5,25 @@ A lookup joins no group and commits nothing.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 
-from spark_group_source.clock import Deadline
-from spark_group_source.errors import BrokerUnavailable, OptionError
+from spark_group_source.clock import Clock, Deadline, monotonic
+from spark_group_source.errors import BrokerUnavailable, GroupSourceError, OptionError
 from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.group.coordinator import Result, retry_until_response
 from spark_group_source.group.description import GroupDescription
 from spark_group_source.group.membership import RequestFailed
 from spark_group_source.group.offsets import GroupOffsets
-from spark_group_source.lag.sample import Sample
+from spark_group_source.lag.model import Sample
 from spark_group_source.offsets import LATEST, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
 from spark_group_source.query.clients import group_settings
 from spark_group_source.wire.cluster import Cluster
+
+log = logging.getLogger(__name__)
 
 LOOKUP_TIMEOUT = 5.0
 """Maximum time of a lookup, in seconds."""
@@ -106,3 +109,44 @@ def _retry_until_response(request: Callable[[], Result | RequestFailed], deadlin
     if isinstance(result, RequestFailed):
         raise BrokerUnavailable(f"The group's coordinator gives no answer: {result.reason.rstrip('.')}.")
     return result
+
+
+INTERVAL = 1.0
+"""Minimum time between two lookups, in seconds: small batches may end several times a second."""
+
+BACKOFF = (5.0, 60.0)
+"""Minimum and maximum time without a lookup after a failure, in seconds. It doubles with each failure."""
+
+
+class ThrottledProbe:
+    """Looks up a group when a lookup is due. If a lookup fails, this logs a warning and backs off."""
+
+    def __init__(self, probe: GroupOffsetsProbe, clock: Clock = monotonic) -> None:
+        self._probe = probe
+        self._clock = clock
+        self._next_at = float("-inf")
+        self._backoff = 0.0
+
+    @property
+    def group(self) -> str:
+        """The group's id."""
+        return self._probe.group
+
+    def sample(self, last: bool = False) -> Sample | None:
+        """The result of a lookup; ``None`` if no lookup is due. The ``last`` one is due at once, except in backoff."""
+        if self._clock() < self._next_at and (self._backoff or not last):
+            return None
+        try:
+            sample = self._probe.sample()
+        except GroupSourceError as error:
+            self._backoff = min(max(self._backoff * 2, BACKOFF[0]), BACKOFF[1])
+            self._next_at = self._clock() + self._backoff
+            log.warning("group %s: no lag for %.0f s: %s", self.group, self._backoff, error)
+            return None
+        self._backoff = 0.0
+        self._next_at = self._clock() + INTERVAL
+        return sample
+
+    def close(self) -> None:
+        """Closes the connections; the next lookup opens new ones."""
+        self._probe.close()

@@ -1,0 +1,188 @@
+"""Positions and end offsets at one moment, the rates between such samples, and the lag as a report. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from spark_group_source.group.settings import Counters
+from spark_group_source.offsets import Offsets, TopicPartition
+from spark_group_source.text import names
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """One partition: ``position`` is the next offset to process, ``end`` the next offset to write.
+
+    ``end`` is the high watermark, or with ``read_committed`` the last stable offset.
+    """
+
+    tp: TopicPartition
+    position: int
+    end: int
+
+    @property
+    def lag(self) -> int:
+        """Offsets left to process: at least the number of records. Never negative, even after a log truncation."""
+        return max(0, self.end - self.position)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The result of one lookup at time ``at``, in seconds since 1970.
+
+    If a leader did not return a partition's end offset, only ``positions`` has that partition: its lag is unknown.
+    """
+
+    at: float
+    positions: Offsets
+    ends: Offsets
+
+    def partitions(self) -> tuple[PartitionLag, ...]:
+        """The lag of each partition, sorted by topic and number."""
+        known = sorted(self.positions.keys() & self.ends.keys())
+        return tuple(PartitionLag(tp, self.positions[tp], self.ends[tp]) for tp in known)
+
+    def unknown(self) -> tuple[TopicPartition, ...]:
+        """The partitions whose lag is unknown, sorted."""
+        return tuple(sorted(self.positions.keys() - self.ends.keys()))
+
+
+WINDOW = 60.0
+"""The time that rates are averaged over, in seconds: several batches of most queries, and short after a change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Offsets per second; ``None`` until two samples can be compared."""
+
+    processed: float | None = None
+    arrived: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Totals:
+    """Offsets processed and arrived since the first sample."""
+
+    at: float
+    processed: int = 0
+    arrived: int = 0
+
+
+class RateWindow:
+    """Rates over the last ``seconds``, or over the last two samples if they are further apart.
+
+    Two samples are compared only in the partitions of both, so an assigned or revoked partition causes no jump. An
+    offset that decreased (a rewind, a recreated topic) counts as no progress, not as a negative rate.
+    """
+
+    def __init__(self, seconds: float = WINDOW) -> None:
+        self._seconds = seconds
+        self._totals: deque[_Totals] = deque()
+        self._last: Sample | None = None
+
+    def add(self, sample: Sample) -> Rates:
+        """The rates up to this sample. A sample that is not later than the last one starts a new window."""
+        if self._last is None or sample.at <= self._last.at:
+            self._totals = deque([_Totals(sample.at)])
+        else:
+            before = self._totals[-1]
+            processed = before.processed + _increase(self._last.positions, sample.positions)
+            arrived = before.arrived + _increase(self._last.ends, sample.ends)
+            self._totals.append(_Totals(sample.at, processed, arrived))
+        # Unknown end offsets keep their last value, so that arrivals count when the end offset is known again.
+        before_ends = self._last.ends if self._last else {}
+        kept = {tp: before_ends[tp] for tp in sample.unknown() if tp in before_ends}
+        self._last = replace(sample, ends={**kept, **sample.ends})
+        while len(self._totals) > 2 and self._totals[1].at <= sample.at - self._seconds:
+            self._totals.popleft()
+        first, last = self._totals[0], self._totals[-1]
+        if first is last:
+            return Rates()
+        seconds = last.at - first.at
+        return Rates((last.processed - first.processed) / seconds, (last.arrived - first.arrived) / seconds)
+
+
+def _increase(before: Offsets, after: Offsets) -> int:
+    return sum(max(0, after[tp] - before[tp]) for tp in before.keys() & after.keys())
+
+
+@dataclass(frozen=True, slots=True)
+class LagReport:
+    """The lag of a query's source.
+
+    Attributes:
+        query: the query's name, or its id if it has no name.
+        run_id: the id of the run; each start of a query is a new run.
+        at: the time of the figures, in seconds since 1970.
+        partitions: the partitions whose lag is known, sorted by topic and number.
+        source: the number of the source in the query's progress.
+        group: the consumer group if a probe looked it up; ``None`` if the figures come from the query's progress.
+        unknown: the partitions whose lag is unknown, because no leader returned the end offset.
+        counters: what happened to the query's membership, up to the last batch; ``None`` before the first batch, and on
+            PySpark 4.1.
+    """
+
+    query: str
+    run_id: str
+    at: float
+    partitions: tuple[PartitionLag, ...]
+    rates: Rates = field(default_factory=Rates)
+    source: int = 0
+    group: str | None = None
+    unknown: tuple[TopicPartition, ...] = ()
+    counters: Counters | None = field(default=None, hash=False)
+
+    @property
+    def total(self) -> int:
+        """Offsets left to process in all partitions: a minimum if the lag of a partition is ``unknown``."""
+        return sum(each.lag for each in self.partitions)
+
+    @property
+    def largest(self) -> PartitionLag | None:
+        """The partition with the largest known lag; ``None`` if no lag is known."""
+        return max(self.partitions, key=lambda each: each.lag, default=None)
+
+    @property
+    def catch_up(self) -> float | None:
+        """Seconds until the lag is 0 at these rates: infinite if records arrive as fast as they are processed.
+
+        ``None`` while the rates, or the lag of a partition, are unknown.
+        """
+        if self.unknown:
+            return None
+        if not self.total:
+            return 0.0
+        if self.rates.processed is None or self.rates.arrived is None:
+            return None
+        gain = self.rates.processed - self.rates.arrived
+        return self.total / gain if gain > 0 else math.inf
+
+    def __str__(self) -> str:
+        largest = self.largest
+        if largest is None and not self.unknown:
+            return f"{self.query}: no partitions"
+        text = f"{self.query}: lag {'at least ' * bool(self.unknown)}{self.total:,}"
+        text += f" in {len(self.partitions)} partition(s)"
+        if self.unknown:
+            text += f", unknown in {len(self.unknown)} ({names(self.unknown)})"
+        if largest is not None and largest.lag:
+            text += f", most in {largest.tp} ({largest.lag:,})"
+        if self.rates.processed is not None and self.rates.arrived is not None:
+            text += f", {self.rates.processed:,.0f}/s processed, {self.rates.arrived:,.0f}/s arrived"
+        return text + _catch_up_text(self.catch_up)
+
+
+def _catch_up_text(seconds: float | None) -> str:
+    if not seconds:
+        return ""
+    return ", not catching up" if math.isinf(seconds) else f", caught up in {duration(seconds)}"
+
+
+def duration(seconds: float) -> str:
+    """Formats a duration: ``45 s``, ``12 min``, ``3.5 h``, ``2.1 d``."""
+    for unit, size, limit in (("s", 1, 120), ("min", 60, 120), ("h", 3600, 48)):
+        if seconds < size * limit:
+            return f"{seconds / size:.1f} {unit}" if unit == "h" else f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86400:.1f} d"
