@@ -9,9 +9,8 @@ from collections.abc import Iterator
 
 from benchmark.errors import BenchError
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.broker_process import java_command
-from spark_group_source.testing.java import BRIEF
-from spark_group_source.testing.ports import HOST, free_ports
+from spark_group_source.testing.broker import HOST, free_ports, java_command
+from spark_group_source.testing.ivy import BRIEF
 
 TOOL = "org.apache.kafka.tools.JmxTool"
 HEAP = "64m"

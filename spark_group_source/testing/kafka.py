@@ -10,12 +10,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from spark_group_source.clock import Deadline
-from spark_group_source.testing.broker_cluster import BrokerCluster
-from spark_group_source.testing.broker_process import java_command
+from spark_group_source.testing.broker import BrokerCluster, java_command
 from spark_group_source.testing.errors import EmbeddedKafkaError, RowError
-from spark_group_source.testing.groups import GroupMember, GroupPartition, parse_members, parse_partitions
-from spark_group_source.testing.java import BRIEF
-from spark_group_source.testing.rows import Row, records
+from spark_group_source.testing.ivy import BRIEF
+from spark_group_source.testing.rows import GroupMember, GroupPartition, Row, parse_members, parse_partitions, records
 
 if TYPE_CHECKING:
     from kafka import KafkaProducer

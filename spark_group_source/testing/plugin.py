@@ -44,7 +44,7 @@ def embedded_kafka(embedded_kafka_arguments: dict[str, Any]) -> Iterator[Embedde
 @pytest.fixture(scope="session")
 def kafka_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A small local Spark for all tests of the session, with the source registered."""
-    from spark_group_source.testing.local_spark import local_spark
+    from spark_group_source.testing.spark import local_spark
 
     _import_kafka_quietly()
     with contextlib.ExitStack() as closing:
@@ -82,13 +82,13 @@ def run_available_now(
     """Runs a streaming DataFrame until it ends, and returns its rows as a batch DataFrame.
 
     ``run_available_now(frame, checkpoint=..., *, output_mode="append", timeout=120)``: without ``checkpoint`` each run
-    has a new checkpoint. See :func:`spark_group_source.testing.available_now.run_available_now`.
+    has a new checkpoint. See :func:`spark_group_source.testing.spark.run_available_now`.
     """
-    from spark_group_source.testing import available_now
+    from spark_group_source.testing import spark
 
     def run(frame: DataFrame, checkpoint: str | Path | None = None, **options: Any) -> DataFrame:
         directory = checkpoint or tmp_path_factory.mktemp("checkpoint")
-        return available_now.run_available_now(frame, directory, embedded_kafka, **options)
+        return spark.run_available_now(frame, directory, embedded_kafka, **options)
 
     return run
 
@@ -99,10 +99,10 @@ def await_query_end(embedded_kafka: EmbeddedKafka) -> Callable[..., None]:
 
     If the query does not end in time, the fixture stops it, and the error says what the query waited for.
     """
-    from spark_group_source.testing import available_now, stuck_query
+    from spark_group_source.testing import spark
 
-    def wait(query: StreamingQuery, timeout: float = available_now.RUN_TIMEOUT_S) -> None:
-        stuck_query.await_end(query, embedded_kafka, timeout)
+    def wait(query: StreamingQuery, timeout: float = spark.RUN_TIMEOUT_S) -> None:
+        spark.await_end(query, embedded_kafka, timeout)
 
     return wait
 

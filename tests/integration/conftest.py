@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.local_spark import SETTINGS
+from spark_group_source.testing.spark import SETTINGS
 from tests.integration import secured as secured_kafka
 from tests.integration.query_process import QueryProcess, source_options
 from tests.integration.reader import Reader

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from spark_group_source.clock import Deadline
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.ports import HOST, free_ports
+from spark_group_source.testing.broker import HOST, free_ports
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.ports import HOST
+from spark_group_source.testing.broker import HOST
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 JOBS = REPOSITORY / "jobs"

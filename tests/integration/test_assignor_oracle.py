@@ -21,8 +21,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 from spark_group_source.group.assignors import ASSIGNORS, sticky
 from spark_group_source.group.assignors.base import hash_order, text_hash
 from spark_group_source.offsets import Partitions, TopicPartition, numbers_by_topic
-from spark_group_source.testing.ivy import kafka_libs
-from spark_group_source.testing.java import BRIEF, java
+from spark_group_source.testing.ivy import BRIEF, java, kafka_libs
 from tests.assignments import ENDLESS, JAVAS, Answer, Case, check_complete, ours
 
 EXAMPLES = int(os.environ.get("ORACLE_EXAMPLES", "400"))

@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.ports import HOST, free_ports
+from spark_group_source.testing.broker import HOST, free_ports
 from tests.integration.job_process import TIMEOUT_S, environment, kill, spark_submit
 from tests.integration.query_process import eventually, source_options
 from tests.integration.standing import fill

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.testing import EmbeddedKafka, broker_cluster
+from spark_group_source.testing import EmbeddedKafka, broker
+from spark_group_source.testing.broker import free_ports
 from spark_group_source.testing.errors import EmbeddedKafkaError
-from spark_group_source.testing.groups import GroupPartition
-from spark_group_source.testing.ports import free_ports
+from spark_group_source.testing.rows import GroupPartition
 from tests.conftest import KAFKA_3
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def test_the_error_of_a_broker_that_cannot_start_has_the_reason() -> None:
 def test_ports_in_use_are_replaced(monkeypatch: pytest.MonkeyPatch, kafka: EmbeddedKafka) -> None:
     taken = int(kafka.bootstrap_servers.split(":")[1])
     choices = iter([[taken, *free_ports(1)]])
-    monkeypatch.setattr(broker_cluster, "free_ports", lambda count: next(choices, None) or free_ports(count))
+    monkeypatch.setattr(broker, "free_ports", lambda count: next(choices, None) or free_ports(count))
     with EmbeddedKafka() as running:
         assert running.bootstrap_servers != kafka.bootstrap_servers
         assert running.topics() == []

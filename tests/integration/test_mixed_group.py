@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.broker_process import java_command
+from spark_group_source.testing.broker import java_command
 from tests.integration.query_process import Place, eventually, source_options
 from tests.integration.standing import fill, partitions_per_member
 

@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.errors import StuckQuery
-from spark_group_source.testing.local_spark import local_spark
+from spark_group_source.testing.spark import local_spark
 from tests.integration.query_process import eventually
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from kafka import KafkaProducer
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from spark_group_source.testing.java import java
+from spark_group_source.testing.ivy import java
 from spark_group_source.testing.kafka import EmbeddedKafka
 
 LINGER_MS = 200

@@ -6,10 +6,10 @@ import uuid
 
 import pytest
 
-from spark_group_source.testing import broker_cluster
+from spark_group_source.testing import broker
 
 
 def test_no_cluster_id_looks_like_an_option_of_kafkas_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = iter([uuid.UUID(bytes=b"\xf8" + bytes(15)), uuid.UUID(bytes=b"\x04" + bytes(15))])
     monkeypatch.setattr(uuid, "uuid4", lambda: next(drawn))
-    assert broker_cluster.new_cluster_id() == "BAAAAAAAAAAAAAAAAAAAAA"
+    assert broker.new_cluster_id() == "BAAAAAAAAAAAAAAAAAAAAA"

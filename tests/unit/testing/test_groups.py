@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from spark_group_source.testing.groups import GroupMember, GroupPartition, parse_members, parse_partitions
+from spark_group_source.testing.rows import GroupMember, GroupPartition, parse_members, parse_partitions
 
 WITH_OWNER = """
 GROUP           TOPIC           PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG             CONSUMER-ID                                    HOST            CLIENT-ID

@@ -60,7 +60,7 @@ def test_loading_the_plugin_imports_nothing_heavy(tmp_path: Path, monkeypatch: p
 def test_all_but_the_plugin_can_be_imported_without_pytest() -> None:
     modules = [path for path in TESTING.rglob("*.py") if path.stem not in ("plugin", "__init__")]
     names = [".".join(path.relative_to(REPOSITORY).with_suffix("").parts) for path in modules]
-    assert "spark_group_source.testing.available_now" in names
+    assert "spark_group_source.testing.spark" in names
     subprocess.run([sys.executable, "-c", NO_PYTEST, *names], cwd=REPOSITORY, timeout=PATIENCE_S, check=True)
 
 

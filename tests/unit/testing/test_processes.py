@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from spark_group_source.clock import Deadline
+from spark_group_source.testing.broker import HOST, free_ports, parse_properties
 from spark_group_source.testing.errors import EmbeddedKafkaError
-from spark_group_source.testing.lock import file_lock
-from spark_group_source.testing.ports import HOST, free_ports
-from spark_group_source.testing.properties import parse_properties
+from spark_group_source.testing.ivy import file_lock
 
 TIMEOUT_S = 20.0
 

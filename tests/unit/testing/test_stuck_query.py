@@ -8,8 +8,8 @@ import pytest
 from kafka.errors import KafkaTimeoutError
 
 from spark_group_source.testing.errors import StuckQuery
-from spark_group_source.testing.groups import GroupMember
-from spark_group_source.testing.stuck_query import await_end
+from spark_group_source.testing.rows import GroupMember
+from spark_group_source.testing.spark import await_end
 
 
 class Query:
