@@ -27,8 +27,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from kafka.errors import for_code
-
 EXPLAIN = "python -m spark_group_source explain"
 """The command that explains an error code. The project has no public site that a message could link to."""
 
@@ -179,7 +177,9 @@ INVALID_REGULAR_EXPRESSION = 128
 _NEWER_THAN_KAFKA_PYTHON = {INVALID_REGULAR_EXPRESSION: "INVALID_REGULAR_EXPRESSION"}
 
 
-def describe(errno: int) -> str:
+def describe_error_code(errno: int) -> str:
     """The code with its Kafka name, for example ``25 (UNKNOWN_MEMBER_ID)``."""
+    from kafka.errors import for_code  # takes time that most processes of Spark need not wait for
+
     name = _NEWER_THAN_KAFKA_PYTHON.get(errno) or getattr(for_code(errno), "message", None)
     return f"{errno} ({name or 'unknown to this release'})"

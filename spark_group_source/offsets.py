@@ -24,7 +24,7 @@ UNKNOWN_EPOCH = -1
 """The leader epoch of an offset that no leader has confirmed, as in Kafka's requests."""
 
 NO_LINEAGE = 0
-"""The lineage of an offset since which nobody has moved the partition: see ``group/commits.py``."""
+"""The lineage of an offset since which nobody has moved the partition: see ``query/ledger.py``."""
 
 
 class TopicPartition(NamedTuple):
@@ -253,7 +253,7 @@ def _shown(logged: Mapping[str, Any]) -> str:
 COUNTERS = "#counters"
 
 
-def to_json(end_offsets: Offsets, counters: Mapping[str, int]) -> dict[str, Any]:
+def latest_offset_json(end_offsets: Offsets, counters: Mapping[str, int]) -> dict[str, Any]:
     """The form that Spark shows, with sorted topics and partitions."""
     topics: dict[str, Any] = {}
     for tp, end in sorted(end_offsets.items()):
@@ -261,7 +261,7 @@ def to_json(end_offsets: Offsets, counters: Mapping[str, int]) -> dict[str, Any]
     return {**topics, COUNTERS: dict(counters)}
 
 
-def from_json(reported: Mapping[str, Any]) -> tuple[dict[TopicPartition, int], Mapping[str, int] | None]:
+def parse_latest_offset(reported: Mapping[str, Any]) -> tuple[dict[TopicPartition, int], Mapping[str, int] | None]:
     """The end offsets and the counters; counters are ``None`` if the report has none."""
     end_offsets = {
         TopicPartition(topic, int(number)): int(end)

@@ -16,7 +16,7 @@ from spark_group_source.errors import (
     DataLoss,
     DeadlineExceeded,
     TopicError,
-    describe,
+    describe_error_code,
 )
 from spark_group_source.fetch.leaders import EpochEndOffset, list_offsets
 from spark_group_source.fetch.messages import UNKNOWN_TOPIC_ID, FetchErrorAction, fetch_error_action
@@ -99,9 +99,9 @@ class FetchErrorHandler:
             TopicError: a retry cannot help.
             CorruptRecords: the broker reports a damaged log at every attempt.
         """
-        if self._replicas.return_to_leader(position.tp, describe(error_code)):
+        if self._replicas.return_to_leader(position.tp, describe_error_code(error_code)):
             return
-        problem = f"{position.tp} at offset {position.offset}: {describe(error_code)}"
+        problem = f"{position.tp} at offset {position.offset}: {describe_error_code(error_code)}"
         action = fetch_error_action(error_code)
         attempts = position.count_attempt(action)
         if action is FetchErrorAction.FAIL:
@@ -115,11 +115,13 @@ class FetchErrorHandler:
             deleted = f"the topic with id {position.topic_id} was deleted"
             reason = deleted if position.topic_id else "the topic does not exist"
             if self._unknown_to_all(position):
-                self._skip_lost(position, position.range.end, f"{reason} ({describe(error_code)})")
+                self._skip_lost(position, position.range.end, f"{reason} ({describe_error_code(error_code)})")
             else:
-                self.back_off([position], f"{describe(error_code)}, and not all brokers confirm that {reason}")
+                self.back_off(
+                    [position], f"{describe_error_code(error_code)}, and not all brokers confirm that {reason}"
+                )
         else:
-            self.back_off([position], describe(error_code))
+            self.back_off([position], describe_error_code(error_code))
 
     def handle_early_end(self, position: FetchPosition, high_watermark: int) -> None:
         """Handles a log that ends before the range.

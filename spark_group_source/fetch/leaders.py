@@ -21,7 +21,7 @@ from spark_group_source.errors import (
     GroupSourceError,
     ProtocolError,
     TopicError,
-    describe,
+    describe_error_code,
 )
 from spark_group_source.fetch.messages import FetchErrorAction, fetch_error_action
 from spark_group_source.offsets import UNKNOWN_EPOCH, Offsets, TopicPartition
@@ -79,7 +79,7 @@ def send_to_leaders(
 
 def partition_error(tp: TopicPartition, error_code: int) -> GroupSourceError:
     """The error of one partition for a later retry; raises it if a retry cannot help."""
-    happened = f"The offset lookup of {tp} failed: {describe(error_code)}."
+    happened = f"The offset lookup of {tp} failed: {describe_error_code(error_code)}."
     if fetch_error_action(error_code) is FetchErrorAction.REFRESH_METADATA and error_code != UNKNOWN_TOPIC_OR_PARTITION:
         # Retriable after the deadline too: a query survives an election, however long it takes.
         return BrokerUnavailable(happened)

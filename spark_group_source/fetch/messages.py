@@ -16,7 +16,7 @@ from typing import Any
 
 from kafka.protocol.consumer import FetchRequest, IsolationLevel
 
-from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION, BrokerError, ProtocolError, describe
+from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION, BrokerError, ProtocolError, describe_error_code
 from spark_group_source.offsets import UNKNOWN_EPOCH
 from spark_group_source.wire import versions
 
@@ -158,7 +158,9 @@ def parse_response(body: memoryview) -> list[PartitionData]:
     try:
         _, error_code, _ = reader.take(_RESPONSE_START)
         if error_code:
-            raise BrokerError(f"The broker rejected a fetch with error {describe(error_code)}.", errno=error_code)
+            raise BrokerError(
+                f"The broker rejected a fetch with error {describe_error_code(error_code)}.", errno=error_code
+            )
         partitions = list(_partitions(reader))
         reader.skip_tags()
     except (struct.error, IndexError, ValueError) as damage:

@@ -185,8 +185,8 @@ class TaskReader:
         self._cluster = cluster
         self._clock = clock
         self._decoder = Decoder(task.schema, read_committed=task.read_committed, check_crcs=task.check_crcs)
-        read_ahead = min(MIN_FETCH, read_ahead.MAX_BYTES // max(len(task.ranges), 1))
-        self._positions = [FetchPosition.at_start(each, task.partition_max_bytes, read_ahead) for each in task.ranges]
+        beyond = min(MIN_FETCH, read_ahead.MAX_BYTES // max(len(task.ranges), 1))
+        self._positions = [FetchPosition.at_start(each, task.partition_max_bytes, beyond) for each in task.ranges]
         self._kept = KeptRecords(task.query_id)
         self._replicas = PreferredReplicas(task.rack, task.replica_max_age, clock)
         self._errors = FetchErrorHandler(task, cluster, self._replicas, clock)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from spark_group_source.group import membership as reconciler
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.membership import (
     Acknowledge,
@@ -111,7 +112,7 @@ def step(membership: ClassicMembership, event: Event, now: float, revocation_tim
             return joined, [Sync()]
         case Synced(assigned, session_ends) if membership.syncing:
             synced = replace(membership, syncing=False, session_ends=session_ends)
-            return _acknowledge(membership.assign(synced, assigned, now + revocation_timeout))
+            return _acknowledge(reconciler.assign(synced, assigned, now + revocation_timeout))
         case Synced():
             return membership, []  # the session timed out while the sync was pending: a join follows
         case SubscriptionChanged(reason) if membership.phase is Phase.STABLE:
@@ -121,7 +122,7 @@ def step(membership: ClassicMembership, event: Event, now: float, revocation_tim
         case RequestFailed():
             return _request_failed(membership, event, now + revocation_timeout)
         case _:
-            return _acknowledge(membership.step(membership, event, now))
+            return _acknowledge(reconciler.step(membership, event, now))
 
 
 def _acknowledge(reconciled: Step) -> Step:
@@ -141,7 +142,7 @@ def _rejoin(membership: ClassicMembership, reason: str, revoke_by: float) -> Ste
     if membership.cooperative:
         return _join(replace(membership, reason=reason))
     # An eager assignor assigns every partition again: the member revokes all of its partitions before the join.
-    return _acknowledge(membership.revoke(membership, frozenset(membership.owned), reason, revoke_by))
+    return _acknowledge(reconciler.revoke(membership, frozenset(membership.owned), reason, revoke_by))
 
 
 def _request_failed(membership: ClassicMembership, failure: RequestFailed, revoke_by: float) -> Step:
@@ -156,11 +157,11 @@ def _request_failed(membership: ClassicMembership, failure: RequestFailed, revok
         case ErrorAction.REJOIN:
             return _join(replace(membership, reason=failure.reason))
         case ErrorAction.RESET_GENERATION:
-            return _acknowledge(membership.lose(membership, failure.reason))
+            return _acknowledge(reconciler.lose(membership, failure.reason))
         case ErrorAction.RESET_MEMBER_ID:
-            return _acknowledge(membership.lose(replace(membership, member_id=""), failure.reason))
+            return _acknowledge(reconciler.lose(replace(membership, member_id=""), failure.reason))
         case ErrorAction.FATAL:
-            return membership.fail(membership, failure)
+            return reconciler.fail(membership, failure)
         case _:
             return _retry(membership, rediscover=failure.action is not ErrorAction.RETRY)
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from uuid import UUID
 
+from spark_group_source.group import membership as reconciler
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.membership import (
     Acknowledge,
@@ -147,7 +148,7 @@ def step(membership: ConsumerMembership, event: Event, now: float, revocation_ti
         case RequestFailed():
             return _request_failed(replace(membership, answered=None), event)
         case _:
-            return _acknowledge(membership.step(membership, event, now))
+            return _acknowledge(reconciler.step(membership, event, now))
 
 
 def _answered(membership: ConsumerMembership, event: HeartbeatAnswered) -> ConsumerMembership:
@@ -185,7 +186,7 @@ def _assign(membership: ConsumerMembership, revoke_by: float) -> Step:
     ]
     assigned: Partitions = frozenset(tp for tp, _ in known)
     ids = topic_ids | {tp.topic: topic_id for tp, topic_id in known}
-    return _acknowledge(membership.assign(replace(membership, topic_ids=ids), assigned, revoke_by))
+    return _acknowledge(reconciler.assign(replace(membership, topic_ids=ids), assigned, revoke_by))
 
 
 def _find_topics(step: Step) -> Step:
@@ -214,8 +215,8 @@ def _request_failed(membership: ConsumerMembership, failure: RequestFailed) -> S
     match failure.action:
         case ErrorAction.RESET_GENERATION | ErrorAction.RESET_MEMBER_ID:
             # The member has chosen its id: it joins again with the same one.
-            return _acknowledge(membership.lose(membership, failure.reason))
+            return _acknowledge(reconciler.lose(membership, failure.reason))
         case ErrorAction.FATAL:
-            return membership.fail(membership, failure)
+            return reconciler.fail(membership, failure)
         case _:
             return membership, [AwaitBackoff(rediscover=failure.action is ErrorAction.REDISCOVER), Heartbeat()]

@@ -15,7 +15,7 @@ from spark_group_source.errors import (
     GroupError,
     GroupSourceError,
     ProtocolError,
-    describe,
+    describe_error_code,
 )
 from spark_group_source.group.error_actions import ErrorAction, error_action, fatal
 from spark_group_source.group.membership import RequestFailed
@@ -183,7 +183,7 @@ class CoordinatorClient:
         if action is ErrorAction.REDISCOVER:
             self.rediscover()
         error = fatal(request, self._group_id, errno, topics, broker_message) if action is ErrorAction.FATAL else None
-        return RequestFailed(action, f"{request} failed with {describe(errno)}", member_id, error)
+        return RequestFailed(action, f"{request} failed with {describe_error_code(errno)}", member_id, error)
 
 
 def retry_until_response(

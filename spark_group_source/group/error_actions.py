@@ -15,7 +15,7 @@ from spark_group_source.errors import (
     AuthenticationFailed,
     GroupError,
     GroupSourceError,
-    describe,
+    describe_error_code,
 )
 from spark_group_source.text import names
 
@@ -122,7 +122,7 @@ def fatal(
     suffix = f" for {names(set(topics))}" if topics else ""
     explanation = f" The broker says: {broker_message}" if broker_message else ""
     return GroupError(
-        f"{request} of group '{group}' failed with {describe(errno)}{suffix}.{explanation}",
+        f"{request} of group '{group}' failed with {describe_error_code(errno)}{suffix}.{explanation}",
         _ADVICE.get(errno, ""),
         errno=errno,
     )

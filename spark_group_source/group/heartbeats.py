@@ -1,4 +1,4 @@
-"""When the next heartbeat of a member is due, when its requests last succeeded, and what the log says while they fail."""
+"""When a member's next heartbeat is due, when its requests last succeeded, and what the log says while they fail."""
 
 from __future__ import annotations
 

@@ -17,8 +17,7 @@ from kafka.protocol.api_key import ApiKey
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import FENCED_INSTANCE_ID, UNKNOWN_MEMBER_ID, UNKNOWN_SERVER_ERROR
-from spark_group_source.errors import describe as describe_error
+from spark_group_source.errors import FENCED_INSTANCE_ID, UNKNOWN_MEMBER_ID, UNKNOWN_SERVER_ERROR, describe_error_code
 from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.description import GroupDescription, describe
 from spark_group_source.group.error_actions import ErrorAction, error_action
@@ -228,7 +227,7 @@ class GroupOffsets:
             return CommitResult(confirmed, errors)
         if group_error == FENCED_INSTANCE_ID:
             # The next join fails with this error; until then other members own the partitions.
-            reason = f"OffsetCommit failed with {describe_error(group_error)}"
+            reason = f"OffsetCommit failed with {describe_error_code(group_error)}"
             return CommitResult(confirmed, errors, failure=RequestFailed(ErrorAction.RESET_GENERATION, reason))
         topics = {tp.topic for tp, errno in errors.items() if errno == group_error}
         failure = self._client.failure("OffsetCommit", group_error, topics=topics)

@@ -75,7 +75,6 @@ class LagListener(StreamingQueryListener):
         sinks: functions that receive the reports.
         probe: looks up the group. The listener closes it when the last query ends; it can be used again.
         query_name: the only query to report; ``None`` reports all. With ``probe``, name the query of that group.
-        look: the former name of ``probe``.
     """
 
     def __init__(
@@ -83,9 +82,7 @@ class LagListener(StreamingQueryListener):
         *sinks: Sink,
         probe: GroupOffsetsProbe | None = None,
         query_name: str | None = None,
-        look: GroupOffsetsProbe | None = None,
     ) -> None:
-        probe = probe or look
         self._sinks = sinks
         self._probe = ThrottledProbe(probe) if probe else None
         self._query_name = query_name

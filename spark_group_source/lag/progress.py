@@ -15,11 +15,10 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timezone
 from typing import Any
 
-from spark_group_source import offsets
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.settings import Counters
 from spark_group_source.lag.model import Sample
-from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition, parse_progress_offset
+from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition, parse_latest_offset, parse_progress_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ def _reported(latest: object) -> tuple[Offsets | None, Counters | None]:
     """The end offsets and counters, or ``None``: PySpark 4.1 shows the end of the batch instead."""
     if not isinstance(latest, Mapping) or _batch_offset(latest) is not None:
         return None, None
-    end_offsets, counts = offsets.from_json(latest)
+    end_offsets, counts = parse_latest_offset(latest)
     if counts is None:
         return end_offsets, None
     # A Spark Connect server may have another release of this package, with other counters.

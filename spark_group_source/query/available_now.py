@@ -13,7 +13,7 @@ from spark_group_source.errors import (
     DeadlineExceeded,
     GroupSourceError,
     TopicError,
-    describe,
+    describe_error_code,
 )
 from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.fetch.messages import FetchErrorAction, fetch_error_action
@@ -277,7 +277,7 @@ class AvailableNowTarget:
 
 
 def _unreadable(topic: Topic) -> GroupSourceError:
-    happened = f"Topic '{topic.name}' cannot be read: the brokers answer {describe(topic.error)}."
+    happened = f"Topic '{topic.name}' cannot be read: the brokers answer {describe_error_code(topic.error)}."
     if fetch_error_action(topic.error) is FetchErrorAction.REFRESH_METADATA:
         return BrokerUnavailable(happened)
     return TopicError(happened, "Grant the principal DESCRIBE and READ on the topic.", errno=topic.error)

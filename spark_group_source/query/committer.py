@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import CommitFailed, describe
+from spark_group_source.errors import CommitFailed, describe_error_code
 from spark_group_source.group.error_actions import ErrorAction, denied, error_action
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
@@ -126,7 +126,7 @@ class Committer:
         if errors:
             self._retry_timer.restart()
         if newly := self._ledger.commits_rejected(errors):
-            codes = ", ".join(describe(errno) for errno in sorted({errors[tp] for tp in newly}))
+            codes = ", ".join(describe_error_code(errno) for errno in sorted({errors[tp] for tp in newly}))
             log.warning("group %s: %s not committed, and will be retried: %s", self._group_id, names(newly), codes)
 
     def _fields(self, me: Membership) -> dict[str, Any]:

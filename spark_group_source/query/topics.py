@@ -16,7 +16,7 @@ from spark_group_source.errors import (
     DataLoss,
     GroupSourceError,
     TopicError,
-    describe,
+    describe_error_code,
 )
 from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION as UNKNOWN
 from spark_group_source.group.topics import EveryBroker, Subscription, TopicView
@@ -229,7 +229,7 @@ class TopicValidator:
         for name, errno in errors.items():
             if name not in deleted:
                 raise TopicError(
-                    f"Topic '{name}' cannot be read: the brokers answer {describe(errno)}.",
+                    f"Topic '{name}' cannot be read: the brokers answer {describe_error_code(errno)}.",
                     "Grant the principal DESCRIBE and READ on it."
                     if errno == TOPIC_AUTHORIZATION_FAILED
                     else f"Create it, or correct '{'assign' if self._subscription.partitions else 'subscribe'}'.",

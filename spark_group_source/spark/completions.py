@@ -8,9 +8,9 @@ queue. The thread named ``kafka-group-progress`` takes them from there. A listen
 thread of each query that starts, and py4j keeps a thread and two sockets for each of these threads. Here Spark never
 waits for Python, and a full queue drops events, as Spark's own queue does.
 
-**The server.** Each reader connects (:mod:`.completion_client`). It receives a digest of the end offset of every batch that the
-application completes, and recognises its own batch. The thread ``kafka-group-readers`` accepts readers and answers
-their requests. ``_lock`` guards the connections; no thread waits for Kafka or Spark under it.
+**The server.** Each reader connects (:mod:`.completion_client`). It receives a digest of the end offset of every batch
+that the application completes, and recognises its own batch. The thread ``kafka-group-readers`` accepts readers and
+answers their requests. ``_lock`` guards the connections; no thread waits for Kafka or Spark under it.
 """
 
 from __future__ import annotations

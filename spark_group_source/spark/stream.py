@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_group_source import offsets
 from spark_group_source.errors import GroupSourceError, OptionError
-from spark_group_source.offsets import BatchOffset
+from spark_group_source.offsets import BatchOffset, latest_offset_json
 from spark_group_source.options.table import SourceOptions, check_stream
 from spark_group_source.spark.completion_client import CompletionClient, digest
 from spark_group_source.spark.plain_errors import plain_errors
@@ -154,10 +153,10 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return begin.json
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The end offsets last seen and the counters, for the query's progress: see ``reported_offset.py``."""
+        """The end offsets last seen and the counters, for the query's progress: see ``offsets.py``."""
         if self._driver is None:
             return None
-        return offsets.to_json(self._driver.end_offsets(), asdict(self._driver.counters))
+        return latest_offset_json(self._driver.end_offsets(), asdict(self._driver.counters))
 
     @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:

@@ -1,4 +1,4 @@
-"""The nodes of an embedded Kafka as child processes: ports, properties and signals, and how tests stop and start them."""
+"""The nodes of an embedded Kafka as child processes: ports, properties and signals; tests stop and start them."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from spark_group_source.errors import (
     GroupError,
     GroupSourceError,
     ProtocolError,
-    describe,
+    describe_error_code,
 )
 from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.wire import sockets, versions, waiting
@@ -313,7 +313,7 @@ class Cluster:
             # If the deadline cut another request short, its error would explain less than this response.
             if deadline.remaining() <= seconds + MIN_BROKER_TIMEOUT:
                 raise DeadlineExceeded(
-                    f"Group '{group_id}' has no coordinator yet: {describe(errno)}.",
+                    f"Group '{group_id}' has no coordinator yet: {describe_error_code(errno)}.",
                     "Check the brokers' logs, and that the topic __consumer_offsets has leaders.",
                 )
             waiting.sleep(seconds, deadline)
@@ -431,5 +431,5 @@ def _coordinator_error(group_id: str, errno: int) -> GroupError:
         if errno == GROUP_AUTHORIZATION_FAILED
         else "Check 'kafka.group.id' and the brokers' logs."
     )
-    happened = f"The lookup of the coordinator of group '{group_id}' failed: {describe(errno)}."
+    happened = f"The lookup of the coordinator of group '{group_id}' failed: {describe_error_code(errno)}."
     return GroupError(happened, action, errno=errno)

@@ -4,7 +4,7 @@ This package frames messages itself. It receives a response into one buffer of i
 into that buffer, so nothing copies fetched records. Every wait has a deadline. After any failure the connection
 closes, because a late response must never pass for the response to the next request.
 
-**Throttling** (KIP-219): a client that exceeds a quota gets its response at once, with a throttle time in it. The broker
+**Throttling** (KIP-219): a client that exceeds a quota gets its response at once, with a throttle time. The broker
 reads the next request after that time. A request sent earlier would only time out, and the source would replace the
 connection without need.
 """

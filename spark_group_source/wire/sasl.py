@@ -14,7 +14,7 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, describe
+from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, describe_error_code
 from spark_group_source.wire import versions
 from spark_group_source.wire.settings import Sasl
 from spark_group_source.wire.tokens import Token
@@ -79,7 +79,7 @@ def authenticate(settings: Sasl, host: str, broker: str, call: Call, deadline: D
                 settings.token_provider.record_rejection(token)
             raise AuthenticationFailed(
                 f"Broker {broker} rejected this client's credentials ({settings.mechanism}):"
-                f" {response.error_message or describe(response.error_code)}.",
+                f" {response.error_message or describe_error_code(response.error_code)}.",
                 _advice(settings),
             )
         if settings.mechanism.startswith("SCRAM"):
@@ -184,4 +184,6 @@ def _handshake_rejected(settings: Sasl, broker: str, response: Any) -> Authentic
             f"Broker {broker} does not use SASL on this listener.",
             "Set 'kafka.security.protocol' to PLAINTEXT or SSL, or use the port of another listener.",
         )
-    return AuthenticationFailed(f"Broker {broker} rejected the SASL handshake: {describe(response.error_code)}.")
+    return AuthenticationFailed(
+        f"Broker {broker} rejected the SASL handshake: {describe_error_code(response.error_code)}."
+    )

@@ -25,8 +25,8 @@ from spark_group_source.errors import (
     GroupSourceError,
     OptionError,
 )
-from spark_group_source.wire import settings, waiting
-from spark_group_source.wire.settings import Tls
+from spark_group_source.wire import waiting
+from spark_group_source.wire.settings import Tls, format_of, how_to_convert
 
 log = logging.getLogger(__name__)
 
@@ -152,9 +152,9 @@ def _as_option_error(tls: Tls, store: str, path: str | None = None) -> Iterator[
     except ssl.SSLError as error:
         mismatch = error.reason == "KEY_VALUES_MISMATCH"
         reason = "the key does not belong to the certificate" if mismatch else (error.reason or str(error))
-        other_format = None if path is None else settings.format_of(path)
+        other_format = None if path is None else format_of(path)
         if other_format is not None:
-            command = settings.how_to_convert(store, other_format)
+            command = how_to_convert(store, other_format)
             raise UnusableCertificates(f"{source} is {other_format}, not PEM.", command) from None
         raise UnusableCertificates(f"{source} cannot be used: {reason}.", pem) from None
     except OSError as error:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import describe
+from spark_group_source.errors import describe_error_code
 from spark_group_source.group.consumer_messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from spark_group_source.group.coordinator import CoordinatorClient
 from tests.contract.conftest import TIMEOUT_S, Bench, coordinator_version, eventually
@@ -68,7 +68,7 @@ class RawMember:
 
 def numbers(response: Any) -> list[int] | None:
     """The partitions of the answer's assignment, ``None`` without one."""
-    assert not response.error_code, describe(response.error_code)
+    assert not response.error_code, describe_error_code(response.error_code)
     if response.assignment is None:
         return None
     return sorted(number for topic in response.assignment.topic_partitions for number in topic.partitions)

@@ -15,7 +15,7 @@ from spark_group_source.errors import (
     GroupError,
     GroupSourceError,
     TopicError,
-    describe,
+    describe_error_code,
 )
 from spark_group_source.group.error_actions import ERROR_ACTIONS, MAY_HEAL, ErrorAction, denied
 from spark_group_source.group.membership import Phase, RequestFailed
@@ -840,7 +840,7 @@ def test_an_error_code_outside_the_table_is_fatal(on_fake: Bench, fake: FakeKafk
     on_fake.next("Heartbeat", Fault(error=42))
     with pytest.raises(GroupError, match="42"):
         eventually(query.poll, "the error")
-    assert describe(42) in str(query.member._shared.membership.error)
+    assert describe_error_code(42) in str(query.member._shared.membership.error)
     eventually(lambda: not fake.group(on_fake.group).members, "the member to leave, although nothing closes the query")
 
 

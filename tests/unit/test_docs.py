@@ -16,7 +16,7 @@ PAGES = [
     REPOSITORY / "spark_group_source" / "DESIGN.md",
     *sorted((REPOSITORY / "docs").rglob("*.md")),
 ]
-HANDSHAKE = REPOSITORY / "spark_group_source" / "group" / "classic" / "handshake.py"
+HANDSHAKE = REPOSITORY / "spark_group_source" / "group" / "classic_state.py"
 CODE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.M | re.S)
 COMMENT = re.compile(r"<!--.*?-->", re.S)
 KNOWN = {option.name for option in OPTIONS}

@@ -14,55 +14,40 @@ import spark_group_source
 PACKAGE = Path(spark_group_source.__file__).parent
 PURE = {
     "errors",
+    "text",
     "clock",
     "offsets",
-    "listing",
-    "reported_offset",
     "options.parsing",
+    "options.table",
+    "options.offsets",
     "options.unsupported",
-    "options.offset_specs",
-    "options.stream_and_batch",
-    "options.partition_json",
-    "query.starting_offsets.prior_commits",
-    "query.starting_offsets.resolution",
-    "query.planning.admission",
-    "query.row_filter",
-    "spark.task_splitting",
-    "group.membership",
-    "group.reconciler",
-    "group.classic.handshake",
-    "group.classic.events",
-    "group.consumer.handshake",
-    "group.consumer.heartbeat",
-    "group.consumer.events",
-    "group.events",
-    "group.committed_offset",
     "query.ledger",
+    "query.start_specs",
+    "query.limits",
+    "query.starts",
+    "group.membership",
+    "group.classic_state",
+    "group.consumer_state",
+    "group.offsets",
     "group.error_actions",
     "group.description",
-    "lag.sample",
-    "lag.rates",
-    "lag.report",
+    "lag.model",
     "lag.progress",
-    "lag.backlog",
-    "moving.last_batch",
-    "moving.logged_sources",
 }
 SPARK_DOORS = {
     "spark.schema",
     "spark.stream",
-    "spark.completion_listener",
+    "spark.completions",
     "spark.batch",
     "spark.source",
-    "spark.pushed_filters",
-    "spark.input_partitions",
+    "spark.filters",
+    "spark.tasks",
     "spark.bytecode",
     "lag.listener",
-    "moving.checkpoint_files",
-    "moving.kafka_checkpoint",
+    "migration",
     "__init__",
 }
-ABOVE = {"options", "query", "spark", "lag", "moving", "testing"}
+ABOVE = {"options", "query", "spark", "lag", "migration", "testing"}
 FORBIDDEN = {
     "__init__": {"lag", "testing"},
     "group": {"fetch", "records", *ABOVE},
@@ -72,10 +57,10 @@ FORBIDDEN = {
     "options": {"fetch", "records", "query", "spark", "lag", "testing"},
     "query": {"records", "spark", "lag", "testing"},
     "lag": {"records", "spark", "testing"},
-    "moving": {"fetch", "group", "lag", "query", "records", "spark", "testing", "wire"},
+    "migration": {"fetch", "group", "lag", "query", "records", "spark", "testing", "wire"},
     "testing": set[str](),
 }
-ELSEWHERE = {"lag", "moving", "testing"}
+ELSEWHERE = {"lag", "migration", "testing"}
 """Modules outside the layers do not import these, because the source runs without them."""
 
 
@@ -98,7 +83,7 @@ def imports(path: Path) -> set[str]:
 
 
 def ours(path: Path) -> set[str]:
-    prefix = "spark_group_source."
+    prefix = "spark_group_source"
     return {name.removeprefix(prefix) for name in imports(path) if name.startswith(prefix)}
 
 
@@ -119,12 +104,12 @@ def test_pure_modules_have_no_sockets_threads_or_files(name: str) -> None:
 
 
 def test_a_task_imports_no_driver_modules() -> None:
-    modules = ", ".join(f"spark_group_source.{name}" for name in ("spark.stream", "spark.batch", "fetch.task_reader"))
-    code = f"import sys, {modules}; print(*(name for name in sys.modules if name.startswith('spark_group_source.')))"
+    modules = ", ".join(f"spark_group_source{name}" for name in ("spark.stream", "spark.batch", "fetch.reader"))
+    code = f"import sys, {modules}; print(*(name for name in sys.modules if name.startswith('spark_group_source')))"
     printed = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=90, cwd=PACKAGE.parent
     ).stdout
-    found = {name.removeprefix("spark_group_source.") for name in printed.split()}
-    assert "fetch.task_reader" in found
+    found = {name.removeprefix("spark_group_source") for name in printed.split()}
+    assert "fetch.reader" in found
     parts = {".".join(name.split(".")[:2]) for name in found if name.split(".")[0] in {"query", "group"}}
     assert parts == set()

@@ -79,8 +79,8 @@ parsed = parse_options(options | {"kafka.group.protocol": sys.argv[1]})
 Driver(parsed, wire_options(parsed, "app-1"))
 """
     names = imported(code, protocol)
-    protocols = [f"spark_group_source.group.{each}.{each}_protocol" for each in ("classic", "consumer")]
-    assert [each for each in protocols if each in names] == [f"spark_group_source.group.{protocol}.{protocol}_protocol"]
+    protocols = [f"spark_group_source.group.{each}" for each in ("classic", "consumer")]
+    assert [each for each in protocols if each in names] == [f"spark_group_source.group.{protocol}"]
 
 
 def test_modules_needed_after_the_join_are_imported_before_the_wait_for_it(fake: FakeKafka) -> None:

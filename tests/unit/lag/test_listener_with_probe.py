@@ -6,7 +6,6 @@ import logging
 import uuid
 
 import pytest
-from spark_group_source.lag.group_look import GroupLook
 
 from spark_group_source.errors import BrokerUnavailable
 from spark_group_source.group.settings import Counters
@@ -102,13 +101,6 @@ def test_with_a_probe_reports_have_the_counters_of_the_member_in_that_group(
     hand.sleep(1)
     probing.onQueryProgress(progressed(progress(*both, run=RUN)))
     assert [report.counters for report in reports] == [None, Counters(lost=1)]
-
-
-def test_the_former_names_of_the_probe_still_work(reports: Reports, probe: FakeProbe) -> None:
-    assert GroupLook is GroupOffsetsProbe
-    probe.results = [group_at(100.0, 7, 7)]
-    LagListener(reports, look=probe).onQueryIdle(idle(RUN, 10))
-    assert [each.group for each in reports] == ["g"]
 
 
 def test_small_batches_cause_at_most_one_lookup_per_second(

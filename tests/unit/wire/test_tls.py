@@ -18,9 +18,9 @@ from kafka.protocol.consumer import HeartbeatRequest, HeartbeatResponse
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, OptionError
 from spark_group_source.text import Secret
-from spark_group_source.wire import settings, tls
+from spark_group_source.wire import tls
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.settings import Tls, WireOptions
+from spark_group_source.wire.settings import Tls, WireOptions, format_of
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 from tests.certificates import Authority
 
@@ -347,8 +347,8 @@ def test_the_text_of_a_key_without_a_place_for_a_temporary_file_is_an_error_that
 def test_the_format_of_a_store_follows_from_its_first_bytes(tmp_path: Path, head: bytes, name: str | None) -> None:
     file = tmp_path / "store"
     file.write_bytes(head)
-    assert settings.format_of(str(file)) == name
+    assert format_of(str(file)) == name
 
 
 def test_a_store_that_vanishes_while_it_is_read_has_no_format(tmp_path: Path) -> None:
-    assert settings.format_of(str(tmp_path / "none")) is None
+    assert format_of(str(tmp_path / "none")) is None

@@ -122,7 +122,7 @@ def test_the_schemas_load_from_a_zip(tmp_path: Path) -> None:
         for path in PACKAGE.rglob("*"):
             if path.suffix in (".py", ".json"):
                 file.write(path, path.relative_to(PACKAGE.parent))
-    code = "from spark_group_source.group.consumer import messages; print(messages.__file__)"
+    code = "from spark_group_source.group import consumer_messages; print(consumer_messages.__file__)"
     command, environment = [sys.executable, "-c", code], {"PYTHONPATH": str(archive)}
     printed = subprocess.check_output(command, text=True, timeout=90, env=environment, cwd=tmp_path)
     assert printed.startswith(str(archive))
