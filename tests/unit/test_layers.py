@@ -104,7 +104,7 @@ def test_pure_modules_have_no_sockets_threads_or_files(name: str) -> None:
 
 
 def test_a_task_imports_no_driver_modules() -> None:
-    modules = ", ".join(f"spark_group_source{name}" for name in ("spark.stream", "spark.batch", "fetch.reader"))
+    modules = ", ".join(f"spark_group_source.{name}" for name in ("spark.stream", "spark.batch", "fetch.reader"))
     code = f"import sys, {modules}; print(*(name for name in sys.modules if name.startswith('spark_group_source')))"
     printed = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=90, cwd=PACKAGE.parent
