@@ -4,7 +4,7 @@
     python jobs/group_protocols.py --only rebalance --members 5 --partitions 100 --kafka-version 4.3.1
 
 An embedded Kafka and all members run on this machine, without Spark. Brokers and members have their default timeouts
-and intervals. A partition stands still from its revocation until its next owner may read it.
+and intervals. A partition pauses from its revocation until its next owner may read it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _print_rebalances(kafka: EmbeddedKafka, topic: str, protocol: str, args: arg
             seconds[what].append(group.seconds_to_last_change())
     for what in changes:
         count = len(still[what]) / args.runs
-        print(f"{protocol}: a member {what}: {count:.0f} partition(s) stand still: {_summary(still[what])}", flush=True)
+        print(f"{protocol}: a member {what}: {count:.0f} partition(s) pause: {_summary(still[what])}", flush=True)
         print(f"{protocol}: a member {what}: until all is over: {_summary(seconds[what])}", flush=True)
     group.restart_counts()
     time.sleep(args.seconds)

@@ -18,14 +18,14 @@ from report.page import page
 from report.watch import watch
 
 from spark_group_source.errors import GroupSourceError, OptionError
-from spark_group_source.lag.probe import GroupOffsetsProbe
+from spark_group_source.lag.client import GroupLagClient
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the job."""
     args = _parser().parse_args(arguments)
     try:
-        with closing(GroupOffsetsProbe(source_options(args))) as probe:
+        with closing(GroupLagClient(source_options(args))) as probe:
             say(f"watching group {args.group} for {args.seconds:.0f} s")
             history = watch(probe, args.seconds, args.interval, say)
     except OptionError as error:

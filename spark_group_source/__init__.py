@@ -52,7 +52,7 @@ def offsets_of_checkpoint(
         earliest offset, and the new query fails if its group has committed other offsets.
 
     Raises:
-        CannotMove: the last batch is not complete, the query has state, or the files are not such a checkpoint.
+        CannotMigrate: the last batch is not complete, the query has state, or the files are not such a checkpoint.
         pyspark.errors.PySparkException: Spark cannot read the files.
     """
     from spark_group_source.migration import starting_offsets

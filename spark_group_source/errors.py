@@ -3,13 +3,13 @@
     GroupSourceError
     ├── OptionError            a source option is missing, unknown or has a bad value
     ├── CheckpointError        the query's checkpoint is of another source, release or group
-    ├── CannotMove             the position of a query with ``format("kafka")`` cannot be taken from its checkpoint
+    ├── CannotMigrate             the position of a query with ``format("kafka")`` cannot be taken from its checkpoint
     ├── BrokerUnavailable      no broker could be reached, or a connection broke (retriable)
     ├── DeadlineExceeded       an operation took longer than its timeout (retriable)
     ├── AuthenticationFailed   a broker or an identity provider rejected the client, or the client its certificate
     ├── BrokerError            a broker responded with an error code
     │   ├── TopicError         a topic does not exist, or the client may not read it
-    │   └── GroupError         the group coordinator refuses this member permanently
+    │   └── GroupError         the group coordinator rejects this member permanently
     ├── CommitFailed           offsets could not be committed, and ``onCommitFailure`` is ``fail``
     ├── ProtocolError          a broker response violates the protocol
     ├── DataLoss               Kafka no longer has records that the query needs
@@ -74,10 +74,10 @@ class CheckpointError(GroupSourceError):
     code = "CHECKPOINT_MISMATCH"
 
 
-class CannotMove(GroupSourceError):
+class CannotMigrate(GroupSourceError):
     """The position of a query with ``format("kafka")`` cannot be taken from its checkpoint."""
 
-    code = "CANNOT_MOVE"
+    code = "CANNOT_MIGRATE"
 
 
 class BrokerUnavailable(GroupSourceError):
@@ -110,14 +110,14 @@ class BrokerError(GroupSourceError):
     """A broker responded with an error code.
 
     Args:
-        errno: Kafka's numeric error code, for example 30 for GROUP_AUTHORIZATION_FAILED.
+        error_code: Kafka's numeric error code, for example 30 for GROUP_AUTHORIZATION_FAILED.
     """
 
     code = "BROKER_ERROR"
 
-    def __init__(self, happened: str, action: str = "", *, errno: int) -> None:
+    def __init__(self, happened: str, action: str = "", *, error_code: int) -> None:
         super().__init__(happened, action)
-        self.errno = errno
+        self.error_code = error_code
 
 
 class TopicError(BrokerError):
@@ -127,9 +127,9 @@ class TopicError(BrokerError):
 
 
 class GroupError(BrokerError):
-    """The group coordinator refuses this member permanently; a retry cannot help."""
+    """The group coordinator rejects this member permanently; a retry cannot help."""
 
-    code = "GROUP_REFUSED"
+    code = "GROUP_REJECTED"
 
 
 class CommitFailed(GroupSourceError):
@@ -177,9 +177,9 @@ INVALID_REGULAR_EXPRESSION = 128
 _NEWER_THAN_KAFKA_PYTHON = {INVALID_REGULAR_EXPRESSION: "INVALID_REGULAR_EXPRESSION"}
 
 
-def describe_error_code(errno: int) -> str:
+def describe_error_code(error_code: int) -> str:
     """The code with its Kafka name, for example ``25 (UNKNOWN_MEMBER_ID)``."""
     from kafka.errors import for_code  # takes time that most processes of Spark need not wait for
 
-    name = _NEWER_THAN_KAFKA_PYTHON.get(errno) or getattr(for_code(errno), "message", None)
-    return f"{errno} ({name or 'unknown to this release'})"
+    name = _NEWER_THAN_KAFKA_PYTHON.get(error_code) or getattr(for_code(error_code), "message", None)
+    return f"{error_code} ({name or 'unknown to this release'})"

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from pyspark.errors import AnalysisException
 
-from spark_group_source.errors import CannotMove
+from spark_group_source.errors import CannotMigrate
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.options.offsets import Earliest, as_json
 from spark_group_source.text import names, some
@@ -110,7 +110,7 @@ def choose(checkpoint: str, sources: Sequence[LoggedSource], wanted: str | int |
     Topics are those of one source, or some of them; a source with exactly these topics precedes.
 
     Raises:
-        CannotMove: there is no such source, or more than one.
+        CannotMigrate: there is no such source, or more than one.
     """
     matching = list(sources)
     if isinstance(wanted, int):
@@ -129,7 +129,7 @@ def choose(checkpoint: str, sources: Sequence[LoggedSource], wanted: str | int |
         happened = f"The query of {checkpoint} has {len(sources)} sources: {listed}."
     else:
         happened = f"{len(matching) or 'No'} sources of {checkpoint} are {wanted!r}; the query has {listed}."
-    raise CannotMove(
+    raise CannotMigrate(
         happened,
         "Choose one with source=: its topics as in 'subscribe', or its number if others have the same topics."
         " Each source becomes one load() with its own 'kafka.group.id'.",
@@ -140,27 +140,27 @@ def kafka_offsets(checkpoint: str, source: LoggedSource) -> dict[TopicPartition,
     """The next offset of each partition of this source.
 
     Raises:
-        CannotMove: it has not read anything, or is not a source of ``format("kafka")``.
+        CannotMigrate: it has not read anything, or is not a source of ``format("kafka")``.
     """
     try:
         offsets = source.offsets
     except ValueError:
         raise _other_kind(checkpoint, source) from None
     if not offsets:
-        raise CannotMove(
+        raise CannotMigrate(
             f"Source {source.name} of {checkpoint} has not read anything yet, so it has no position.",
             "Set 'startingOffsets' of the new query to earliest, which skips nothing.",
         )
     return offsets
 
 
-def _other_kind(checkpoint: str, source: LoggedSource) -> CannotMove:
+def _other_kind(checkpoint: str, source: LoggedSource) -> CannotMigrate:
     if source.offset.startswith("{") and {"topics", "version"} <= json.loads(source.offset).keys():
-        return CannotMove(
+        return CannotMigrate(
             f'The query of {checkpoint} reads with format("kafka-group") already.',
             "Nothing has to be moved: continue with this checkpoint.",
         )
-    return CannotMove(
+    return CannotMigrate(
         f'Source {source.name} of {checkpoint} is not format("kafka"). Its offset is {source.offset[:80]}.',
         'Only queries that read with Spark\'s own format("kafka") can be moved.',
     )
@@ -204,20 +204,20 @@ def last_batch(checkpoint: str, logged: Sequence[int], committed: Collection[int
         committed: the batches in the directory ``commits``.
 
     Raises:
-        CannotMove: there is no batch, or batches are missing.
+        CannotMigrate: there is no batch, or batches are missing.
     """
     if not logged:
         raise nothing_read(checkpoint)
     last = logged[-1]
     end = max(committed, default=-1)
     if end > last:
-        raise CannotMove(
+        raise CannotMigrate(
             f"{checkpoint} is damaged: its last completed batch is {end}, and the offsets end with batch {last}.",
             "Restore the missing files of the directory offsets.",
         )
     recent = logged[-CONTIGUOUS:]
     if last - recent[0] != len(recent) - 1 or (len(logged) == 1 and last > 0):
-        raise CannotMove(
+        raise CannotMigrate(
             f"The log of {checkpoint} has gaps: its last batches are {', '.join(map(str, recent))}. So the query writes"
             " it asynchronously (asyncProgressTrackingEnabled), and its sink may have later batches than the log.",
             "Run the old query with asyncProgressTrackingCheckpointIntervalMs=0 until it has completed two more"
@@ -231,10 +231,10 @@ def check_complete(checkpoint: str, last: int, committed: Collection[int]) -> No
     """Checks that Spark has completed the last batch.
 
     Raises:
-        CannotMove: it has not.
+        CannotMigrate: it has not.
     """
     if last not in committed:
-        raise CannotMove(
+        raise CannotMigrate(
             f"Batch {last} of {checkpoint} is not complete: the old query still runs, or it was interrupted. Its sink"
             " may have the records of this batch already.",
             "Stop the old query. Run it once more with its checkpoint and .trigger(availableNow=True), until it ends."
@@ -242,9 +242,9 @@ def check_complete(checkpoint: str, last: int, committed: Collection[int]) -> No
         )
 
 
-def nothing_read(checkpoint: str) -> CannotMove:
+def nothing_read(checkpoint: str) -> CannotMigrate:
     """The error about a checkpoint without a batch."""
-    return CannotMove(
+    return CannotMigrate(
         f"The query of {checkpoint} has not read anything: it has planned no batch.",
         "There is no position to move. Start the new query with the 'startingOffsets' of the old one.",
     )
@@ -337,10 +337,10 @@ def starting_offsets(spark: SparkSession, checkpoint: str, source: str | int | N
     sources = _read(checkpoint, files, f"offsets/{last}", parse_log)
     offsets = kafka_offsets(checkpoint, choose(checkpoint, sources, source))
     if not without_state and files.has_directory("state"):
-        raise CannotMove(
+        raise CannotMigrate(
             f"The query of {checkpoint} has state (aggregation, deduplication, a join, or a function with state), and"
             " state cannot be moved. The new query would start with empty state.",
-            "Choose in docs/moving.md, 'Queries with state', where to start. To start behind the last batch all the"
+            "Choose in docs/migrating.md, 'Queries with state', where to start. To start behind the last batch all the"
             " same, set without_state=True.",
         )
     check_complete(checkpoint, last, committed)
@@ -352,23 +352,25 @@ def _read(checkpoint: str, files: CheckpointFiles, name: str, parse: Callable[[b
     try:
         return parse(files.content(name))
     except ValueError as error:
-        raise CannotMove(
+        raise CannotMigrate(
             f"The file {name} of {checkpoint} is damaged: {error}.",
             "Do not take an earlier batch: the sink may have this one. Restore the file, or find the position by the"
             " records in the sink.",
         ) from None
 
 
-def _not_a_checkpoint(spark: SparkSession, directory: str, files: CheckpointFiles) -> CannotMove:
+def _not_a_checkpoint(spark: SparkSession, directory: str, files: CheckpointFiles) -> CannotMigrate:
     path = directory.rstrip("/").split("/")
     for above in ("/".join(path[:at]) for at in (-1, -2) if path[at:][0] in PARTS):
         if CheckpointFiles(spark, above).names("offsets") is not None:
-            return CannotMove(f"{directory} is a part of the checkpoint {above}.", "Give the path of the checkpoint.")
+            return CannotMigrate(
+                f"{directory} is a part of the checkpoint {above}.", "Give the path of the checkpoint."
+            )
     if files.has_file("metadata"):
         return nothing_read(directory)
     hints = [f"It contains the checkpoint {name}." for name in files.parents("offsets")]
     hints += [f"It is the output of a query: {kind}." for name, kind in SINKS.items() if files.has_directory(name)]
-    return CannotMove(
+    return CannotMigrate(
         f"{directory} is not a checkpoint: Spark finds no directory 'offsets' in it. {some(hints, ' ')}".rstrip(),
         "Give the path in the option 'checkpointLocation' of the old query.",
     )

@@ -24,7 +24,7 @@ UNKNOWN_EPOCH = -1
 """The leader epoch of an offset that no leader has confirmed, as in Kafka's requests."""
 
 NO_LINEAGE = 0
-"""The lineage of an offset since which nobody has moved the partition: see ``query/ledger.py``."""
+"""The lineage of an offset since which nobody has moved the partition: see ``query/offset_tracker.py``."""
 
 
 class TopicPartition(NamedTuple):

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from spark_group_source.clock import Clock, monotonic
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.description import UNKNOWN, GroupDescription
+from spark_group_source.lag.client import GroupLagClient
 from spark_group_source.lag.model import Sample
-from spark_group_source.lag.probe import GroupOffsetsProbe
 from spark_group_source.offsets import TopicPartition
 
 SETTLED = ("Stable", "Empty", "Dead", UNKNOWN)
@@ -66,7 +66,7 @@ class History:
 
 
 def watch(
-    probe: GroupOffsetsProbe, seconds: float, interval: float, say: Callable[[str], None], clock: Clock = monotonic
+    probe: GroupLagClient, seconds: float, interval: float, say: Callable[[str], None], clock: Clock = monotonic
 ) -> History:
     """Samples the group now, and then every ``interval`` seconds for ``seconds``. Ctrl-C ends it earlier.
 
@@ -88,7 +88,7 @@ def watch(
     return history
 
 
-def _first(probe: GroupOffsetsProbe) -> Snapshot:
+def _first(probe: GroupLagClient) -> Snapshot:
     seen = Snapshot(probe.describe(), probe.sample())
     if not (seen.group.members or seen.group.members_hidden or seen.sample.positions):
         raise GroupSourceError(

@@ -106,7 +106,7 @@ class FetchErrorHandler:
         attempts = position.count_attempt(action)
         if action is FetchErrorAction.FAIL:
             grant = "Grant the principal READ on the topic." if error_code == TOPIC_AUTHORIZATION_FAILED else ""
-            raise TopicError(f"Cannot fetch {problem}.", grant, errno=error_code)
+            raise TopicError(f"Cannot fetch {problem}.", grant, error_code=error_code)
         if action is FetchErrorAction.CHECK_LOG_RANGE:
             self._check_log_range(position)
         elif action is FetchErrorAction.CONFIRM_CORRUPT and attempts > MAX_ATTEMPTS:

@@ -84,10 +84,10 @@ def partition_error(tp: TopicPartition, error_code: int) -> GroupSourceError:
         # Retriable after the deadline too: a query survives an election, however long it takes.
         return BrokerUnavailable(happened)
     if error_code == UNKNOWN_TOPIC_OR_PARTITION:
-        return TopicError(happened, _CHECK_TOPIC, errno=error_code)
+        return TopicError(happened, _CHECK_TOPIC, error_code=error_code)
     unauthorized = error_code == TOPIC_AUTHORIZATION_FAILED
     action = "Grant the principal DESCRIBE on the topic." if unauthorized else "Check the log of the broker."
-    raise TopicError(happened, action, errno=error_code)
+    raise TopicError(happened, action, error_code=error_code)
 
 
 def _group_by_leader(
@@ -104,7 +104,7 @@ def _group_by_leader(
         elif topic is not None and topic.error not in (0, UNKNOWN_TOPIC_OR_PARTITION):
             errors[tp] = partition_error(tp, topic.error)
         elif topic is None or tp.partition not in topic.partitions:
-            errors[tp] = TopicError(f"{tp} does not exist.", _CHECK_TOPIC, errno=UNKNOWN_TOPIC_OR_PARTITION)
+            errors[tp] = TopicError(f"{tp} does not exist.", _CHECK_TOPIC, error_code=UNKNOWN_TOPIC_OR_PARTITION)
         else:
             errors[tp] = BrokerUnavailable(f"{tp} has no leader.")
     return by_leader, errors
@@ -220,7 +220,7 @@ def _interpret(
 
 
 def _unknown_partitions(errors: PartitionErrors) -> set[TopicPartition]:
-    return {tp for tp, e in errors.items() if isinstance(e, TopicError) and e.errno == UNKNOWN_TOPIC_OR_PARTITION}
+    return {tp for tp, e in errors.items() if isinstance(e, TopicError) and e.error_code == UNKNOWN_TOPIC_OR_PARTITION}
 
 
 def _timeout_error(errors: PartitionErrors, unknown_is_final: bool) -> GroupSourceError:

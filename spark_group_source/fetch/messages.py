@@ -159,7 +159,7 @@ def parse_response(body: memoryview) -> list[PartitionData]:
         _, error_code, _ = reader.take(_RESPONSE_START)
         if error_code:
             raise BrokerError(
-                f"The broker rejected a fetch with error {describe_error_code(error_code)}.", errno=error_code
+                f"The broker rejected a fetch with error {describe_error_code(error_code)}.", error_code=error_code
             )
         partitions = list(_partitions(reader))
         reader.skip_tags()

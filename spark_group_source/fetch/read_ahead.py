@@ -28,7 +28,7 @@ LOCAL_DIRECTORIES = "SPARK_LOCAL_DIRS"
 MAX_BYTES = 32 * 2**20
 """Maximum size in bytes of the records that one task keeps."""
 MIN_BYTES = 4096
-"""Minimum size in bytes of kept records. To receive fewer again costs less than a file."""
+"""Minimum size in bytes of buffered records. To receive fewer again costs less than a file."""
 MAX_AGE = 600.0
 """How long the files of a query are kept without a change, in seconds. Afterwards the query has probably ended."""
 
@@ -43,8 +43,8 @@ _HEADER = struct.Struct(">qi")
 _next_removal = [0.0]
 
 
-class KeptRecords:
-    """The kept records of one run of a query on one executor, for one task.
+class ReadAheadBuffer:
+    """The buffered records of one run of a query on one executor, for one task.
 
     Args:
         query_id: identifies the run of the query; without one nothing is kept.
@@ -83,7 +83,7 @@ class KeptRecords:
         except FileNotFoundError:
             pass
         except (OSError, ValueError, struct.error, RecordsError) as error:
-            log.info("fetch: cannot read the kept records of %s: %s", wanted, error)
+            log.info("fetch: cannot read the buffered records of %s: %s", wanted, error)
         return None
 
     def keep(self, read: OffsetRange, leader_epoch: int, batches: RecordBatches) -> None:

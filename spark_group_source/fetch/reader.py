@@ -23,7 +23,7 @@ from spark_group_source.fetch.errors import FetchErrorHandler, PreferredReplicas
 from spark_group_source.fetch.leaders import UNDEFINED_EPOCH_OFFSET, epoch_end_offsets
 from spark_group_source.fetch.messages import FetchPartition, PartitionData, build_request, parse_response
 from spark_group_source.fetch.position import MIN_FETCH, READ_AHEAD, FetchPosition
-from spark_group_source.fetch.read_ahead import KeptRecords
+from spark_group_source.fetch.read_ahead import ReadAheadBuffer
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import UNKNOWN_EPOCH
 from spark_group_source.records.batches import PartitionRecords, RecordBatches, find_record_batches
@@ -32,7 +32,7 @@ from spark_group_source.text import some
 from spark_group_source.wire.cluster import Cluster, Topic
 from spark_group_source.wire.connection import Connection, Response
 from spark_group_source.wire.settings import WireOptions
-from spark_group_source.wire.tokens import adopt_token
+from spark_group_source.wire.tokens import import_token
 from spark_group_source.wire.waiting import poll_readable
 
 log = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ def read(task: FetchTask) -> Generator[pa.RecordBatch, None, None]:
         DeadlineExceeded: no progress for the task's poll timeout.
         RecordsError: records are damaged, or in an unsupported format.
     """
-    adopt_token(task.wire, task.token)
+    import_token(task.wire, task.token)
     with pooled_cluster(task.wire) as cluster:
         yield from TaskReader(task, cluster).batches()
 
@@ -187,7 +187,7 @@ class TaskReader:
         self._decoder = Decoder(task.schema, read_committed=task.read_committed, check_crcs=task.check_crcs)
         beyond = min(MIN_FETCH, read_ahead.MAX_BYTES // max(len(task.ranges), 1))
         self._positions = [FetchPosition.at_start(each, task.partition_max_bytes, beyond) for each in task.ranges]
-        self._kept = KeptRecords(task.query_id)
+        self._kept = ReadAheadBuffer(task.query_id)
         self._replicas = PreferredReplicas(task.rack, task.replica_max_age, clock)
         self._errors = FetchErrorHandler(task, cluster, self._replicas, clock)
         self._selection = BrokerSelection(cluster, self._replicas, self._errors)
@@ -299,7 +299,7 @@ class TaskReader:
             partitions = parse_response(response.body)
         except BrokerError as error:
             for failed in fetch.positions:
-                self._errors.handle_error(failed, error.errno)
+                self._errors.handle_error(failed, error.error_code)
             return []
         records = []
         unused_bytes = fetch.max_bytes - sum(len(partition.records) for partition in partitions)

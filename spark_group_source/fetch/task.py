@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.wire.settings import WireOptions
-from spark_group_source.wire.tokens import SharedToken
+from spark_group_source.wire.tokens import ExportedToken
 
 MAX_REQUEST_BYTES = 2**29
 """Maximum size in bytes that a fetch requests, whatever the options say. A connection receives at most 2**30 bytes, and
@@ -43,7 +43,7 @@ class FetchTask:
     replica_max_age: float = 300.0
     poll_timeout: float = 120.0
     query_id: str = ""
-    token: SharedToken | None = None
+    token: ExportedToken | None = None
 
     @property
     def max_bytes(self) -> int:

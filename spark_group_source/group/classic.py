@@ -213,8 +213,10 @@ class MembershipRequests:
         response = self._client.call(request, deadline)
         if isinstance(response, RequestFailed):
             return response
-        errno = response.error_code or next((member.error_code for member in response.members if member.error_code), 0)
-        return self._client.failure("LeaveGroup", errno) if errno else None
+        error_code = response.error_code or next(
+            (member.error_code for member in response.members if member.error_code), 0
+        )
+        return self._client.failure("LeaveGroup", error_code) if error_code else None
 
 
 JOIN_SLACK = 10.0

@@ -1,4 +1,4 @@
-"""The classic handshake: a member joins, syncs to get its assignment, and joins again after a revocation. Pure.
+"""The state machine of a classic membership: join, sync for the assignment, and join again after a revocation. Pure.
 
       ┌───────── lost, join or sync failed ◀──────┐
       ▼                                           │

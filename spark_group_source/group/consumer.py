@@ -252,9 +252,9 @@ class ConsumerProtocol(GroupProtocol):
         me, sent_at = self.shared.membership, self.clock()
         response = self._client.call(build_request(me, self.settings), self._heartbeat_deadline(me))
         if failure := self._failure(response, self._client, joins=me.phase is Phase.JOINING):
-            errno = getattr(response, "error_code", 0)
-            if joins and (failure.action is ErrorAction.RESET_GENERATION or errno == UNRELEASED_INSTANCE_ID):
-                self._leave_former_epoch(errno)
+            error_code = getattr(response, "error_code", 0)
+            if joins and (failure.action is ErrorAction.RESET_GENERATION or error_code == UNRELEASED_INSTANCE_ID):
+                self._leave_former_epoch(error_code)
             self.request_failed(failure)
             return False
         self._client.knows_generation()
@@ -303,13 +303,13 @@ class ConsumerProtocol(GroupProtocol):
             self._log_assignment(after)
             self.assignment_received()
 
-    def _leave_former_epoch(self, errno: int) -> None:
-        """Removes what the coordinator still has of this member: it refused a join, since it has the member in an epoch
-        that the member does not know. Otherwise brokers before Kafka 4.2 would refuse each join until the session ends,
+    def _leave_former_epoch(self, error_code: int) -> None:
+        """Removes what the coordinator still has of this member: it rejected a join, because it has the member in
+        an epoch that the member does not know. Otherwise brokers before Kafka 4.2 would reject each join until the session ends,
         and all brokers each join with an instance id (``GroupMetadataManager.throwIfInstanceIdIsUnreleased``), also of
-        the member that has it. For another member's instance id the coordinator refuses this as well.
+        the member that has it. For another member's instance id the coordinator rejects this as well.
         """
-        for_good = replace(self.settings, static_leaves=errno != UNRELEASED_INSTANCE_ID)
+        for_good = replace(self.settings, static_leaves=error_code != UNRELEASED_INSTANCE_ID)
         request = build_leave(self.shared.membership, for_good)
         self._client.call(request, self.within(self.settings.heartbeat_timeout))
 
@@ -357,15 +357,15 @@ class ConsumerProtocol(GroupProtocol):
     def _failure(self, response: Any, client: CoordinatorClient, *, joins: bool = False) -> RequestFailed | None:
         if isinstance(response, RequestFailed):
             return response
-        errno, message = response.error_code, response.error_message
-        if not errno:
+        error_code, message = response.error_code, response.error_message
+        if not error_code:
             return None
-        if errno == GROUP_ID_NOT_FOUND and joins:
+        if error_code == GROUP_ID_NOT_FOUND and joins:
             # A join creates a group that was deleted: this group exists, and the coordinator does not convert it.
-            error = fatal("ConsumerGroupHeartbeat", self.settings.group_id, errno, broker_message=message)
+            error = fatal("ConsumerGroupHeartbeat", self.settings.group_id, error_code, broker_message=message)
             return RequestFailed(ErrorAction.FATAL, str(error), error=error)
-        topics = self.shared.membership.topics if errno == TOPIC_AUTHORIZATION_FAILED else ()
-        return client.failure("ConsumerGroupHeartbeat", errno, topics=topics, broker_message=message)
+        topics = self.shared.membership.topics if error_code == TOPIC_AUTHORIZATION_FAILED else ()
+        return client.failure("ConsumerGroupHeartbeat", error_code, topics=topics, broker_message=message)
 
     def _heartbeat_deadline(self, me: ConsumerMembership) -> Deadline:
         """A heartbeat after an answered one waits for one interval: a lost answer leaves time for another heartbeat.

@@ -1,4 +1,5 @@
-"""The handshake of KIP-848: heartbeats report what the member owns, and their responses assign partitions. Pure.
+"""The state machine of a KIP-848 membership: heartbeats report what the member owns, and their responses assign
+partitions. Pure.
 
       ┌───────── fenced or unknown, or the session timed out ◀──────┐
       ▼                                                             │

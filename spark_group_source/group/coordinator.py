@@ -170,7 +170,7 @@ class CoordinatorClient:
     def failure(
         self,
         request: str,
-        errno: int,
+        error_code: int,
         member_id: str = "",
         topics: Collection[str] = (),
         broker_message: str | None = None,
@@ -179,11 +179,13 @@ class CoordinatorClient:
 
         ``topics`` are the topics of the request, ``broker_message`` the broker's explanation, both for a fatal error.
         """
-        action = error_action(errno)
+        action = error_action(error_code)
         if action is ErrorAction.REDISCOVER:
             self.rediscover()
-        error = fatal(request, self._group_id, errno, topics, broker_message) if action is ErrorAction.FATAL else None
-        return RequestFailed(action, f"{request} failed with {describe_error_code(errno)}", member_id, error)
+        error = (
+            fatal(request, self._group_id, error_code, topics, broker_message) if action is ErrorAction.FATAL else None
+        )
+        return RequestFailed(action, f"{request} failed with {describe_error_code(error_code)}", member_id, error)
 
 
 def retry_until_response(

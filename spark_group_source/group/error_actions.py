@@ -102,18 +102,18 @@ _ADVICE = {
 }
 
 
-def error_action(errno: int) -> ErrorAction:
+def error_action(error_code: int) -> ErrorAction:
     """What to do about an error code other than 0."""
-    return ERROR_ACTIONS.get(errno, ErrorAction.FATAL)
+    return ERROR_ACTIONS.get(error_code, ErrorAction.FATAL)
 
 
 def denied(error: GroupSourceError) -> bool:
     """Whether a permission is missing or the credentials are wrong: a retry cannot help."""
-    return isinstance(error, AuthenticationFailed) or getattr(error, "errno", None) in _DENIED
+    return isinstance(error, AuthenticationFailed) or getattr(error, "error_code", None) in _DENIED
 
 
 def fatal(
-    request: str, group: str, errno: int, topics: Collection[str] = (), broker_message: str | None = None
+    request: str, group: str, error_code: int, topics: Collection[str] = (), broker_message: str | None = None
 ) -> GroupError:
     """The error with which the query fails; it names the topics, if the error code is about topics.
 
@@ -122,7 +122,7 @@ def fatal(
     suffix = f" for {names(set(topics))}" if topics else ""
     explanation = f" The broker says: {broker_message}" if broker_message else ""
     return GroupError(
-        f"{request} of group '{group}' failed with {describe_error_code(errno)}{suffix}.{explanation}",
-        _ADVICE.get(errno, ""),
-        errno=errno,
+        f"{request} of group '{group}' failed with {describe_error_code(error_code)}{suffix}.{explanation}",
+        _ADVICE.get(error_code, ""),
+        error_code=error_code,
     )

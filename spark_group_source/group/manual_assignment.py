@@ -72,14 +72,14 @@ class ManualAssignment:
             raise GroupError(
                 f"The group '{self._settings.group_id}' has members, whose topics this principal may not describe.",
                 f"{NO_MEMBERS}.",
-                errno=UNKNOWN_MEMBER_ID,
+                error_code=UNKNOWN_MEMBER_ID,
             )
         elif group.members:
             clients = ", ".join(f"{member.client_id} at {member.host}" for member in group.members[:10])
             raise GroupError(
                 f"The group '{self._settings.group_id}' has {len(group.members)} member(s): {clients}.",
                 f"{NO_MEMBERS}.",
-                errno=UNKNOWN_MEMBER_ID,
+                error_code=UNKNOWN_MEMBER_ID,
             )
 
     def snapshot(self) -> Membership:

@@ -9,9 +9,9 @@
     From every phase: LEFT when the query ends, FAILED after a fatal error, JOINING with nothing owned when the session
     times out: no heartbeat has succeeded for a session timeout, so the coordinator may have removed this member
 
-Each function returns the new membership and the actions to perform. It uses no thread, socket or clock. A handshake
-(:mod:`spark_group_source.group.classic_state`, :mod:`spark_group_source.group.consumer_state`) calls them, and
-turns :class:`~spark_group_source.group.membership.Acknowledge` into a request of its protocol.
+Each function returns the new membership and the actions to perform. It uses no thread, socket or clock. The state
+machine of a group protocol (:mod:`.classic_state`, :mod:`.consumer_state`) calls them, and turns :class:`Acknowledge`
+into a request of its protocol.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Notification(Action):
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge(Action):
-    """Report the owned partitions to the coordinator: some were revoked or lost. Only the handshake gets this."""
+    """Report the owned partitions to the coordinator: some were revoked or lost. Only the state machine of the protocol gets this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ Member = TypeVar("Member", bound=Membership)
 
 
 def step(member: Member, event: Event, now: float) -> tuple[Member, list[Action]]:
-    """Applies an event that no handshake needs to know. ``now`` is in seconds on the caller's monotonic clock."""
+    """Applies an event that no group protocol needs to know. ``now`` is in seconds on the caller's monotonic clock."""
     match event:
         case BatchPlanned(partitions):
             return replace(member, in_flight=partitions), []
@@ -268,7 +268,7 @@ def fail(member: Member, failure: RequestFailed) -> tuple[Member, list[Action]]:
     A fenced static member cannot leave: another one has its place.
     """
     after = replace(member, phase=Phase.FAILED, owned={}, revoking=NONE, error=failure.error)
-    fenced = getattr(failure.error, "errno", None) == FENCED_INSTANCE_ID
+    fenced = getattr(failure.error, "error_code", None) == FENCED_INSTANCE_ID
     return after, [*_lost(member, failure.reason), *([] if fenced else [Leave()])]
 
 

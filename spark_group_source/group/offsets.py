@@ -219,17 +219,19 @@ class GroupOffsets:
 
     def _interpret(self, offsets: Iterable[TopicPartition], codes: Mapping[TopicPartition, int]) -> CommitResult:
         confirmed = frozenset(tp for tp in offsets if codes.get(tp) == 0)
-        errors = {tp: errno for tp, errno in codes.items() if errno}
+        errors = {tp: error_code for tp, error_code in codes.items() if error_code}
         # An error of the group stands at every partition; with an error of one partition the others are committed.
         of_partition = ErrorAction.SKIP, ErrorAction.TRIM_METADATA
-        group_error = next((errno for errno in errors.values() if error_action(errno) not in of_partition), None)
+        group_error = next(
+            (error_code for error_code in errors.values() if error_action(error_code) not in of_partition), None
+        )
         if group_error is None:
             return CommitResult(confirmed, errors)
         if group_error == FENCED_INSTANCE_ID:
             # The next join fails with this error; until then other members own the partitions.
             reason = f"OffsetCommit failed with {describe_error_code(group_error)}"
             return CommitResult(confirmed, errors, failure=RequestFailed(ErrorAction.RESET_GENERATION, reason))
-        topics = {tp.topic for tp, errno in errors.items() if errno == group_error}
+        topics = {tp.topic for tp, error_code in errors.items() if error_code == group_error}
         failure = self._client.failure("OffsetCommit", group_error, topics=topics)
         return CommitResult(confirmed, errors, failure=failure)
 
@@ -238,7 +240,7 @@ class GroupOffsets:
     ) -> dict[TopicPartition, CommittedOffset] | RequestFailed:
         """The group's committed offsets, of all partitions for ``None``; partitions without a commit are left out.
 
-        With KIP-848, a coordinator that does not know the member ``me`` in this epoch refuses: it is a former one, or
+        With KIP-848, a coordinator that does not know the member ``me`` in this epoch rejects: it is a former one, or
         the member was fenced.
 
         As a member of either protocol, it asks no broker but the one that knows this generation: a former coordinator

@@ -74,7 +74,7 @@ class RebalanceListener(Protocol):
 
 State = TypeVar("State", bound=Membership)
 
-Handshake = Callable[[State, Event, float, float], tuple[State, list[Action]]]
+StateMachine = Callable[[State, Event, float, float], tuple[State, list[Action]]]
 """The function ``step`` of a group protocol; it takes the time and the revocation timeout, in seconds."""
 
 
@@ -89,7 +89,7 @@ class SharedMembership(Generic[State]):
         self,
         settings: GroupSettings,
         clock: Clock,
-        handshake: Handshake[State],
+        state_machine: StateMachine[State],
         start: State,
         first: Request,
         uncommitted: Callable[[], Partitions],
@@ -97,7 +97,7 @@ class SharedMembership(Generic[State]):
         """``start`` is the membership before its first request, ``first``. ``uncommitted`` are the partitions with
         pending commits: it is called under the lock, so that the last answer is the newest."""
         self._uncommitted = uncommitted
-        self._handshake = handshake
+        self._state_machine = state_machine
         self._settings = settings
         self._clock = clock
         self._changed = threading.Condition()
@@ -232,7 +232,7 @@ class SharedMembership(Generic[State]):
 
     def _step(self, event: Event) -> None:
         before = self._state
-        self._state, actions = self._handshake(before, event, self._clock(), self._settings.revocation_timeout)
+        self._state, actions = self._state_machine(before, event, self._clock(), self._settings.revocation_timeout)
         if self._state is before and not actions:
             return
         if self._state.phase is Phase.FAILED or any(isinstance(action, Request) for action in actions):
@@ -314,7 +314,7 @@ class GroupProtocol(ABC):
 
     @abstractmethod
     def send(self, request: Action) -> None:
-        """Performs an action of the protocol's own handshake, and reports its result to the membership."""
+        """Performs an action of the protocol's own state machine, and reports its result to the membership."""
 
     @abstractmethod
     def keep_alive(self) -> None:
@@ -365,8 +365,8 @@ class GroupProtocol(ABC):
 
         A query that was in the group before retries the errors that brokers or other members can heal.
         """
-        errno = getattr(failure.error, "errno", None)
-        if self._was_member and errno in MAY_HEAL:
+        error_code = getattr(failure.error, "error_code", None)
+        if self._was_member and error_code in MAY_HEAL:
             failure = RequestFailed(ErrorAction.REDISCOVER, failure.reason)
         self.heartbeat_state.log_failure(failure)
         self.shared.post(failure)

@@ -95,7 +95,7 @@ class Counters:
     """Rebalances completed: generations with an assignment for this member; with KIP-848, changes of its assignment."""
     revoked: int = 0
     """Partitions revoked."""
-    revoked_late: int = 0
+    revocation_timed_out: int = 0
     """Of these, partitions whose batch did not end in time: the next owner repeats it."""
     lost: int = 0
     """Partitions lost without a revocation: other members may own them by now."""

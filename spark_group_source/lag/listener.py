@@ -18,8 +18,8 @@ from pyspark.sql.streaming.listener import (
 
 from spark_group_source.clock import Clock, monotonic
 from spark_group_source.group.settings import Counters
+from spark_group_source.lag.client import GroupLagClient, ThrottledLagClient
 from spark_group_source.lag.model import LagReport, RateWindow, Sample
-from spark_group_source.lag.probe import GroupOffsetsProbe, ThrottledProbe
 from spark_group_source.lag.progress import SourceProgress, epoch_seconds, source_progress
 
 log = logging.getLogger(__name__)
@@ -80,11 +80,11 @@ class LagListener(StreamingQueryListener):
     def __init__(
         self,
         *sinks: Sink,
-        probe: GroupOffsetsProbe | None = None,
+        probe: GroupLagClient | None = None,
         query_name: str | None = None,
     ) -> None:
         self._sinks = sinks
-        self._probe = ThrottledProbe(probe) if probe else None
+        self._probe = ThrottledLagClient(probe) if probe else None
         self._query_name = query_name
         self._runs: dict[str, _Run] = {}
         if probe is None and not hasattr(DataSourceStreamReader, "reportLatestOffset"):
@@ -128,7 +128,7 @@ class LagListener(StreamingQueryListener):
             if source.end_offsets is not None:
                 self._report(run, source.sample(epoch_seconds(timestamp)), source.counters, number)
 
-    def _report_group(self, run: _Run, probe: ThrottledProbe, last: bool = False) -> None:
+    def _report_group(self, run: _Run, probe: ThrottledLagClient, last: bool = False) -> None:
         if self._is_selected(run) and (sample := probe.sample(last)) is not None:
             self._report(run, sample, run.counters(probe.group), group=probe.group)
 

@@ -58,9 +58,9 @@ COUNTERS: dict[str, tuple[str, Callable[[Counters], int]]] = {
     "joins": ("Times the query's member asked to join the group.", lambda each: each.joins),
     "rebalances": ("Generations of the group that the member has been in.", lambda each: each.rebalances),
     "revoked_partitions": ("Partitions revoked.", lambda each: each.revoked),
-    "revoked_late_partitions": (
+    "revocation_timed_out_partitions": (
         "Partitions revoked before their batch was committed: the next owner repeats it.",
-        lambda each: each.revoked_late,
+        lambda each: each.revocation_timed_out,
     ),
     "lost_partitions": ("Partitions lost without a revocation.", lambda each: each.lost),
     "commits": ("Commits that the group accepted.", lambda each: each.commits),

@@ -53,7 +53,7 @@ _TLS_ROWS = {row.name: row for row in (*TLS_ROWS, *STORE_TYPES)}
 
 @dataclass(frozen=True, slots=True)
 class OAuthLogin:
-    """What a login line says of an OAuth client; ``tls`` is for the token endpoint."""
+    """What a JAAS config says of an OAuth client; ``tls`` is for the token endpoint."""
 
     client_id: str = ""
     client_secret: Secret | None = None
@@ -70,7 +70,7 @@ def oauth_login(settings: Mapping[str, str]) -> OAuthLogin:
     """
     if any(name.startswith("unsecured") for name in settings):
         raise ValueError(
-            "a login line without settings of unsecured tokens, which no broker in production accepts. To test with"
+            "a JAAS config without settings of unsecured tokens, which no broker in production accepts. To test with"
             " them set 'kafka.sasl.oauthbearer.token.provider' to a function that returns tokens"
         )
     for name in settings:
@@ -94,16 +94,16 @@ def _check_spelling(name: str) -> None:
     spelled = f"{spelled}_" if separator else name
     near = difflib.get_close_matches(spelled.lower(), names, n=1, cutoff=0.8)
     if near:
-        raise ValueError(f"a login line without the unknown setting {name} (did you mean {names[near[0]]}?)")
+        raise ValueError(f"a JAAS config without the unknown setting {name} (did you mean {names[near[0]]}?)")
 
 
 def _extensions(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     found = {name.removeprefix(_EXTENSION): text for name, text in settings.items() if name.startswith(_EXTENSION)}
     for name, text in found.items():
         if not _NAME.fullmatch(name) or name == "auth":
-            raise ValueError("a login line whose extensions have names of letters, and not the name auth")
+            raise ValueError("a JAAS config whose extensions have names of letters, and not the name auth")
         if not _VALUE.fullmatch(text):
-            raise ValueError(f"a login line with printable ASCII text in {_EXTENSION}{name}")
+            raise ValueError(f"a JAAS config with printable ASCII text in {_EXTENSION}{name}")
     return tuple(sorted(found.items()))
 
 
@@ -115,11 +115,11 @@ def _tls(settings: Mapping[str, str]) -> Tls:
         row = _TLS_ROWS.get(name)
         if row is None:
             known = ", ".join(_TLS_ROWS)
-            raise ValueError(f"a login line without {name}, which this source does not support; it supports {known}")
+            raise ValueError(f"a JAAS config without {name}, which this source does not support; it supports {known}")
         try:
             parsed = row.parse(text)
         except ValueError as error:
-            raise ValueError(f"a login line whose {name} is {error}") from None
+            raise ValueError(f"a JAAS config whose {name} is {error}") from None
         if row not in STORE_TYPES:
             fields[row.field] = parsed
     return Tls(**fields, in_login_line=True)
@@ -175,7 +175,7 @@ def parse_jaas(text: str) -> PasswordLogin | OAuthLogin | IamLogin:
     if module not in _PASSWORD_MODULES:
         return msk_iam.login(module, settings)
     if settings.get("tokenauth", "").lower() == "true":
-        raise ValueError("a login line without tokenauth, because this source does not support delegation tokens")
+        raise ValueError("a JAAS config without tokenauth, because this source does not support delegation tokens")
     if not settings.get("username") or "password" not in settings:
         raise ValueError(f"{EXAMPLE} (username and password are required)")
     return PasswordLogin(settings["username"], Secret(settings["password"]))
@@ -283,7 +283,7 @@ def options_of_oauth(options: OAuthOptions) -> tuple[list[str], str]:
 
 
 def token_provider(options: OAuthOptions, login: OAuthLogin) -> TokenProvider:
-    """The provider of tokens. An option takes precedence over the login line, as in Java.
+    """The provider of tokens. An option takes precedence over the JAAS config, as in Java.
 
     Raises:
         OptionError: the options name no complete source of tokens; the message names the option to change.
@@ -315,7 +315,7 @@ def _file_tokens(url: str, login: OAuthLogin) -> FileTokens:
     if login != OAuthLogin(extensions=login.extensions):
         raise OptionError(
             f"Option 'kafka.sasl.jaas.config' has settings without effect, because '{ENDPOINT}' is a file.",
-            "Remove all settings of the login line, except extensions.",
+            "Remove all settings of the JAAS config, except extensions.",
         )
     tokens = FileTokens(urllib.parse.unquote(urllib.parse.urlsplit(url).path), login.extensions)
     try:

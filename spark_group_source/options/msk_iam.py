@@ -58,36 +58,36 @@ def check_signer() -> None:
 
 
 def login(module: str, settings: Mapping[str, str]) -> IamLogin:
-    """Checks the settings of a login line, and returns the login.
+    """Checks the settings of a JAAS config, and returns the login.
 
     Raises:
         ValueError: a setting is unknown, not supported or without effect; the message completes "It must be".
     """
     for name in settings:
         if name in _UNSUPPORTED:
-            raise ValueError(f"a login line without {name}, because {_UNSUPPORTED[name]}")
+            raise ValueError(f"a JAAS config without {name}, because {_UNSUPPORTED[name]}")
         if name not in _FIELDS and name not in _FLAGS:
             near = difflib.get_close_matches(name, [*_FIELDS, *_FLAGS], n=1, cutoff=0.5)
             raise ValueError(
-                f"a login line without the unknown setting {name}"
+                f"a JAAS config without the unknown setting {name}"
                 + (f" (did you mean {near[0]}?)" if near else f". Known are {', '.join([*_FIELDS, *_FLAGS])}")
             )
     for name in _FLAGS:
         if settings.get(name, "true").lower() not in ("true", "false"):
-            raise ValueError(f"a login line in which {name} is true or false")
+            raise ValueError(f"a JAAS config in which {name} is true or false")
     if settings.get("awsAddDefaultProviders", "false").lower() == "true":
         raise ValueError(
-            "a login line without awsAddDefaultProviders=true, because the source never falls back to the default"
+            "a JAAS config without awsAddDefaultProviders=true, because the source never falls back to the default"
             " credentials if the profile or the role gives none"
         )
     if "awsProfileName" in settings and "awsRoleArn" in settings:
         raise ValueError(
-            "a login line with awsProfileName or awsRoleArn, not both. To assume a role with the keys of a profile, set"
-            " role_arn and source_profile in a profile of ~/.aws/config, and name that profile"
+            "a JAAS config with awsProfileName or awsRoleArn, not both. To assume a role with the keys of a profile,"
+            " set role_arn and source_profile in a profile of ~/.aws/config, and name that profile"
         )
     for name in _ONLY_WITH_ROLE:
         if name in settings and "awsRoleArn" not in settings:
-            raise ValueError(f"a login line without {name}, because it has no effect without awsRoleArn")
+            raise ValueError(f"a JAAS config without {name}, because it has no effect without awsRoleArn")
     return IamLogin(module, settings)
 
 

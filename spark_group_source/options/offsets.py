@@ -146,7 +146,7 @@ StartSpec = OffsetSpec | FromCommitted
 """The start of a read."""
 
 EndSpec = Latest | SpecificOffsets | AtTimestamp
-"""The end of a batch read."""
+"""The end of a batch query."""
 
 
 def parse_start(text: str) -> Earliest | Latest | FromCommitted | SpecificOffsets:

@@ -50,7 +50,7 @@ _PEM = (
 )
 _HIDDEN = "has an invalid value, which is not shown because it may contain a secret"
 _SECRET = re.compile(r"password|secret|LoginModule|@|eyJ[\w-]{8}", re.IGNORECASE)
-"""Matches a value that may contain a secret in the wrong option: a login line, a URL with a password, a token."""
+"""Matches a value that may contain a secret in the wrong option: a JAAS config, a URL with a password, a token."""
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 
 

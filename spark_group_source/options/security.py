@@ -1,7 +1,7 @@
 """TLS and SASL options: their rows of the table, their checks, and the settings for connections.
 
 The names come from Kafka's Java client. ``kafka.sasl.username`` and ``kafka.sasl.password`` come from librdkafka:
-Spark redacts options with "password" in their names, but not Java's login line.
+Spark redacts options with "password" in their names, but not Java's JAAS config.
 """
 
 from __future__ import annotations
@@ -189,10 +189,10 @@ def _check_login_module(options: SecurityOptions, chosen: str) -> None:
     if chosen not in mechanisms:
         raise OptionError(
             f"Option 'kafka.sasl.jaas.config' has the module {module}, and 'kafka.sasl.mechanism' is {chosen}.",
-            f"Set 'kafka.sasl.mechanism' to {' or '.join(mechanisms)}, or correct the login line.",
+            f"Set 'kafka.sasl.mechanism' to {' or '.join(mechanisms)}, or correct the JAAS config.",
         )
     if chosen == "OAUTHBEARER" and isinstance(login, IamLogin) != _uses_msk_iam(options) and login != OAuthLogin():
         raise OptionError(
             "Options 'kafka.sasl.jaas.config' and 'kafka.sasl.login.callback.handler.class' do not fit together.",
-            f"Settings of AWS in the login line need the {msk_iam.LOGIN_HANDLER}, and it allows no others.",
+            f"Settings of AWS in the JAAS config need the {msk_iam.LOGIN_HANDLER}, and it allows no others.",
         )

@@ -82,9 +82,9 @@ class SourceOptions(SecurityOptions):
     min_offsets_per_trigger: int | None = None
     max_trigger_delay: float = 900.0
     available_now_timeout: float | None = None
-    batch_interval: float | None = None
+    min_batch_interval: float | None = None
     reset_offsets_on_start: bool = False
-    rebalance_callback: str | None = None
+    starting_offsets_callback: str | None = None
     commit_timeout: float = 5.0
     commit_retries: int = 5
     commit_retry_interval: float = 1.0
@@ -92,7 +92,7 @@ class SourceOptions(SecurityOptions):
     on_commit_failure: str = "warn"
     commit_metadata: bool = False
     include_headers: bool = False
-    push_filters: bool = False
+    push_down_filters: bool = False
     fail_on_data_loss: bool = True
     client_id: str = ""
     group_instance_id: str | None = None
@@ -156,17 +156,17 @@ OPTIONS: tuple[Option, ...] = (
     Option("minOffsetsPerTrigger", "min_offsets_per_trigger", positive_count),
     Option("maxTriggerDelay", "max_trigger_delay", duration),
     Option("availableNowTimeout", "available_now_timeout", duration),
-    Option("batchInterval", "batch_interval", interval),
+    Option("minBatchInterval", "min_batch_interval", interval),
     Option("resetOffsetsOnStart", "reset_offsets_on_start", boolean),
-    Option("rebalanceCallback", "rebalance_callback", importable_function),
-    Option("groupCommit.timeoutMs", "commit_timeout", milliseconds),
-    Option("groupCommit.numRetries", "commit_retries", retry_count),
-    Option("groupCommit.retryIntervalMs", "commit_retry_interval", milliseconds),
+    Option("startingOffsetsCallback", "starting_offsets_callback", importable_function),
+    Option("offsetCommit.timeoutMs", "commit_timeout", milliseconds),
+    Option("offsetCommit.numRetries", "commit_retries", retry_count),
+    Option("offsetCommit.retryIntervalMs", "commit_retry_interval", milliseconds),
     Option("groupOffsetFetch.timeoutMs", "offset_fetch_timeout", milliseconds),
     Option("onCommitFailure", "on_commit_failure", warn_or_fail),
     Option("commitMetadata", "commit_metadata", boolean),
     Option("includeHeaders", "include_headers", boolean),
-    Option("pushFilters", "push_filters", boolean),
+    Option("pushDownFilters", "push_down_filters", boolean),
     Option("failOnDataLoss", "fail_on_data_loss", boolean),
     Option("kafka.client.id", "client_id", non_blank),
     Option("kafka.group.instance.id", "group_instance_id", instance_id),
@@ -219,12 +219,12 @@ STREAM_ONLY = (
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
     "availableNowTimeout",
-    "batchInterval",
+    "minBatchInterval",
     "resetOffsetsOnStart",
-    "rebalanceCallback",
-    "groupCommit.timeoutMs",
-    "groupCommit.numRetries",
-    "groupCommit.retryIntervalMs",
+    "startingOffsetsCallback",
+    "offsetCommit.timeoutMs",
+    "offsetCommit.numRetries",
+    "offsetCommit.retryIntervalMs",
     "onCommitFailure",
     "commitMetadata",
     "kafka.group.instance.id",
@@ -236,7 +236,7 @@ STREAM_ONLY = (
     "kafka.heartbeat.interval.ms",
     "kafka.max.poll.interval.ms",
 )
-"""Options that a batch read ignores with a warning: it has one batch and no member."""
+"""Options that a batch query ignores with a warning: it has one batch and no member."""
 
 
 def check_stream(options: SourceOptions) -> None:
@@ -257,7 +257,7 @@ def check_stream(options: SourceOptions) -> None:
 
 
 def check_batch(options: SourceOptions) -> None:
-    """Checks the options of a batch read.
+    """Checks the options of a batch query.
 
     Raises:
         OptionError: it starts at latest or ends at earliest, or the group id is missing.
@@ -266,12 +266,12 @@ def check_batch(options: SourceOptions) -> None:
     starts = [*start.offsets.values(), start.others] if isinstance(start, SpecificOffsets) else [start]
     if Latest() in starts:
         raise OptionError(
-            "Option 'startingOffsets' is latest (-1), and a batch read from there has no records.",
+            "Option 'startingOffsets' is latest (-1), and a batch query from there has no records.",
             "Set it to offsets, earliest (-2) or committed, or set a time with 'startingTimestamp'.",
         )
     if isinstance(end, SpecificOffsets) and Earliest() in end.offsets.values():
         raise OptionError(
-            "Option 'endingOffsets' contains -2 (earliest), and a batch read up to there has no records.",
+            "Option 'endingOffsets' contains -2 (earliest), and a batch query up to there has no records.",
             "Set it to offsets, or -1 for the end offset.",
         )
     if isinstance(start, FromCommitted):
@@ -284,7 +284,7 @@ def stream_start(options: SourceOptions) -> StartSpec:
 
 
 def batch_start(options: SourceOptions) -> StartSpec:
-    """The start of a batch read.
+    """The start of a batch query.
 
     A group without a committed offset has processed nothing, so the read starts at earliest unless
     ``startingOffsetsFallback`` is set.
@@ -293,12 +293,12 @@ def batch_start(options: SourceOptions) -> StartSpec:
 
 
 def batch_end(options: SourceOptions) -> EndSpec:
-    """The end of a batch read."""
+    """The end of a batch query."""
     return options.ending_timestamp or options.ending_offsets_by_timestamp or options.ending_offsets or Latest()
 
 
-def ignored_in_batch_reads(given: Iterable[str]) -> list[str]:
-    """The options among ``given`` that a batch read ignores."""
+def ignored_in_batch_queries(given: Iterable[str]) -> list[str]:
+    """The options among ``given`` that a batch query ignores."""
     lower = {name.lower() for name in given}
     return [name for name in STREAM_ONLY if name.lower() in lower]
 

@@ -78,7 +78,7 @@ UNSUPPORTED: dict[str, tuple[str, str]] = {
     "auto.commit.interval.ms": (_COMMITS, "Set the query's trigger interval instead."),
     "commitmode": (
         "a batch waits for one commit request, and the source retries a failed commit later",
-        "Limit the wait with 'groupCommit.timeoutMs'.",
+        "Limit the wait with 'offsetCommit.timeoutMs'.",
     ),
     "commitoffsets": (
         "without commits the group can neither move partitions between members nor end an AvailableNow run",
@@ -138,7 +138,7 @@ UNSUPPORTED: dict[str, tuple[str, str]] = {
     "exclude.internal.topics": (_RENAMED, "Set 'includeInternalTopics'."),
     "default.api.timeout.ms": (
         "each call has its own timeout",
-        "Set 'kafka.request.timeout.ms' or 'groupCommit.timeoutMs'.",
+        "Set 'kafka.request.timeout.ms' or 'offsetCommit.timeoutMs'.",
     ),
     "groupidprefix": ("the query joins one named group", "Set 'kafka.group.id'."),
     "ssl.protocol": ("it names a Java class", "Set 'kafka.ssl.enabled.protocols', for example to TLSv1.2."),
@@ -158,7 +158,7 @@ UNSUPPORTED: dict[str, tuple[str, str]] = {
     "ssl.key.pem": (_RENAMED, "Set 'kafka.ssl.keystore.key'."),
     "enable.ssl.certificate.verification": (
         "TLS without certificate checks does not protect the connection",
-        "Set 'kafka.ssl.truststore.location' to a PEM file with the certificate's authority.",
+        "Set 'kafka.ssl.truststore.location' to a PEM file with the certificate's CA.",
     ),
     "ssl.provider": _JVM,
     "ssl.engine.factory.class": _JVM,

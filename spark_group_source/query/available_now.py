@@ -280,4 +280,4 @@ def _unreadable(topic: Topic) -> GroupSourceError:
     happened = f"Topic '{topic.name}' cannot be read: the brokers answer {describe_error_code(topic.error)}."
     if fetch_error_action(topic.error) is FetchErrorAction.REFRESH_METADATA:
         return BrokerUnavailable(happened)
-    return TopicError(happened, "Grant the principal DESCRIBE and READ on the topic.", errno=topic.error)
+    return TopicError(happened, "Grant the principal DESCRIBE and READ on the topic.", error_code=topic.error)

@@ -1,6 +1,6 @@
-"""Plans a batch read: the start and end offset of each partition, fixed when the read is planned.
+"""Plans a batch query: the start and end offset of each partition, fixed when the read is planned.
 
-A batch read is no member of a group. With ``startingOffsets=committed`` it reads the group's committed offsets, and
+A batch query is no member of a group. With ``startingOffsets=committed`` it reads the group's committed offsets, and
 commits nothing.
 
 Its filters only narrow the read: Spark evaluates them on every row that arrives.
@@ -114,11 +114,11 @@ def plan(
         DataLoss: a start or end offset is not in its log, and ``failOnDataLoss`` is true.
     """
     with closing(Cluster(wire)) as cluster:
-        return _BatchRead(options, cluster, clock, rows).ranges()
+        return _BatchQuery(options, cluster, clock, rows).ranges()
 
 
-class _BatchRead:
-    """One batch read while it is planned."""
+class _BatchQuery:
+    """One batch query while it is planned."""
 
     def __init__(self, options: SourceOptions, cluster: Cluster, clock: Clock, rows: RowFilter | None) -> None:
         self._options = options

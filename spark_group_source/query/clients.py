@@ -27,7 +27,7 @@ class KafkaClients:
 
 
 def group_settings(options: SourceOptions) -> GroupSettings:
-    """The settings of the query's member, or of a batch read's group."""
+    """The settings of the query's member, or of a batch query's group."""
     return GroupSettings(
         group_id=options.group_id,
         subscription=Subscription(

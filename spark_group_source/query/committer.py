@@ -19,8 +19,8 @@ from spark_group_source.offsets import NO_LINEAGE, TopicPartition
 from spark_group_source.options.offsets import SpecificOffsets
 from spark_group_source.options.table import SourceOptions, stream_start
 from spark_group_source.query.clients import KafkaClients
-from spark_group_source.query.ledger import OwnedPartition
-from spark_group_source.query.shared_ledger import RetryTimer, SharedLedger
+from spark_group_source.query.offset_tracker import OwnedPartition
+from spark_group_source.query.shared_tracker import RetryTimer, SharedOffsetTracker
 from spark_group_source.text import names
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ Pending = Mapping[TopicPartition, OwnedPartition]
 
 
 class Committer:
-    """Commits the pending offsets of the ledger, for either thread, one commit at a time.
+    """Commits the pending offsets of the tracker, for either thread, one commit at a time.
 
     ``_one_commit`` is held during a commit: two at once could arrive in the wrong order and move offsets back. It also
     guards the number of failures in a row and how far the metadata is trimmed. ``member`` is the query's member, which
@@ -46,14 +46,14 @@ class Committer:
     def __init__(
         self,
         options: SourceOptions,
-        ledger: SharedLedger,
+        tracker: SharedOffsetTracker,
         counters: Counters,
         retry_timer: RetryTimer,
         metadata_fields: Mapping[str, str],
     ) -> None:
         """``metadata_fields`` are part of the metadata if ``commitMetadata`` is on."""
         self._options = options
-        self._ledger = ledger
+        self._tracker = tracker
         self._counters = counters
         self._retry_timer = retry_timer
         self._group_id = options.group_id
@@ -65,7 +65,7 @@ class Committer:
         self._start = {"start": start.digest} if isinstance(start, SpecificOffsets) else {}
 
     def commit(self, me: Membership, clients: KafkaClients, deadline: Deadline | None = None) -> bool:
-        """Commits the pending offsets of what ``me`` owns, within ``groupCommit.timeoutMs``; whether no request failed.
+        """Commits the pending offsets of what ``me`` owns, in ``offsetCommit.timeoutMs``; whether no request failed.
 
         A failure is logged, and the next commit repeats it. The same holds if the other thread's commit is still under
         way at the ``deadline``, and for partitions that the coordinator does not know.
@@ -74,7 +74,7 @@ class Committer:
             CommitFailed: it has failed too often in a row, and ``onCommitFailure`` is ``fail``.
             AuthenticationFailed, GroupError: this client may not commit, or the brokers no longer accept it.
         """
-        if not self._ledger.pending(me):
+        if not self._tracker.pending(me):
             return True
         timeout = self._options.commit_timeout
         deadline = deadline.at_most(timeout) if deadline else Deadline.after(timeout)
@@ -88,7 +88,7 @@ class Committer:
             self.member.commits_changed()
 
     def _commit_pending(self, me: Membership, clients: KafkaClients, deadline: Deadline) -> bool:
-        sent = self._ledger.pending(me)
+        sent = self._tracker.pending(me)
         return not sent or self._send(sent, me, clients, deadline)
 
     def _send(self, sent: Pending, me: Membership, clients: KafkaClients, deadline: Deadline) -> bool:
@@ -99,8 +99,8 @@ class Committer:
         }
         ids = {tp.topic: owned.topic_id for tp, owned in sent.items()}
         answer = clients.offsets.commit(me, offsets, deadline, ids)
-        self._ledger.confirmed({tp: offsets[tp].offset for tp in answer.confirmed}, sent)
-        self._ledger.unanswered({tp: sent[tp] for tp in answer.unanswered})
+        self._tracker.confirmed({tp: offsets[tp].offset for tp in answer.confirmed}, sent)
+        self._tracker.unanswered({tp: sent[tp] for tp in answer.unanswered})
         if answer.failure is not None:
             if answer.failure.error is not None and denied(answer.failure.error):
                 raise answer.failure.error
@@ -113,9 +113,11 @@ class Committer:
         if answer.confirmed:
             self._failures_in_a_row = 0
             self._counters.commits += 1
-        too_long = {tp for tp, errno in answer.errors.items() if error_action(errno) is ErrorAction.TRIM_METADATA}
+        too_long = {
+            tp for tp, error_code in answer.errors.items() if error_action(error_code) is ErrorAction.TRIM_METADATA
+        }
         to_trim = {tp: sent[tp] for tp in too_long if offsets[tp].metadata}
-        self._partitions_rejected({tp: errno for tp, errno in answer.errors.items() if tp not in to_trim})
+        self._partitions_rejected({tp: error_code for tp, error_code in answer.errors.items() if tp not in to_trim})
         if to_trim:
             log.warning("group %s: %s for the brokers; commits have less now", self._group_id, _TRIMMED[self._trimmed])
             self._trimmed += 1
@@ -125,8 +127,8 @@ class Committer:
         """Logs each partition once, until a commit of it succeeds, because the retries may go on for minutes."""
         if errors:
             self._retry_timer.restart()
-        if newly := self._ledger.commits_rejected(errors):
-            codes = ", ".join(describe_error_code(errno) for errno in sorted({errors[tp] for tp in newly}))
+        if newly := self._tracker.commits_rejected(errors):
+            codes = ", ".join(describe_error_code(error_code) for error_code in sorted({errors[tp] for tp in newly}))
             log.warning("group %s: %s not committed, and will be retried: %s", self._group_id, names(newly), codes)
 
     def _fields(self, me: Membership) -> dict[str, Any]:
@@ -151,5 +153,5 @@ class Committer:
         raise CommitFailed(
             f"The offsets of {names(partitions)} could not be committed to group '{self._group_id}' in"
             f" {self._failures_in_a_row} tries: {why}.",
-            "Check the group's coordinator, raise groupCommit.numRetries, or set onCommitFailure to warn.",
+            "Check the group's coordinator, raise offsetCommit.numRetries, or set onCommitFailure to warn.",
         )

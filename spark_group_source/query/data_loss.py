@@ -31,7 +31,7 @@ from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition
 from spark_group_source.query.clients import KafkaClients
 from spark_group_source.query.end_offsets import EndOffsets
 from spark_group_source.query.leader_epochs import EpochCheck, LogTruncation
-from spark_group_source.query.ledger import OwnedPartition
+from spark_group_source.query.offset_tracker import OwnedPartition
 from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.topics import TopicIds, raise_or_skip_deleted
 

@@ -91,7 +91,7 @@ class QueryLog:
             "group %s: a batch took %.0f s until its commit, but a revocation waits for at most %.0f s: a rebalance in"
             " this time makes the next owner repeat the batch. Make batches smaller with maxOffsetsPerTrigger, or raise"
             " kafka.max.poll.interval.ms (now %.0f) above %.0f. If this query commits each batch when Spark plans the"
-            " next one, use batchInterval instead of processingTime.",
+            " next one, use minBatchInterval instead of processingTime.",
             settings.group_id,
             seconds,
             settings.revocation_timeout,
@@ -115,7 +115,7 @@ def log_other_members(offsets: GroupOffsets, group_id: str, client_id: str, appl
 
     One lookup at the start of each query is enough: of two queries the later one sees the other. It is no warning: the
     queries may share their work, and the former member of a restarted query may not have left yet. Sources of one query
-    are a mistake: :mod:`spark_group_source.spark.completions` warns of them.
+    are a mistake: :mod:`spark_group_source.spark.notifications` warns of them.
     """
     if not application_id:
         return
@@ -226,7 +226,7 @@ class Driver:
             max_offsets: maximum number of offsets in the batch, or ``None``.
             max_bytes: about the maximum number of bytes of records in the batch, or ``None``.
         """
-        planned = self._planner.planned_from(start)
+        planned = self._planner.in_flight_from(start)
         if planned is not None:
             return planned
         self.complete(start)

@@ -14,8 +14,8 @@ from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.fetch.leaders import UNDEFINED_EPOCH_OFFSET, EpochEndOffset, epoch_end_offsets
 from spark_group_source.offsets import UNKNOWN_EPOCH, Offsets, TopicPartition
-from spark_group_source.query.ledger import OwnedPartition
-from spark_group_source.query.shared_ledger import SharedLedger
+from spark_group_source.query.offset_tracker import OwnedPartition
+from spark_group_source.query.shared_tracker import SharedOffsetTracker
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
 
@@ -64,11 +64,11 @@ class EpochCheck:
     yet: the query must not read them.
     """
 
-    def __init__(self, cluster: Cluster, ledger: SharedLedger, clock: Clock) -> None:
+    def __init__(self, cluster: Cluster, tracker: SharedOffsetTracker, clock: Clock) -> None:
         self.known: Offsets = {}
         self.unconfirmed: frozenset[TopicPartition] = frozenset()
         self._cluster = cluster
-        self._ledger = ledger
+        self._tracker = tracker
         self._clock = clock
         self._retry_at = float("-inf")
         self._older_since: dict[TopicPartition, float] = {}
@@ -99,7 +99,7 @@ class EpochCheck:
                 diverged[tp] = LogTruncation(to_check[tp], epoch_end.leader_epoch, epoch_end.end_offset)
             else:
                 now[tp] = max(epoch_end.leader_epoch, leader_epochs[tp])
-        self._ledger.advance_epochs(before, now)
+        self._tracker.advance_epochs(before, now)
         self.known = before | now
         self.unconfirmed = frozenset(changed.keys() - now.keys())
         still_older = self.unconfirmed - diverged.keys()

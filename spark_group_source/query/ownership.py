@@ -1,7 +1,7 @@
 """The partitions that the group has assigned to a query: their assignment, start positions, commits and revocation.
 
 The member's thread and the query's thread meet here. Each brings its own :class:`KafkaClients`. They share three
-objects, each with its own lock: the ledger, the committer and the retry timer.
+objects, each with its own lock: the tracker, the committer and the retry timer.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from spark_group_source.offsets import BatchOffset, Offsets, Partitions
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.clients import KafkaClients
 from spark_group_source.query.committer import Committer
-from spark_group_source.query.ledger import Start, StartRule
-from spark_group_source.query.shared_ledger import RetryTimer, SharedLedger
+from spark_group_source.query.offset_tracker import Start, StartRule
+from spark_group_source.query.shared_tracker import RetryTimer, SharedOffsetTracker
 from spark_group_source.query.starts import StartOffsetResolver, log_starts
 from spark_group_source.text import names
 
@@ -35,7 +35,7 @@ took, and its maximum in seconds. It applies while the query has other partition
 class AssignedPartitions:
     """The partitions that a query owns. The member's :class:`RebalanceListener`.
 
-    The query uses ``ledger``, ``committer`` and ``resolver`` as well. ``rebalanced_at`` is when the present generation
+    The query uses ``tracker``, ``committer`` and ``resolver`` as well. ``rebalanced_at`` is when the present generation
     began, in monotonic seconds.
     """
 
@@ -49,10 +49,10 @@ class AssignedPartitions:
         """``metadata_fields`` are those of :class:`Committer`."""
         self.counters = Counters()
         self.rebalanced_at: float | None = None
-        self.ledger = SharedLedger(clock)
+        self.tracker = SharedOffsetTracker(clock)
         self._retry_timer = RetryTimer(options.commit_retry_interval, clock)
-        self.committer = Committer(options, self.ledger, self.counters, self._retry_timer, metadata_fields or {})
-        self.resolver = StartOffsetResolver(options, self.ledger)
+        self.committer = Committer(options, self.tracker, self.counters, self._retry_timer, metadata_fields or {})
+        self.resolver = StartOffsetResolver(options, self.tracker)
         self._options = options
         self._clock = clock
         self._group_id = options.group_id
@@ -60,12 +60,12 @@ class AssignedPartitions:
 
     def partitions_assigned(self, partitions: Partitions, me: Membership, deadline: Deadline | None = None) -> None:
         """Resolves and commits the start positions of newly assigned partitions. Caller: the member's thread."""
-        self.ledger.partitions_assigned(partitions)
+        self.tracker.partitions_assigned(partitions)
         self.resolve(partitions, me, self._member_clients, deadline)
 
     def uncommitted(self) -> Partitions:
         """Partitions with pending commits, for which a revocation waits. Caller: anybody."""
-        return self.ledger.uncommitted()
+        return self.tracker.uncommitted()
 
     def retry_due(self, me: Membership) -> float:
         """When :meth:`retry_pending` has something to do, in seconds of the clock. Caller: the member's thread."""
@@ -88,7 +88,7 @@ class AssignedPartitions:
         """Removes revoked partitions. Caller: the member's thread."""
         log.info("group %s: revoked %s", self._group_id, names(partitions))
         self.counters.revoked += len(partitions)
-        self.counters.revoked_late += len(in_flight | uncommitted)
+        self.counters.revocation_timed_out += len(in_flight | uncommitted)
         if in_flight:
             log.warning(
                 "group %s: the batch that reads %s did not end within the revocation timeout; the next owner repeats"
@@ -103,13 +103,13 @@ class AssignedPartitions:
                 self._group_id,
                 names(uncommitted - in_flight),
             )
-        self.ledger.remove(partitions)
+        self.tracker.remove(partitions)
 
     def partitions_lost(self, partitions: Partitions, reason: str) -> None:
         """Removes lost partitions. Caller: the member's thread."""
         log.warning("group %s: lost %s: %s", self._group_id, names(partitions), reason)
         self.counters.lost += len(partitions)
-        self.ledger.remove(partitions)
+        self.tracker.remove(partitions)
 
     def restore(
         self, logged: BatchOffset, existing: Partitions, clients: KafkaClients, *, replayed: bool = False
@@ -121,7 +121,7 @@ class AssignedPartitions:
         self.resolver.restore(logged, existing, clients, replayed=replayed)
 
     def retry_pending(self, me: Membership, clients: KafkaClients, deadline: Deadline | None = None) -> None:
-        """Retries unresolved start positions and failed commits, ``groupCommit.retryIntervalMs`` after the last try.
+        """Retries unresolved start positions and failed commits, ``offsetCommit.retryIntervalMs`` after the last try.
 
         It also looks whether a late commit has moved the group back. The delay grows while unresolved start positions
         block other partitions. Caller: both threads; one at a time retries.
@@ -137,22 +137,22 @@ class AssignedPartitions:
             self._retry_timer.restart()
 
     def _to_retry(self, me: Membership) -> bool:
-        return bool(self._unresolved(me) or self.ledger.pending(me) or self.ledger.unsettled(me))
+        return bool(self._unresolved(me) or self.tracker.pending(me) or self.tracker.unsettled(me))
 
     def _unresolved(self, me: Membership) -> Partitions:
         """A lookup may take half a session, so none begins while a revocation is pending, which has a deadline."""
-        return frozenset() if me.phase is Phase.REVOKING else self.ledger.unresolved(me)
+        return frozenset() if me.phase is Phase.REVOKING else self.tracker.unresolved(me)
 
     def verify(self, me: Membership, clients: KafkaClients, deadline: Deadline | None = None) -> None:
         """Makes commits pending again that a late one has moved back: its answer never came. Caller: both threads."""
-        unsettled = self.ledger.unsettled(me)
+        unsettled = self.tracker.unsettled(me)
         if not unsettled:
             return
         deadline = deadline or Deadline.after(self._options.commit_timeout)
         found = clients.offsets.committed(unsettled, deadline, me)
         if isinstance(found, RequestFailed):
             log.debug("group %s: the committed offsets are not verified: %s", self._group_id, found.reason)
-        elif moved := self.ledger.verify(found):
+        elif moved := self.tracker.verify(found):
             log.info("group %s: a late commit moved %s back; it is committed again", self._group_id, names(moved))
 
     def resolve(
@@ -165,7 +165,7 @@ class AssignedPartitions:
         began = self._clock()
         timeout = self.resolver.timeout
         deadline = deadline or Deadline.after(timeout + self._options.commit_timeout)
-        with self.ledger.start_lookup(partitions) as lookup:
+        with self.tracker.start_lookup(partitions) as lookup:
             try:
                 if lookup.partitions:
                     # The last third is for the commit, so that positions found do not wait for the query's next retry.
@@ -173,12 +173,12 @@ class AssignedPartitions:
                     self.resolver.resolve(lookup, me, clients, within)
             except GroupSourceError as error:
                 # A topic may be deleted after its assignment: the next rebalance revokes it.
-                if not error.retriable and getattr(error, "errno", None) != UNKNOWN_TOPIC_OR_PARTITION:
+                if not error.retriable and getattr(error, "error_code", None) != UNKNOWN_TOPIC_OR_PARTITION:
                     raise
                 log.warning("group %s: no start position for %s: %s", self._group_id, names(lookup.partitions), error)
         self.committer.commit(me, clients, deadline)
         backoff = min((self._clock() - began) * RESOLVE_BACKOFF_FACTOR, RESOLVE_BACKOFF_MAX)
-        blocks_others = self.ledger.unresolved(me) and self.ledger.positions(me) and not self.ledger.uncommitted()
+        blocks_others = self.tracker.unresolved(me) and self.tracker.positions(me) and not self.tracker.uncommitted()
         self._retry_timer.restart(backoff if blocks_others else 0.0)
 
     def restart_topics(self, ids: Mapping[str, str], me: Membership, clients: KafkaClients) -> None:
@@ -201,13 +201,13 @@ class AssignedPartitions:
             log.warning("group %s: no start position for %s: %s", self._group_id, names(partitions), error)
             earliest = {}
         starts = {tp: Start(offset, StartRule.RECREATED) for tp, offset in earliest.items()}
-        self.ledger.restart_topics(ids, partitions, starts)
+        self.tracker.restart_topics(ids, partitions, starts)
         log_starts(self._group_id, starts)
         self.committer.commit(me, clients)
 
     def rewind(self, offsets: Offsets, me: Membership, clients: KafkaClients) -> None:
         """Moves positions back to ``offsets``, which lie before what was read and committed. Caller: the query."""
-        self.ledger.rewind(offsets)
+        self.tracker.rewind(offsets)
         self.committer.commit(me, clients)
 
 
@@ -228,7 +228,7 @@ class BatchCommits:
         clock: Clock,
     ) -> None:
         self._assigned_partitions = assigned_partitions
-        self._ledger = assigned_partitions.ledger
+        self._tracker = assigned_partitions.tracker
         self._member = member
         self._clients = clients
         self._renewal = RetryTimer(RENEW_EVERY, clock) if options.partitions else None
@@ -242,7 +242,7 @@ class BatchCommits:
         """Commits what is pending.
 
         Raises:
-            GroupSourceError: the group refused this member for good, or :meth:`Committer.commit` raises.
+            GroupSourceError: the group rejected this member for good, or :meth:`Committer.commit` raises.
         """
         self._assigned_partitions.committer.commit(self._member.snapshot(), self._clients)
 
@@ -259,7 +259,7 @@ class BatchCommits:
         counters = self._assigned_partitions.counters
         counters.batches += 1
         counters.offsets += sum(read.size for read in end.reads())
-        self._ledger.completed()
+        self._tracker.completed()
         self._member.batch_completed()
         self.commit()
 
@@ -272,5 +272,5 @@ class BatchCommits:
         """Makes the offsets of assigned partitions pending again, when that is due; returns whether it was."""
         due = self._renewal is not None and self._renewal.try_acquire()
         if due:
-            self._ledger.renew()
+            self._tracker.renew()
         return due

@@ -19,8 +19,8 @@ from spark_group_source.query.clients import KafkaClients
 from spark_group_source.query.data_loss import DataLossCheck
 from spark_group_source.query.end_offsets import EndOffsets
 from spark_group_source.query.leader_epochs import EpochCheck
-from spark_group_source.query.ledger import OwnedPartition
 from spark_group_source.query.limits import ByteLimit, admit, total_backlog
+from spark_group_source.query.offset_tracker import OwnedPartition
 from spark_group_source.query.ownership import AssignedPartitions, BatchCommits
 from spark_group_source.query.topics import TopicIds
 
@@ -31,7 +31,7 @@ MAX_WAIT = 30.0
 """Maximum seconds that one call of an AvailableNow run waits for other members."""
 
 IDLE_S = 0.1
-"""Maximum seconds that a call waits while ``batchInterval`` delays the batch."""
+"""Maximum seconds that a call waits while ``minBatchInterval`` delays the batch."""
 
 
 class BatchLimits(NamedTuple):
@@ -57,12 +57,12 @@ class BatchPlanner:
         self._options = options
         self._settings = settings
         self._clients = clients
-        self._ledger = assigned_partitions.ledger
+        self._tracker = assigned_partitions.tracker
         self._member = member
         self._commits = commits
         self._clock = clock
         self.end_offsets = EndOffsets(clients.cluster, options, clock)
-        self._epochs = EpochCheck(clients.cluster, self._ledger, clock)
+        self._epochs = EpochCheck(clients.cluster, self._tracker, clock)
         self._topic_ids = TopicIds(clients.cluster, options.metadata_max_age, clock, options.group_id)
         self._data_loss = DataLossCheck(
             settings.subscription,
@@ -75,7 +75,7 @@ class BatchPlanner:
         )
         self._byte_limit = ByteLimit(clients.cluster, clock)
         self._target: AvailableNowTarget | None = None
-        self._planned_from: BatchOffset | None = None
+        self._planned_start: BatchOffset | None = None
         self._planned: BatchOffset | None = None
         self._planned_at = float("-inf")
 
@@ -94,9 +94,9 @@ class BatchPlanner:
         """Whether Spark has a batch that is not completed."""
         return self._planned is not None
 
-    def planned_from(self, start: BatchOffset) -> BatchOffset | None:
+    def in_flight_from(self, start: BatchOffset) -> BatchOffset | None:
         """The in-flight batch if it begins at ``start``: Spark requests it again, because it has not run it."""
-        return self._planned if start == self._planned_from else None
+        return self._planned if start == self._planned_start else None
 
     def batch_completed(self, end: BatchOffset) -> float | None:
         """Spark has completed the batch that ends at ``end``; returns the seconds since it was planned.
@@ -105,7 +105,7 @@ class BatchPlanner:
         """
         if self._planned is None or end != self._planned:
             return None
-        self._planned = self._planned_from = None
+        self._planned = self._planned_start = None
         self.end_offsets.expire()
         return self._clock() - self._planned_at
 
@@ -132,7 +132,7 @@ class BatchPlanner:
             me = self._retry_pending()
             target.set_once(frozenset(me.owned))
             planned = self._plan(start, limits, me)
-            to_reset = self._ledger.pinned_starts().resets & me.readable.keys()
+            to_reset = self._tracker.pinned_starts().resets & me.readable.keys()
             if planned is not start:
                 target.batch_planned()
                 return planned
@@ -166,12 +166,12 @@ class BatchPlanner:
         self, start: BatchOffset, limits: BatchLimits, me: Membership, must_log: bool
     ) -> BatchOffset | None:
         """As :meth:`_plan`; ``None`` if data loss has moved positions."""
-        owned = self._ledger.positions(me)
+        owned = self._tracker.positions(me)
         topics = {tp.topic for tp in owned}
         # After the positions: those of a recreated topic must not be planned with its former id.
-        self._clients.cluster.invalidate_topics(self._ledger.take_recreated())
+        self._clients.cluster.invalidate_topics(self._tracker.take_recreated())
         ends = self._data_loss.check(start, owned, me)
-        self._ledger.note_deleted(self.end_offsets.deleted)
+        self._tracker.note_deleted(self.end_offsets.deleted)
         if ends is None:
             return None
         if self._target is not None:
@@ -183,8 +183,8 @@ class BatchPlanner:
             if tp.topic in topic_ids and tp not in self._epochs.unconfirmed
         }
         positions = {tp: partition.position for tp, partition in owned.items()}
-        # A rewind is logged at once, even without records to read: a restart resumes at the last logged end. So is the
-        # start of a new query, because a restart must not resolve that again.
+        # A rewind is logged at once, even without records to read: a restart resumes at the checkpointed end offset.
+        # So is the start of a new query, because a restart must not resolve that again.
         must_log = (
             must_log
             or start.is_empty
@@ -206,8 +206,8 @@ class BatchPlanner:
         return self._record(start, owned, {tp: admitted[tp] for tp in moving}, topic_ids)
 
     def _waits_for_interval(self) -> bool:
-        """Whether ``batchInterval`` delays the batch. Waits a moment for it: Spark asks a hundred times a second."""
-        remaining = self._planned_at + (self._options.batch_interval or 0.0) - self._clock()
+        """Whether ``minBatchInterval`` delays the batch. Waits a moment for it: Spark asks a hundred times a second."""
+        remaining = self._planned_at + (self._options.min_batch_interval or 0.0) - self._clock()
         if remaining > 0:
             time.sleep(min(remaining, IDLE_S))
         return remaining > IDLE_S
@@ -233,12 +233,12 @@ class BatchPlanner:
             at = partition.position
             epoch = self._epochs.known[tp]
             ranges[tp] = OffsetRange(*tp, at, ends.get(tp, at), topic_ids[tp.topic], epoch, partition.lineage)
-        pinned = self._ledger.pinned_starts().without(ranges)
+        pinned = self._tracker.pinned_starts().without(ranges)
         planned = BatchOffset(ranges, self._options.group_id, pinned.offsets, pinned.resets)
         if planned == start:  # after a rewind to the start of the last batch
             planned = replace(planned, repeated=True)
-        self._planned_from, self._planned, self._planned_at = start, planned, self._clock()
-        self._ledger.planned(planned)
+        self._planned_start, self._planned, self._planned_at = start, planned, self._clock()
+        self._tracker.planned(planned)
         return planned
 
     def _is_current(self, read: OffsetRange) -> bool:

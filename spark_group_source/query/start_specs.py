@@ -36,7 +36,7 @@ def _named(spec: StartSpec) -> Mapping[TopicPartition, int | Earliest | Latest]:
 
 
 def check_names(spec: StartSpec, existing: Collection[TopicPartition]) -> None:
-    """Refuses a spec that does not name exactly the partitions that exist, or has nothing for the others.
+    """Rejects a spec that does not name exactly the partitions that exist, or has nothing for the others.
 
     Raises:
         OptionError: with the missing and the unknown partitions, and the JSON to write.

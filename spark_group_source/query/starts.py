@@ -11,7 +11,7 @@ order:
       options since: what ``latest`` was then (pinned), or another ``startingOffsets``, looked up now;
    b. for other partitions that were added since: earliest. If that is above 0, ``failOnDataLoss`` applies;
    c. for a recreated topic: earliest.
-5. **``rebalanceCallback``** may move any of these.
+5. **``startingOffsetsCallback``** may move any of these.
 
 Once a partition has a position, ``startingOffsets`` plays no part. The planner finds recreated topics and positions
 past the end of the log (``planning/data_loss.py``); the task finds positions before the start of the log. Both then
@@ -40,8 +40,8 @@ from spark_group_source.options.offsets import (
 )
 from spark_group_source.options.table import SourceOptions, stream_start
 from spark_group_source.query.clients import KafkaClients
-from spark_group_source.query.ledger import Start, StartRule, resume_at
-from spark_group_source.query.shared_ledger import PinnedStarts, SharedLedger, StartLookup
+from spark_group_source.query.offset_tracker import Start, StartRule, resume_at
+from spark_group_source.query.shared_tracker import PinnedStarts, SharedOffsetTracker, StartLookup
 from spark_group_source.query.start_specs import resolve_spec
 from spark_group_source.text import names, some
 from spark_group_source.user_code import load
@@ -119,8 +119,8 @@ class ReplayedBatch:
 OffsetsByTopic = dict[str, dict[int, int]]
 
 
-def rebalance_callback(path: str | None) -> Callable[[Offsets, Offsets], Offsets]:
-    """The function that ``rebalanceCallback=module:function`` names, called with offsets by partition.
+def starting_offsets_callback(path: str | None) -> Callable[[Offsets, Offsets], Offsets]:
+    """The function that ``startingOffsetsCallback=module:function`` names, called with offsets by partition.
 
     The user's function gets two dicts, ``{topic: {partition: offset}}`` of the newly assigned partitions: the ends that
     this query logged last, if it ever read them, and their start positions. It returns None, or such a dict of other
@@ -142,11 +142,11 @@ def rebalance_callback(path: str | None) -> Callable[[Offsets, Offsets], Offsets
                 for number, offset in offsets.items()
             }
         except Exception as error:
-            raise OptionError(f"The function '{path}' of 'rebalanceCallback' failed: {error!r}.") from error
+            raise OptionError(f"The function '{path}' of 'startingOffsetsCallback' failed: {error!r}.") from error
         wrong = [tp for tp, offset in moved.items() if tp not in positions or offset < 0]
         if wrong:
             raise OptionError(
-                f"The function '{path}' of 'rebalanceCallback' returned offset {moved[wrong[0]]} for {wrong[0]}.",
+                f"The function '{path}' of 'startingOffsetsCallback' returned offset {moved[wrong[0]]} for {wrong[0]}.",
                 "Return offsets of at least 0, and only for the partitions in its second argument.",
             )
         return moved
@@ -169,13 +169,13 @@ Commits = Mapping[TopicPartition, CommittedOffset]
 
 
 class StartOffsetResolver:
-    """Resolves start positions and records them in the ledger, for the thread that began the lookup."""
+    """Resolves start positions and records them in the tracker, for the thread that began the lookup."""
 
-    def __init__(self, options: SourceOptions, ledger: SharedLedger) -> None:
+    def __init__(self, options: SourceOptions, tracker: SharedOffsetTracker) -> None:
         self._options = options
-        self._ledger = ledger
+        self._tracker = tracker
         self._group_id = options.group_id
-        self._callback = rebalance_callback(options.rebalance_callback)
+        self._callback = starting_offsets_callback(options.starting_offsets_callback)
         self._latest: Offsets | None = None
         self._replayed = ReplayedBatch()
         self._checkpoint_without_group = False
@@ -196,7 +196,7 @@ class StartOffsetResolver:
             replayed: Spark has replayed the batch ``logged``, because an earlier process did not complete it.
 
         Raises:
-            GroupSourceError: a leader refuses for good to return an end offset.
+            GroupSourceError: a leader permanently rejects the lookup of an end offset.
         """
         reset = self._options.reset_offsets_on_start
         offsets = logged.pinned_starts
@@ -208,7 +208,7 @@ class StartOffsetResolver:
             offsets = {**offsets, **{tp: latest.get(tp) for tp in added}}
         nothing_assigned_yet = not (logged.ranges or logged.resets)
         pinned = PinnedStarts(offsets, logged.resets if reset else frozenset(), reset and nothing_assigned_yet)
-        self._ledger.restore(logged, pinned)
+        self._tracker.restore(logged, pinned)
         self._replayed = ReplayedBatch(logged.reads() if replayed else ())
         self._checkpoint_without_group = bool(logged.ranges) and not logged.group
 
@@ -250,14 +250,14 @@ class StartOffsetResolver:
         Raises:
             DataLoss: the options name an offset that is not in the log.
             OptionError: the options name no starting offset, or the group has other commits.
-            GroupSourceError: the group or the leaders do not answer, or refuse.
+            GroupSourceError: the group or the leaders do not answer, or reject the request.
         """
         partitions = lookup.partitions
-        pinned = self._ledger.pinned_starts()
+        pinned = self._tracker.pinned_starts()
         commits = self._committed(partitions, me, clients, deadline)
         resets = (partitions & pinned.resets) - {tp for tp, commit in commits.items() if commit.tagged_reset}
         ids = self._topic_ids(partitions, clients, deadline)
-        logged = self._ledger.logged(partitions, ids)
+        logged = self._tracker.logged(partitions, ids)
         self._warn_of_another_group(commits, logged.ranges)
         self._replayed.warn_if_read_by_others(commits, self._group_id)
         starts: dict[TopicPartition, Start] = {}
@@ -275,7 +275,7 @@ class StartOffsetResolver:
         if unresolved := partitions - starts.keys():
             log.warning("group %s: no start position for %s: no leader answers", self._group_id, names(unresolved))
         starts = self._moved_by_callback(starts, logged.ranges)
-        if self._ledger.record_starts(lookup, starts, commits, ids):
+        if self._tracker.record_starts(lookup, starts, commits, ids):
             self._replayed.started(starts)
             log_starts(self._group_id, starts)
 
@@ -321,7 +321,7 @@ class StartOffsetResolver:
         clients: KafkaClients,
         deadline: Deadline,
     ) -> dict[TopicPartition, Start]:
-        """The starts of partitions without a commit or a logged end, as far as leaders answer."""
+        """The starts of partitions without a commit or a checkpointed end offset, as far as leaders answer."""
         existed = pinned.offsets.keys() - recreated
         offsets = {tp: at for tp, at in pinned.offsets.items() if at is not None and tp in partitions & existed}
         offsets |= self._by_options((partitions & existed) - offsets.keys(), clients, deadline)

@@ -180,7 +180,7 @@ class TopicValidator:
                 topics = self._subscription.find(EveryBroker(self._cluster), deadline)
             required = self._required(read_before)
             errors = {name: topics[name].error if name in topics else UNKNOWN for name in required}
-            errors = {name: errno for name, errno in errors.items() if errno}
+            errors = {name: error_code for name, error_code in errors.items() if error_code}
             missing = {
                 tp
                 for tp in self._subscription.partitions
@@ -225,21 +225,21 @@ class TopicValidator:
         topics_read = {tp.topic for tp in read_before}
         if read_before and not self._fail_on_data_loss:
             topics_read |= errors.keys()  # perhaps by another member
-        deleted = {name for name, errno in errors.items() if errno == UNKNOWN and name in topics_read}
-        for name, errno in errors.items():
+        deleted = {name for name, error_code in errors.items() if error_code == UNKNOWN and name in topics_read}
+        for name, error_code in errors.items():
             if name not in deleted:
                 raise TopicError(
-                    f"Topic '{name}' cannot be read: the brokers answer {describe_error_code(errno)}.",
+                    f"Topic '{name}' cannot be read: the brokers answer {describe_error_code(error_code)}.",
                     "Grant the principal DESCRIBE and READ on it."
-                    if errno == TOPIC_AUTHORIZATION_FAILED
+                    if error_code == TOPIC_AUTHORIZATION_FAILED
                     else f"Create it, or correct '{'assign' if self._subscription.partitions else 'subscribe'}'.",
-                    errno=errno,
+                    error_code=error_code,
                 )
         if never_read := missing - read_before:
             raise TopicError(
                 f"{len(never_read)} assigned partition(s) do not exist: {names(never_read)}.",
                 "Correct 'assign', or add partitions to the topic.",
-                errno=UNKNOWN,
+                error_code=UNKNOWN,
             )
         raise_or_skip_deleted(deleted, self._fail_on_data_loss)
         raise_or_skip_deleted(missing, self._fail_on_data_loss)

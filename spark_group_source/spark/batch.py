@@ -1,4 +1,4 @@
-"""Spark's entry point for batch reads: ``spark.read.format("kafka-group")``.
+"""Spark's entry point for batch queries: ``spark.read.format("kafka-group")``.
 
 Spark creates the reader, asks it for its partitions and pickles it to the executors, all in a short-lived process. It
 does so once for each loaded DataFrame, when it plans the first action on it. From then on that DataFrame reads the same
@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_group_source.options.table import SourceOptions, check_batch
-from spark_group_source.spark.plain_errors import plain_errors
+from spark_group_source.spark.hide_tracebacks import hide_tracebacks
 from spark_group_source.spark.runner import log_to_stderr
 from spark_group_source.spark.tasks import Application, TaskPartition, TaskPlanner, read_task
 
@@ -28,13 +28,13 @@ log = logging.getLogger(__name__)
 
 
 class GroupBatchReader(DataSourceReader):
-    """The reader of one batch read.
+    """The reader of one batch query.
 
     Args:
         ignored: names of the user's options that only a stream uses.
 
     Raises:
-        OptionError: the options do not suit a batch read.
+        OptionError: the options do not suit a batch query.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class GroupBatchReader(DataSourceReader):
         self._ignored = ignored
         self._partitions: list[InputPartition] | None = None
         self._rows: RowFilter | None = None
-        if options.push_filters:
+        if options.push_down_filters:
             self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
 
     def narrow(self, filters: Iterable[Filter]) -> None:
@@ -55,7 +55,7 @@ class GroupBatchReader(DataSourceReader):
 
         self._rows = row_filter(filters)
 
-    @plain_errors()
+    @hide_tracebacks()
     def partitions(self) -> list[InputPartition]:
         """The tasks of the read. The first call looks up where the read starts and ends; later calls return the same.
 
@@ -67,7 +67,7 @@ class GroupBatchReader(DataSourceReader):
 
             log_to_stderr()
             if self._ignored:
-                log.warning("ignored, as a batch read has no use for them: %s", ", ".join(self._ignored))
+                log.warning("ignored, as a batch query has no use for them: %s", ", ".join(self._ignored))
             self._partitions = self._task_planner.plan(
                 plan(self._options, self._task_planner.wire_options(), rows=self._rows)
             )
@@ -83,7 +83,7 @@ class GroupBatchReader(DataSourceReader):
 class _PushFilters:
     """``pushFilters`` of a reader: every filter narrows the read, and Spark evaluates every filter as well.
 
-    While ``spark.sql.python.filterPushdown.enabled`` is false, its default, Spark never calls it. It refuses a
+    While ``spark.sql.python.filterPushdown.enabled`` is false, its default, Spark never calls it. It rejects a
     reader that overrides the method: it compares the ``__func__`` with that of the base class. So this is no method.
     """
 

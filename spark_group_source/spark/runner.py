@@ -1,4 +1,4 @@
-"""Log and shutdown of the process in which Spark runs a stream's reader, or plans a batch read."""
+"""Log and shutdown of the process in which Spark runs a stream's reader, or plans a batch query."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from spark_group_source.spark.plain_errors import plain_errors
+from spark_group_source.spark.hide_tracebacks import hide_tracebacks
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.tasks import WRAPPER, Application
 
@@ -23,7 +23,7 @@ class GroupSource(DataSource):
     application = Application()
     """For the client id and commit metadata; :func:`register` sets it."""
 
-    completions = ""
+    notifications = ""
     """Path of the socket that reports completed batches, empty if there is none; :func:`register` sets it."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -33,7 +33,7 @@ class GroupSource(DataSource):
         from spark_group_source.options.parsing import parse_options
 
         # Spark constructs the source in load(), so load() rejects wrong options.
-        with plain_errors():
+        with hide_tracebacks():
             self._parsed = parse_options(options)
 
     @classmethod
@@ -49,19 +49,19 @@ class GroupSource(DataSource):
         """The reader of one streaming query."""
         from spark_group_source.spark.stream import GroupStreamReader
 
-        return GroupStreamReader(self._parsed, schema, self.application, self.completions)
+        return GroupStreamReader(self._parsed, schema, self.application, self.notifications)
 
-    @plain_errors()
+    @hide_tracebacks()
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of one batch read.
+        """The reader of one batch query.
 
         Raises:
-            OptionError: an option that batch reads need is missing, or a value is not allowed in a batch read.
+            OptionError: an option that batch queries need is missing, or a value is not allowed in a batch query.
         """
-        from spark_group_source.options.table import ignored_in_batch_reads
+        from spark_group_source.options.table import ignored_in_batch_queries
         from spark_group_source.spark.batch import GroupBatchReader
 
-        return GroupBatchReader(self._parsed, schema, self.application, ignored_in_batch_reads(self.options))
+        return GroupBatchReader(self._parsed, schema, self.application, ignored_in_batch_queries(self.options))
 
 
 _registered: weakref.WeakKeyDictionary[SparkSession, Application] = weakref.WeakKeyDictionary()
@@ -70,7 +70,7 @@ _registered: weakref.WeakKeyDictionary[SparkSession, Application] = weakref.Weak
 
 def register(spark: SparkSession) -> None:
     """Registers ``format("kafka-group")`` in a Spark session. Repeated calls do nothing."""
-    from spark_group_source.spark.completions import report_completions
+    from spark_group_source.spark.notifications import report_completed_batches
 
     # The processes in which Spark creates readers have no session, so the class carries its name and id.
     conf = spark.conf
@@ -82,6 +82,6 @@ def register(spark: SparkSession) -> None:
     )
     if _registered.get(spark) == application:
         return
-    attributes = {"application": application, "completions": report_completions(spark)}
+    attributes = {"application": application, "notifications": report_completed_batches(spark)}
     spark.dataSource.register(type(GroupSource.__name__, (GroupSource,), attributes))
     _registered[spark] = application

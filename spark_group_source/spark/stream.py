@@ -21,8 +21,8 @@ from pyspark.sql.types import StructType
 from spark_group_source.errors import GroupSourceError, OptionError
 from spark_group_source.offsets import BatchOffset, latest_offset_json
 from spark_group_source.options.table import SourceOptions, check_stream
-from spark_group_source.spark.completion_client import CompletionClient, digest
-from spark_group_source.spark.plain_errors import plain_errors
+from spark_group_source.spark.hide_tracebacks import hide_tracebacks
+from spark_group_source.spark.notification_client import NotificationClient, digest
 from spark_group_source.spark.runner import ignore_further_signals, leave_on_sigterm, log_to_stderr
 from spark_group_source.spark.schema import to_arrow_schema
 from spark_group_source.spark.tasks import WRAPPER, Application, TaskPartition, TaskPlanner, read_task
@@ -75,9 +75,9 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of one streaming query."""
 
     def __init__(
-        self, options: SourceOptions, schema: StructType, application: Application, completions: str = ""
+        self, options: SourceOptions, schema: StructType, application: Application, notifications: str = ""
     ) -> None:
-        """``completions`` is the path of the socket on which the user's process reports completed batches."""
+        """``notifications`` is the path of the socket on which the user's process reports completed batches."""
         self._options = options
         self._schema = schema
         self._application = application
@@ -85,9 +85,9 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._driver: Driver | None = None
         self._available_now = False
         self._last_parsed = LoggedOffset.of(BatchOffset())
-        self._completions_path = completions
-        self._completions: CompletionClient | None = None
-        # Spark's calls come on the main thread, completions on a thread of their own.
+        self._notifications_path = notifications
+        self._notifications: NotificationClient | None = None
+        # Spark's calls come on the main thread, notifications on a thread of their own.
         self._lock = threading.RLock()
         self._failed: Exception | None = None
         self._unpinned: GroupSourceError | None = None
@@ -99,7 +99,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __reduce__(self) -> tuple[object, ...]:
         # The executors' copy has no member, sockets or locks.
-        return GroupStreamReader, (self._options, self._schema, self._application, self._completions_path)
+        return GroupStreamReader, (self._options, self._schema, self._application, self._notifications_path)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Makes the run end at the offsets that are the latest when it begins."""
@@ -112,7 +112,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         max_bytes = self._options.max_bytes_per_trigger
         return ReadAllAvailable() if max_bytes is None else ReadMaxBytes(max_bytes)
 
-    @plain_errors()
+    @hide_tracebacks()
     def initialOffset(self) -> dict[str, Any]:
         """The empty offset. Partitions get their start positions when this query owns them.
 
@@ -131,7 +131,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._unpinned = error
         return BatchOffset().as_json()
 
-    @plain_errors()
+    @hide_tracebacks()
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         """The end of the next batch, or ``start`` unchanged. ``start`` is the end of the last completed batch.
 
@@ -158,7 +158,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         return latest_offset_json(self._driver.end_offsets(), asdict(self._driver.counters))
 
-    @plain_errors()
+    @hide_tracebacks()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Tasks of the batch that ends at ``end``. They depend on ``end`` alone, not on the group's present state."""
         self._prepare()
@@ -176,7 +176,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, TaskPartition), partition
         yield from read_task(partition)
 
-    @plain_errors()
+    @hide_tracebacks()
     def commit(self, end: dict[str, Any]) -> None:
         """Commits the batch that ends at ``end``, which Spark has completed."""
         with self._lock:
@@ -187,7 +187,7 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Commits the batch in flight if it is the completed batch that the user's process has ``reported``.
 
         To commit a batch that Spark repeated at the start, the query joins the group. This runs on the thread of the
-        completions. An error ends the query when it plans its next batch.
+        notifications. An error ends the query when it plans its next batch.
 
         This waits for no other call of Spark, or reports of all queries would queue up. Spark makes none before a batch
         is completed but those that complete it as well: ``latestOffset`` after it, and ``commit``.
@@ -207,11 +207,11 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             if self._prepared:
                 ignore_further_signals()
-                if self._completions is not None and self._in_flight():
-                    self._completions.drain()
+                if self._notifications is not None and self._in_flight():
+                    self._notifications.drain()
         finally:  # SIGTERM may come before and raise SystemExit
-            if self._completions is not None:
-                self._completions.close()
+            if self._notifications is not None:
+                self._notifications.close()
             if self._driver is not None:
                 self._close(self._driver)
 
@@ -255,9 +255,9 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Connects to the user's process; without it, Spark reports a completed batch when it plans the next one."""
         group = self._options.group_id
         try:
-            if not self._completions_path:
+            if not self._notifications_path:
                 raise OSError("the session has no listener for them")
-            self._completions = CompletionClient(self._completions_path, self._batch_completed)
+            self._notifications = NotificationClient(self._notifications_path, self._batch_completed)
             log.info("group %s: commits each batch when Spark has completed it", group)
         except OSError as error:
             log.info("group %s: commits each batch when Spark plans the next one: %s", group, error)

@@ -20,11 +20,11 @@ from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.options.wire import wire_options
-from spark_group_source.spark.plain_errors import plain_errors
+from spark_group_source.spark.hide_tracebacks import hide_tracebacks
 from spark_group_source.spark.python_worker import prepare_for_next_task
 from spark_group_source.spark.schema import to_arrow_schema
 from spark_group_source.wire.settings import WireOptions
-from spark_group_source.wire.tokens import SharedToken, share_token
+from spark_group_source.wire.tokens import ExportedToken, export_token
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -122,7 +122,7 @@ class TaskPartition(InputPartition):
 
 
 class TaskPlanner:
-    """Plans the tasks of a query or a batch read; ``query_id`` identifies a run of a query."""
+    """Plans the tasks of a query or a batch query; ``query_id`` identifies a run of a query."""
 
     def __init__(
         self, options: SourceOptions, schema: StructType, application: Application, query_id: str = ""
@@ -140,7 +140,7 @@ class TaskPlanner:
             ranges, options.min_records_per_task, options.max_records_per_partition, options.min_partitions
         )
         wire = self.wire_options()
-        token = share_token(wire)
+        token = export_token(wire)
         return [TaskPartition(self._task(task, schema, wire, token)) for task in tasks]
 
     def wire_options(self) -> WireOptions:
@@ -160,7 +160,7 @@ class TaskPlanner:
         return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{name}-{process}")
 
     def _task(
-        self, ranges: list[OffsetRange], schema: pa.Schema, wire: WireOptions, token: SharedToken | None
+        self, ranges: list[OffsetRange], schema: pa.Schema, wire: WireOptions, token: ExportedToken | None
     ) -> FetchTask:
         return FetchTask(
             ranges=tuple(ranges),
@@ -185,6 +185,6 @@ def read_task(partition: TaskPartition) -> Iterator[pa.RecordBatch]:
     """The rows of one task, as Arrow record batches."""
     from spark_group_source.fetch.reader import read  # the driver decodes no records
 
-    with plain_errors():
+    with hide_tracebacks():
         yield from read(partition.task)
     prepare_for_next_task()

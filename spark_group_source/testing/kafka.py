@@ -186,10 +186,10 @@ class EmbeddedKafka(BrokerCluster):
 
     def _describe(self, group: str) -> GroupDescription:
         """Describes a group as the source does: kafka-python's admin client takes a group of KIP-848 for a dead one."""
-        from spark_group_source.lag.probe import GroupOffsetsProbe
+        from spark_group_source.lag.client import GroupLagClient
 
         options = {"kafka.bootstrap.servers": self.bootstrap_servers, "kafka.group.id": group, "subscribePattern": ".*"}
-        with contextlib.closing(GroupOffsetsProbe(options, COORDINATOR_TIMEOUT_S)) as probe:
+        with contextlib.closing(GroupLagClient(options, COORDINATOR_TIMEOUT_S)) as probe:
             return probe.describe()
 
     def committed(self, group: str, topic: str | None = None) -> dict[tuple[str, int], int]:

@@ -49,7 +49,7 @@ def signed_token(settings: MskIamTokens) -> str:
     """Returns a token that is valid for 15 minutes.
 
     Raises:
-        AuthenticationFailed: no credentials are found, or AWS refuses them.
+        AuthenticationFailed: no credentials are found, or AWS rejects them.
         BrokerUnavailable: AWS gives no credentials now.
     """
     try:

@@ -25,7 +25,7 @@ from spark_group_source.errors import (
 from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.wire import sockets, versions, waiting
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.failures import CredentialRejections, ReconnectBackoff
+from spark_group_source.wire.failures import AuthFailures, ReconnectBackoff
 from spark_group_source.wire.settings import WireOptions
 
 
@@ -127,7 +127,7 @@ class Connections:
 
     def __init__(self, options: WireOptions, auth_retry_timeout: float) -> None:
         self._options = options
-        self._rejections = CredentialRejections(options, auth_retry_timeout)
+        self._rejections = AuthFailures(options, auth_retry_timeout)
         self._reconnect_backoff = ReconnectBackoff(options)
         self._by_purpose: dict[tuple[int, str], Connection] = {}
         self._bootstrap: Connection | None = None
@@ -234,7 +234,7 @@ class Cluster:
 
     Args:
         auth_retry_timeout: seconds for which a rejected authentication is retried in a process that never authenticated
-            with these options. After a success it is retried for longer: see :class:`CredentialRejections`.
+            with these options. After a success it is retried for longer: see :class:`AuthFailures`.
     """
 
     def __init__(self, options: WireOptions, auth_retry_timeout: float = 0.0) -> None:
@@ -302,18 +302,18 @@ class Cluster:
         backoff = self._backoff()
         while True:
             coordinator = self._call_any_broker(request, deadline).coordinators[0]
-            errno = coordinator.error_code
-            if not errno:
+            error_code = coordinator.error_code
+            if not error_code:
                 broker = Broker(coordinator.node_id, coordinator.host, coordinator.port)
                 self._brokers[broker.id] = broker
                 return broker
-            if errno not in _RETRIABLE_COORDINATOR_ERRORS:
-                raise _coordinator_error(group_id, errno)
+            if error_code not in _RETRIABLE_COORDINATOR_ERRORS:
+                raise _coordinator_error(group_id, error_code)
             seconds = backoff.next()
             # If the deadline cut another request short, its error would explain less than this response.
             if deadline.remaining() <= seconds + MIN_BROKER_TIMEOUT:
                 raise DeadlineExceeded(
-                    f"Group '{group_id}' has no coordinator yet: {describe_error_code(errno)}.",
+                    f"Group '{group_id}' has no coordinator yet: {describe_error_code(error_code)}.",
                     "Check the brokers' logs, and that the topic __consumer_offsets has leaders.",
                 )
             waiting.sleep(seconds, deadline)
@@ -425,11 +425,11 @@ def metadata_from_each(
         yield broker, answer
 
 
-def _coordinator_error(group_id: str, errno: int) -> GroupError:
+def _coordinator_error(group_id: str, error_code: int) -> GroupError:
     action = (
         "Grant the principal READ on the group."
-        if errno == GROUP_AUTHORIZATION_FAILED
+        if error_code == GROUP_AUTHORIZATION_FAILED
         else "Check 'kafka.group.id' and the brokers' logs."
     )
-    happened = f"The lookup of the coordinator of group '{group_id}' failed: {describe_error_code(errno)}."
-    return GroupError(happened, action, errno=errno)
+    happened = f"The lookup of the coordinator of group '{group_id}' failed: {describe_error_code(error_code)}."
+    return GroupError(happened, action, error_code=error_code)

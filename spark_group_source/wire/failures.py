@@ -26,7 +26,7 @@ _worked: set[WireOptions] = set()
 """Settings that a broker has accepted from this process."""
 
 
-class CredentialRejections:
+class AuthFailures:
     """The rejections in a row of one cluster's brokers. A new connection to any broker, or a response, is a success.
 
     Args:

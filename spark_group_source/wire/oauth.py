@@ -36,7 +36,7 @@ from spark_group_source.errors import (
 from spark_group_source.text import Secret
 from spark_group_source.wire import tls
 from spark_group_source.wire.settings import Tls
-from spark_group_source.wire.tokens import ClientCredentials, RefreshWindow, SharedToken
+from spark_group_source.wire.tokens import ClientCredentials, ExportedToken, RefreshWindow
 from spark_group_source.wire.waiting import JOIN_INTERVAL, sleep
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class _Kept:
     refresh_at: float
 
 
-class KeptToken:
+class TokenCache:
     """The token of one provider in this process. Caller: any thread.
 
     All requests run in one thread, so that one request serves all connections, and a request that hangs leaves no
@@ -150,7 +150,7 @@ class KeptToken:
             self._kept = _Kept(kept.text, kept.usable_until, max(self._clock(), self._retry_at))
             self._condition.notify_all()
 
-    def share(self) -> SharedToken | None:
+    def export(self) -> ExportedToken | None:
         """Returns the kept token for other processes, or ``None`` if none is valid.
 
         This counts as a use: the tasks of a query need a token also when the driver opens no connection any more.
@@ -166,9 +166,9 @@ class KeptToken:
                 return None
             # The process that shares it renews it first, and shares the new one with the next task.
             refresh_at = (kept.refresh_at + kept.usable_until) / 2
-            return SharedToken(Secret(kept.text), kept.usable_until + shift, refresh_at + shift)
+            return ExportedToken(Secret(kept.text), kept.usable_until + shift, refresh_at + shift)
 
-    def adopt(self, shared: SharedToken) -> None:
+    def import_(self, shared: ExportedToken) -> None:
         """Keeps the token of another process, unless the kept one is valid for longer."""
         with self._condition:
             shift = self._clock() - time.time()
@@ -552,7 +552,7 @@ def request_token(settings: ClientCredentials, *, worked_before: bool) -> Issued
             proxy, or from a service that somebody is changing, and a retry may succeed.
 
     Raises:
-        AuthenticationFailed: the endpoint refused the client; or its answer is unusable, and none was usable before.
+        AuthenticationFailed: the endpoint rejected the client; or its answer is unusable, and none was usable before.
         BrokerUnavailable: a retry may succeed.
     """
     name = endpoint_name(settings)

@@ -16,12 +16,12 @@ TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Encryption, trusted authorities and the client's certificate. All texts and files are PEM.
+    """Encryption, trusted CAs and the client's certificate. All texts and files are PEM.
 
-    Without ``ca_file`` and ``ca_text`` the client trusts the authorities that the system trusts. ``key_file`` holds the
+    Without ``ca_file`` and ``ca_text`` the client trusts the CAs that the system trusts. ``key_file`` holds the
     client's private key and its certificate chain; ``key_text`` holds the key, and ``chain_text`` the chain.
     ``versions`` are the allowed TLS versions. ``ciphers`` are the cipher suites of TLS 1.2, by OpenSSL's names; if
-    empty, OpenSSL chooses. ``in_login_line``: the settings come from the login line, and are for a token endpoint.
+    empty, OpenSSL chooses. ``in_login_line``: the settings come from the JAAS config, and are for a token endpoint.
     """
 
     ca_file: str | None = None

@@ -340,10 +340,10 @@ def _certificate_rejected(peer: Peer, error: ssl.SSLCertVerificationError, setti
         action = "Renew the certificate, or set the clock of this machine."
     else:
         action = (
-            "Put the certificate of the authority that signed it into"
+            "Put the certificate of the CA that signed it into"
             f" {settings.name('ssl.truststore.location')} or {settings.name('ssl.truststore.certificates')} (PEM)."
         )
         if settings.ca_file is None and settings.ca_text is None:
-            action += " Without them the source trusts the authorities of the system."
+            action += " Without them the source trusts the CAs of the system."
     reason = error.verify_message.rstrip(".")
     return AuthenticationFailed(f"{peer.name} has a certificate that this client rejected: {reason}.", action)

@@ -24,7 +24,7 @@ from spark_group_source.user_code import load
 from spark_group_source.wire.waiting import call_with_timeout
 
 if TYPE_CHECKING:
-    from spark_group_source.wire.oauth import KeptToken
+    from spark_group_source.wire.oauth import TokenCache
     from spark_group_source.wire.settings import Tls, WireOptions
 
 log = logging.getLogger(__name__)
@@ -179,8 +179,8 @@ class FunctionTokens:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedToken:
-    """A token for other processes. Both times are in seconds since 1970: see ``KeptToken``."""
+class ExportedToken:
+    """A token for other processes. Both times are in seconds since 1970: see ``TokenCache``."""
 
     text: Secret
     usable_until: float
@@ -223,33 +223,33 @@ class ClientCredentials:
         """Returns the token that this process keeps; waits for the token endpoint only if none is valid.
 
         Raises:
-            AuthenticationFailed: the endpoint refused the client, or never gave a usable token.
+            AuthenticationFailed: the endpoint rejected the client, or never gave a usable token.
             BrokerUnavailable: no token is available now; a retry may succeed.
             DeadlineExceeded: the endpoint did not answer in time.
             Interrupted: the deadline's wakeup was set first.
         """
-        return Token(kept_token_of(self).fetch(deadline), dict(self.extensions))
+        return Token(token_cache_of(self).fetch(deadline), dict(self.extensions))
 
     def record_rejection(self, token: Token) -> None:
         """Renews the kept token soon, because a broker rejected it."""
-        kept_token_of(self).record_rejection(token.text)
+        token_cache_of(self).record_rejection(token.text)
 
 
-_kept: dict[ClientCredentials, KeptToken] = {}
+_kept: dict[ClientCredentials, TokenCache] = {}
 """The tokens of this process."""
 
 # The threads that renew tokens stay in the parent, perhaps with a lock.
 os.register_at_fork(after_in_child=_kept.clear)
 
 
-def kept_token_of(settings: ClientCredentials) -> KeptToken:
+def token_cache_of(settings: ClientCredentials) -> TokenCache:
     """Returns the token of these settings in this process."""
     # They import ssl and urllib, which most processes never need.
-    from spark_group_source.wire.oauth import KeptToken, endpoint_name, request_token
+    from spark_group_source.wire.oauth import TokenCache, endpoint_name, request_token
 
     kept = _kept.get(settings)
     if kept is None:
-        new = KeptToken(
+        new = TokenCache(
             lambda worked: request_token(settings, worked_before=worked),
             endpoint_name(settings),
             settings.window,
@@ -270,17 +270,17 @@ def _is_local(url: str) -> bool:
         return False
 
 
-def share_token(options: WireOptions) -> SharedToken | None:
+def export_token(options: WireOptions) -> ExportedToken | None:
     """Returns the token that this process keeps for these settings, or ``None`` without a valid one."""
     provider = None if options.sasl is None else options.sasl.token_provider
-    return kept_token_of(provider).share() if isinstance(provider, ClientCredentials) else None
+    return token_cache_of(provider).export() if isinstance(provider, ClientCredentials) else None
 
 
-def adopt_token(options: WireOptions, token: SharedToken | None) -> None:
+def import_token(options: WireOptions, token: ExportedToken | None) -> None:
     """Keeps the token of another process for these settings, unless this process has one that is valid for longer."""
     provider = None if options.sasl is None else options.sasl.token_provider
     if isinstance(provider, ClientCredentials) and token is not None:
-        kept_token_of(provider).adopt(token)
+        token_cache_of(provider).import_(token)
 
 
 INSTALL = "pip install 'spark_group_source[msk]'"
@@ -317,7 +317,7 @@ class MskIamTokens:
         """Signs a token.
 
         Raises:
-            AuthenticationFailed: AWS's signer is not installed, no credentials are found, or AWS refuses them.
+            AuthenticationFailed: AWS's signer is not installed, no credentials are found, or AWS rejects them.
             BrokerUnavailable: AWS gives no credentials now.
             DeadlineExceeded: AWS gave no credentials in time.
         """

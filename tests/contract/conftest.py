@@ -197,7 +197,7 @@ class Query:
     def owns(self) -> set[int]:
         """Numbers of the partitions that the next batch may read."""
         return {
-            tp.partition for tp in self.me.readable if tp in self.driver._assigned_partitions.ledger.positions(self.me)
+            tp.partition for tp in self.me.readable if tp in self.driver._assigned_partitions.tracker.positions(self.me)
         }
 
     def close(self) -> None:
@@ -396,7 +396,7 @@ PROXIED_TIMEOUT_S = 1.0
 
 PROXIED_OPTIONS = {
     "kafka_request_timeout_ms": f"{PROXIED_TIMEOUT_S * 1000:.0f}",
-    "groupCommit_retryIntervalMs": "50",
+    "offsetCommit_retryIntervalMs": "50",
 }
 
 Proxied = tuple[FakeKafka | EmbeddedKafka, Proxy]

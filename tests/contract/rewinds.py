@@ -30,7 +30,7 @@ SMALL = 1
 
 DECISIONS = {"all earlier": EARLIER, "all later": LATER, "one earlier": EARLIER, "reset": 0, "callback": EARLIER}
 """Where the group continues: an operator has set all partitions or one, the first query to start has
-``resetOffsetsOnStart`` and a new checkpoint, or its ``rebalanceCallback`` goes back."""
+``resetOffsetsOnStart`` and a new checkpoint, or its ``startingOffsetsCallback`` goes back."""
 
 CHECKPOINTS = "kept", "each lost", "one lost"
 KILLS = "none", "planned", "completed", "committed"
@@ -62,7 +62,7 @@ CASES = [
 
 
 def go_back(logged_ends: dict[str, dict[int, int]], positions: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
-    """A ``rebalanceCallback`` that goes back from where the queries stood before the decision, and only from there."""
+    """A ``startingOffsetsCallback`` that goes back only from where the queries stood before the decision."""
     stood = {FIRST_READ * 2, FIRST_READ * 3}
     return {
         topic: {number: EARLIER for number, at in offsets.items() if at in stood}
@@ -108,7 +108,7 @@ class CaseRun:
         if decision == "reset":
             options["resetOffsetsOnStart"] = "true"
         if decision == "callback":
-            options["rebalanceCallback"] = f"{__name__}:go_back"
+            options["startingOffsetsCallback"] = f"{__name__}:go_back"
         return self._bench.query(logged, **options)
 
     def _end(self, query: Query) -> None:

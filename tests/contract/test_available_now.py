@@ -156,7 +156,7 @@ def test_a_batch_whose_commit_fails_is_committed_before_the_run_ends(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for base in BASES.values():
-        monkeypatch.setitem(base, "groupCommit.retryIntervalMs", "50")
+        monkeypatch.setitem(base, "offsetCommit.retryIntervalMs", "50")
     on_fake.produce(5)
     run = on_fake.query().start(available_now=True)
     run.begin()

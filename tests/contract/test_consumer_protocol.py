@@ -67,7 +67,7 @@ def test_two_queries_split_the_topic_and_a_revocation_waits_for_the_batch(filled
     assert first.owns() | second.owns() == {0, 1, 2, 3}
     assert second.idle().read == []
     assert all_read(first, second) == ONCE
-    assert (first.driver.counters.revoked, first.driver.counters.revoked_late) == (2, 0)
+    assert (first.driver.counters.revoked, first.driver.counters.revocation_timed_out) == (2, 0)
 
 
 def test_a_closed_query_leaves_at_once(filled: Bench) -> None:
@@ -133,13 +133,13 @@ def test_a_long_batch_is_committed_although_the_epoch_has_changed_and_a_revocati
     assert all_read(*queries) == ONCE
     for query in queries:
         counters = query.driver.counters
-        assert (counters.failed_commits, counters.lost, counters.revoked_late) == (0, 0, 0)
+        assert (counters.failed_commits, counters.lost, counters.revocation_timed_out) == (0, 0, 0)
 
 
 def test_a_commit_whose_epoch_the_coordinator_has_just_changed_is_no_failed_commit(
     filled: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = filled.start(groupCommit_timeoutMs="60000")
+    first = filled.start(offsetCommit_timeoutMs="60000")
     eventually(lambda: first.owns() == {0, 1, 2, 3}, "all partitions")
     first.begin()
     answered, answer = hold_answer_with_a_new_epoch(first, monkeypatch)
@@ -231,7 +231,7 @@ def test_a_static_member_whose_join_was_not_answered_joins_again_at_once(
     query.start()
     eventually(lambda: query.owns() == {0, 1, 2, 3}, "all partitions")
     # Without leaving its former epoch the member would be refused until its session ends.
-    assert [errno for errno in joins if errno not in (14, 15, 16)] == [0, 111, 0]
+    assert [error_code for error_code in joins if error_code not in (14, 15, 16)] == [0, 111, 0]
 
 
 def test_a_former_epoch_gets_no_committed_offsets(filled: Bench) -> None:
@@ -288,7 +288,7 @@ def test_new_partitions_are_assigned_by_the_coordinator(filled: Bench) -> None:
 
 
 def test_a_topic_that_is_recreated_while_the_query_runs_is_read_from_its_start(filled: Bench) -> None:
-    query = filled.start(failOnDataLoss="false", groupCommit_retryIntervalMs="50")
+    query = filled.start(failOnDataLoss="false", offsetCommit_retryIntervalMs="50")
     eventually(lambda: query.owns() == {0, 1, 2, 3}, "all partitions")
     query.idle()
     before = dict(membership(query).topic_ids)

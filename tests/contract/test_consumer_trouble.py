@@ -54,7 +54,7 @@ def epoch_changes_behind(query: Query, on_fake: Bench) -> threading.Event:
 def test_a_commit_with_a_stale_epoch_is_sent_again_with_the_epoch_of_now_and_is_no_failed_commit(
     on_fake: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    query = on_fake.start(groupCommit_retryIntervalMs="600000", groupCommit_timeoutMs="20000")
+    query = on_fake.start(offsetCommit_retryIntervalMs="600000", offsetCommit_timeoutMs="20000")
     query.begin()
     answer = epoch_changes_behind(query, on_fake)
     sent = len(on_fake.fake.commits)
@@ -77,7 +77,7 @@ def test_a_commit_with_a_stale_epoch_is_sent_again_with_the_epoch_of_now_and_is_
 
 
 def test_a_commit_with_a_stale_epoch_fails_at_its_timeout_and_is_retried(on_fake: Bench) -> None:
-    query = on_fake.start(groupCommit_retryIntervalMs="50", groupCommit_timeoutMs="300")
+    query = on_fake.start(offsetCommit_retryIntervalMs="50", offsetCommit_timeoutMs="300")
     query.begin()
     answer = epoch_changes_behind(query, on_fake)
     query.finish()
@@ -90,7 +90,7 @@ def test_a_commit_with_a_stale_epoch_fails_at_its_timeout_and_is_retried(on_fake
 
 
 def test_a_commit_with_a_stale_epoch_is_not_sent_again_once_the_partitions_are_lost(on_fake: Bench) -> None:
-    query = on_fake.start(groupCommit_timeoutMs="20000")
+    query = on_fake.start(offsetCommit_timeoutMs="20000")
     query.begin()
     answer = threading.Event()
     before = on_fake.request_count("Heartbeat")
@@ -168,7 +168,7 @@ def test_lookups_that_hang_hold_back_no_heartbeat(on_fake: Bench, monkeypatch: p
     on_fake.fake.heartbeat_interval = 1.0
     on_fake.fake.next("ListOffsets", Fault(silent=True), times=10_000)
     # The brokers' session may be much shorter than the one that the member believes.
-    query = on_fake.query(kafka_session_timeout_ms="45000", groupCommit_retryIntervalMs="50")
+    query = on_fake.query(kafka_session_timeout_ms="45000", offsetCommit_retryIntervalMs="50")
     query.driver.start(query.end)
     for lookups in (1, 3):
         eventually(lambda lookups=lookups: on_fake.request_count("ListOffsets") >= lookups, "a lookup")  # type: ignore[misc]
@@ -206,10 +206,10 @@ def test_a_failing_join_is_retried(on_fake: Bench, fault: Fault) -> None:
     assert list(on_fake.fake.group(on_fake.group).members) == [query.me.member_id]
 
 
-@pytest.mark.parametrize("errno", [25, 110])
-def test_a_member_recovers_although_the_coordinator_rejects_many_joins(on_fake: Bench, errno: int) -> None:
+@pytest.mark.parametrize("error_code", [25, 110])
+def test_a_member_recovers_although_the_coordinator_rejects_many_joins(on_fake: Bench, error_code: int) -> None:
     query = on_fake.start()
-    on_fake.next("JoinGroup", Fault(error=errno), times=10_000)
+    on_fake.next("JoinGroup", Fault(error=error_code), times=10_000)
     on_fake.expire(query)
     eventually(lambda: on_fake.request_count("JoinGroup") > 6, "the refusals, also with a backoff")
     on_fake.fake.clear_faults()

@@ -17,7 +17,7 @@ NO_NEWS = {"kafka_session_timeout_ms": "60000", "kafka_heartbeat_interval_ms": "
 QUICK = {
     "kafka_session_timeout_ms": f"{SESSION_S * 1000:.0f}",
     "kafka_heartbeat_interval_ms": "100",
-    "groupCommit_timeoutMs": "200",
+    "offsetCommit_timeoutMs": "200",
 }
 FOR_EVER = 100_000
 NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID = 16, 22, 25, 82
@@ -44,7 +44,7 @@ def assert_read_once(query: Query, each: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("errno", "static"),
+    ("error_code", "static"),
     [
         pytest.param(ILLEGAL_GENERATION, False, id="ILLEGAL_GENERATION"),
         pytest.param(UNKNOWN_MEMBER_ID, False, id="UNKNOWN_MEMBER_ID"),
@@ -53,14 +53,14 @@ def assert_read_once(query: Query, each: int) -> None:
     ],
 )
 def test_a_member_fenced_by_its_commit_plans_nothing_before_the_next_join(
-    on_fake: Bench, fake: FakeKafka, errno: int, static: bool
+    on_fake: Bench, fake: FakeKafka, error_code: int, static: bool
 ) -> None:
     on_fake.produce(5, 5, 5, 5)
     query = on_fake.start(None, **NO_NEWS, **({"kafka_group_instance_id": "one"} if static else {}))
     query.begin()
     on_fake.produce(3, 3, 3, 3)
     member_id, joins, may_join = query.me.member_id, on_fake.request_count("JoinGroup"), threading.Event()
-    on_fake.next("OffsetCommit", Fault(error=errno))
+    on_fake.next("OffsetCommit", Fault(error=error_code))
     on_fake.next("JoinGroup", Fault(hold=may_join))
     query.finish()
     try:
@@ -68,12 +68,12 @@ def test_a_member_fenced_by_its_commit_plans_nothing_before_the_next_join(
         for _ in range(5):
             assert not query.poll(), "planned while the join was pending"
     except GroupError:
-        if errno != FENCED_INSTANCE_ID:
+        if error_code != FENCED_INSTANCE_ID:
             raise
         return  # another query has this member's place: this one may fail, and must not read
     finally:
         may_join.set()
-    if errno == UNKNOWN_MEMBER_ID:
+    if error_code == UNKNOWN_MEMBER_ID:
         fake.expire(on_fake.group, member_id)
     query.begin()
     query.finish()

@@ -115,4 +115,4 @@ def test_a_lost_request_or_answer_in_a_handover_loses_and_repeats_nothing(
     ]
     assert sorted(read) == [(number, at) for number in range(4) for at in range(ends[number])]
     assert first.driver.counters.lost == second.driver.counters.lost == 0
-    assert first.driver.counters.revoked_late == 0
+    assert first.driver.counters.revocation_timed_out == 0

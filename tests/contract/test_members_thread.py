@@ -80,7 +80,7 @@ def test_a_member_leaves_without_its_thread_if_a_callback_blocks_it_and_never_re
 ) -> None:
     blocked.clear()
     released.clear()
-    query = on_fake.query(rebalanceCallback=f"{__name__}:block")
+    query = on_fake.query(startingOffsetsCallback=f"{__name__}:block")
     query.driver.start(query.end)
     assert blocked.wait(60.0)
     thread = query.member._thread
@@ -170,10 +170,10 @@ def test_a_rebalance_and_an_unavailable_coordinator_are_one_log_line_each(
 
 
 @pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup"])
-@pytest.mark.parametrize("errno", [22, 25])
+@pytest.mark.parametrize("error_code", [22, 25])
 @pytest.mark.one_protocol("classic", reason="its requests differ")
 def test_a_member_backs_off_if_the_coordinator_rejects_each_join(
-    on_fake: Bench, fake: FakeKafka, api: str, errno: int, monkeypatch: pytest.MonkeyPatch
+    on_fake: Bench, fake: FakeKafka, api: str, error_code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backoffs: list[float] = []
     ended = threading.Semaphore(0)
@@ -185,7 +185,7 @@ def test_a_member_backs_off_if_the_coordinator_rejects_each_join(
     monkeypatch.setattr(protocol, "sleep", back_off)
     query = on_fake.start()
     accepted = on_fake.request_count(api)
-    on_fake.next(api, Fault(error=errno), times=10_000)
+    on_fake.next(api, Fault(error=error_code), times=10_000)
     on_fake.next("Heartbeat", Fault(error=27))
     eventually(lambda: backoffs, "the first backoff")
     refused = on_fake.request_count(api)

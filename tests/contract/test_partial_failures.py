@@ -21,7 +21,7 @@ FOR_EVER = 100_000
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries come at once."""
     for base in BASES.values():
-        monkeypatch.setitem(base, "groupCommit.retryIntervalMs", "50")
+        monkeypatch.setitem(base, "offsetCommit.retryIntervalMs", "50")
 
 
 # Leaving
@@ -97,7 +97,7 @@ def test_a_run_that_resets_offsets_ends_after_all_its_partitions_are_reset(
     monkeypatch.setattr(available_now, "POLL_INTERVALS", (0.01, 0.05))
     on_fake.produce(5, 5, 5, 5)
     fake.commit(on_fake.group, {(on_fake.topic, number): 5 for number in range(4)}, COMMIT_TAG)
-    run = on_fake.query(resetOffsetsOnStart="true", groupCommit_retryIntervalMs="1000")
+    run = on_fake.query(resetOffsetsOnStart="true", offsetCommit_retryIntervalMs="1000")
     on_fake.next("OffsetFetch", Fault(error=LOADING))
     run.start(available_now=True)
     while (end := run.driver.plan_batch(run.end, None)) != run.end:

@@ -23,7 +23,7 @@ SEED = 24
 
 
 LATEST, NOT_LEADER = -1, 6
-OFTEN = {"kafka_metadata_max_age_ms": "200", "groupCommit_retryIntervalMs": "50"}
+OFTEN = {"kafka_metadata_max_age_ms": "200", "offsetCommit_retryIntervalMs": "50"}
 
 Spans = dict[int, list[tuple[int, int]]]
 

@@ -29,7 +29,7 @@ from tests.fake import FakeKafka, Fault
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries come at once."""
     for base in BASES.values():
-        monkeypatch.setitem(base, "groupCommit.retryIntervalMs", "50")
+        monkeypatch.setitem(base, "offsetCommit.retryIntervalMs", "50")
 
 
 def assert_goes_on(bench: Bench, query: Query) -> None:
@@ -85,7 +85,7 @@ def test_the_next_commit_includes_a_failed_one_and_the_query_continues(
     on_fake: Bench, fake: FakeKafka, fault: Fault, caplog: pytest.LogCaptureFixture
 ) -> None:
     on_fake.produce(5)
-    query = on_fake.start(groupCommit_retryIntervalMs="600000")  # not retried before the next batch ends
+    query = on_fake.start(offsetCommit_retryIntervalMs="600000")  # not retried before the next batch ends
     query.begin()
     on_fake.next("OffsetCommit", fault)
     query.finish()
@@ -108,24 +108,24 @@ def test_a_commit_in_several_requests_retries_only_unconfirmed_offsets(
 ) -> None:
     monkeypatch.setattr("spark_group_source.group.offsets.COMMIT_BYTES", 1)  # a request for each partition
     on_fake.produce(5, 5, 5, 5)
-    query = on_fake.start(groupCommit_retryIntervalMs="1000")  # not before the test checks it
+    query = on_fake.start(offsetCommit_retryIntervalMs="1000")  # not before the test checks it
     query.begin()
     on_fake.next("OffsetCommit", Fault(), times=2)
     on_fake.next("OffsetCommit", fault)
     query.finish()
     assert not query.poll()
-    assert query.driver._assigned_partitions.ledger.uncommitted() == {on_fake.tp(2), on_fake.tp(3)}
+    assert query.driver._assigned_partitions.tracker.uncommitted() == {on_fake.tp(2), on_fake.tp(3)}
     eventually(lambda: not query.poll() and on_fake.committed() == dict.fromkeys(range(4), 5), "the rest")
     assert [each.offsets for each in fake.commits[-2:]] == [{("topic", 2): 5}, {("topic", 3): 5}]
     assert query.driver.counters.failed_commits == 1
 
 
-@pytest.mark.parametrize("errno", [14, 28])
-def test_an_idle_query_retries_a_failed_commit_with_its_tag(on_fake: Bench, fake: FakeKafka, errno: int) -> None:
+@pytest.mark.parametrize("error_code", [14, 28])
+def test_an_idle_query_retries_a_failed_commit_with_its_tag(on_fake: Bench, fake: FakeKafka, error_code: int) -> None:
     on_fake.produce(5)
     query = on_fake.start()
     query.begin()
-    on_fake.next("OffsetCommit", Fault(error=errno), times=3)
+    on_fake.next("OffsetCommit", Fault(error=error_code), times=3)
     query.finish()
     eventually(lambda: not query.poll() and on_fake.committed()[0] == 5, "the commit")
     assert {each.metadata for each in fake.commits} == {COMMIT_TAG}
@@ -173,7 +173,7 @@ def test_a_revocation_does_not_wait_for_a_commit_that_the_coordinator_rejects(on
     second = on_fake.query()
     second.driver.start(second.end)
     eventually(lambda: len(second.me.owned) == 2, "the second member to own its part, while the first has no batch")
-    assert first.driver.counters.revoked_late == 0
+    assert first.driver.counters.revocation_timed_out == 0
 
 
 @pytest.mark.parametrize("retries", [0, 2])
@@ -181,7 +181,7 @@ def test_a_commit_that_keeps_failing_fails_the_query_after_the_retries_if_so_set
     on_fake: Bench, fake: FakeKafka, retries: int
 ) -> None:
     on_fake.produce(5, 5)
-    query = on_fake.start(onCommitFailure="fail", groupCommit_numRetries=str(retries))
+    query = on_fake.start(onCommitFailure="fail", offsetCommit_numRetries=str(retries))
     query.begin()
     on_fake.next("OffsetCommit", Fault(error=14), times=10_000)
     query.finish()
@@ -202,14 +202,14 @@ def test_a_commit_that_keeps_failing_fails_the_query_after_the_retries_if_so_set
 
 
 def test_a_commit_that_succeeds_within_the_retries_does_not_fail_the_query(on_fake: Bench, fake: FakeKafka) -> None:
-    query = on_fake.start(onCommitFailure="fail", groupCommit_numRetries="2")
+    query = on_fake.start(onCommitFailure="fail", offsetCommit_numRetries="2")
     for _ in range(3):
         on_fake.produce(1)
         query.begin()
         on_fake.next("OffsetCommit", Fault(error=14), times=2)
         query.finish()
         eventually(
-            lambda: not query.poll() and not query.driver._assigned_partitions.ledger.uncommitted(), "the commit"
+            lambda: not query.poll() and not query.driver._assigned_partitions.tracker.uncommitted(), "the commit"
         )
     assert on_fake.committed()[0] == 3
 
@@ -217,7 +217,7 @@ def test_a_commit_that_succeeds_within_the_retries_does_not_fail_the_query(on_fa
 def test_start_positions_that_cannot_be_committed_fail_the_query_if_so_set(on_fake: Bench, fake: FakeKafka) -> None:
     on_fake.next("OffsetCommit", Fault(error=14), times=10_000)
     with pytest.raises(CommitFailed, match=r"topic-0, topic-1, topic-2, topic-3 .* 1 tries: .*14 \(COORDINATOR_LOAD"):
-        on_fake.start(onCommitFailure="fail", groupCommit_numRetries="0")
+        on_fake.start(onCommitFailure="fail", offsetCommit_numRetries="0")
     eventually(lambda: not fake.group(on_fake.group).members, "the failed member to leave the group")
     fake.clear_faults()
 
@@ -759,7 +759,10 @@ CARRIED_BY: dict[str, dict[int, set[str]]] = {
     },
 }
 EVERY = sorted(
-    (protocol, errno, api) for protocol, codes in CARRIED_BY.items() for errno, apis in codes.items() for api in apis
+    (protocol, error_code, api)
+    for protocol, codes in CARRIED_BY.items()
+    for error_code, apis in codes.items()
+    for api in apis
 )
 NAMED_OPTIONS = {
     23: "kafka.partition.assignment.strategy",
@@ -773,22 +776,26 @@ NAMED_OPTIONS = {
 
 
 def test_every_row_of_the_error_table_is_tested() -> None:
-    assert {errno for codes in CARRIED_BY.values() for errno in codes} == ERROR_ACTIONS.keys()
+    assert {error_code for codes in CARRIED_BY.values() for error_code in codes} == ERROR_ACTIONS.keys()
 
 
-@pytest.mark.parametrize(("protocol", "errno", "api"), EVERY, ids=str)
-def test_an_error_code_is_retried_or_fatal_as_in_the_table(on_fake: Bench, protocol: str, errno: int, api: str) -> None:
+@pytest.mark.parametrize(("protocol", "error_code", "api"), EVERY, ids=str)
+def test_an_error_code_is_retried_or_fatal_as_in_the_table(
+    on_fake: Bench, protocol: str, error_code: int, api: str
+) -> None:
     on_fake.produce(3)
-    query = on_fake.query(groupCommit_timeoutMs="1000")  # the coordinator has no other epoch to wait for
+    query = on_fake.query(offsetCommit_timeoutMs="1000")  # the coordinator has no other epoch to wait for
     if api in ("Heartbeat", "OffsetCommit"):
         query.start()
     on_fake.next(
         api,
-        Fault(error=errno),
-        times=1 if ERROR_ACTIONS[errno] is ErrorAction.TRIM_METADATA else 2,
+        Fault(error=error_code),
+        times=1 if ERROR_ACTIONS[error_code] is ErrorAction.TRIM_METADATA else 2,
     )
     # A failed commit is retried after any error but a missing permission.
-    if ERROR_ACTIONS[errno] is ErrorAction.FATAL and (api != "OffsetCommit" or denied(GroupError("", "", errno=errno))):
+    if ERROR_ACTIONS[error_code] is ErrorAction.FATAL and (
+        api != "OffsetCommit" or denied(GroupError("", "", error_code=error_code))
+    ):
         with pytest.raises(GroupSourceError) as raised:  # noqa: PT012 - the start may fail, or what comes after it
             if api not in ("Heartbeat", "OffsetCommit"):
                 query.start()
@@ -797,11 +804,11 @@ def test_an_error_code_is_retried_or_fatal_as_in_the_table(on_fake: Bench, proto
                 query.finish()
                 eventually(lambda: query.poll() and False, "the error")
             eventually(lambda: query.me is None, "the error")
-        assert str(errno) in str(raised.value)
-        assert NAMED_OPTIONS.get(errno, "") in str(raised.value)
+        assert str(error_code) in str(raised.value)
+        assert NAMED_OPTIONS.get(error_code, "") in str(raised.value)
         if api == "OffsetCommit":
             query.close()  # the query's thread has failed
-        if errno not in (30, 82):  # it may not leave, or another member has its place
+        if error_code not in (30, 82):  # it may not leave, or another member has its place
             eventually(lambda: not on_fake.fake.group(on_fake.group).members, "the member to leave")
         return
     if api not in ("Heartbeat", "OffsetCommit"):
@@ -813,11 +820,13 @@ def test_an_error_code_is_retried_or_fatal_as_in_the_table(on_fake: Bench, proto
     eventually(lambda: not query.poll() and on_fake.committed() == {0: 3, 1: 0, 2: 0, 3: 0}, "all to be committed")
 
 
-@pytest.mark.parametrize("errno", sorted(MAY_HEAL))
-def test_an_error_that_may_heal_ends_no_query_that_was_a_member(on_fake: Bench, fake: FakeKafka, errno: int) -> None:
+@pytest.mark.parametrize("error_code", sorted(MAY_HEAL))
+def test_an_error_that_may_heal_ends_no_query_that_was_a_member(
+    on_fake: Bench, fake: FakeKafka, error_code: int
+) -> None:
     query = on_fake.start()
     on_fake.expire(query)
-    on_fake.next("JoinGroup", Fault(error=errno), times=3)
+    on_fake.next("JoinGroup", Fault(error=error_code), times=3)
     eventually(lambda: not on_fake.has_faults("JoinGroup"), "the refused joins")
     eventually(lambda: len(query.owns()) == 4, "the next assignment")
     assert_goes_on(on_fake, query)
@@ -865,7 +874,7 @@ def test_a_member_does_not_join_after_a_fatal_error(on_fake: Bench, fake: FakeKa
 
 
 def test_the_end_of_a_query_commits_a_completed_batch_whose_commit_failed(on_fake: Bench, fake: FakeKafka) -> None:
-    query = on_fake.start(groupCommit_retryIntervalMs="600000")
+    query = on_fake.start(offsetCommit_retryIntervalMs="600000")
     on_fake.produce(5)
     query.begin()
     on_fake.next("OffsetCommit", Fault(error=14))

@@ -84,8 +84,8 @@ class FakeClassicGroup:
         if instance is not None and not request.member_id:
             former = self.members.pop(self._instances.get(instance, ""), None)
             self._instances[instance] = member_id
-        elif member_id not in self._pending_ids and (errno := self.member_error(member_id, instance)):
-            return errno
+        elif member_id not in self._pending_ids and (error_code := self.member_error(member_id, instance)):
+            return error_code
         for other in self.members.values():
             if other.id != member_id and not protocols.keys() & other.protocols.keys():
                 return INCONSISTENT_PROTOCOL
@@ -150,8 +150,8 @@ class FakeClassicGroup:
 
     def heartbeat(self, request: Any, response: Any) -> None:
         """Sets the error code: whether the group rebalances."""
-        errno = self.member_error(request.member_id, request.group_instance_id, request.generation_id)
-        response.error_code = errno or (REBALANCING if self.state == PREPARING else 0)
+        error_code = self.member_error(request.member_id, request.group_instance_id, request.generation_id)
+        response.error_code = error_code or (REBALANCING if self.state == PREPARING else 0)
 
     def remove(self, member_id: str) -> int:
         """Removes a member that leaves or whose session has expired."""
@@ -167,5 +167,5 @@ class FakeClassicGroup:
     def commit_error(self, request: Any) -> int:
         """Returns the error code for a member's commit, or 0."""
         generation = request.generation_id_or_member_epoch
-        errno = self.member_error(request.member_id, request.group_instance_id, generation)
-        return errno or (REBALANCING if self.state == COMPLETING else 0)
+        error_code = self.member_error(request.member_id, request.group_instance_id, generation)
+        return error_code or (REBALANCING if self.state == COMPLETING else 0)

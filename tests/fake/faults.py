@@ -84,10 +84,10 @@ class Faults:
         return None
 
 
-def set_error(api: str, response: Any, errno: int) -> None:
+def set_error(api: str, response: Any, error_code: int) -> None:
     """Sets the error code of a response, or of each partition in it."""
     parts = [response]
     for name in filter(None, ERROR_AT.get(api, "").split(".")):
         parts = [inner for outer in parts for inner in getattr(outer, name)]
     for part in parts:
-        part.error_code = errno
+        part.error_code = error_code

@@ -32,7 +32,7 @@ class Commit:
     error: int
 
 
-def describe(name: str, group: FakeGroup, errno: int) -> Any:
+def describe(name: str, group: FakeGroup, error_code: int) -> Any:
     """Returns the state and members of a classic group; ``Dead`` if it has neither members nor commits.
 
     To DescribeGroups a group with members of KIP-848 is dead too.
@@ -52,21 +52,21 @@ def describe(name: str, group: FakeGroup, errno: int) -> Any:
     exists = group.classic.members or (group.offsets and not group.consumer.members)
     return described_group(
         version=5,
-        error_code=errno,
+        error_code=error_code,
         group_id=name,
         group_state=group.classic.state if exists else "Dead",
         protocol_type="consumer" if exists else "",
         protocol_data=group.classic.protocol,
-        members=[] if errno else members,
+        members=[] if error_code else members,
     )
 
 
-def describe_consumer(name: str, group: FakeConsumerGroup, topics: Mapping[UUID, str], errno: int) -> Any:
+def describe_consumer(name: str, group: FakeConsumerGroup, topics: Mapping[UUID, str], error_code: int) -> Any:
     """Returns the state and members of a group with the protocol of KIP-848, or that it does not exist."""
     described_group = ConsumerGroupDescribeResponse.DescribedGroup
-    errno = errno or (0 if group.epoch else UNKNOWN_GROUP)
-    if errno:
-        return described_group(version=1, error_code=errno, group_id=name, group_state="", members=[])
+    error_code = error_code or (0 if group.epoch else UNKNOWN_GROUP)
+    if error_code:
+        return described_group(version=1, error_code=error_code, group_id=name, group_state="", members=[])
     members = [
         described_group.Member(
             version=1,
@@ -135,31 +135,31 @@ def commit(
         for part in topic.partitions:
             text = part.committed_metadata or ""
             known = part.partition_index in logs.get(name, {})
-            errno = error or (0 if known else UNKNOWN_TOPIC_ID if by_id else UNKNOWN_TOPIC)
-            errno = errno or (METADATA_TOO_LARGE if len(text) > max_metadata else 0)
-            if not errno:
+            error_code = error or (0 if known else UNKNOWN_TOPIC_ID if by_id else UNKNOWN_TOPIC)
+            error_code = error_code or (METADATA_TOO_LARGE if len(text) > max_metadata else 0)
+            if not error_code:
                 group.offsets[name, part.partition_index] = part.committed_offset, text
                 group.epochs[name, part.partition_index] = part.committed_leader_epoch
             offsets[name, part.partition_index] = part.committed_offset
             texts.add(text)
             response.partitions.append(
                 response_topic.OffsetCommitResponsePartition(
-                    version=request.version, partition_index=part.partition_index, error_code=errno
+                    version=request.version, partition_index=part.partition_index, error_code=error_code
                 )
             )
         topics.append(response)
     member = request.group_id, request.member_id, request.generation_id_or_member_epoch
-    return topics, Commit(*member, offsets, "|".join(sorted(texts)), errno)
+    return topics, Commit(*member, offsets, "|".join(sorted(texts)), error_code)
 
 
-def fetch_offsets(requested: Any, group: FakeGroup, errno: int, version: int) -> Any:
+def fetch_offsets(requested: Any, group: FakeGroup, error_code: int, version: int) -> Any:
     """Returns the committed offsets of the requested partitions, or of all; -1 if a partition has no commit."""
     response_group = consumer.OffsetFetchResponse.OffsetFetchResponseGroup
     response_topic = response_group.OffsetFetchResponseTopics
     numbers_of: Mapping[str, Iterable[int]] = {}
-    if not errno and requested.topics is None:  # a request for all partitions
+    if not error_code and requested.topics is None:  # a request for all partitions
         numbers_of = numbers_by_topic(TopicPartition(*tp) for tp in group.offsets)
-    elif not errno:
+    elif not error_code:
         numbers_of = {topic.name: topic.partition_indexes for topic in requested.topics}
     topics = []
     for name, numbers in numbers_of.items():
@@ -177,4 +177,4 @@ def fetch_offsets(requested: Any, group: FakeGroup, errno: int, version: int) ->
                 )
             )
         topics.append(response_topic(version=version, name=name, partitions=partitions))
-    return response_group(version=version, group_id=requested.group_id, topics=topics, error_code=errno)
+    return response_group(version=version, group_id=requested.group_id, topics=topics, error_code=error_code)

@@ -154,10 +154,10 @@ class RequestHandlers:
                 group.consumer.heartbeat(request, response, topics)
 
     def _ConsumerGroupDescribe(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
-        errno = error or self._coordinator_error(node)
+        error_code = error or self._coordinator_error(node)
         names = {topic_id: name for name, topic_id in self.ids.items()}
         response.groups = [
-            group_responses.describe_consumer(name, self.group(name).consumer, names, errno)
+            group_responses.describe_consumer(name, self.group(name).consumer, names, error_code)
             for name in request.group_ids
         ]
 
@@ -167,18 +167,20 @@ class RequestHandlers:
 
     def _OffsetCommit(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         group = self.group(request.group_id)
-        errno = error or self._coordinator_error(node) or group.commit_error(request)
+        error_code = error or self._coordinator_error(node) or group.commit_error(request)
         names = {topic_id: name for name, topic_id in self.ids.items()}
-        response.topics, commit = group_responses.commit(request, group, self.logs, names, errno, self._max_metadata)
+        response.topics, commit = group_responses.commit(
+            request, group, self.logs, names, error_code, self._max_metadata
+        )
         self.commits.append(commit)
 
     def _OffsetFetch(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         requested = request.groups[0]
         group = self.group(requested.group_id)
-        errno = error or self._coordinator_error(node)
-        if not errno and request.version >= 9 and requested.member_id:
-            errno = group.consumer.member_error(requested.member_id, requested.member_epoch)
-        response.groups = [group_responses.fetch_offsets(requested, group, errno, request.version)]
+        error_code = error or self._coordinator_error(node)
+        if not error_code and request.version >= 9 and requested.member_id:
+            error_code = group.consumer.member_error(requested.member_id, requested.member_epoch)
+        response.groups = [group_responses.fetch_offsets(requested, group, error_code, request.version)]
 
     def _ListOffsets(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         response_topic = consumer.ListOffsetsResponse.ListOffsetsTopicResponse
@@ -188,14 +190,14 @@ class RequestHandlers:
             for partition in topic.partitions:
                 log = self.logs.get(topic.name, {}).get(partition.partition_index)
                 if log is None or log.leader != node:
-                    errno, offset = (UNKNOWN_TOPIC if log is None else NOT_LEADER), -1
+                    error_code, offset = (UNKNOWN_TOPIC if log is None else NOT_LEADER), -1
                 else:
-                    errno, offset = 0, log.list_offset(partition.timestamp, request.isolation_level == 1)
+                    error_code, offset = 0, log.list_offset(partition.timestamp, request.isolation_level == 1)
                 partitions.append(
                     response_topic.ListOffsetsPartitionResponse(
                         version=7,
                         partition_index=partition.partition_index,
-                        error_code=errno,
+                        error_code=error_code,
                         timestamp=-1,
                         offset=offset,
                         leader_epoch=log.epoch if log else -1,

@@ -19,12 +19,12 @@ def epoch_ends(requested: Any, logs: Mapping[int, FakeLog], node: int) -> Any:
         log = logs.get(part.partition)
         epoch, end = -1, -1
         if log is None or log.leader != node:
-            errno = UNKNOWN_TOPIC if log is None else NOT_LEADER
-        elif not (errno := log.epoch_error(part.current_leader_epoch)):
+            error_code = UNKNOWN_TOPIC if log is None else NOT_LEADER
+        elif not (error_code := log.epoch_error(part.current_leader_epoch)):
             epoch, end = log.epoch_end(part.leader_epoch)
         partitions.append(
             result.EpochEndOffset(
-                version=4, partition=part.partition, error_code=errno, leader_epoch=epoch, end_offset=end
+                version=4, partition=part.partition, error_code=error_code, leader_epoch=epoch, end_offset=end
             )
         )
     return result(version=4, topic=requested.topic, partitions=partitions)

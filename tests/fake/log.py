@@ -81,8 +81,8 @@ class FakeLog:
         """Fills ``response`` as broker ``node`` does for a reader in ``rack``."""
         if self.leader != node and node not in self.nearest.values():
             response.error_code = NOT_LEADER
-        elif errno := self.epoch_error(requested.current_leader_epoch):
-            response.error_code = errno
+        elif error_code := self.epoch_error(requested.current_leader_epoch):
+            response.error_code = error_code
         elif self.leader == node and rack in self.nearest:
             response.preferred_read_replica = self.nearest[rack]
         elif not self.start <= requested.fetch_offset <= self.end:

@@ -1,4 +1,4 @@
-"""Functions for ``rebalanceCallback``, which a query's process loads by name."""
+"""Functions for ``startingOffsetsCallback``, which a query's process loads by name."""
 
 from __future__ import annotations
 

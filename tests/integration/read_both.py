@@ -20,7 +20,7 @@ OURS, THEIRS = "kafka-group", "kafka"
 
 @dataclass(frozen=True)
 class Case:
-    """One read: a batch read, or a stream up to the records that exist at its start.
+    """One read: a batch query, or a stream up to the records that exist at its start.
 
     ``ours`` and ``theirs`` are options for this source alone, and for the JVM source.
     """

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_group_source import offsets_of_checkpoint, register
-from spark_group_source.errors import CannotMove
+from spark_group_source.errors import CannotMigrate
 from spark_group_source.lag.listener import LagListener
 from spark_group_source.lag.model import LagReport
 from spark_group_source.lag.progress_bar import progress_bar
@@ -23,7 +23,7 @@ from tests.integration.query_process import eventually
 
 
 def main(place: str) -> None:
-    """Reads the topic as a stream and as a batch read, and asks for something that is refused."""
+    """Reads the topic as a stream and as a batch query, and asks for something that is refused."""
     work = Path(place)
     settings = json.loads((work / "settings.json").read_text())
     options = settings["options"]
@@ -44,11 +44,11 @@ def main(place: str) -> None:
     print("moved", offsets_of_checkpoint(spark, settings["old_checkpoint"]))
     try:
         offsets_of_checkpoint(spark, str(work))
-    except CannotMove as error:
+    except CannotMigrate as error:
         print("not moved:", error)
     for setting in ("false", "true"):
         spark.conf.set("spark.sql.python.filterPushdown.enabled", setting)
-        filtered = spark.read.format("kafka-group").options(**batch_options, pushFilters="true").load()
+        filtered = spark.read.format("kafka-group").options(**batch_options, pushDownFilters="true").load()
         print("filtered", filtered.where("partition = 1 AND offset >= 45").count())
     try:
         spark.readStream.format("kafka-group").options(**options, typo="1").load().schema  # noqa: B018 -- analyzes it

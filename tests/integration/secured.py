@@ -167,5 +167,5 @@ def expired_token() -> str:
 
 
 def _quoted(text: str) -> str:
-    """As it stands between double quotes in a login line in a properties file, where a backslash is written twice."""
+    """As it stands between double quotes in a JAAS config in a properties file, where a backslash is written twice."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\\", "\\\\")

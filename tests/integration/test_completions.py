@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from spark_group_source.spark import completions
+from spark_group_source.spark import notifications
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration import query_process
 
@@ -87,7 +87,7 @@ def caught_up(kafka: EmbeddedKafka, topic: str, group: str) -> bool:
 
 
 def cut_off_readers() -> None:
-    server = completions._servers[-1]
+    server = notifications._servers[-1]
     with server._lock:
         for reader in list(server._readers):
             server._drop(reader)
@@ -159,7 +159,7 @@ def test_nothing_is_committed_of_a_batch_that_fails(kafka: EmbeddedKafka, name: 
 def test_batch_interval_paces_batches_and_each_is_committed_at_once_even_if_no_completion_is_reported(
     spark: SparkSession, kafka: EmbeddedKafka, name: str, group: str, tmp_path: Path
 ) -> None:
-    options = query_process.source_options(kafka, name, group, batchInterval="10 seconds")
+    options = query_process.source_options(kafka, name, group, minBatchInterval="10 seconds")
     sink = Sink()
     frame = spark.readStream.format("kafka-group").options(**options).load()
     query = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "paced")).start()
@@ -307,7 +307,7 @@ def test_queries_that_are_restarted_leave_nothing_behind(
         fill(kafka, name, 1)
         writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "restarted"))
         assert writer.trigger(availableNow=True).start().awaitTermination(60)
-        eventually(lambda: not completions._servers[-1]._readers)
+        eventually(lambda: not notifications._servers[-1]._readers)
         if number == 1:
             before = left()
     assert caught_up(kafka, name, group)

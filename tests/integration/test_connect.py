@@ -68,6 +68,6 @@ def test_a_connect_client_streams_and_reads_batches_and_sees_lag_and_errors(
     assert server_log.count("filters leave 1 of 4 partitions to read, and in them 5 of 50 offsets") == 1
     assert "typo" in done.stdout
     assert 'moved {"orders":{"0":9,"1":1},"*":-2}' in done.stdout
-    assert f"not moved: [CANNOT_MOVE] {tmp_path} is not a checkpoint" in done.stdout
+    assert f"not moved: [CANNOT_MIGRATE] {tmp_path} is not a checkpoint" in done.stdout
     assert kafka.group_state(group) == "Empty"
     assert {each.lag for each in kafka.describe_group(group)} == {0}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from spark_group_source.lag.probe import GroupOffsetsProbe
+from spark_group_source.lag.client import GroupLagClient
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
@@ -80,7 +80,7 @@ class Group:
 
     def settle(self, members: int) -> None:
         """Waits until the group is stable with this number of members, which own all partitions."""
-        with closing(GroupOffsetsProbe(source_options(self.kafka, self.topic, self.id))) as probe:
+        with closing(GroupLagClient(source_options(self.kafka, self.topic, self.id))) as probe:
 
             def is_settled() -> bool:
                 group = probe.describe()
@@ -91,7 +91,7 @@ class Group:
 
     def protocol(self) -> str:
         """The protocol of the group as the coordinator has it."""
-        with closing(GroupOffsetsProbe(source_options(self.kafka, self.topic, self.id))) as probe:
+        with closing(GroupLagClient(source_options(self.kafka, self.topic, self.id))) as probe:
             return probe.describe().protocol
 
     def roll(self, members: list[Consumer], protocol: str, static: bool) -> None:

@@ -194,7 +194,7 @@ def test_a_query_whose_callback_blocks_its_member_stops_when_its_session_ends_an
     monkeypatch.setenv(callbacks.SECONDS, str(seconds))
     function = f"{callbacks.__name__}:{callbacks.stand_still_the_second_time.__name__}"
     with Producing(kafka, topic, PARTITIONS):
-        blocked = watched(rebalanceCallback=function)
+        blocked = watched(startingOffsetsCallback=function)
         first = start(topic, **TIMES, **{"kafka.client.id": OTHER})
         eventually(lambda: halves(kafka, group) and first.places, what="an even split")
     # Brokers take a commit for a heartbeat: the session ends only while the query has nothing to commit.

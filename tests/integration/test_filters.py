@@ -1,4 +1,4 @@
-"""Filters in batch reads: the same rows with fewer bytes, whatever Spark's setting is."""
+"""Filters in batch queries: the same rows with fewer bytes, whatever Spark's setting is."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def loaded(spark: SparkSession, kafka: EmbeddedKafka, topics: str, **options: st
 def test_a_filtered_read_has_the_same_rows_with_either_setting_of_spark(
     spark: SparkSession, kafka: EmbeddedKafka, topics: str, setting: str, condition: str, left: int
 ) -> None:
-    found = loaded(spark, kafka, topics, pushFilters="true").where(condition)
+    found = loaded(spark, kafka, topics, pushDownFilters="true").where(condition)
     expected = spark.createDataFrame(loaded(spark, kafka, topics).collect(), found.schema).where(condition)
     assert expected.count() == left
     assert_df_equality(found, expected, ignore_row_order=True)
@@ -88,7 +88,7 @@ def test_a_filtered_read_has_the_same_rows_with_either_setting_of_spark(
 def test_narrowing_follows_the_setting_of_spark(
     spark: SparkSession, kafka: EmbeddedKafka, topics: str, setting: str
 ) -> None:
-    frame = loaded(spark, kafka, topics, pushFilters="true").where("partition = 1 AND offset < 5")
+    frame = loaded(spark, kafka, topics, pushDownFilters="true").where("partition = 1 AND offset < 5")
     assert frame.rdd.getNumPartitions() == (2 if setting == "true" else 2 * PARTITIONS)
 
 
@@ -105,7 +105,7 @@ def test_without_the_option_each_use_of_a_data_frame_has_all_of_its_rows(
 
 def read_in_process(kafka: EmbeddedKafka, topic: str, *filters: Filter, **options: str) -> tuple[list[Any], int, int]:
     """The rows of a read with these filters, its number of tasks, and the bytes that brokers have sent for it."""
-    given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, "pushFilters": "true"}
+    given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, "pushDownFilters": "true"}
     reader = GroupBatchReader(parse_options(given | options), source_schema(include_headers=False), Application(), [])
     received, receive_raw = 0, Connection.receive_raw
 

@@ -12,7 +12,7 @@ import pytest
 
 from spark_group_source.errors import GroupError
 from spark_group_source.group.description import GroupDescription, MemberDescription
-from spark_group_source.lag.probe import GroupOffsetsProbe
+from spark_group_source.lag.client import GroupLagClient
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
@@ -60,7 +60,7 @@ def test_a_group_with_members_of_both_protocols_is_described_before_during_and_a
     topic = options["subscribe"]
     static = {"kafka.group.instance.id": "i", "leaveGroupOnStop": "true"}
     every = [(topic, number) for number in range(4)]
-    with closing(GroupOffsetsProbe(options)) as probe:
+    with closing(GroupLagClient(options)) as probe:
 
         def settled(protocol: str, members: int) -> GroupDescription:
             """Waits until the group is stable, and has this protocol and this number of members with partitions."""

@@ -21,9 +21,9 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.query import StreamingQueryManager
 
 from spark_group_source.group.settings import Counters
+from spark_group_source.lag.client import GroupLagClient
 from spark_group_source.lag.listener import LagListener
 from spark_group_source.lag.model import LagReport
-from spark_group_source.lag.probe import GroupOffsetsProbe
 from spark_group_source.lag.progress_bar import progress_bar
 from spark_group_source.lag.prometheus import PrometheusFile
 from spark_group_source.testing.kafka import EmbeddedKafka
@@ -94,7 +94,7 @@ def test_kafkas_tool_shows_lag_and_owner_of_running_idle_and_stopped_queries(
     eventually(lambda: kafka.group_state(group) == "Empty")
     kafka.produce(topic, ["more"] * 3, partition=1)
     assert lags() == [(10, 0, None), (10, 3, None)]
-    with closing(GroupOffsetsProbe(options)) as probe:
+    with closing(GroupLagClient(options)) as probe:
         assert [(each.position, each.lag) for each in probe.sample().partitions()] == [(10, 0), (10, 3)]
 
 
@@ -123,7 +123,7 @@ def test_a_probe_and_a_progress_bar_follow_an_available_now_run_to_its_end(
 ) -> None:
     reports: list[LagReport] = []
     options = source_options(kafka, topic, group, maxOffsetsPerTrigger="6")
-    listening(LagListener(reports.append, probe=GroupOffsetsProbe(options), query_name=group))
+    listening(LagListener(reports.append, probe=GroupLagClient(options), query_name=group))
     writer = stream(spark, options).writeStream.format("noop").queryName(group).trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(tmp_path)).start()
     with progress_bar(query, file=io.StringIO()) as bar:
@@ -198,7 +198,7 @@ def test_a_second_member_moves_the_counters_of_the_first_in_its_report_and_in_pr
         for number in range(2):
             kafka.produce(topic, ["more"], partition=number)
         eventually(lambda: counters().revoked == 1)
-        assert (counters().revoked_late, counters().lost, counters().failed_commits) == (0, 0, 0)
+        assert (counters().revocation_timed_out, counters().lost, counters().failed_commits) == (0, 0, 0)
         assert f'kafka_group_source_revoked_partitions_total{{group="",query="{group}",source="0"}} 1.0' in (
             metrics.read_text()
         )

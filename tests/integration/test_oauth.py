@@ -136,7 +136,7 @@ def in_java(on: Guarded) -> dict[str, str]:
         lambda on: on.login(sasl_jaas_config=f'{MODULE} clientId="old" extension_identityPoolId="pool-1";'),
         in_java,
     ],
-    ids=["two options", "a scope", "an option before a login line", "a login line of Java and https"],
+    ids=["two options", "a scope", "an option before a JAAS config", "a JAAS config of Java and https"],
 )
 def test_a_client_with_a_token_is_accepted(guarded: Guarded, options: Callable[[Guarded], dict[str, str]]) -> None:
     with closing(connected(options(guarded))) as cluster:

@@ -6,8 +6,8 @@ source as Spark does, in a plain process (``micro_batches``); real Spark runs th
 
 The start is decided when it is durable: the positions are committed to the group before batch 0 is planned. Before that
 a restart knows of no first run, and is a first start again. If it starts at the latest offsets, it may skip what
-arrived before it. A ``rebalanceCallback`` that moves the start of partitions never read may move it again until batch 0
-is logged.
+arrived before it. A ``startingOffsetsCallback`` that moves the start of partitions never read may move it again until
+batch 0 is logged.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Story:
         before = {str(partition): self._begin - callbacks.FURTHER for partition in PARTITIONS}
         function = f"{callbacks.__name__}:{callbacks.further.__name__}"
         how = {
-            "callback": {"startingOffsets": json.dumps({self._topic: before}), "rebalanceCallback": function},
+            "callback": {"startingOffsets": json.dumps({self._topic: before}), "startingOffsetsCallback": function},
             "offsets": {"startingOffsets": json.dumps({self._topic: places})},
             "time": {"startingTimestamp": str(THEN_MS), "startingOffsetsByTimestampStrategy": "latest"},
         }.get(self._start, {"startingOffsets": self._start})
@@ -275,7 +275,7 @@ def test_after_a_crash_a_spark_query_from_latest_reads_all_records_since_its_sta
         # Records arrive while the start is looked for: they are batch 0.
         begun = tmp_path / "begun"
         monkeypatch.setenv(callbacks.BEGUN, str(begun))
-        first = start(0, rebalanceCallback=f"{callbacks.__name__}:{callbacks.take_a_while.__name__}")
+        first = start(0, startingOffsetsCallback=f"{callbacks.__name__}:{callbacks.take_a_while.__name__}")
         first.until(begun.exists, what="its positions")
         fill(kafka, name, EACH)
         first.await_held(0)

@@ -111,7 +111,7 @@ def test_a_rebalance_callback_moves_the_start_and_the_group_gets_a_commit(
     kafka: EmbeddedKafka, topic: str, group: str, start: Start
 ) -> None:
     finished_run(start)
-    query = start(rebalanceCallback=f"{__name__}:go_back_two")
+    query = start(startingOffsetsCallback=f"{__name__}:go_back_two")
     assert kafka.committed(group, topic) == {(topic, 0): 3, (topic, 1): 5}
     (read,) = query.plan_batch(BatchOffset(), None).reads()
     assert (read.tp, read.start, read.end) == (TopicPartition(topic, 0), 3, 5)

@@ -85,7 +85,7 @@ REFUSED: dict[str, dict[str, str]] = {
 
 
 def timed_topic(kafka: EmbeddedKafka) -> str:
-    """A topic for the cases of batch reads."""
+    """A topic for the cases of batch queries."""
     topic = kafka.create_topic(f"timed-{uuid.uuid4().hex[:8]}", partitions=3, config=ANY_TIME)
     with kafka.producer() as producer:
         for partition, count in enumerate((10, 10, 3)):
@@ -96,7 +96,7 @@ def timed_topic(kafka: EmbeddedKafka) -> str:
 
 
 def cases_of(kafka: EmbeddedKafka, topics: Topics) -> list[Case]:
-    """All reads: streams and batch reads of all kinds of records, and batch reads between all kinds of ends."""
+    """All reads: streams and batch queries of all kinds of records, and batch queries between all kinds of ends."""
     servers = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
     cases = []
     for isolation in ISOLATIONS:

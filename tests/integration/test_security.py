@@ -27,7 +27,7 @@ from spark_group_source.errors import (
 )
 from spark_group_source.fetch.reader import pooled_cluster, read
 from spark_group_source.fetch.task import FetchTask
-from spark_group_source.lag.probe import GroupOffsetsProbe
+from spark_group_source.lag.client import GroupLagClient
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.wire import wire_options
@@ -103,7 +103,7 @@ def in_text(secured: Secured) -> dict[str, str]:
     ],
     ids=[
         *("mutual TLS", "mutual TLS from texts", "mutual TLS 1.2", "SCRAM-SHA-512", "a name that SCRAM escapes"),
-        *("SCRAM-SHA-256", "PLAIN", "a login line", "a token", "a token with extensions", "a cipher suite"),
+        *("SCRAM-SHA-256", "PLAIN", "a JAAS config", "a token", "a token with extensions", "a cipher suite"),
     ],
 )
 def test_a_client_with_valid_credentials_is_accepted(
@@ -375,7 +375,7 @@ def test_a_group_with_a_topic_that_the_principal_may_not_describe_hides_its_memb
     with (
         drivers(base) as begin,
         drivers(bob) as begin_assigned,
-        closing(GroupOffsetsProbe({**bob, "subscribe": topic})) as probe,
+        closing(GroupLagClient({**bob, "subscribe": topic})) as probe,
     ):
         begin(**secured.scram(), subscribe=hidden)
         query = begin(**secured.scram(BOB), subscribe=topic)

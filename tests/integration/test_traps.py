@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark_group_source import register
-from spark_group_source.spark import completions
+from spark_group_source.spark import notifications
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration.query_process import QueryProcess, eventually, source_options
 from tests.integration.reader import Reader
@@ -94,8 +94,8 @@ def test_a_query_whose_sources_read_everything_logs_no_warning(
     query = run(shape)
     eventually(lambda: query.lastProgress is not None and query.lastProgress["sources"][0]["endOffset"])
     assert len(query.lastProgress["sources"]) == sources
-    completions._listeners[-1].drain()
-    assert not [each for each in caplog.records if each.name == completions.__name__]
+    notifications._listeners[-1].drain()
+    assert not [each for each in caplog.records if each.name == notifications.__name__]
 
 
 @pytest.mark.core

@@ -78,7 +78,7 @@ def test_a_code_is_found_as_users_copy_it(written: str, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    ("written", "nearest"), [("DATALOSS", "DATA_LOSS"), ("OPTION", "INVALID_OPTION"), ("GROUP", "GROUP_REFUSED")]
+    ("written", "nearest"), [("DATALOSS", "DATA_LOSS"), ("OPTION", "INVALID_OPTION"), ("GROUP", "GROUP_REJECTED")]
 )
 def test_an_unknown_code_is_an_error_that_names_the_nearest(
     written: str, nearest: str, capsys: pytest.CaptureFixture[str]
@@ -103,7 +103,7 @@ def test_an_explanation_needs_no_link_and_no_markdown() -> None:
     for section in sections().values():
         assert not re.search(r"\]\(|\*\w|\w\*", section)
     assert "fails with\n  DEADLINE_EXCEEDED." in sections()["DATA_LOSS"]
-    assert "Moving (docs/moving.md in the project's repository)" in sections()["CHECKPOINT_MISMATCH"]
+    assert "Moving (docs/migrating.md in the project's repository)" in sections()["CHECKPOINT_MISMATCH"]
 
 
 @pytest.mark.parametrize("quote", QUOTES)

@@ -21,8 +21,8 @@ from report.watch import History, Snapshot, watch
 
 from spark_group_source.errors import BrokerUnavailable, GroupSourceError
 from spark_group_source.group.description import GroupDescription, MemberDescription
+from spark_group_source.lag.client import GroupLagClient
 from spark_group_source.lag.model import Sample
-from spark_group_source.lag.probe import GroupOffsetsProbe
 from spark_group_source.offsets import TopicPartition
 from tests.fake import FakeKafka
 from tests.unit.hand_clock import Hand
@@ -46,7 +46,7 @@ def snapshot(
     return Snapshot(GroupDescription(state, "cooperative-sticky", members), sample)
 
 
-class Looks(GroupOffsetsProbe):
+class Looks(GroupLagClient):
     """Looks whose findings a test sets."""
 
     def __init__(self, *found: Snapshot | GroupSourceError) -> None:
@@ -264,7 +264,7 @@ def test_an_error_names_the_next_action_and_writes_no_page(
 def test_unreachable_brokers_are_an_error(
     fake: FakeKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_report, "GroupOffsetsProbe", partial(GroupOffsetsProbe, timeout=0.2))
+    monkeypatch.setattr(group_report, "GroupLagClient", partial(GroupLagClient, timeout=0.2))
     for each in fake.brokers.values():
         each.stop()
     assert run(fake, tmp_path / "report.html") == 1

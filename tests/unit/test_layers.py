@@ -21,7 +21,7 @@ PURE = {
     "options.table",
     "options.offsets",
     "options.unsupported",
-    "query.ledger",
+    "query.offset_tracker",
     "query.start_specs",
     "query.limits",
     "query.starts",
@@ -37,7 +37,7 @@ PURE = {
 SPARK_DOORS = {
     "spark.schema",
     "spark.stream",
-    "spark.completions",
+    "spark.notifications",
     "spark.batch",
     "spark.source",
     "spark.filters",

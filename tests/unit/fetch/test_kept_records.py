@@ -132,7 +132,7 @@ def test_the_time_that_spark_needs_for_kept_records_is_not_a_lack_of_progress(
         ((0, 5, 15), {}),
         ((1, 10, 20), {}),
     ],
-    ids=["another query", "a batch read", "an unknown epoch", "replayed", "another partition"],
+    ids=["another query", "a batch query", "an unknown epoch", "replayed", "another partition"],
 )
 def test_other_ranges_are_fetched(fake: FakeKafka, ranges: tuple[int, int, int], given: dict[str, Any]) -> None:
     rows(task(fake, (0, 0, 10)))

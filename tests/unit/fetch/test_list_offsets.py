@@ -73,9 +73,9 @@ def test_earliest_latest_and_last_stable_offsets_are_found(fake: FakeKafka, clus
     assert list_offsets(cluster, {}, read_committed=True, deadline=deadline) == {}
 
 
-@pytest.mark.parametrize("errno", [-1, 3, 5, 6, 7, 9, 13, 56, 74, 75, 78])
-def test_a_leader_that_moves_is_looked_up_again(fake: FakeKafka, cluster: Cluster, errno: int) -> None:
-    fake.next("ListOffsets", Fault(error=errno), times=3)
+@pytest.mark.parametrize("error_code", [-1, 3, 5, 6, 7, 9, 13, 56, 74, 75, 78])
+def test_a_leader_that_moves_is_looked_up_again(fake: FakeKafka, cluster: Cluster, error_code: int) -> None:
+    fake.next("ListOffsets", Fault(error=error_code), times=3)
     assert ends(cluster) == {"t-0": 3, "t-1": 0}
 
 
@@ -115,15 +115,15 @@ def test_the_backoff_doubles_up_to_its_maximum(fake: FakeKafka, hand: Hand) -> N
     assert hand.now == 5 + 10 + 15 + 15
 
 
-@pytest.mark.parametrize("errno", [5, 6, 9, 78])
+@pytest.mark.parametrize("error_code", [5, 6, 9, 78])
 def test_an_election_longer_than_the_deadline_is_retriable(
-    fake: FakeKafka, long_backoff: Cluster, hand: Hand, errno: int
+    fake: FakeKafka, long_backoff: Cluster, hand: Hand, error_code: int
 ) -> None:
-    fake.next("ListOffsets", Fault(error=errno), times=1000)
+    fake.next("ListOffsets", Fault(error=error_code), times=1000)
     with pytest.raises(GroupSourceError) as error:
         ends(long_backoff, within=100.0, clock=hand)
     assert error.value.retriable
-    assert f"{errno} (" in str(error.value)
+    assert f"{error_code} (" in str(error.value)
     fake.clear_faults()
     assert ends(long_backoff, clock=hand) == {"t-0": 3, "t-1": 0}
 
@@ -157,7 +157,7 @@ def test_a_denied_describe_fails_at_once(fake: FakeKafka, cluster: Cluster) -> N
     fake.next("ListOffsets", Fault(error=29))
     with pytest.raises(TopicError, match="DESCRIBE") as error:
         ends(cluster)
-    assert error.value.errno == 29
+    assert error.value.error_code == 29
 
 
 def test_a_partition_that_does_not_exist_is_an_error_or_missing(

@@ -145,10 +145,10 @@ def test_a_task_does_not_read_from_a_leader_older_than_the_plan(fake: FakeKafka)
     assert not fake.request_count("Fetch")
 
 
-@pytest.mark.parametrize("errno", [6, 74, 75])
-def test_a_task_asks_for_the_leader_again_after_it_changed(fake: FakeKafka, errno: int) -> None:
+@pytest.mark.parametrize("error_code", [6, 74, 75])
+def test_a_task_asks_for_the_leader_again_after_it_changed(fake: FakeKafka, error_code: int) -> None:
     fake.elect("t")
-    fake.next("OffsetForLeaderEpoch", Fault(error=errno), times=2)
+    fake.next("OffsetForLeaderEpoch", Fault(error=error_code), times=2)
     fake.next("OffsetForLeaderEpoch", Fault(drop="before"))
     assert values(task(fake, 2, 10, epoch=0)) == old(2, 10)
     assert fake.request_count("OffsetForLeaderEpoch") == 3

@@ -167,10 +167,10 @@ def test_a_range_of_only_aborted_records_gives_no_rows(fake: FakeKafka) -> None:
 # Errors with a successful retry
 
 
-@pytest.mark.parametrize("errno", [-1, 3, 5, 6, 7, 9, 13, 56, 74, 75, 78, 100, 103, 2])
-def test_a_retriable_error_is_retried(fake: FakeKafka, errno: int) -> None:
+@pytest.mark.parametrize("error_code", [-1, 3, 5, 6, 7, 9, 13, 56, 74, 75, 78, 100, 103, 2])
+def test_a_retriable_error_is_retried(fake: FakeKafka, error_code: int) -> None:
     fill(fake)
-    fake.next("Fetch", Fault(error=errno), times=3)
+    fake.next("Fetch", Fault(error=error_code), times=3)
     assert offsets(read(task(fake, (0, 0, 20)))) == of(0, 0, 20)
 
 
@@ -456,10 +456,10 @@ def test_a_damaged_record_batch_is_named_with_its_partition(fake: FakeKafka) -> 
         offsets(read(task(fake, (0, 0, 5))))
 
 
-@pytest.mark.parametrize(("errno", "says"), [(29, "READ on the topic"), (42, "42")])
-def test_an_error_without_a_retry_fails_at_once(fake: FakeKafka, errno: int, says: str) -> None:
+@pytest.mark.parametrize(("error_code", "says"), [(29, "READ on the topic"), (42, "42")])
+def test_an_error_without_a_retry_fails_at_once(fake: FakeKafka, error_code: int, says: str) -> None:
     fill(fake)
-    fake.next("Fetch", Fault(error=errno))
+    fake.next("Fetch", Fault(error=error_code))
     with pytest.raises(TopicError, match=says):
         offsets(read(task(fake, (0, 0, 20))))
     assert len(fetches(fake)) == 1

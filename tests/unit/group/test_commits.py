@@ -1,4 +1,4 @@
-"""The ledger of offsets: contract sentences 2, 4, 5 and 6 in their pure part."""
+"""The tracker of offsets: contract sentences 2, 4, 5 and 6 in their pure part."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from spark_group_source.group.offsets import COMMIT_TAG, CommittedOffset, commit_metadata
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
-from spark_group_source.query.ledger import Ledger, Start, StartRule, resume_at
+from spark_group_source.query.offset_tracker import OffsetTracker, Start, StartRule, resume_at
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -70,7 +70,7 @@ class Query:
 
     logged: OffsetRange | None = None
     owns: bool = False
-    ledger: Ledger = field(default_factory=Ledger)
+    tracker: OffsetTracker = field(default_factory=OffsetTracker)
 
 
 END = 60
@@ -93,44 +93,44 @@ def test_every_record_from_the_last_rewind_on_is_read_in_random_histories_of_up_
         elif step == "new checkpoint":
             query = random_.choice(queries)
             if query is not owner and commit is not None:
-                query.ledger = Ledger()
+                query.tracker = OffsetTracker()
         elif step in ("assign", "lost commit") or owner is None:
             if owner is not None:
-                owner.ledger.remove([A])
+                owner.tracker.remove([A])
             owner = random_.choice([None, *queries])
             if owner is not None:
-                start = resume_at(commit, owner.ledger.logged.get(A)) or Start(0, StartRule.STARTING_OFFSETS)
+                start = resume_at(commit, owner.tracker.logged.get(A)) or Start(0, StartRule.STARTING_OFFSETS)
                 clock += 1
-                owner.ledger.start(A, start, clock if start.lineage is None else start.lineage, commit)
-                commit = confirm(owner.ledger, commit)
+                owner.tracker.start(A, start, clock if start.lineage is None else start.lineage, commit)
+                commit = confirm(owner.tracker, commit)
         else:
-            owned = owner.ledger.owned[A]
+            owned = owner.tracker.owned[A]
             end = min(END, owned.position + random_.randint(0, 9))
             read = OffsetRange(*A, owned.position, end, lineage=owned.lineage)
-            owner.ledger.planned(BatchOffset.of([read]))
+            owner.tracker.planned(BatchOffset.of([read]))
             if random_.random() < 0.2:  # killed or lost in mid-batch: the restart replays the batch
-                owner.ledger.remove([A])
-                owner.ledger.completed()
+                owner.tracker.remove([A])
+                owner.tracker.completed()
                 to_read -= set(range(read.start, read.end))
                 owner = None
                 continue
-            owner.ledger.completed()
+            owner.tracker.completed()
             to_read -= set(range(read.start, read.end))
             if random_.random() < 0.8:  # else the commit is lost
-                commit = confirm(owner.ledger, commit)
+                commit = confirm(owner.tracker, commit)
     for query in [owner] if owner else queries:
-        resumed = resume_at(commit, query.ledger.logged.get(A)) or Start(0, StartRule.STARTING_OFFSETS)
-        position = query.ledger.owned[A].position if query is owner else resumed.offset
+        resumed = resume_at(commit, query.tracker.logged.get(A)) or Start(0, StartRule.STARTING_OFFSETS)
+        position = query.tracker.owned[A].position if query is owner else resumed.offset
         assert to_read <= set(range(position, END)), f"[{min(to_read)}, {position}) is skipped"
 
 
-def confirm(ledger: Ledger, before: CommittedOffset | None) -> CommittedOffset | None:
+def confirm(tracker: OffsetTracker, before: CommittedOffset | None) -> CommittedOffset | None:
     """Commits what is pending; returns what the group has then."""
-    pending = ledger.pending()
+    pending = tracker.pending()
     if A not in pending:
         return before
     owned = pending[A]
-    ledger.confirmed({A: owned.completed}, pending)
+    tracker.confirmed({A: owned.completed}, pending)
     return ours(owned.completed, owned.lineage)
 
 
@@ -140,26 +140,26 @@ def test_a_commit_with_fields_after_the_tag_is_no_operators_rewind(fields: dict[
     assert json.loads(commit_metadata(fields).removeprefix(COMMIT_TAG) or "{}") == fields
 
 
-def owning(**starts: int | tuple[int, CommittedOffset]) -> Ledger:
-    """A ledger in which partitions A and B start at offsets, with these commits of the group."""
-    ledger = Ledger()
+def owning(**starts: int | tuple[int, CommittedOffset]) -> OffsetTracker:
+    """A tracker in which partitions A and B start at offsets, with these commits of the group."""
+    tracker = OffsetTracker()
     for name, start in starts.items():
         offset, committed = start if isinstance(start, tuple) else (start, None)
-        ledger.start({"a": A, "b": B}[name], Start(offset, COMMITTED), 0, committed)
-    return ledger
+        tracker.start({"a": A, "b": B}[name], Start(offset, COMMITTED), 0, committed)
+    return tracker
 
 
-def pending(ledger: Ledger) -> dict[TopicPartition, int]:
-    return {tp: owned.completed for tp, owned in ledger.pending().items()}
+def pending(tracker: OffsetTracker) -> dict[TopicPartition, int]:
+    return {tp: owned.completed for tp, owned in tracker.pending().items()}
 
 
-def plan(ledger: Ledger, **ends: int) -> None:
+def plan(tracker: OffsetTracker, **ends: int) -> None:
     tps = {"a": A, "b": B}
-    ledger.planned(
+    tracker.planned(
         BatchOffset.of(
             OffsetRange(*tps[name], owned.position, end, lineage=owned.lineage)
             for name, end in ends.items()
-            if (owned := ledger.owned.get(tps[name]))
+            if (owned := tracker.owned.get(tps[name]))
         )
     )
 
@@ -169,145 +169,145 @@ def test_the_start_of_a_partition_without_a_commit_is_committed_at_once() -> Non
 
 
 def test_the_commit_of_another_program_gets_our_tag_and_a_lineage_at_once() -> None:
-    ledger = Ledger()
-    ledger.start(A, Start(5, MOVED, None), 7, CommittedOffset(5))
-    assert (pending(ledger), ledger.owned[A].lineage) == ({A: 5}, 7)
+    tracker = OffsetTracker()
+    tracker.start(A, Start(5, MOVED, None), 7, CommittedOffset(5))
+    assert (pending(tracker), tracker.owned[A].lineage) == ({A: 5}, 7)
 
 
 def test_a_rejected_commit_stays_pending_but_delays_no_revocation() -> None:
-    ledger = owning(a=0, b=(5, ours(5)))
-    assert ledger.commits_rejected({A}) == {A}
-    assert ledger.commits_rejected({A}) == set(), "it is new only once"
-    assert (pending(ledger), ledger.uncommitted()) == ({A: 0}, set())
-    ledger.confirmed({A: 0}, ledger.pending())
-    plan(ledger, a=3)
-    ledger.completed()
-    assert ledger.uncommitted() == {A}
+    tracker = owning(a=0, b=(5, ours(5)))
+    assert tracker.commits_rejected({A}) == {A}
+    assert tracker.commits_rejected({A}) == set(), "it is new only once"
+    assert (pending(tracker), tracker.uncommitted()) == ({A: 0}, set())
+    tracker.confirmed({A: 0}, tracker.pending())
+    plan(tracker, a=3)
+    tracker.completed()
+    assert tracker.uncommitted() == {A}
 
 
 def test_a_rejected_commit_of_a_deleted_partition_is_not_pending_until_brokers_know_the_partition_again() -> None:
-    ledger = owning(a=0)
-    ledger.deleted = frozenset({A})
-    assert pending(ledger) == {A: 0}, "the coordinator has not rejected it"
-    ledger.commits_rejected({A})
-    assert not ledger.pending()
-    ledger.deleted = frozenset()
-    assert pending(ledger) == {A: 0}
+    tracker = owning(a=0)
+    tracker.deleted = frozenset({A})
+    assert pending(tracker) == {A: 0}, "the coordinator has not rejected it"
+    tracker.commits_rejected({A})
+    assert not tracker.pending()
+    tracker.deleted = frozenset()
+    assert pending(tracker) == {A: 0}
 
 
 def test_a_revoked_partition_is_not_rejected_any_more() -> None:
-    ledger = owning(a=0)
-    ledger.commits_rejected({A})
-    ledger.remove({A})
-    ledger.start(A, Start(0, COMMITTED), 0, None)
-    assert ledger.uncommitted() == {A}
+    tracker = owning(a=0)
+    tracker.commits_rejected({A})
+    tracker.remove({A})
+    tracker.start(A, Start(0, COMMITTED), 0, None)
+    assert tracker.uncommitted() == {A}
 
 
 def test_only_a_completed_batch_is_committed_and_then_completely() -> None:
-    ledger = owning(a=(5, ours(5)), b=(5, ours(5)))
-    plan(ledger, a=9, b=7)
-    assert pending(ledger) == {}
-    ledger.completed()
-    assert pending(ledger) == {A: 9, B: 7}
-    ledger.confirmed({A: 9}, ledger.pending())
-    assert pending(ledger) == {B: 7}
+    tracker = owning(a=(5, ours(5)), b=(5, ours(5)))
+    plan(tracker, a=9, b=7)
+    assert pending(tracker) == {}
+    tracker.completed()
+    assert pending(tracker) == {A: 9, B: 7}
+    tracker.confirmed({A: 9}, tracker.pending())
+    assert pending(tracker) == {B: 7}
 
 
 def test_a_failed_commit_is_part_of_the_next_one() -> None:
-    ledger = owning(a=(5, ours(5)))
+    tracker = owning(a=(5, ours(5)))
     for end in (9, 12):
-        plan(ledger, a=end)
-        ledger.completed()
-    assert pending(ledger) == {A: 12}
+        plan(tracker, a=end)
+        tracker.completed()
+    assert pending(tracker) == {A: 12}
 
 
 def test_a_partition_no_longer_owned_is_not_committed() -> None:
-    ledger = owning(a=(5, ours(5)))
-    plan(ledger, a=9)
-    ledger.remove([A])
-    ledger.completed()
-    assert pending(ledger) == {}
+    tracker = owning(a=(5, ours(5)))
+    plan(tracker, a=9)
+    tracker.remove([A])
+    tracker.completed()
+    assert pending(tracker) == {}
 
 
 def test_an_in_flight_batch_whose_partition_comes_back_is_committed_only_when_completed() -> None:
-    ledger = owning(a=(5, ours(5)))
-    plan(ledger, a=9)
-    ledger.remove([A])
-    ledger.start(A, Start(9, LOGGED), 0, ours(5))
-    assert pending(ledger) == {}
-    ledger.completed()
-    assert pending(ledger) == {A: 9}
+    tracker = owning(a=(5, ours(5)))
+    plan(tracker, a=9)
+    tracker.remove([A])
+    tracker.start(A, Start(9, LOGGED), 0, ours(5))
+    assert pending(tracker) == {}
+    tracker.completed()
+    assert pending(tracker) == {A: 9}
 
 
 def test_the_start_of_a_batch_in_flight_is_committed_if_its_partition_comes_back_without_a_commit() -> None:
-    ledger = owning(a=5)
-    plan(ledger, a=9)
-    ledger.remove([A])
-    ledger.start(A, Start(9, LOGGED), 0, None)
-    assert pending(ledger) == {A: 5}
+    tracker = owning(a=5)
+    plan(tracker, a=9)
+    tracker.remove([A])
+    tracker.start(A, Start(9, LOGGED), 0, None)
+    assert pending(tracker) == {A: 5}
 
 
 def test_a_commit_never_goes_below_the_commit_of_another_member() -> None:
-    ledger = owning(a=(5, ours(5)))
-    plan(ledger, a=9)
-    ledger.remove([A])
-    ledger.start(A, Start(20, COMMITTED), 0, ours(20))
-    ledger.completed()
-    assert pending(ledger) == {}
+    tracker = owning(a=(5, ours(5)))
+    plan(tracker, a=9)
+    tracker.remove([A])
+    tracker.start(A, Start(20, COMMITTED), 0, ours(20))
+    tracker.completed()
+    assert pending(tracker) == {}
 
 
 def test_a_batch_does_not_overwrite_a_rewind_made_during_the_batch() -> None:
-    ledger = owning(a=(5, ours(5)))
-    plan(ledger, a=9)
-    ledger.remove([A])
-    ledger.start(A, Start(2, COMMITTED, 7), 7, ours(2, 7))
-    plan_of_before = ledger.in_flight[A]
-    ledger.completed()
-    assert (pending(ledger), plan_of_before.end) == ({}, 9)
+    tracker = owning(a=(5, ours(5)))
+    plan(tracker, a=9)
+    tracker.remove([A])
+    tracker.start(A, Start(2, COMMITTED, 7), 7, ours(2, 7))
+    plan_of_before = tracker.in_flight[A]
+    tracker.completed()
+    assert (pending(tracker), plan_of_before.end) == ({}, 9)
 
 
 def test_a_batch_of_a_deleted_topic_is_not_committed_to_its_successor() -> None:
-    ledger = owning(a=(5, ours(5)))
-    ledger.owned[A].topic_id = "former"
-    ledger.planned(BatchOffset.of([OffsetRange(*A, 5, 9, "former")]))
-    ledger.remove([A])
-    ledger.start(A, Start(20, COMMITTED), 0, ours(20)).topic_id = "new"
-    ledger.completed()
-    assert ledger.owned[A].completed == 20
-    ledger.start(A, Start(0, COMMITTED), 0, None).topic_id = "new"
-    ledger.completed()
-    assert pending(ledger) == {A: 0}
+    tracker = owning(a=(5, ours(5)))
+    tracker.owned[A].topic_id = "former"
+    tracker.planned(BatchOffset.of([OffsetRange(*A, 5, 9, "former")]))
+    tracker.remove([A])
+    tracker.start(A, Start(20, COMMITTED), 0, ours(20)).topic_id = "new"
+    tracker.completed()
+    assert tracker.owned[A].completed == 20
+    tracker.start(A, Start(0, COMMITTED), 0, None).topic_id = "new"
+    tracker.completed()
+    assert pending(tracker) == {A: 0}
 
 
 def test_a_partition_lost_while_its_batch_was_planned_has_no_position() -> None:
-    ledger = owning(a=(5, ours(5)))
-    ledger.remove([A])
-    ledger.planned(BatchOffset.of([OffsetRange(*A, 5, 9)]))
-    assert A not in ledger.owned
+    tracker = owning(a=(5, ours(5)))
+    tracker.remove([A])
+    tracker.planned(BatchOffset.of([OffsetRange(*A, 5, 9)]))
+    assert A not in tracker.owned
 
 
 def test_a_partition_that_started_elsewhere_while_its_batch_was_planned_keeps_its_position() -> None:
-    ledger = owning(a=(7, ours(7)))
-    ledger.planned(BatchOffset.of([OffsetRange(*A, 5, 9)]))
-    assert ledger.owned[A].position == 7
+    tracker = owning(a=(7, ours(7)))
+    tracker.planned(BatchOffset.of([OffsetRange(*A, 5, 9)]))
+    assert tracker.owned[A].position == 7
 
 
 def test_a_commit_is_not_confirmed_for_a_partition_that_has_started_again_since() -> None:
-    ledger = owning(a=5)
-    sent = ledger.pending()
-    ledger.remove([A])
-    ledger.start(A, Start(5, COMMITTED), 0, None)
-    ledger.confirmed({A: 5}, sent)
-    assert pending(ledger) == {A: 5}
+    tracker = owning(a=5)
+    sent = tracker.pending()
+    tracker.remove([A])
+    tracker.start(A, Start(5, COMMITTED), 0, None)
+    tracker.confirmed({A: 5}, sent)
+    assert pending(tracker) == {A: 5}
 
 
 def test_an_offset_is_committed_again_unchanged() -> None:
-    ledger = owning(a=(5, ours(5)), b=(7, ours(7)))
-    plan(ledger, b=9)
-    ledger.commit_again([A, B])
-    assert pending(ledger) == {A: 5, B: 7}
-    ledger.confirmed({A: 5, B: 7}, ledger.pending())
-    assert pending(ledger) == {}
+    tracker = owning(a=(5, ours(5)), b=(7, ours(7)))
+    plan(tracker, b=9)
+    tracker.commit_again([A, B])
+    assert pending(tracker) == {A: 5, B: 7}
+    tracker.confirmed({A: 5, B: 7}, tracker.pending())
+    assert pending(tracker) == {}
 
 
 @pytest.mark.parametrize(
@@ -318,8 +318,8 @@ def test_an_offset_is_committed_again_unchanged() -> None:
 def test_a_late_commit_of_ours_that_moved_the_group_back_is_found_and_repaired(
     found: CommittedOffset, again: dict[TopicPartition, int]
 ) -> None:
-    ledger = owning(a=(9, ours(9)))
-    ledger.unanswered(ledger.owned, until=10.0)
-    assert (ledger.unsettled(9.9), ledger.unsettled(10.0)) == ({A}, set())
-    assert ledger.verify({A: found}) == again.keys()
-    assert pending(ledger) == again
+    tracker = owning(a=(9, ours(9)))
+    tracker.unanswered(tracker.owned, until=10.0)
+    assert (tracker.unsettled(9.9), tracker.unsettled(10.0)) == ({A}, set())
+    assert tracker.verify({A: found}) == again.keys()
+    assert pending(tracker) == again

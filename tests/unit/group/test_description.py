@@ -163,10 +163,10 @@ def test_a_group_with_topics_that_may_not_be_described_has_hidden_members() -> N
     assert group == GroupDescription("Unknown", "", (), "consumer", members_hidden=True)
 
 
-@pytest.mark.parametrize("errno", [69, 35])
-def test_a_group_that_neither_request_finds_is_dead(errno: int) -> None:
+@pytest.mark.parametrize("error_code", [69, 35])
+def test_a_group_that_neither_request_finds_is_dead(error_code: int) -> None:
     """35: the brokers have the protocol switched off."""
-    assert described(Coordinator(classic_group("Dead"), consumer_group(error=errno))) == DEAD
+    assert described(Coordinator(classic_group("Dead"), consumer_group(error=error_code))) == DEAD
 
 
 def test_an_older_broker_gets_no_request_that_it_lacks() -> None:

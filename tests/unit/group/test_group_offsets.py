@@ -126,11 +126,11 @@ def test_no_commit_request_exceeds_the_coordinators_record_batch(
     assert most <= 2_000
 
 
-@pytest.mark.parametrize("errno", [69, 82])
+@pytest.mark.parametrize("error_code", [69, 82])
 def test_a_commit_of_a_deleted_group_or_a_fenced_member_loses_the_partitions(
-    fake: FakeKafka, many: GroupOffsets, errno: int
+    fake: FakeKafka, many: GroupOffsets, error_code: int
 ) -> None:
-    fake.next("OffsetCommit", Fault(error=errno))
+    fake.next("OffsetCommit", Fault(error=error_code))
     answer = many.commit(Membership(member_id="m"), {TP: CommittedOffset(7)}, Deadline.after(LONG))
     assert answer.failure is not None
     assert answer.failure.action is ErrorAction.RESET_GENERATION

@@ -10,8 +10,8 @@ import pytest
 
 from spark_group_source.errors import BrokerUnavailable, GroupError, GroupSourceError, OptionError
 from spark_group_source.group.description import GroupDescription
+from spark_group_source.lag.client import GroupLagClient
 from spark_group_source.lag.model import Sample
-from spark_group_source.lag.probe import GroupOffsetsProbe
 from tests.fake import FakeKafka, Fault
 from tests.fake.classic_group import FakeMember
 
@@ -31,10 +31,10 @@ def fake() -> Iterator[FakeKafka]:
         yield running
 
 
-def probe(fake: FakeKafka, timeout: float = 60.0, /, **more: str) -> GroupOffsetsProbe:
+def probe(fake: FakeKafka, timeout: float = 60.0, /, **more: str) -> GroupLagClient:
     options = {"kafka.bootstrap.servers": fake.bootstrap_servers, "kafka.group.id": GROUP}
     topics = {} if "assign" in more or "subscribePattern" in more else {"subscribe": "t"}
-    return GroupOffsetsProbe(options | topics | more, timeout, now=lambda: 7.0)
+    return GroupLagClient(options | topics | more, timeout, now=lambda: 7.0)
 
 
 def lags(sample: Sample) -> dict[str, tuple[int, int, int]]:
@@ -156,4 +156,4 @@ def test_a_group_that_does_not_exist_is_dead(fake: FakeKafka) -> None:
 
 def test_a_group_id_is_required() -> None:
     with pytest.raises(OptionError, match=r"kafka\.group\.id"):
-        GroupOffsetsProbe({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
+        GroupLagClient({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})

@@ -9,9 +9,9 @@ import pytest
 
 from spark_group_source.errors import BrokerUnavailable
 from spark_group_source.group.settings import Counters
+from spark_group_source.lag.client import GroupLagClient, ThrottledLagClient
 from spark_group_source.lag.listener import LagListener
 from spark_group_source.lag.model import Rates, Sample
-from spark_group_source.lag.probe import GroupOffsetsProbe, ThrottledProbe
 from spark_group_source.offsets import TopicPartition
 from tests.unit.hand_clock import Hand
 from tests.unit.lag.events import (
@@ -29,7 +29,7 @@ from tests.unit.lag.events import (
 )
 
 
-class FakeProbe(GroupOffsetsProbe):
+class FakeProbe(GroupLagClient):
     """A probe whose results the test sets."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ def probe() -> FakeProbe:
 def probing(reports: Reports, probe: FakeProbe, hand: Hand) -> LagListener:
     """A listener that looks up the group, on a clock that the test controls."""
     listener = LagListener(reports, probe=probe)
-    listener._probe = ThrottledProbe(probe, hand)
+    listener._probe = ThrottledLagClient(probe, hand)
     return listener
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_group_source.errors import CannotMove
+from spark_group_source.errors import CannotMigrate
 from spark_group_source.migration import batch_numbers, check_complete, last_batch
 
 
@@ -23,26 +23,28 @@ def test_the_last_batch_of_a_log_without_gaps_at_its_end_is_found(logged: list[i
 
 @pytest.mark.parametrize("logged", [[0, 2], [7], [0, 3, 4], [0, 1, 2, 5], [1, 3, 5]])
 def test_a_log_with_gaps_at_its_end_is_asynchronous_and_is_refused(logged: list[int]) -> None:
-    with pytest.raises(CannotMove, match=r"c has gaps: .*asyncProgressTrackingEnabled.*IntervalMs=0"):
+    with pytest.raises(CannotMigrate, match=r"c has gaps: .*asyncProgressTrackingEnabled.*IntervalMs=0"):
         last_batch("c", logged, logged)
 
 
 def test_an_asynchronous_log_whose_last_batch_is_not_complete_gets_the_advice_for_an_asynchronous_log() -> None:
-    with pytest.raises(CannotMove, match="asyncProgressTrackingEnabled"):
+    with pytest.raises(CannotMigrate, match="asyncProgressTrackingEnabled"):
         last_batch("c", [0, 3, 7], [0, 3])
 
 
 def test_a_batch_that_is_not_complete_is_refused_with_the_run_to_make() -> None:
     assert last_batch("c", [4, 5], [4]) == 5
-    with pytest.raises(CannotMove, match=r"Batch 5 of c is not complete.*sink may.*availableNow=True.*earlier batch"):
+    with pytest.raises(
+        CannotMigrate, match=r"Batch 5 of c is not complete.*sink may.*availableNow=True.*earlier batch"
+    ):
         check_complete("c", 5, [4])
 
 
 def test_a_checkpoint_without_a_batch_has_no_position() -> None:
-    with pytest.raises(CannotMove, match="has not read anything"):
+    with pytest.raises(CannotMigrate, match="has not read anything"):
         last_batch("c", [], [])
 
 
 def test_a_log_that_ends_before_the_last_completed_batch_is_damaged() -> None:
-    with pytest.raises(CannotMove, match="last completed batch is 5, and the offsets end with batch 4"):
+    with pytest.raises(CannotMigrate, match="last completed batch is 5, and the offsets end with batch 4"):
         last_batch("c", [3, 4], [4, 5])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_group_source.errors import CannotMove
+from spark_group_source.errors import CannotMigrate
 from spark_group_source.migration import LoggedSource, check_commit, choose, kafka_offsets, parse_log
 from spark_group_source.offsets import TopicPartition
 
@@ -122,7 +122,7 @@ def test_the_only_source_needs_no_choice() -> None:
     ],
 )
 def test_an_unclear_choice_is_an_error_that_lists_the_sources(wanted: str | int | None, says: str) -> None:
-    with pytest.raises(CannotMove) as refused:
+    with pytest.raises(CannotMigrate) as refused:
         choose("c", sources(ORDERS, ORDERS, "-", '{"logOffset":3}'), wanted)
     assert says in str(refused.value)
     assert "0: orders; 1: orders; 2: nothing read; 3: not Kafka" in str(refused.value)
@@ -131,7 +131,7 @@ def test_an_unclear_choice_is_an_error_that_lists_the_sources(wanted: str | int 
 
 @pytest.mark.parametrize("line", ["-", "{}", "null"])
 def test_a_source_that_has_read_nothing_has_no_position(line: str) -> None:
-    with pytest.raises(CannotMove, match=r"Source 0 of c has not read anything yet.*to earliest"):
+    with pytest.raises(CannotMigrate, match=r"Source 0 of c has not read anything yet.*to earliest"):
         kafka_offsets("c", LoggedSource("0", line))
 
 
@@ -148,12 +148,12 @@ def test_a_source_that_has_read_nothing_has_no_position(line: str) -> None:
     ],
 )
 def test_another_kind_of_source_is_refused_with_its_offset(line: str) -> None:
-    with pytest.raises(CannotMove) as refused:
+    with pytest.raises(CannotMigrate) as refused:
         kafka_offsets("c", LoggedSource("1", line))
     assert f'Source 1 of c is not format("kafka"). Its offset is {line}.' in str(refused.value)
 
 
 def test_a_checkpoint_of_this_source_needs_no_move() -> None:
     line = '{"group": "g", "topics": {"orders": {"id": "x", "partitions": {"0": [0, 5, 0]}}}, "version": 2}'
-    with pytest.raises(CannotMove, match="continue with this checkpoint"):
+    with pytest.raises(CannotMigrate, match="continue with this checkpoint"):
         kafka_offsets("c", LoggedSource("0", line))

@@ -1,4 +1,4 @@
-"""Java's login line has the same meaning as in Kafka's Java client, and no error shows a value."""
+"""Java's JAAS config has the same meaning as in Kafka's Java client, and no error shows a value."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def test_javas_classes_are_accepted() -> None:
         (CLIENT | {"kafka.sasl.oauthbearer.jwks.endpoint.url": "https://x"}, "the brokers validate tokens"),
         (
             CLIENT | line('ssl.truststore.password="s3cret"'),
-            "jaas.config.*must be a login line without ssl.truststore.p",
+            "jaas.config.*must be a JAAS config without ssl.truststore.p",
         ),
         (CLIENT | line('ssl.truststore.type="JKS"'), "ssl.truststore.type is PEM.*keytool"),
         (

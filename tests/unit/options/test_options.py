@@ -142,11 +142,11 @@ def test_the_value_of_an_unknown_option_is_never_shown() -> None:
         ("maxRecordsPerPartition", "-1", "at least 1"),
         ("minRecordsPerTask", "0", "at least 1"),
         ("maxTriggerDelay", "15 parsecs", "15m"),
-        ("rebalanceCallback", "no_such_module:f", "No module named"),
-        ("rebalanceCallback", "json:no_such_function", "no function 'no_such_function'"),
-        ("rebalanceCallback", "json", "module:function"),
-        ("groupCommit.numRetries", "-1", "at least 0"),
-        ("groupCommit.timeoutMs", "0", "milliseconds"),
+        ("startingOffsetsCallback", "no_such_module:f", "No module named"),
+        ("startingOffsetsCallback", "json:no_such_function", "no function 'no_such_function'"),
+        ("startingOffsetsCallback", "json", "module:function"),
+        ("offsetCommit.numRetries", "-1", "at least 0"),
+        ("offsetCommit.timeoutMs", "0", "milliseconds"),
         ("onCommitFailure", "ignore", "warn or fail"),
         ("includeHeaders", "yes", "true or false"),
         ("kafka.group.instance.id", "host 1", "letters, digits"),
@@ -241,7 +241,7 @@ def test_every_field_has_exactly_one_option() -> None:
     ],
 )
 def test_intervals_are_read_as_spark_reads_those_of_triggers(text: str, seconds: float) -> None:
-    assert parse_options(GOOD | {"batchInterval": text}).batch_interval == seconds
+    assert parse_options(GOOD | {"minBatchInterval": text}).min_batch_interval == seconds
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The same options in a stream and in a batch read."""
+"""The same options in a stream and in a batch query."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_batch_read_from_latest_or_to_earliest_is_an_error(given: dict[str, st
 
 
 def test_ignored_options_have_their_names_from_the_table() -> None:
-    assert table.ignored_in_batch_reads(["subscribe", "maxoffsetspertrigger", "KAFKA.SESSION.TIMEOUT.MS"]) == [
+    assert table.ignored_in_batch_queries(["subscribe", "maxoffsetspertrigger", "KAFKA.SESSION.TIMEOUT.MS"]) == [
         "maxOffsetsPerTrigger",
         "kafka.session.timeout.ms",
     ]

@@ -26,7 +26,7 @@ KNOWN = {option.name.lower() for option in OPTIONS}
         ("zk_hosts", "kafka.bootstrap.servers"),
         ("use_rdkafka", "Remove it"),
         ("kafka.api.version", "Remove it"),
-        ("commitMode", "groupCommit.timeoutMs"),
+        ("commitMode", "offsetCommit.timeoutMs"),
         ("commitOffsets", "format('kafka')"),
         ("groupRebalance.numRetries", "kafka.retry.backoff.ms"),
         ("rebalanceDrainTimeoutMs", "kafka.max.poll.interval.ms"),

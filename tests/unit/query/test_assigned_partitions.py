@@ -81,7 +81,9 @@ class Group:
         taken = {tp: commit for tp, commit in offsets.items() if tp not in self.errors}
         self.commits.append({tp: commit.offset for tp, commit in taken.items()})
         self.offsets |= taken
-        return CommitResult(frozenset(taken), {tp: errno for tp, errno in self.errors.items() if tp in offsets})
+        return CommitResult(
+            frozenset(taken), {tp: error_code for tp, error_code in self.errors.items() if tp in offsets}
+        )
 
 
 @pytest.fixture
@@ -125,21 +127,21 @@ def make(
 def read(assigned: AssignedPartitions, ends: Mapping[TopicPartition, int]) -> None:
     """Plans and completes a batch up to these ends."""
     plan(assigned, ends)
-    assigned.ledger.completed()
+    assigned.tracker.completed()
 
 
 def plan(assigned: AssignedPartitions, ends: Mapping[TopicPartition, int]) -> None:
     """Plans a batch up to these ends, which logs the positions of the other partitions."""
-    owned = assigned.ledger.positions(OWNER)
+    owned = assigned.tracker.positions(OWNER)
     ranges = [
         OffsetRange(*tp, each.position, ends.get(tp, each.position), lineage=each.lineage) for tp, each in owned.items()
     ]
-    assigned.ledger.planned(BatchOffset.of(ranges))
+    assigned.tracker.planned(BatchOffset.of(ranges))
 
 
 def positions(assigned: AssignedPartitions) -> dict[TopicPartition, int]:
     """The position of each readable partition."""
-    return {tp: owned.position for tp, owned in assigned.ledger.positions(OWNER).items()}
+    return {tp: owned.position for tp, owned in assigned.tracker.positions(OWNER).items()}
 
 
 def retry_if_due(assigned: AssignedPartitions) -> None:
@@ -306,7 +308,7 @@ def test_a_partition_lost_before_its_lookup_gets_no_position(
     assigned.partitions_assigned(BOTH, OWNER)
     group.refused = None
     group.offsets = {A: CommittedOffset(3, COMMIT_TAG), B: CommittedOffset(3, COMMIT_TAG)}
-    unresolved = assigned.ledger.unresolved(OWNER)
+    unresolved = assigned.tracker.unresolved(OWNER)
     assigned.partitions_lost(frozenset({A}), "the session ended")
     assigned.resolve(unresolved, OWNER, clients)
     group.offsets[A] = CommittedOffset(9, COMMIT_TAG)  # its next owner has read on
@@ -346,10 +348,10 @@ def test_lookups_of_unresolved_starts_are_rarer_the_longer_they_block_other_part
     logs |= leaderless
     hand.now += pause - 0.5
     assigned.retry_pending(OWNER, clients)
-    assert assigned.ledger.unresolved(OWNER) == set(silent)
+    assert assigned.tracker.unresolved(OWNER) == set(silent)
     hand.now += 0.5
     assigned.retry_pending(OWNER, clients)
-    assert not assigned.ledger.unresolved(OWNER)
+    assert not assigned.tracker.unresolved(OWNER)
 
 
 def test_the_retry_of_a_commit_does_not_wait_for_unresolved_starts(
@@ -378,9 +380,9 @@ def test_a_partition_of_a_recreated_topic_starts_at_earliest_even_if_that_is_fou
     assigned.partitions_assigned(BOTH, OWNER)
     silent = {tp: logs.pop(tp) for tp in ((A,) if answering == "one" else (A, B))}
     assigned.restart_topics({"t": ""}, OWNER, clients)
-    assert assigned.ledger.unresolved(OWNER) == silent.keys()
+    assert assigned.tracker.unresolved(OWNER) == silent.keys()
     logs |= silent
-    assigned.resolve(assigned.ledger.unresolved(OWNER), OWNER, clients)
+    assigned.resolve(assigned.tracker.unresolved(OWNER), OWNER, clients)
     assert positions(assigned) == {A: 2, B: 0}
     assert {tp: each.offset for tp, each in group.offsets.items()} == {A: 2, B: 0}
     # Lost, read by another member and assigned again: that member's commit is one in the new topic.
@@ -414,7 +416,7 @@ def test_a_recreated_topic_whose_leaders_do_not_answer_does_not_fail_the_query(
 
     monkeypatch.setattr("spark_group_source.query.starts.list_offsets", nobody)
     assigned.restart_topics({"t": ""}, OWNER, clients)
-    assert assigned.ledger.unresolved(OWNER) == BOTH
+    assert assigned.tracker.unresolved(OWNER) == BOTH
 
 
 def test_a_start_is_looked_up_by_one_thread_only(
@@ -422,10 +424,10 @@ def test_a_start_is_looked_up_by_one_thread_only(
 ) -> None:
     assigned = make(clients)
     seen: list[Any] = []
-    group.meanwhile = lambda: seen.append(assigned.ledger.unresolved(OWNER))
+    group.meanwhile = lambda: seen.append(assigned.tracker.unresolved(OWNER))
     assigned.partitions_assigned(BOTH, OWNER)
     assert seen == [frozenset()]
-    assert assigned.ledger.unresolved(OWNER) == frozenset()
+    assert assigned.tracker.unresolved(OWNER) == frozenset()
 
 
 def test_a_partition_without_a_start_stays_unresolved_and_the_others_are_read(
@@ -435,9 +437,9 @@ def test_a_partition_without_a_start_stays_unresolved_and_the_others_are_read(
     assigned = make(clients)
     assigned.partitions_assigned(BOTH, OWNER)
     assert positions(assigned) == {B: 0}
-    assert assigned.ledger.unresolved(OWNER) == {A}
+    assert assigned.tracker.unresolved(OWNER) == {A}
     logs[A] = gone
-    assigned.resolve(assigned.ledger.unresolved(OWNER), OWNER, clients)
+    assigned.resolve(assigned.tracker.unresolved(OWNER), OWNER, clients)
     assert positions(assigned) == {A: 2, B: 0}
 
 
@@ -448,16 +450,18 @@ def test_unavailable_commits_leave_all_partitions_unresolved(
     group.refused = RequestFailed(action, "why")
     assigned = make(clients)
     assigned.partitions_assigned(BOTH, OWNER)
-    assert assigned.ledger.unresolved(OWNER) == BOTH
+    assert assigned.tracker.unresolved(OWNER) == BOTH
 
 
 def test_a_group_that_may_not_be_read_is_fatal(clients: KafkaClients, group: Group) -> None:
-    group.refused = RequestFailed(ErrorAction.FATAL, "why", error=GroupError("no", errno=30))
+    group.refused = RequestFailed(ErrorAction.FATAL, "why", error=GroupError("no", error_code=30))
     with pytest.raises(GroupSourceError, match="no"):
         make(clients).partitions_assigned(BOTH, OWNER)
 
 
-@pytest.mark.parametrize("error", [GroupError("no", errno=29), GroupError("no", errno=30), AuthenticationFailed("no")])
+@pytest.mark.parametrize(
+    "error", [GroupError("no", error_code=29), GroupError("no", error_code=30), AuthenticationFailed("no")]
+)
 def test_a_commit_that_is_never_allowed_is_fatal(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], error: GroupSourceError
 ) -> None:
@@ -502,10 +506,10 @@ def test_a_refused_commit_is_counted_and_stays_pending(
     read(assigned, {A: 6})
     group.refused = RequestFailed(ErrorAction.RESET_GENERATION, "22")
     assert not assigned.committer.commit(OWNER, clients)
-    assert (assigned.ledger.uncommitted(), assigned.counters.failed_commits) == (frozenset({A}), 1)
+    assert (assigned.tracker.uncommitted(), assigned.counters.failed_commits) == (frozenset({A}), 1)
     group.refused = None
     assert assigned.committer.commit(OWNER, clients)
-    assert not assigned.ledger.uncommitted()
+    assert not assigned.tracker.uncommitted()
 
 
 def test_a_partition_that_cannot_be_committed_does_not_delay_its_revocation(
@@ -517,7 +521,7 @@ def test_a_partition_that_cannot_be_committed_does_not_delay_its_revocation(
     group.errors = {A: 3}
     assert assigned.committer.commit(OWNER, clients)
     assert group.offsets[B].offset == 5
-    assert not assigned.ledger.uncommitted()
+    assert not assigned.tracker.uncommitted()
 
 
 def test_a_reset_applies_to_the_first_assignment_of_a_new_checkpoint_only(
@@ -630,7 +634,7 @@ def test_latest_is_pinned_when_the_query_starts_and_kept_by_its_checkpoint(
     logs[A], logs[B] = (2, 30), (0, 25)
     assigned.partitions_assigned(frozenset({A}), OWNER)
     assert positions(assigned) == {A: 10}
-    first = assigned.ledger.pinned_starts().without({A})
+    first = assigned.tracker.pinned_starts().without({A})
     assert first.offsets == {B: 5}
     restarted = make(clients, startingOffsets="latest")
     logged = BatchOffset({A: OffsetRange(*A, 10, 10)}, "g", first.offsets)
@@ -647,7 +651,7 @@ def commits_fail(assigned: AssignedPartitions, group: Group, call: Callable[[], 
         group.refused = RequestFailed(ErrorAction.RETRY, "test")
 
     call()
-    assert assigned.ledger.uncommitted()
+    assert assigned.tracker.uncommitted()
     group.refused = None
 
 
@@ -704,7 +708,7 @@ def test_an_old_checkpoint_logs_a_warning_if_the_group_has_committed_none_of_it(
 def test_a_commit_waits_at_most_its_timeout_for_another_commit(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
-    assigned = make(clients, None, **{"groupCommit.timeoutMs": "10"})
+    assigned = make(clients, None, **{"offsetCommit.timeoutMs": "10"})
     seen: list[bool] = []
     other = threading.Thread(target=lambda: seen.append(assigned.committer.commit(OWNER, clients)))
 
@@ -755,7 +759,7 @@ def test_unresolved_and_uncommitted_starts_are_retried_after_heartbeats(
     group.refused = RequestFailed(ErrorAction.RETRY, "why")
     assigned.partitions_assigned(BOTH, OWNER)
     retry_if_due(assigned)
-    assert assigned.ledger.unresolved(OWNER) == BOTH
+    assert assigned.tracker.unresolved(OWNER) == BOTH
     group.refused = None
     group.errors = {}
     tries = len(group.waits)
@@ -782,7 +786,7 @@ def test_an_uncommitted_start_is_committed_after_a_heartbeat(
 
     group.meanwhile = refuse
     assigned.partitions_assigned(BOTH, OWNER)
-    assert (assigned.ledger.unresolved(OWNER), group.commits) == (frozenset(), [])
+    assert (assigned.tracker.unresolved(OWNER), group.commits) == (frozenset(), [])
     group.refused = None
     hand.now += 1.0
     retry_if_due(assigned)
@@ -797,7 +801,7 @@ def test_a_start_that_the_callback_has_moved_back_is_committed(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     group.offsets = {A: CommittedOffset(9, COMMIT_TAG), B: CommittedOffset(4, COMMIT_TAG)}
-    assigned = make(clients, rebalanceCallback=f"{__name__}:to_three")
+    assigned = make(clients, startingOffsetsCallback=f"{__name__}:to_three")
     assigned.partitions_assigned(BOTH, OWNER)
     assert positions(assigned) == {A: 3, B: 4}
     assert group.commits == [{A: 3}]
@@ -831,7 +835,7 @@ def test_a_slow_try_is_repeated_an_interval_after_its_end(
     assigned.retry_pending(OWNER, clients)
     logs[B] = leaderless
     assigned.retry_pending(OWNER, clients)
-    assert assigned.ledger.unresolved(OWNER) == {B}
+    assert assigned.tracker.unresolved(OWNER) == {B}
     hand.now += 1.0
     assigned.retry_pending(OWNER, clients)
-    assert not assigned.ledger.unresolved(OWNER)
+    assert not assigned.tracker.unresolved(OWNER)

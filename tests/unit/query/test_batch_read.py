@@ -1,4 +1,4 @@
-"""The ranges of a batch read, planned on a fake Kafka."""
+"""The ranges of a batch query, planned on a fake Kafka."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_a_partition_lost_and_assigned_again_during_planning_is_left_out_of_the_
         fake.commit("g", {("t", 0): 8}, COMMIT_TAG)
         fake.expire("g", driver._member.snapshot().member_id)
         eventually(lambda: driver.counters.lost == 2)
-        eventually(lambda: len(driver._assigned_partitions.ledger.positions(driver._member.snapshot())) == 2)
+        eventually(lambda: len(driver._assigned_partitions.tracker.positions(driver._member.snapshot())) == 2)
         return ends(positions)
 
     monkeypatch.setattr(driver._planner.end_offsets, "of", meanwhile)
@@ -106,7 +106,7 @@ def lose_all_and_get_them_again(fake: FakeKafka, driver: Driver) -> None:
     lost = driver.counters.lost
     fake.expire("g", driver._member.snapshot().member_id)
     eventually(lambda: driver.counters.lost == lost + 2)
-    eventually(lambda: len(driver._assigned_partitions.ledger.positions(driver._member.snapshot())) == 2)
+    eventually(lambda: len(driver._assigned_partitions.tracker.positions(driver._member.snapshot())) == 2)
 
 
 def go_back_to_the_first_record(old: dict[str, dict[int, int]], new: object) -> dict[str, dict[int, int]]:
@@ -116,7 +116,7 @@ def go_back_to_the_first_record(old: dict[str, dict[int, int]], new: object) -> 
 def test_a_rebalance_callback_may_move_a_running_query_to_the_start_of_its_last_batch(
     fake: FakeKafka, start: Start
 ) -> None:
-    driver = start(rebalanceCallback=f"{__name__}:go_back_to_the_first_record")
+    driver = start(startingOffsetsCallback=f"{__name__}:go_back_to_the_first_record")
     end = driver.plan_batch(BatchOffset(), None)
     for _ in range(2):
         assert [(each.start, each.end) for each in end.reads()] == [(0, 10)]
@@ -314,5 +314,5 @@ def quits(old: object, new: object) -> None:
 
 def test_a_callback_that_calls_sys_exit_ends_the_query_which_leaves_its_group(fake: FakeKafka, start: Start) -> None:
     with pytest.raises(GroupSourceError, match="SystemExit.'no credentials'"):
-        start(rebalanceCallback=f"{__name__}:quits")
+        start(startingOffsetsCallback=f"{__name__}:quits")
     eventually(lambda: not fake.group("g").members)

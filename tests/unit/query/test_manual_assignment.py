@@ -46,7 +46,7 @@ def start(fake: FakeKafka) -> Iterator[Start]:
         "kafka.bootstrap.servers": fake.bootstrap_servers,
         "kafka.group.id": "g",
         "startingOffsets": "earliest",
-        "groupCommit.retryIntervalMs": "10",
+        "offsetCommit.retryIntervalMs": "10",
     }
     with drivers(base) as begin:
 
@@ -178,9 +178,9 @@ def test_a_group_with_members_fails_the_start_with_what_to_do(fake: FakeKafka, s
         start()
 
 
-@pytest.mark.parametrize("errno", [-1, 15, 16])
-def test_a_query_starts_even_if_the_group_cannot_be_described(fake: FakeKafka, start: Start, errno: int) -> None:
-    fake.next("DescribeGroups", Fault(error=errno))
+@pytest.mark.parametrize("error_code", [-1, 15, 16])
+def test_a_query_starts_even_if_the_group_cannot_be_described(fake: FakeKafka, start: Start, error_code: int) -> None:
+    fake.next("DescribeGroups", Fault(error=error_code))
     assert spans(start().plan_batch(BatchOffset(), None)) == {0: (0, 5), 2: (0, 5)}
 
 
@@ -207,7 +207,7 @@ def test_a_member_that_joins_later_makes_commits_fail_and_the_query_continues_wi
 
 
 def test_a_member_that_joins_later_fails_the_query_if_failed_commits_do(fake: FakeKafka, start: Start) -> None:
-    driver = start(**{"onCommitFailure": "fail", "groupCommit.numRetries": "0"})
+    driver = start(**{"onCommitFailure": "fail", "offsetCommit.numRetries": "0"})
     start(subscribe="t")
     end = driver.plan_batch(BatchOffset(), None)
     with pytest.raises(CommitFailed, match="the group has members"):

@@ -16,9 +16,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_group_source.spark import completion_client, completions
-from spark_group_source.spark.completion_client import CompletionClient, digest
-from spark_group_source.spark.completions import CompletionListener, CompletionServer
+from spark_group_source.spark import notification_client, notifications
+from spark_group_source.spark.notification_client import NotificationClient, digest
+from spark_group_source.spark.notifications import CompletionListener, NotificationServer
 from tests.waiting import eventually
 
 END = {"group": "g", "version": 2, "ranges": {"t": {"0": [0, 5]}}}
@@ -31,20 +31,20 @@ def drained() -> list[int]:
 
 
 @pytest.fixture
-def server(drained: list[int]) -> Iterator[CompletionServer]:
-    running = CompletionServer(lambda: drained.append(1))
+def server(drained: list[int]) -> Iterator[NotificationServer]:
+    running = NotificationServer(lambda: drained.append(1))
     yield running
     running.close()
 
 
 @pytest.fixture
-def connect(server: CompletionServer) -> Iterator[Callable[[], tuple[CompletionClient, list[bytes]]]]:
+def connect(server: NotificationServer) -> Iterator[Callable[[], tuple[NotificationClient, list[bytes]]]]:
     """Connects a reader; returns it with what it hears."""
-    clients: list[CompletionClient] = []
+    clients: list[NotificationClient] = []
 
-    def one() -> tuple[CompletionClient, list[bytes]]:
+    def one() -> tuple[NotificationClient, list[bytes]]:
         heard: list[bytes] = []
-        clients.append(CompletionClient(server.path, heard.append))
+        clients.append(NotificationClient(server.path, heard.append))
         clients[-1].drain()  # the server knows this reader
         return clients[-1], heard
 
@@ -57,7 +57,7 @@ class Jvm:
     """The parts of py4j's view of the JVM that a listener uses; ``offer`` is Spark reporting a progress."""
 
     def __init__(self, execution: str | None = "MicroBatchExecution") -> None:
-        self.queue: queue.Queue[str] = queue.Queue(completions.CAPACITY)
+        self.queue: queue.Queue[str] = queue.Queue(notifications.CAPACITY)
         self.stopped = threading.Event()
         waiting = SimpleNamespace(offer=self.offer, poll=self._poll)
         util = SimpleNamespace(LinkedBlockingQueue=lambda _: waiting, TimeUnit=SimpleNamespace(SECONDS=1))
@@ -87,7 +87,7 @@ Listen = Callable[..., tuple[CompletionListener, Jvm]]
 
 
 @pytest.fixture
-def listen(server: CompletionServer) -> Iterator[Listen]:
+def listen(server: NotificationServer) -> Iterator[Listen]:
     """Makes a listener of a JVM that has one query."""
     running: list[Jvm] = []
 
@@ -103,7 +103,7 @@ def listen(server: CompletionServer) -> Iterator[Listen]:
 
 
 def test_every_reader_hears_of_every_completed_batch_of_this_source(
-    listen: Listen, connect: Callable[[], tuple[CompletionClient, list[bytes]]]
+    listen: Listen, connect: Callable[[], tuple[NotificationClient, list[bytes]]]
 ) -> None:
     heard = [connect()[1] for _ in range(3)]
     other = {**END, "group": "other"}
@@ -115,7 +115,7 @@ def test_every_reader_hears_of_every_completed_batch_of_this_source(
 @pytest.mark.parametrize("event", ["{", '{"sources": 5}', json.dumps({"sources": [{"endOffset": END}]})])
 def test_an_unexpected_progress_of_one_query_does_not_end_the_reports_of_others(
     listen: Listen,
-    connect: Callable[[], tuple[CompletionClient, list[bytes]]],
+    connect: Callable[[], tuple[NotificationClient, list[bytes]]],
     caplog: pytest.LogCaptureFixture,
     event: str,
 ) -> None:
@@ -128,7 +128,7 @@ def test_an_unexpected_progress_of_one_query_does_not_end_the_reports_of_others(
 
 
 def test_the_end_of_the_reports_is_logged(
-    server: CompletionServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: NotificationServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def lose(*_: object) -> str:
         raise ConnectionResetError("the JVM is gone")
@@ -141,7 +141,7 @@ def test_the_end_of_the_reports_is_logged(
 
 
 def test_events_that_came_before_spark_stopped_are_reported(
-    server: CompletionServer, connect: Callable[[], tuple[CompletionClient, list[bytes]]]
+    server: NotificationServer, connect: Callable[[], tuple[NotificationClient, list[bytes]]]
 ) -> None:
     _, heard = connect()
     jvm = Jvm(None)
@@ -154,19 +154,19 @@ def test_events_that_came_before_spark_stopped_are_reported(
 def test_the_socket_of_a_suspended_process_does_not_delay_a_new_server_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(completion_client, "PROBE_TIMEOUT", 0.1)
+    monkeypatch.setattr(notification_client, "PROBE_TIMEOUT", 0.1)
     with contextlib.ExitStack() as sockets:
         # Not tmp_path: the name of a Unix socket may have 107 bytes.
         directory = sockets.enter_context(tempfile.TemporaryDirectory())
         monkeypatch.setattr(tempfile, "tempdir", directory)
-        path = Path(directory) / f"{completions.PREFIX}other" / completions.NAME
+        path = Path(directory) / f"{notifications.PREFIX}other" / notifications.NAME
         path.parent.mkdir()
         suspended = sockets.enter_context(socket.socket(socket.AF_UNIX))
         suspended.bind(str(path))
         suspended.listen(0)
         waiting = sockets.enter_context(socket.socket(socket.AF_UNIX))
         waiting.connect(str(path))  # the backlog is full
-        started = threading.Thread(target=lambda: CompletionServer(lambda: None).close(), daemon=True)
+        started = threading.Thread(target=lambda: NotificationServer(lambda: None).close(), daemon=True)
         started.start()
         started.join(10)
         assert not started.is_alive()
@@ -180,7 +180,7 @@ def test_equal_offsets_have_equal_digests_and_others_have_not() -> None:
 
 def test_the_sources_of_a_query_are_checked_when_it_starts_and_an_error_there_stops_no_reports(
     listen: Listen,
-    connect: Callable[[], tuple[CompletionClient, list[bytes]]],
+    connect: Callable[[], tuple[NotificationClient, list[bytes]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     checked: list[object] = []
@@ -189,7 +189,7 @@ def test_the_sources_of_a_query_are_checked_when_it_starts_and_an_error_there_st
         checked.append(query)
         raise AttributeError("another Spark has another plan")
 
-    monkeypatch.setattr(completions, "warn_of_shared_sources", check)
+    monkeypatch.setattr(notifications, "warn_of_shared_sources", check)
     _, heard = connect()
     listener, jvm = listen()
     jvm.offer("0b0a0af3-1aed-4234-80d5-5afbdb7058d9")
@@ -209,7 +209,7 @@ def test_the_sources_of_a_query_are_checked_when_it_starts_and_an_error_there_st
 )
 def test_a_query_is_left_out_if_its_commit_log_may_be_behind_its_events(
     listen: Listen,
-    connect: Callable[[], tuple[CompletionClient, list[bytes]]],
+    connect: Callable[[], tuple[NotificationClient, list[bytes]]],
     execution: str | None,
     sink: str,
     reported: bool,
@@ -223,7 +223,7 @@ def test_a_query_is_left_out_if_its_commit_log_may_be_behind_its_events(
 
 
 def test_a_drain_returns_when_all_that_spark_has_completed_was_heard(
-    server: CompletionServer, drained: list[int], connect: Callable[[], tuple[CompletionClient, list[bytes]]]
+    server: NotificationServer, drained: list[int], connect: Callable[[], tuple[NotificationClient, list[bytes]]]
 ) -> None:
     client, heard = connect()
     server._drain = lambda: server.send([END])  # what was still in Spark's queue
@@ -232,21 +232,21 @@ def test_a_drain_returns_when_all_that_spark_has_completed_was_heard(
 
 
 def test_a_drain_ends_when_the_server_goes_or_hangs(
-    server: CompletionServer,
-    connect: Callable[[], tuple[CompletionClient, list[bytes]]],
+    server: NotificationServer,
+    connect: Callable[[], tuple[NotificationClient, list[bytes]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     client, _ = connect()
     server.close()
     client.drain()
     release = threading.Event()
-    monkeypatch.setattr(completion_client, "DRAIN_TIMEOUT", 0.1)
+    monkeypatch.setattr(notification_client, "DRAIN_TIMEOUT", 0.1)
 
     def hang() -> None:
         release.wait(30)
 
-    hung = CompletionServer(hang)
-    waiting = CompletionClient(hung.path, lambda _: None)
+    hung = NotificationServer(hang)
+    waiting = NotificationClient(hung.path, lambda _: None)
     waiting.drain()
     release.set()
     waiting.close()
@@ -254,7 +254,7 @@ def test_a_drain_ends_when_the_server_goes_or_hangs(
 
 
 def test_a_reader_that_does_not_read_is_cut_off_and_costs_the_others_nothing(
-    server: CompletionServer, connect: Callable[[], tuple[CompletionClient, list[bytes]]]
+    server: NotificationServer, connect: Callable[[], tuple[NotificationClient, list[bytes]]]
 ) -> None:
     _, heard = connect()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
@@ -269,7 +269,7 @@ def test_a_reader_that_does_not_read_is_cut_off_and_costs_the_others_nothing(
 
 
 def test_a_reader_that_is_gone_is_forgotten(
-    server: CompletionServer, connect: Callable[[], tuple[CompletionClient, list[bytes]]]
+    server: NotificationServer, connect: Callable[[], tuple[NotificationClient, list[bytes]]]
 ) -> None:
     before = len(os.listdir("/proc/self/fd")) if Path("/proc").exists() else 0
     for _ in range(50):
@@ -280,7 +280,7 @@ def test_a_reader_that_is_gone_is_forgotten(
     assert not Path("/proc").exists() or len(os.listdir("/proc/self/fd")) <= before + 1
 
 
-def test_only_this_user_can_connect_and_nothing_is_left_behind(server: CompletionServer) -> None:
+def test_only_this_user_can_connect_and_nothing_is_left_behind(server: NotificationServer) -> None:
     directory = Path(server.path).parent
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     server.close()
@@ -288,7 +288,7 @@ def test_only_this_user_can_connect_and_nothing_is_left_behind(server: Completio
 
 
 def test_a_forked_child_does_not_close_its_parents_server(
-    server: CompletionServer, monkeypatch: pytest.MonkeyPatch
+    server: NotificationServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as child:
         child.setattr(os, "getpid", lambda: -1)
@@ -297,12 +297,12 @@ def test_a_forked_child_does_not_close_its_parents_server(
 
 
 def test_a_reader_removes_the_socket_of_a_server_that_was_killed(tmp_path: Path) -> None:
-    path = tmp_path / "private" / "completions"
+    path = tmp_path / "private" / "notifications"
     path.parent.mkdir()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(str(path))
         listening.listen()
-        reader = CompletionClient(str(path), lambda _: None)
+        reader = NotificationClient(str(path), lambda _: None)
         accepted, _ = listening.accept()
     accepted.close()
     eventually(lambda: not path.parent.exists())
@@ -314,12 +314,12 @@ def test_a_new_server_removes_the_sockets_of_killed_servers_and_no_others(
 ) -> None:
     with tempfile.TemporaryDirectory() as place:  # the path of a socket has at most 107 characters
         monkeypatch.setattr(tempfile, "tempdir", place)
-        killed = Path(place, "kafka-group-killed", "completions")
+        killed = Path(place, "kafka-group-killed", "notifications")
         killed.parent.mkdir()
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
             listening.bind(str(killed))
-        first = CompletionServer(lambda: None)
-        second = CompletionServer(lambda: None)
+        first = NotificationServer(lambda: None)
+        second = NotificationServer(lambda: None)
         assert not killed.parent.exists()
         assert Path(first.path).exists()
         for running in (first, second):
@@ -328,7 +328,7 @@ def test_a_new_server_removes_the_sockets_of_killed_servers_and_no_others(
 
 
 def test_a_reader_that_was_cut_off_connects_again_and_hears_of_the_next_batches(
-    server: CompletionServer, connect: Callable[[], tuple[CompletionClient, list[bytes]]]
+    server: NotificationServer, connect: Callable[[], tuple[NotificationClient, list[bytes]]]
 ) -> None:
     client, heard = connect()
     for _ in range(3):
@@ -343,7 +343,7 @@ def test_a_reader_that_was_cut_off_connects_again_and_hears_of_the_next_batches(
     assert Path(server.path).exists()
 
 
-def test_a_reader_that_was_busy_for_long_hears_of_batches_again(server: CompletionServer) -> None:
+def test_a_reader_that_was_busy_for_long_hears_of_batches_again(server: NotificationServer) -> None:
     heard: list[bytes] = []
     busy, release = threading.Event(), threading.Event()
 
@@ -352,7 +352,7 @@ def test_a_reader_that_was_busy_for_long_hears_of_batches_again(server: Completi
         release.wait(30)
         heard.append(report)
 
-    with contextlib.closing(CompletionClient(server.path, completed)) as client:
+    with contextlib.closing(NotificationClient(server.path, completed)) as client:
         client.drain()
         server.send([END])
         assert busy.wait(30)
@@ -368,4 +368,4 @@ def test_a_reader_that_was_busy_for_long_hears_of_batches_again(server: Completi
 
 def test_a_server_that_cannot_be_reached_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
-        CompletionClient(str(tmp_path / "none"), lambda _: None)
+        NotificationClient(str(tmp_path / "none"), lambda _: None)

@@ -1,4 +1,4 @@
-"""What pushed filters say of the rows that a batch read needs."""
+"""What pushed filters say of the rows that a batch query needs."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def reader(**options: str) -> GroupBatchReader:
     return GroupBatchReader(parsed, source_schema(include_headers=False), Application(), [])
 
 
-@pytest.mark.parametrize("options", [{}, {"pushFilters": "true"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"pushDownFilters": "true"}], ids=str)
 def test_spark_takes_no_reader_for_one_that_overrides_push_filters(options: dict[str, str]) -> None:
     # Spark's own check, in pyspark/sql/worker/plan_data_source_read.py.
     assert getattr(reader(**options).pushFilters, "__func__", None) is DataSourceReader.pushFilters
@@ -231,5 +231,5 @@ def test_spark_takes_no_reader_for_one_that_overrides_push_filters(options: dict
 
 def test_spark_gets_every_filter_back_and_evaluates_it_too() -> None:
     pushed: list[Filter] = [EqualTo(PARTITION, 1), GreaterThan(OFFSET, 5), EqualTo(("value",), b"1")]
-    left = list(reader(pushFilters="true").pushFilters(pushed))
+    left = list(reader(pushDownFilters="true").pushFilters(pushed))
     assert [id(each) for each in left] == [id(each) for each in pushed]

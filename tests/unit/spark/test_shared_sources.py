@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_group_source.spark.completions import warn_of_shared_sources
+from spark_group_source.spark.notifications import warn_of_shared_sources
 from spark_group_source.spark.source import GroupSource
 
 ORDERS = {"kafka.bootstrap.servers": "one:9092,two:9092", "kafka.group.id": "g", "subscribe": "orders"}

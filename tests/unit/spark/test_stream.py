@@ -16,7 +16,7 @@ from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import driver
 from spark_group_source.spark import stream
-from spark_group_source.spark.completion_client import digest
+from spark_group_source.spark.notification_client import digest
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
 from spark_group_source.spark.tasks import Application
@@ -160,7 +160,7 @@ def test_a_logged_first_batch_is_repeated_although_a_topic_is_gone(
     reader: GroupStreamReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(_: FakeDriver) -> None:
-        raise TopicError("Topic 'empty' cannot be read.", errno=3)
+        raise TopicError("Topic 'empty' cannot be read.", error_code=3)
 
     monkeypatch.setattr(FakeDriver, "pin_starts", gone)
     start = reader.initialOffset()
@@ -173,7 +173,7 @@ def test_a_logged_first_batch_is_repeated_although_a_topic_is_gone(
 
 def test_a_new_query_without_its_topics_fails(reader: GroupStreamReader, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(_: FakeDriver) -> None:
-        raise TopicError("Topic 'none' cannot be read.", errno=3)
+        raise TopicError("Topic 'none' cannot be read.", error_code=3)
 
     monkeypatch.setattr(FakeDriver, "pin_starts", gone)
     start = reader.initialOffset()
@@ -183,7 +183,7 @@ def test_a_new_query_without_its_topics_fails(reader: GroupStreamReader, monkeyp
     assert fake(reader).started == []
 
 
-@pytest.mark.parametrize("error", [GroupError("The group refuses this member.", errno=30), KeyError("a bug")])
+@pytest.mark.parametrize("error", [GroupError("The group refuses this member.", error_code=30), KeyError("a bug")])
 def test_an_error_of_a_completion_ends_the_query_when_it_plans_its_next_batch(
     reader: GroupStreamReader, error: Exception
 ) -> None:

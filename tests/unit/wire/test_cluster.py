@@ -193,11 +193,11 @@ def test_an_unknown_broker_is_unavailable(cluster: Cluster) -> None:
         cluster.connection(9, after())
 
 
-@pytest.mark.parametrize("errno", [7, 14, 15, 16])
+@pytest.mark.parametrize("error_code", [7, 14, 15, 16])
 def test_the_lookup_of_a_coordinator_is_retried_until_it_is_available(
-    fake: FakeKafka, cluster: Cluster, errno: int
+    fake: FakeKafka, cluster: Cluster, error_code: int
 ) -> None:
-    fake.next("FindCoordinator", Fault(error=errno), times=3)
+    fake.next("FindCoordinator", Fault(error=error_code), times=3)
     assert cluster.find_coordinator("g", after()).id == 1
 
 
@@ -211,4 +211,4 @@ def test_a_group_without_permission_fails_with_the_right_to_grant(fake: FakeKafk
     fake.next("FindCoordinator", Fault(error=30))
     with pytest.raises(GroupError, match="READ on the group") as refused:
         cluster.find_coordinator("g", after())
-    assert refused.value.errno == 30
+    assert refused.value.error_code == 30

@@ -13,7 +13,7 @@ from spark_group_source.fetch import reader
 from spark_group_source.text import Secret
 from spark_group_source.wire import failures as rejections
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.failures import RETRY_TIMEOUT, CredentialRejections
+from spark_group_source.wire.failures import RETRY_TIMEOUT, AuthFailures
 from spark_group_source.wire.settings import Sasl, WireOptions
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
@@ -111,7 +111,7 @@ def test_a_task_in_a_new_process_retries_settings_that_worked_on_the_driver(fake
 
 def test_a_rejection_is_final_once_no_broker_has_responded_within_the_timeout() -> None:
     clock = Hand()
-    found = CredentialRejections(options(), clock=clock)
+    found = AuthFailures(options(), clock=clock)
     found.record_success()
     for _ in range(10):
         found.as_retriable(REFUSED, responded_at=clock.now)
@@ -126,7 +126,7 @@ def test_a_rejection_is_final_once_no_broker_has_responded_within_the_timeout() 
 
 def test_a_success_restarts_the_retry_timeout() -> None:
     clock = Hand()
-    found = CredentialRejections(options(), clock=clock)
+    found = AuthFailures(options(), clock=clock)
     found.record_success()
     for _ in range(4):
         found.as_retriable(REFUSED, responded_at=None)
@@ -136,7 +136,7 @@ def test_a_success_restarts_the_retry_timeout() -> None:
 
 def test_the_retry_timeout_restarts_after_all_brokers_were_down() -> None:
     clock = Hand()
-    found = CredentialRejections(options(), clock=clock)
+    found = AuthFailures(options(), clock=clock)
     found.record_success()
     found.as_retriable(REFUSED, responded_at=None)
     clock.now += RETRY_TIMEOUT * 2
@@ -145,7 +145,7 @@ def test_the_retry_timeout_restarts_after_all_brokers_were_down() -> None:
 
 def test_before_the_first_success_a_rejection_is_retried_for_the_given_time() -> None:
     clock = Hand()
-    found = CredentialRejections(options(), 60.0, clock)
+    found = AuthFailures(options(), 60.0, clock)
     found.as_retriable(REFUSED, responded_at=None)
     clock.now += 59.0
     found.as_retriable(REFUSED, responded_at=None)

@@ -173,14 +173,14 @@ def test_close_does_not_wait_for_the_in_flight_batch() -> None:
 
 
 def test_a_fatal_failure_fails_the_member_with_its_error_and_loses_everything() -> None:
-    error = GroupError("no", errno=30)
+    error = GroupError("no", error_code=30)
     failed, actions = run(stable(A), RequestFailed(ErrorAction.FATAL, "why", error=error))
     assert (failed.phase, failed.error, dict(failed.owned)) == (Phase.FAILED, error, {})
     assert actions == [Lost(frozenset({A}), "why"), Leave()]
 
 
 def test_a_fenced_static_member_does_not_leave_because_another_one_has_its_place() -> None:
-    failed, actions = run(stable(A), RequestFailed(ErrorAction.FATAL, "why", error=GroupError("no", errno=82)))
+    failed, actions = run(stable(A), RequestFailed(ErrorAction.FATAL, "why", error=GroupError("no", error_code=82)))
     assert (failed.phase, actions) == (Phase.FAILED, [Lost(frozenset({A}), "why")])
 
 

@@ -75,13 +75,13 @@ def test_a_member_of_a_deleted_group_joins_again(protocol: ConsumerProtocol) -> 
 
 
 @pytest.mark.parametrize(
-    ("errno", "advice"),
+    ("error_code", "advice"),
     [(69, "set 'kafka.group.protocol' to classic"), (112, "Set 'kafka.group.remote.assignor'")],
 )
 def test_a_refused_join_ends_the_query_with_the_brokers_reason_and_the_option_to_change(
-    protocol: ConsumerProtocol, errno: int, advice: str
+    protocol: ConsumerProtocol, error_code: int, advice: str
 ) -> None:
-    heartbeats(protocol, errno)
+    heartbeats(protocol, error_code)
     me = protocol.shared.membership
     assert me.phase is Phase.FAILED
     assert "The broker says: A custom assignor is in use." in str(me.error)

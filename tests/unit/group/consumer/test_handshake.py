@@ -177,12 +177,12 @@ def test_a_heartbeat_reports_what_changed_while_the_one_before_was_pending() -> 
     assert member.answered.owned == ids(A, B)
 
 
-@pytest.mark.parametrize("errno", [110, 25])
+@pytest.mark.parametrize("error_code", [110, 25])
 @pytest.mark.parametrize("busy", [frozenset(), frozenset({A})])
 def test_a_fenced_or_unknown_member_loses_everything_and_joins_with_the_same_id(
-    errno: int, busy: frozenset[TopicPartition]
+    error_code: int, busy: frozenset[TopicPartition]
 ) -> None:
-    member, actions = run(stable(A, B), BatchPlanned(busy), RequestFailed(error_action(errno), "why"))
+    member, actions = run(stable(A, B), BatchPlanned(busy), RequestFailed(error_action(error_code), "why"))
     assert actions == [Lost(frozenset({A, B}), "why"), Heartbeat()]
     assert (member.phase, member.member_id, member.report) == (Phase.JOINING, "m", Report(-1, frozenset({"t"})))
     assert member.answered is None, "the join reports everything"
@@ -225,11 +225,11 @@ def test_an_answer_extends_the_session() -> None:
     assert run(member, Tick(), at=SESSION + 10)[1] == [Lost(frozenset({A}), SESSION_TIMED_OUT), Heartbeat()]
 
 
-@pytest.mark.parametrize("errno", [14, 15, 16, 111, 113])
-def test_a_heartbeat_that_failed_is_sent_again_after_a_backoff_and_reports_everything(errno: int) -> None:
+@pytest.mark.parametrize("error_code", [14, 15, 16, 111, 113])
+def test_a_heartbeat_that_failed_is_sent_again_after_a_backoff_and_reports_everything(error_code: int) -> None:
     before = stable(A)
-    member, actions = run(before, RequestFailed(error_action(errno), "why"))
-    assert actions == [AwaitBackoff(rediscover=errno in (15, 16)), Heartbeat()]
+    member, actions = run(before, RequestFailed(error_action(error_code), "why"))
+    assert actions == [AwaitBackoff(rediscover=error_code in (15, 16)), Heartbeat()]
     assert (member.phase, dict(member.owned), member.answered) == (Phase.STABLE, dict(before.owned), None)
 
 
@@ -239,18 +239,18 @@ def test_a_member_waits_for_its_instance_id_which_its_killed_process_still_has()
 
 
 @pytest.mark.parametrize(
-    ("errno", "advice"),
+    ("error_code", "advice"),
     [
         (112, "'kafka.group.remote.assignor'"),
         (82, "instance.id"),
         (35, "'kafka.group.protocol' to classic"),
     ],
 )
-def test_errors_that_a_retry_cannot_help_end_the_membership_with_advice(errno: int, advice: str) -> None:
-    error = fatal("ConsumerGroupHeartbeat", "g", errno)
+def test_errors_that_a_retry_cannot_help_end_the_membership_with_advice(error_code: int, advice: str) -> None:
+    error = fatal("ConsumerGroupHeartbeat", "g", error_code)
     assert advice in str(error)
-    member, actions = run(stable(A), RequestFailed(error_action(errno), "why", error=error))
-    leave = [] if errno == 82 else [Leave()]  # another member has its place
+    member, actions = run(stable(A), RequestFailed(error_action(error_code), "why", error=error))
+    leave = [] if error_code == 82 else [Leave()]  # another member has its place
     assert (member.phase, member.error, actions) == (Phase.FAILED, error, [Lost(frozenset({A}), "why"), *leave])
     assert run(member, Tick(), answer(member, 8, A)) == (member, [])
 
@@ -319,5 +319,5 @@ def test_a_recreated_topic_is_assigned_after_the_former_one_is_revoked() -> None
 
 def test_an_error_without_a_row_is_fatal() -> None:
     assert error_action(42) is ErrorAction.FATAL
-    error = GroupError("no", errno=42)
+    error = GroupError("no", error_code=42)
     assert run(stable(), RequestFailed(ErrorAction.FATAL, "why", error=error))[0].error is error

@@ -318,7 +318,7 @@ def test_a_fatal_error_ends_the_run(world: World, target: AvailableNowTarget) ->
 
 def test_a_group_that_may_not_be_read_ends_the_run(world: World, target: AvailableNowTarget) -> None:
     target.set_once()
-    world.refused = RequestFailed(ErrorAction.FATAL, "denied", error=GroupError("denied", "Grant it.", errno=30))
+    world.refused = RequestFailed(ErrorAction.FATAL, "denied", error=GroupError("denied", "Grant it.", error_code=30))
     with pytest.raises(GroupError, match="denied"):
         target.is_reached()
 

@@ -13,8 +13,8 @@ from spark_group_source.group.membership import Membership
 from spark_group_source.group.offsets import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.query import end_offsets, leader_epochs, topics
-from spark_group_source.query.ledger import Start, StartRule
-from spark_group_source.query.shared_ledger import PinnedStarts, SharedLedger
+from spark_group_source.query.offset_tracker import Start, StartRule
+from spark_group_source.query.shared_tracker import PinnedStarts, SharedOffsetTracker
 from tests.fake import FakeKafka, Fault
 from tests.unit.query.planning.test_data_loss import ANY_LINEAGE, MARKER, Query, create, fill, of, queries_closed
 
@@ -230,12 +230,12 @@ def test_the_group_and_the_epoch_of_each_end_are_logged(fake: FakeKafka) -> None
 
 
 def test_an_epoch_that_the_other_thread_has_set_meanwhile_stays() -> None:
-    ledger, me = SharedLedger(), Membership(owned={HARMED: 1})
-    ledger.restore(BatchOffset.of([OffsetRange("harmed", 0, 0, 5, "id", 4)]), PinnedStarts())
-    ledger.partitions_assigned(frozenset({HARMED}))
-    with ledger.start_lookup(frozenset({HARMED})) as lookup:
-        ledger.record_starts(lookup, {HARMED: Start(5, StartRule.LOGGED)}, {}, {})
-    ledger.advance_epochs({HARMED: 3}, {HARMED: 2})
-    assert ledger.positions(me)[HARMED].epoch == 4
-    ledger.advance_epochs({HARMED: 4}, {HARMED: 6})
-    assert ledger.positions(me)[HARMED].epoch == 6
+    tracker, me = SharedOffsetTracker(), Membership(owned={HARMED: 1})
+    tracker.restore(BatchOffset.of([OffsetRange("harmed", 0, 0, 5, "id", 4)]), PinnedStarts())
+    tracker.partitions_assigned(frozenset({HARMED}))
+    with tracker.start_lookup(frozenset({HARMED})) as lookup:
+        tracker.record_starts(lookup, {HARMED: Start(5, StartRule.LOGGED)}, {}, {})
+    tracker.advance_epochs({HARMED: 3}, {HARMED: 2})
+    assert tracker.positions(me)[HARMED].epoch == 4
+    tracker.advance_epochs({HARMED: 4}, {HARMED: 6})
+    assert tracker.positions(me)[HARMED].epoch == 6

@@ -9,7 +9,7 @@ import pytest
 
 from spark_group_source.errors import OptionError
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.query.starts import rebalance_callback
+from spark_group_source.query.starts import starting_offsets_callback
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 seen: list[Any] = []
@@ -38,13 +38,13 @@ def answer_below_zero(old: object, new: object) -> dict[str, dict[int, int]]:
 
 def test_the_callback_gets_logged_ends_and_start_positions_and_its_result_applies() -> None:
     seen.clear()
-    assert rebalance_callback(f"{__name__}:rewind_all")({A: 5}, {A: 7, B: 9}) == {A: 0, B: 0}
+    assert starting_offsets_callback(f"{__name__}:rewind_all")({A: 5}, {A: 7, B: 9}) == {A: 0, B: 0}
     assert seen == [({"t": {0: 5}}, {"t": {0: 7, 1: 9}})]
 
 
 def test_a_callback_that_returns_none_changes_nothing() -> None:
-    assert rebalance_callback(f"{__name__}:only_look")({}, {A: 7}) == {}
-    assert rebalance_callback(None)({}, {A: 7}) == {}
+    assert starting_offsets_callback(f"{__name__}:only_look")({}, {A: 7}) == {}
+    assert starting_offsets_callback(None)({}, {A: 7}) == {}
 
 
 @pytest.mark.parametrize(
@@ -57,4 +57,4 @@ def test_a_callback_that_returns_none_changes_nothing() -> None:
 )
 def test_a_callback_that_fails_or_returns_nonsense_is_an_error_that_names_it(name: str, says: str) -> None:
     with pytest.raises(OptionError, match=f"{name}.*" + re.escape(says)):
-        rebalance_callback(f"{__name__}:{name}")({}, {A: 7})
+        starting_offsets_callback(f"{__name__}:{name}")({}, {A: 7})

@@ -27,11 +27,11 @@ from spark_group_source.wire import oauth
 from spark_group_source.wire.settings import Sasl, Tls, WireOptions
 from spark_group_source.wire.tokens import (
     ClientCredentials,
+    ExportedToken,
     FunctionTokens,
     RefreshWindow,
-    SharedToken,
-    adopt_token,
-    share_token,
+    export_token,
+    import_token,
 )
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 from tests.certificates import Authority
@@ -339,33 +339,33 @@ def test_a_task_uses_the_drivers_token_and_renews_it_only_if_the_driver_does_not
     service.answer = answer = numbered(6.0)
     client = service.client(window=RefreshWindow(0.5, 0.0))
     driver = WireOptions((), "test", sasl=Sasl("OAUTHBEARER", token_provider=client))
-    assert share_token(driver) is None
+    assert export_token(driver) is None
     token = fetched(client)
     service.answer = lambda: (503, "")
-    shared = pickle.loads(pickle.dumps(share_token(driver)))
+    shared = pickle.loads(pickle.dumps(export_token(driver)))
     assert token not in repr(shared)
     task = in_another_process(client)
-    adopt_token(task, shared)
+    import_token(task, shared)
     assert fetched_with(task) == token
     service.answer = answer
     eventually(lambda: fetched(client) != token)
-    adopt_token(task, share_token(driver))
+    import_token(task, export_token(driver))
     assert fetched_with(task) == fetched(client)
     # An older token does not replace it.
-    adopt_token(task, shared)
+    import_token(task, shared)
     assert fetched_with(task) == fetched(client)
     requests = len(service.requests)
     late = in_another_process(client)
-    adopt_token(late, shared)
+    import_token(late, shared)
     eventually(lambda: fetched_with(late) not in (token, fetched(client)))
     assert len(service.requests) > requests
 
 
 def test_only_tokens_of_an_endpoint_are_shared() -> None:
-    assert share_token(WireOptions((), "test")) is None
+    assert export_token(WireOptions((), "test")) is None
     options = WireOptions((), "test", sasl=Sasl("OAUTHBEARER", token_provider=FunctionTokens("json:loads")))
-    assert share_token(options) is None
-    adopt_token(options, SharedToken(Secret("x"), time.time() + 60, time.time() + 30))
+    assert export_token(options) is None
+    import_token(options, ExportedToken(Secret("x"), time.time() + 60, time.time() + 30))
 
 
 def test_the_certificate_of_the_endpoint_must_be_trusted(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable
 from spark_group_source.wire import oauth
-from spark_group_source.wire.oauth import IssuedToken, KeptToken
+from spark_group_source.wire.oauth import IssuedToken, TokenCache
 from spark_group_source.wire.tokens import RefreshWindow
 from tests.unit.hand_clock import Hand
 from tests.waiting import eventually
@@ -37,20 +37,20 @@ def service() -> Service:
     return Service()
 
 
-def kept(service: Service, backoff: tuple[float, float] = (0.01, 0.02)) -> KeptToken:
-    return KeptToken(service, "The service", RefreshWindow(), backoff)
+def kept(service: Service, backoff: tuple[float, float] = (0.01, 0.02)) -> TokenCache:
+    return TokenCache(service, "The service", RefreshWindow(), backoff)
 
 
 def test_a_token_that_only_tasks_use_is_renewed(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oauth, "IDLE_TIMEOUT", 0.5)
     token = kept(service)
-    assert token.share() is None
+    assert token.export() is None
     assert not service.requests
     token.fetch(Deadline.after(WITHIN_S))
     seen = set()
 
     def shared() -> int:
-        if (shared_token := token.share()) is not None:
+        if (shared_token := token.export()) is not None:
             seen.add(shared_token.text.text)
         return len(seen)
 
@@ -64,9 +64,9 @@ def test_a_service_that_is_down_gets_no_request_for_each_batch(service: Service)
     token = kept(service, (WITHIN_S, WITHIN_S))
     token.fetch(Deadline.after(WITHIN_S))
     service.failing = True
-    eventually(lambda: token.share() is None)
+    eventually(lambda: token.export() is None)
     for _ in range(100):
-        token.share()
+        token.export()
         time.sleep(0.001)
     assert service.requests <= 2
 
@@ -93,7 +93,7 @@ def test_a_lifetime_counts_from_the_request_and_not_from_a_late_answer() -> None
         hand.now += 8.0
         return IssuedToken("token", 10.0)
 
-    token = KeptToken(slow, "The service", RefreshWindow(), (60.0, 60.0), hand)
+    token = TokenCache(slow, "The service", RefreshWindow(), (60.0, 60.0), hand)
     assert token.fetch(Deadline.after(WITHIN_S)) == "token"
     hand.now += 1.5
-    assert token.share() is None
+    assert token.export() is None

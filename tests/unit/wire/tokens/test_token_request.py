@@ -19,7 +19,7 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, GroupSourceError
 from spark_group_source.wire.settings import Tls
-from spark_group_source.wire.tokens import kept_token_of
+from spark_group_source.wire.tokens import token_cache_of
 from tests.certificates import Authority
 from tests.unit.wire.tokens.token_service import TokenService, running, token_answer
 from tests.waiting import eventually
@@ -113,7 +113,7 @@ def test_an_endpoint_that_rejects_the_clients_certificate_is_an_error_that_names
 def test_a_secret_that_leaves_the_machine_unencrypted_is_warned_of(
     service: TokenService, caplog: pytest.LogCaptureFixture, url: str, warns: bool
 ) -> None:
-    kept_token_of(service.client(endpoint=f"{url}?test={time.monotonic_ns()}"))
+    token_cache_of(service.client(endpoint=f"{url}?test={time.monotonic_ns()}"))
     assert ("the client secret is sent unencrypted" in caplog.text) == warns
 
 

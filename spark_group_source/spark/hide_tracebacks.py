@@ -16,7 +16,7 @@ HIDE = "SPARK_HIDE_TRACEBACK"
 
 
 @contextlib.contextmanager
-def plain_errors() -> Iterator[None]:
+def hide_tracebacks() -> Iterator[None]:
     """Removes an error's traceback, and causes whose text its message already contains.
 
     Bugs, and failures of the user's own functions, keep their tracebacks. Spark ends the process that raises, so the

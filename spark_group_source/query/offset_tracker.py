@@ -1,4 +1,4 @@
-"""A query's ledger of offsets: planned by the query, completed by Spark, committed to the group. Pure.
+"""A query's tracker of offsets: planned by the query, completed by Spark, committed to the group. Pure.
 
 An offset is always the next one to read, so a completed batch is committed as its end. The life of an offset, from the
 assignment of its partition to the commit:
@@ -7,10 +7,10 @@ assignment of its partition to the commit:
 
 **Lineages.** The commits of one partition form a lineage: each continues where the one before ended, whichever member
 wrote it. Whoever moves the partition begins a new lineage: another program that commits, ``resetOffsetsOnStart``, a
-``rebalanceCallback`` that goes back, the loss of records. Its id is the time at which it began, in milliseconds since
-1970, and greater than all ids that its owner knows; ``NO_LINEAGE`` is older than all. The tag of a commit carries it,
-and so does each range in the checkpoint. So every later owner can tell whether the group's committed offset is older
-or newer than what it logged itself.
+``startingOffsetsCallback`` that goes back, the loss of records. Its id is the time at which it began, in milliseconds
+since 1970, and greater than all ids that its owner knows; ``NO_LINEAGE`` is older than all. The tag of a commit
+carries it, and so does each range in the checkpoint. So every later owner can tell whether the group's committed
+offset is older or newer than what it logged itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StartRule(Enum):
     RESET = "resetOffsetsOnStart"
     ADDED = "the earliest offset of an added partition"
     RECREATED = "the earliest offset of a recreated topic"
-    CALLBACK = "rebalanceCallback"
+    CALLBACK = "startingOffsetsCallback"
 
 
 class Start(NamedTuple):
@@ -93,7 +93,7 @@ class OwnedPartition:
         committed: what the group has of this lineage; ``None`` if that is nothing or unknown.
         rejected: whether the coordinator rejected the last commit, because it does not know the partition.
         reset: whether ``resetOffsetsOnStart`` moved it, and no logged batch says so.
-        unsettled_until: until when a commit without an answer may still arrive, in seconds of the ledger's clock.
+        unsettled_until: until when a commit without an answer may still arrive, in seconds of the tracker's clock.
     """
 
     position: int
@@ -118,7 +118,7 @@ class OwnedPartition:
 
 
 @dataclass
-class Ledger:
+class OffsetTracker:
     """Offsets of one query. Not thread-safe: its owner holds a lock.
 
     ``logged`` is the last range that Spark has logged, of every partition this query ever read. ``owned`` are the
@@ -145,7 +145,7 @@ class Ledger:
         """
         partition = OwnedPartition(start.offset, lineage, completed=start.offset)
         if start.rule is StartRule.LOGGED and tp in self.in_flight:
-            # The logged end is that of the batch in flight, of which nothing is completed.
+            # The checkpointed end offset is that of the batch in flight, of which nothing is completed.
             partition.completed = self.in_flight[tp].start
         # The commit of another program gets our tag and lineage at once, unless the partition did not start there.
         same_lineage = committed is not None and (

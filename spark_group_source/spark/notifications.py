@@ -8,9 +8,9 @@ queue. The thread named ``kafka-group-progress`` takes them from there. A listen
 thread of each query that starts, and py4j keeps a thread and two sockets for each of these threads. Here Spark never
 waits for Python, and a full queue drops events, as Spark's own queue does.
 
-**The server.** Each reader connects (:mod:`.completion_client`). It receives a digest of the end offset of every batch
-that the application completes, and recognises its own batch. The thread ``kafka-group-readers`` accepts readers and
-answers their requests. ``_lock`` guards the connections; no thread waits for Kafka or Spark under it.
+**The server.** Each reader connects (:mod:`.notification_client`). It receives a digest of the end offset of every
+batch that the application completes, and recognises its own batch. The thread ``kafka-group-readers`` accepts readers
+and answers their requests. ``_lock`` guards the connections; no thread waits for Kafka or Spark under it.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from spark_group_source.offsets import parse_progress_offset
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import SourceOptions
 from spark_group_source.query.clients import group_settings
-from spark_group_source.spark.completion_client import DRAINED, digest, remove_if_dead
+from spark_group_source.spark.notification_client import DRAINED, digest, remove_if_dead
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
-PREFIX, NAME = "kafka-group-", "completions"
+PREFIX, NAME = "kafka-group-", "notifications"
 """Names of the directory and of the socket in it."""
 
 CLOSE_TIMEOUT = 2.0
 """Maximum seconds that the end of the process waits for the server's thread."""
 
 
-class CompletionServer:
+class NotificationServer:
     """Reports completed batches to all connected readers.
 
     Only processes of this user can connect: the socket lies in a directory that is closed to others.
@@ -233,7 +233,7 @@ ASYNCHRONOUS = "AsyncProgressTracking"
 class CompletionListener:
     """The completed batches of one Spark application."""
 
-    def __init__(self, server: CompletionServer, context: Any, jvm: Any) -> None:
+    def __init__(self, server: NotificationServer, context: Any, jvm: Any) -> None:
         """``context`` is the JVM's ``SparkContext``, ``jvm`` py4j's view of the JVM."""
         self._server = server
         self._context = context
@@ -330,12 +330,12 @@ def own_offset(offset: object) -> dict[str, Any] | None:
 
 
 _lock = threading.Lock()
-_servers: list[CompletionServer] = []
+_servers: list[NotificationServer] = []
 _listeners: list[CompletionListener] = []
 """The server of this process and the listener of its application, made by the first session. Guarded by ``_lock``."""
 
 
-def report_completions(spark: SparkSession) -> str:
+def report_completed_batches(spark: SparkSession) -> str:
     """Has completed batches of this session's queries reported; returns the path of the socket for its readers.
 
     Returns an empty string if there is no way: under Spark Connect, whose server runs elsewhere, and on systems without
@@ -359,12 +359,12 @@ def report_completions(spark: SparkSession) -> str:
         return ""
 
 
-def _server() -> CompletionServer:
+def _server() -> NotificationServer:
     if _servers and _servers[-1].process != os.getpid():
         _servers.clear()  # a forked child's: the parent has the threads
         _listeners.clear()
     if not _servers:
-        _servers.append(CompletionServer(_drain))
+        _servers.append(NotificationServer(_drain))
         atexit.register(_servers[-1].close)
     return _servers[-1]
 

@@ -29,7 +29,7 @@ LOOKUP_TIMEOUT = 5.0
 """Maximum time of a lookup, in seconds."""
 
 
-class GroupOffsetsProbe:
+class GroupLagClient:
     """Looks up the group ``kafka.group.id``, in the topics of ``subscribe``, ``subscribePattern`` or ``assign``.
 
     A lookup sends two or three requests. Connections stay open until :meth:`close`; a later lookup opens new ones.
@@ -118,10 +118,10 @@ BACKOFF = (5.0, 60.0)
 """Minimum and maximum time without a lookup after a failure, in seconds. It doubles with each failure."""
 
 
-class ThrottledProbe:
+class ThrottledLagClient:
     """Looks up a group when a lookup is due. If a lookup fails, this logs a warning and backs off."""
 
-    def __init__(self, probe: GroupOffsetsProbe, clock: Clock = monotonic) -> None:
+    def __init__(self, probe: GroupLagClient, clock: Clock = monotonic) -> None:
         self._probe = probe
         self._clock = clock
         self._next_at = float("-inf")

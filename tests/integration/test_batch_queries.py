@@ -1,4 +1,4 @@
-"""Batch reads from end to end: real Kafka, real Spark, the reader in a process of its own."""
+"""Batch queries from end to end: real Kafka, real Spark, the reader in a process of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def topic(kafka: EmbeddedKafka, unique: Callable[[str], str]) -> str:
     return name
 
 
-def batch_read(spark: SparkSession, kafka: EmbeddedKafka, topic: str, **options: str) -> DataFrame:
+def batch_query(spark: SparkSession, kafka: EmbeddedKafka, topic: str, **options: str) -> DataFrame:
     given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic}
     return spark.read.format("kafka-group").options(**given, **options).load()
 
@@ -41,11 +41,11 @@ def state_of(kafka: EmbeddedKafka, group: str) -> dict[str, Any]:
 def test_a_batch_read_is_fixed_at_load_and_a_new_load_sees_new_records(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str
 ) -> None:
-    frame = batch_read(spark, kafka, topic)
+    frame = batch_query(spark, kafka, topic)
     assert frame.count() == PARTITIONS * EACH
     kafka.produce(topic, ["late"], partition=0)
     assert frame.count() == frame.alias("a").join(frame.alias("b"), ["partition", "offset"]).count() == 20
-    assert batch_read(spark, kafka, topic).count() == 21
+    assert batch_query(spark, kafka, topic).count() == 21
 
 
 @pytest.mark.core
@@ -56,7 +56,7 @@ def test_committed_starts_at_the_groups_offsets_and_leaves_them_unchanged(
     kafka.produce(topic, ["a", "b"], partition=1)
     before = state_of(kafka, group)
     options = {"startingOffsets": "committed", "kafka.group.id": group}
-    found = batch_read(spark, kafka, topic, **options).select("partition", "offset", F.col("value").cast("string"))
+    found = batch_query(spark, kafka, topic, **options).select("partition", "offset", F.col("value").cast("string"))
     expected = spark.createDataFrame([(1, 10, "a"), (1, 11, "b")], "partition int, offset long, value string")
     assert_df_equality(found, expected, ignore_row_order=True)
     assert state_of(kafka, group) == before
@@ -65,7 +65,7 @@ def test_committed_starts_at_the_groups_offsets_and_leaves_them_unchanged(
 def test_committed_of_an_unknown_group_reads_everything_and_creates_no_group(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str
 ) -> None:
-    frame = batch_read(spark, kafka, topic, startingOffsets="committed", **{"kafka.group.id": group})
+    frame = batch_query(spark, kafka, topic, startingOffsets="committed", **{"kafka.group.id": group})
     assert frame.count() == PARTITIONS * EACH
     assert group not in kafka.consumer_groups("--list").split()
 
@@ -83,7 +83,7 @@ def test_committed_of_an_unknown_group_reads_everything_and_creates_no_group(
 def test_a_batch_read_is_split_into_the_configured_tasks(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, options: dict[str, str], tasks: int
 ) -> None:
-    frame = batch_read(spark, kafka, topic, **options)
+    frame = batch_query(spark, kafka, topic, **options)
     assert frame.rdd.getNumPartitions() == tasks
     assert frame.select("partition", "offset").distinct().count() == frame.count() == PARTITIONS * EACH
 
@@ -105,6 +105,6 @@ def test_an_impossible_batch_read_fails_at_the_first_action(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str
 ) -> None:
     with pytest.raises(AnalysisException, match=r"missing: .*-1\..*Write"):
-        batch_read(spark, kafka, topic, startingOffsets=f'{{"{topic}":{{"0":9}}}}').count()
+        batch_query(spark, kafka, topic, startingOffsets=f'{{"{topic}":{{"0":9}}}}').count()
     with pytest.raises(AnalysisException, match="'kafka.group.id' is missing: 'startingOffsets' is committed"):
-        batch_read(spark, kafka, topic, startingOffsets="committed").count()
+        batch_query(spark, kafka, topic, startingOffsets="committed").count()

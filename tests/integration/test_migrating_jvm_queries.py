@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 
 from spark_group_source import offsets_of_checkpoint
-from spark_group_source.errors import CannotMove
+from spark_group_source.errors import CannotMigrate
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration.jvm_query import JARS, JvmQuery, last_number
 from tests.integration.query_process import eventually
@@ -91,7 +91,7 @@ def test_a_killed_query_is_moved_after_it_has_completed_its_last_batch(
     old = JvmQuery(tmp_path / "old", [options(kafka, name)])
     batch = old.run_and_kill()
     assert last_number(old.checkpoint / "offsets") == batch
-    with pytest.raises(CannotMove, match=rf"Batch {batch} of .* is not complete"):
+    with pytest.raises(CannotMigrate, match=rf"Batch {batch} of .* is not complete"):
         offsets_of_checkpoint(spark, old.checkpoint)
     old.run()
     start = offsets_of_checkpoint(spark, old.checkpoint)
@@ -118,7 +118,7 @@ def test_each_source_of_a_query_is_moved_with_its_own_offsets(
     assert rows(spark, old.output) == sorted(expected)
     more = [*fill(kafka, orders, 2, 7), *fill(kafka, payments, 1, 9, source=1)]
     expected += [*more, *again(more, orders)]
-    with pytest.raises(CannotMove, match="2 sources of"):
+    with pytest.raises(CannotMigrate, match="2 sources of"):
         offsets_of_checkpoint(spark, old.checkpoint, source=orders)
     starts = [offsets_of_checkpoint(spark, old.checkpoint, source=each) for each in (0, payments, 2)]
     groups = [{"kafka.group.id": unique("group"), "startingOffsets": start} for start in starts]
@@ -133,6 +133,6 @@ def test_a_query_with_state_is_refused_unless_the_caller_gives_the_state_up(
     fill(kafka, name, 1, 5)
     old = JvmQuery(tmp_path / "old", [options(kafka, name)], stateful=True)
     old.run()
-    with pytest.raises(CannotMove, match="has state"):
+    with pytest.raises(CannotMigrate, match="has state"):
         offsets_of_checkpoint(spark, old.checkpoint)
     assert json.loads(offsets_of_checkpoint(spark, old.checkpoint, without_state=True)) == {name: {"0": 5}, "*": -2}

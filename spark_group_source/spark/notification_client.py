@@ -18,7 +18,7 @@ from spark_group_source.clock import Backoff
 log = logging.getLogger(__name__)
 
 DRAINED = b"drained\n"
-"""The answer to a reader that asked for all completions so far."""
+"""The answer to a reader that asked for all notifications so far."""
 
 PROBE_TIMEOUT = 1.0
 """Maximum seconds for another process's server to accept a connection."""
@@ -33,7 +33,7 @@ DRAIN_TIMEOUT = 2.0
 """Maximum seconds that a query which ends waits for its last completion."""
 
 
-class CompletionClient:
+class NotificationClient:
     """Calls ``completed`` with the digest of the end offset of each batch that Spark completes in this application.
 
     The thread ``completed-batches`` calls it, for batches of all queries and sources of the application.

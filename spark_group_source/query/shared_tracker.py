@@ -1,4 +1,4 @@
-"""A query's ledger of offsets and the partitions it owns, shared by the member's thread and the query's thread."""
+"""A query's tracker of offsets and the partitions it owns, shared by the member's thread and the query's thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spark_group_source.offsets import (
     Partitions,
     TopicPartition,
 )
-from spark_group_source.query.ledger import Ledger, OwnedPartition, Start, StartRule
+from spark_group_source.query.offset_tracker import OffsetTracker, OwnedPartition, Start, StartRule
 
 
 class RetryTimer:
@@ -118,11 +118,11 @@ class LoggedOffsets(NamedTuple):
     restarted: Partitions
 
 
-class SharedLedger:
+class SharedOffsetTracker:
     """The position of each owned partition. Each method is one step under the lock, which no wait ever holds.
 
     ``_lock`` guards everything:
-    - the ledger, and ``_owned``, the partitions that this query owns
+    - the tracker, and ``_owned``, the partitions that this query owns
     - ``_in_lookup``, owned partitions whose start position a thread is looking up
     - ``_recreated``, partitions of a recreated topic whose earliest offset is still unknown
     - ``_found_recreated``, topics that a lookup of start positions found to be recreated, until the query checks them
@@ -135,7 +135,7 @@ class SharedLedger:
         self._clock = clock
         self._wall_clock = wall_clock
         self._lock = threading.Lock()
-        self._ledger = Ledger()
+        self._tracker = OffsetTracker()
         self._owned: set[TopicPartition] = set()
         self._in_lookup: set[TopicPartition] = set()
         self._recreated: set[TopicPartition] = set()
@@ -147,7 +147,7 @@ class SharedLedger:
     def restore(self, logged: BatchOffset, pinned: PinnedStarts) -> None:
         """Begins with the checkpoint's ranges and pinned starts. Caller: the query, before the member starts."""
         with self._lock:
-            self._ledger.logged |= logged.ranges
+            self._tracker.logged |= logged.ranges
             self._lineage = max([self._lineage, *(read.lineage for read in logged.ranges.values())])
             self._pinned = pinned
 
@@ -168,13 +168,13 @@ class SharedLedger:
             self._revocation_epoch += 1
             self._owned -= partitions
             self._recreated -= partitions
-            self._ledger.remove(partitions)
+            self._tracker.remove(partitions)
 
     def positions(self, me: Membership) -> dict[TopicPartition, OwnedPartition]:
         """Copies of the readable partitions that have a position. Caller: the query."""
         readable = me.readable
         with self._lock:
-            return {tp: replace(owned) for tp, owned in self._ledger.owned.items() if tp in readable}
+            return {tp: replace(owned) for tp, owned in self._tracker.owned.items() if tp in readable}
 
     def advance_epochs(self, before: Offsets, now: Offsets) -> None:
         """Later leaders hold all records before positions that had the epochs ``before``. Caller: the query.
@@ -183,36 +183,36 @@ class SharedLedger:
         """
         with self._lock:
             for tp, epoch in now.items():
-                owned = self._ledger.owned.get(tp)
+                owned = self._tracker.owned.get(tp)
                 if owned is not None and owned.epoch == before[tp]:
                     owned.epoch = epoch
 
     def planned(self, batch: BatchOffset) -> None:
         """Spark gets this batch. Caller: the query."""
         with self._lock:
-            self._ledger.planned(batch)
+            self._tracker.planned(batch)
             self._pinned = self._pinned.without(batch.ranges)
 
     def completed(self) -> None:
         """Spark has completed the batch in flight, and logged it before. Caller: the query."""
         with self._lock:
-            self._ledger.completed()
-            resets = [tp for tp, owned in self._ledger.owned.items() if owned.reset and tp in self._ledger.logged]
+            self._tracker.completed()
+            resets = [tp for tp, owned in self._tracker.owned.items() if owned.reset and tp in self._tracker.logged]
             for tp in resets:
-                self._ledger.owned[tp].reset = False
-            self._ledger.commit_again(resets)  # without the tag of a reset
+                self._tracker.owned[tp].reset = False
+            self._tracker.commit_again(resets)  # without the tag of a reset
 
     def unresolved(self, me: Membership) -> Partitions:
         """Readable partitions without a position that no thread is looking up."""
         with self._lock:
-            return frozenset((me.readable.keys() & self._owned) - self._ledger.owned.keys() - self._in_lookup)
+            return frozenset((me.readable.keys() & self._owned) - self._tracker.owned.keys() - self._in_lookup)
 
     @contextmanager
     def start_lookup(self, partitions: Partitions) -> Iterator[StartLookup]:
         """Begins a lookup of those of ``partitions`` that need one. The other thread leaves these alone."""
         with self._lock:
             # Not those lost since the caller's snapshot: they would keep an old position when they are assigned again.
-            mine = (partitions & self._owned) - self._ledger.owned.keys() - self._in_lookup
+            mine = (partitions & self._owned) - self._tracker.owned.keys() - self._in_lookup
             revocation_epoch = self._revocation_epoch
             self._in_lookup |= mine
         try:
@@ -227,7 +227,7 @@ class SharedLedger:
         It notes recreated topics for :meth:`take_recreated`. Caller: the thread that began the lookup.
         """
         with self._lock:
-            logged = self._ledger.logged
+            logged = self._tracker.logged
             recreated = {
                 tp.topic
                 for tp, read in logged.items()
@@ -237,7 +237,7 @@ class SharedLedger:
             known = {tp for tp in partitions if tp.topic not in recreated}
             return LoggedOffsets(
                 {tp: logged[tp] for tp in known & logged.keys()},
-                {tp: self._ledger.given_up[tp] for tp in known & self._ledger.given_up.keys()},
+                {tp: self._tracker.given_up[tp] for tp in known & self._tracker.given_up.keys()},
                 partitions - known,
                 partitions & self._recreated,
             )
@@ -289,11 +289,11 @@ class SharedLedger:
         committed: CommittedOffset | None,
         ids: Mapping[str, str],
     ) -> None:
-        logged = self._ledger.logged.get(tp)
+        logged = self._tracker.logged.get(tp)
         # A query that died has left the tag of a reset, perhaps with this checkpoint: by now a batch may be logged.
         tagged_reset = committed is not None and committed.tagged_reset
         outdated_tag = tagged_reset and logged is not None
-        owned = self._ledger.start(tp, start, lineage, None if outdated_tag else committed)
+        owned = self._tracker.start(tp, start, lineage, None if outdated_tag else committed)
         owned.topic_id = ids.get(tp.topic, "")
         owned.reset = tp in self._pinned.resets or (tagged_reset and not outdated_tag)
         if logged is not None and logged.end == start.offset:
@@ -318,7 +318,7 @@ class SharedLedger:
         """
         with self._lock:
             self._revocation_epoch += 1
-            self._ledger.forget(ids)
+            self._tracker.forget(ids)
             mine = partitions & self._owned
             self._recreated |= mine - starts.keys()
             lineage = self._begin_lineage()
@@ -329,34 +329,34 @@ class SharedLedger:
         """Moves positions back to ``offsets``, which lie before what was read and committed. Caller: the query."""
         with self._lock:
             lineage = self._begin_lineage()
-            for tp in offsets.keys() & self._ledger.owned.keys():
-                self._ledger.move(tp, offsets[tp], lineage)
+            for tp in offsets.keys() & self._tracker.owned.keys():
+                self._tracker.move(tp, offsets[tp], lineage)
 
     def uncommitted(self) -> Partitions:
         """Partitions with a pending commit for which a revocation waits. Caller: anybody."""
         with self._lock:
-            return frozenset(self._ledger.uncommitted())
+            return frozenset(self._tracker.uncommitted())
 
     def pending(self, me: Membership) -> dict[TopicPartition, OwnedPartition]:
         """The pending commits of partitions that ``me`` owns: :meth:`confirmed` and others take them."""
         with self._lock:
-            return {tp: owned for tp, owned in self._ledger.pending().items() if tp in me.owned}
+            return {tp: owned for tp, owned in self._tracker.pending().items() if tp in me.owned}
 
     def confirmed(self, offsets: Offsets, sent: Mapping[TopicPartition, OwnedPartition]) -> None:
         """The group has committed ``offsets``, a part of the commits that were ``sent``."""
         with self._lock:
-            self._ledger.confirmed(offsets, sent)
+            self._tracker.confirmed(offsets, sent)
             self._pinned = replace(self._pinned, resets=self._pinned.resets - offsets.keys())
 
     def unanswered(self, sent: Mapping[TopicPartition, OwnedPartition]) -> None:
         """No answer came to these commits."""
         with self._lock:
-            self._ledger.unanswered(sent, self._clock() + LATE_COMMITS)
+            self._tracker.unanswered(sent, self._clock() + LATE_COMMITS)
 
     def unsettled(self, me: Membership) -> Partitions:
         """Partitions of ``me`` whose committed offset a late commit may still move back."""
         with self._lock:
-            return frozenset(self._ledger.unsettled(self._clock()) & me.owned.keys())
+            return frozenset(self._tracker.unsettled(self._clock()) & me.owned.keys())
 
     def verify(self, found: Mapping[TopicPartition, CommittedOffset]) -> Partitions:
         """Makes the commits pending again that a late one has moved back, as the group's offsets show.
@@ -364,19 +364,19 @@ class SharedLedger:
         Returns their partitions.
         """
         with self._lock:
-            return frozenset(self._ledger.verify(found))
+            return frozenset(self._tracker.verify(found))
 
     def renew(self) -> None:
         """Makes committed offsets pending again, unchanged. Caller: the query."""
         with self._lock:
-            self._ledger.commit_again(list(self._ledger.owned))
+            self._tracker.commit_again(list(self._tracker.owned))
 
     def commits_rejected(self, partitions: Iterable[TopicPartition]) -> Partitions:
         """The coordinator has rejected commits of these partitions; returns those that were not rejected before."""
         with self._lock:
-            return frozenset(self._ledger.commits_rejected(partitions))
+            return frozenset(self._tracker.commits_rejected(partitions))
 
     def note_deleted(self, partitions: Collection[TopicPartition]) -> None:
         """No broker knows these partitions, and only these. Caller: the query."""
         with self._lock:
-            self._ledger.deleted = frozenset(partitions)
+            self._tracker.deleted = frozenset(partitions)

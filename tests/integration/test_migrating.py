@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_group_source import offsets_of_checkpoint
-from spark_group_source.errors import CannotMove
+from spark_group_source.errors import CannotMigrate
 from spark_group_source.migration import CheckpointFiles
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
@@ -50,7 +50,7 @@ def test_checkpoints_of_each_version_of_spark_are_read_and_not_changed(spark: Sp
     assert offsets(offsets_of_checkpoint(spark, str(several), source="payments")) == {"payments": {"0": 3}}
     assert offsets(offsets_of_checkpoint(spark, f"file:{several}/", source=2)) == {"orders": {"0": 9, "1": 1}}
     for source, problem in ((None, "4 sources"), ("orders", "2 sources"), (3, "has not read anything yet")):
-        with pytest.raises(CannotMove, match=problem):
+        with pytest.raises(CannotMigrate, match=problem):
             offsets_of_checkpoint(spark, several, source=source)
     assert snapshot(CHECKPOINTS / version) == before
 
@@ -68,7 +68,7 @@ def test_the_path_may_have_any_characters(spark: SparkSession, tmp_path: Path) -
     assert offsets(offsets_of_checkpoint(spark, tmp_path / AWKWARD)) == {"orders": {"0": 9, "1": 1}}
     matched = tmp_path / "a"
     shutil.copytree(CHECKPOINTS / "spark-4.3" / "several", matched)
-    with pytest.raises(CannotMove, match="is not a checkpoint"):
+    with pytest.raises(CannotMigrate, match="is not a checkpoint"):
         offsets_of_checkpoint(spark, tmp_path / "[a]")
 
 
@@ -98,13 +98,13 @@ def test_a_batch_that_completes_while_the_checkpoint_is_read_is_not_complete_and
         return names
 
     monkeypatch.setattr(CheckpointFiles, "names", then_complete_a_batch)
-    with pytest.raises(CannotMove, match="Batch 1 of .* is not complete: the old query still runs"):
+    with pytest.raises(CannotMigrate, match="Batch 1 of .* is not complete: the old query still runs"):
         offsets_of_checkpoint(spark, checkpoint)
 
 
 def test_state_is_refused_unless_the_caller_gives_it_up(spark: SparkSession) -> None:
     for version in ("spark-3.5", "spark-4.3"):
-        with pytest.raises(CannotMove, match=r"has state.*without_state=True"):
+        with pytest.raises(CannotMigrate, match=r"has state.*without_state=True"):
             offsets_of_checkpoint(spark, CHECKPOINTS / version / "stateful")
         found = offsets_of_checkpoint(spark, CHECKPOINTS / version / "stateful", without_state=True)
         assert offsets(found) == {"orders": {"0": 9, "1": 1}}
@@ -196,7 +196,7 @@ def test_a_checkpoint_that_cannot_be_moved_is_refused_with_the_reason(
 ) -> None:
     checkpoint = copied("spark-4.3/one")
     change(checkpoint)
-    with pytest.raises(CannotMove, match=says) as refused:
+    with pytest.raises(CannotMigrate, match=says) as refused:
         offsets_of_checkpoint(spark, checkpoint)
     assert str(checkpoint) in str(refused.value)
 
@@ -206,15 +206,15 @@ def test_a_directory_that_is_no_checkpoint_is_refused_with_what_it_is(
 ) -> None:
     checkpoint = copied("spark-4.3/one")
     for part in ("offsets", "offsets/0", "commits"):
-        with pytest.raises(CannotMove, match=r"is a part of the checkpoint .*/orders.checkpoint\."):
+        with pytest.raises(CannotMigrate, match=r"is a part of the checkpoint .*/orders.checkpoint\."):
             offsets_of_checkpoint(spark, checkpoint / part)
-    with pytest.raises(CannotMove, match=r"It contains the checkpoint orders.checkpoint\."):
+    with pytest.raises(CannotMigrate, match=r"It contains the checkpoint orders.checkpoint\."):
         offsets_of_checkpoint(spark, tmp_path)
     for name, kind in (("_spark_metadata", "a file sink"), ("_delta_log", "a Delta table")):
         (tmp_path / "sink" / name).mkdir(parents=True)
         (tmp_path / "sink" / name / "0").write_text("v1")
-        with pytest.raises(CannotMove, match=f"is the output of a query: {kind}"):
+        with pytest.raises(CannotMigrate, match=f"is the output of a query: {kind}"):
             offsets_of_checkpoint(spark, tmp_path / "sink")
         shutil.rmtree(tmp_path / "sink")
-    with pytest.raises(CannotMove, match="finds no directory 'offsets'"):
+    with pytest.raises(CannotMigrate, match="finds no directory 'offsets'"):
         offsets_of_checkpoint(spark, tmp_path / "nowhere")

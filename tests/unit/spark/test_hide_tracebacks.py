@@ -9,9 +9,9 @@ import pytest
 from pyspark.util import handle_worker_exception
 
 from spark_group_source.errors import BrokerUnavailable, GroupSourceError, OptionError, TopicError
-from spark_group_source.spark.plain_errors import HIDE, plain_errors
+from spark_group_source.spark.hide_tracebacks import HIDE, hide_tracebacks
 
-MESSAGE = TopicError("Topic 't' does not exist.", "Create it.", errno=3)
+MESSAGE = TopicError("Topic 't' does not exist.", "Create it.", error_code=3)
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def sent_to_spark(error: BaseException) -> list[str]:
 
 def raised_by(failing: object, *arguments: object) -> GroupSourceError:
     assert callable(failing)
-    with pytest.raises(GroupSourceError) as raised, plain_errors():
+    with pytest.raises(GroupSourceError) as raised, hide_tracebacks():
         failing(*arguments)
     return raised.value
 
@@ -86,7 +86,7 @@ def test_a_bug_keeps_its_traceback() -> None:
 
 def test_errors_of_other_packages_pass_unchanged() -> None:
     bug = ZeroDivisionError()
-    with pytest.raises(ZeroDivisionError) as raised, plain_errors():
+    with pytest.raises(ZeroDivisionError) as raised, hide_tracebacks():
         raise bug
     assert raised.value is bug
     assert len(sent_to_spark(bug)) > 1
@@ -94,7 +94,7 @@ def test_errors_of_other_packages_pass_unchanged() -> None:
 
 def test_closing_a_read_early_is_not_an_error() -> None:
     def rows() -> Generator[int, None, None]:
-        with plain_errors():
+        with hide_tracebacks():
             yield 1
 
     reading = rows()
