@@ -304,10 +304,11 @@ class ConsumerProtocol(GroupProtocol):
             self.assignment_received()
 
     def _leave_former_epoch(self, error_code: int) -> None:
-        """Removes what the coordinator still has of this member: it rejected a join, because it has the member in
-        an epoch that the member does not know. Otherwise brokers before Kafka 4.2 would reject each join until the session ends,
-        and all brokers each join with an instance id (``GroupMetadataManager.throwIfInstanceIdIsUnreleased``), also of
-        the member that has it. For another member's instance id the coordinator rejects this as well.
+        """Removes what the coordinator still has of this member: it rejected a join, because it has the member in an
+        epoch that the member does not know. Otherwise brokers before Kafka 4.2 would reject each join until the
+        session ends, and all brokers each join with an instance id
+        (``GroupMetadataManager.throwIfInstanceIdIsUnreleased``), also of the member that has it. For another member's
+        instance id the coordinator rejects this as well.
         """
         for_good = replace(self.settings, static_leaves=error_code != UNRELEASED_INSTANCE_ID)
         request = build_leave(self.shared.membership, for_good)

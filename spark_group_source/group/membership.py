@@ -155,7 +155,7 @@ class Notification(Action):
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge(Action):
-    """Report the owned partitions to the coordinator: some were revoked or lost. Only the state machine of the protocol gets this."""
+    """Report the owned partitions to the coordinator: some were revoked or lost. The protocol turns it into a request."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ KAFKA_NAMES = re.compile(r"[A-Z_]+")
 
 def error_classes(base: type[GroupSourceError] = GroupSourceError) -> list[type[GroupSourceError]]:
     """All error classes of the package, with those of the testing kit."""
-    for module in pkgutil.walk_packages(spark_group_source.__path__, "spark_group_source"):
+    for module in pkgutil.walk_packages(spark_group_source.__path__, "spark_group_source."):
         if module.name.endswith("errors"):
             importlib.import_module(module.name)
     return [base, *(found for child in base.__subclasses__() for found in error_classes(child))]

@@ -83,7 +83,7 @@ def imports(path: Path) -> set[str]:
 
 
 def ours(path: Path) -> set[str]:
-    prefix = "spark_group_source"
+    prefix = "spark_group_source."
     return {name.removeprefix(prefix) for name in imports(path) if name.startswith(prefix)}
 
 
@@ -109,7 +109,7 @@ def test_a_task_imports_no_driver_modules() -> None:
     printed = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=90, cwd=PACKAGE.parent
     ).stdout
-    found = {name.removeprefix("spark_group_source") for name in printed.split()}
+    found = {name.removeprefix("spark_group_source.") for name in printed.split()}
     assert "fetch.reader" in found
     parts = {".".join(name.split(".")[:2]) for name in found if name.split(".")[0] in {"query", "group"}}
     assert parts == set()

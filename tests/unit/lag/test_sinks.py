@@ -100,7 +100,7 @@ def test_prometheus_reads_the_counters_of_a_report(tmp_path: Path) -> None:
         "joins_total": 2,
         "rebalances_total": 3,
         "revoked_partitions_total": 4,
-        "revoked_late_partitions_total": 1,
+        "revocation_timed_out_partitions_total": 1,
         "lost_partitions_total": 5,
         "commits_total": 6,
         "failed_commits_total": 8,

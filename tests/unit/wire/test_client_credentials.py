@@ -35,7 +35,7 @@ from spark_group_source.wire.tokens import (
 )
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 from tests.certificates import Authority
-from tests.unit.wire.tokens.token_service import SECRET, TokenService, jwt, running, token_answer
+from tests.unit.wire.token_service import SECRET, TokenService, jwt, running, token_answer
 from tests.waiting import eventually
 
 LONG = 60.0

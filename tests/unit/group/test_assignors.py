@@ -13,7 +13,7 @@ from spark_group_source.options.parsing import parse_options
 
 STRATEGY = "kafka.partition.assignment.strategy"
 GOOD = {"kafka.bootstrap.servers": "b1:9092", "kafka.group.id": "g", "subscribe": "t"}
-HERE = "tests.unit.group.classic.test_assignors"
+HERE = "tests.unit.group.test_assignors"
 
 
 class Fails(RoundRobinPartitionAssignor):  # type: ignore[misc]

@@ -231,7 +231,7 @@ def test_a_member_is_cooperative_only_if_all_its_assignors_are(names: list[str],
 
 
 def test_an_error_names_a_users_assignor_that_fails() -> None:
-    assignors = Assignors(["tests.unit.group.classic.test_assignors:Fails"])
+    assignors = Assignors(["tests.unit.group.test_assignors:Fails"])
     for call in (
         lambda: assignors.subscriptions(["t"], [], -1),
         lambda: assignors.assign("fails", [], LAYOUT),

@@ -16,7 +16,7 @@ from spark_group_source.query import end_offsets, leader_epochs, topics
 from spark_group_source.query.offset_tracker import Start, StartRule
 from spark_group_source.query.shared_tracker import PinnedStarts, SharedOffsetTracker
 from tests.fake import FakeKafka, Fault
-from tests.unit.query.planning.test_data_loss import ANY_LINEAGE, MARKER, Query, create, fill, of, queries_closed
+from tests.unit.query.test_data_loss import ANY_LINEAGE, MARKER, Query, create, fill, of, queries_closed
 
 HARMED = TopicPartition("harmed", 0)
 

@@ -21,7 +21,7 @@ from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, G
 from spark_group_source.wire.settings import Tls
 from spark_group_source.wire.tokens import token_cache_of
 from tests.certificates import Authority
-from tests.unit.wire.tokens.token_service import TokenService, running, token_answer
+from tests.unit.wire.token_service import TokenService, running, token_answer
 from tests.waiting import eventually
 
 LONG = 60.0
