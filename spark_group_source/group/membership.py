@@ -155,7 +155,7 @@ class Notification(Action):
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge(Action):
-    """Report the owned partitions to the coordinator: some were revoked or lost. The protocol turns it into a request."""
+    """Report the owned partitions to the coordinator: some were revoked or lost. The protocol sends a request then."""
 
 
 @dataclass(frozen=True, slots=True)
