@@ -25,9 +25,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the job."""
     args = _parser().parse_args(arguments)
     try:
-        with closing(GroupLagClient(source_options(args))) as probe:
+        with closing(GroupLagClient(source_options(args))) as client:
             say(f"watching group {args.group} for {args.seconds:.0f} s")
-            history = watch(probe, args.seconds, args.interval, say)
+            history = watch(client, args.seconds, args.interval, say)
     except OptionError as error:
         say(str(error))
         return 2

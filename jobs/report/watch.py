@@ -66,7 +66,7 @@ class History:
 
 
 def watch(
-    probe: GroupLagClient, seconds: float, interval: float, say: Callable[[str], None], clock: Clock = monotonic
+    client: GroupLagClient, seconds: float, interval: float, say: Callable[[str], None], clock: Clock = monotonic
 ) -> History:
     """Samples the group now, and then every ``interval`` seconds for ``seconds``. Ctrl-C ends it earlier.
 
@@ -74,12 +74,12 @@ def watch(
         GroupSourceError: the first sample failed, or the group does not exist. The history has later failures.
     """
     began = clock()
-    history = History([_first(probe)])
+    history = History([_first(client)])
     try:
         while (left := began + seconds - clock()) > 0:
             time.sleep(min(interval, left))
             try:
-                history.snapshots.append(Snapshot(probe.describe(), probe.sample()))
+                history.snapshots.append(Snapshot(client.describe(), client.sample()))
             except GroupSourceError as error:
                 history.failures.append(str(error))
                 say(str(error))
@@ -88,11 +88,11 @@ def watch(
     return history
 
 
-def _first(probe: GroupLagClient) -> Snapshot:
-    seen = Snapshot(probe.describe(), probe.sample())
+def _first(client: GroupLagClient) -> Snapshot:
+    seen = Snapshot(client.describe(), client.sample())
     if not (seen.group.members or seen.group.members_hidden or seen.sample.positions):
         raise GroupSourceError(
-            f"The group '{probe.group}' does not exist: it has no members and no committed offsets.",
+            f"The group '{client.group}' does not exist: it has no members and no committed offsets.",
             "Check its name; kafka-consumer-groups --list shows all groups.",
         )
     return seen

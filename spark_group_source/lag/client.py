@@ -33,7 +33,7 @@ class GroupLagClient:
     """Looks up the group ``kafka.group.id``, in the topics of ``subscribe``, ``subscribePattern`` or ``assign``.
 
     A lookup sends two or three requests. Connections stay open until :meth:`close`; a later lookup opens new ones.
-    Use a probe from one thread only. This source commits every partition that it owns, so none of these is missing.
+    Use a client from one thread only. This source commits every partition that it owns, so none of these is missing.
 
     Args:
         options: the source's options, including security. With ``kafka.isolation.level=read_committed`` the end offset
@@ -121,8 +121,8 @@ BACKOFF = (5.0, 60.0)
 class ThrottledLagClient:
     """Looks up a group when a lookup is due. If a lookup fails, this logs a warning and backs off."""
 
-    def __init__(self, probe: GroupLagClient, clock: Clock = monotonic) -> None:
-        self._probe = probe
+    def __init__(self, client: GroupLagClient, clock: Clock = monotonic) -> None:
+        self._client = client
         self._clock = clock
         self._next_at = float("-inf")
         self._backoff = 0.0
@@ -130,14 +130,14 @@ class ThrottledLagClient:
     @property
     def group(self) -> str:
         """The group's id."""
-        return self._probe.group
+        return self._client.group
 
     def sample(self, last: bool = False) -> Sample | None:
         """The result of a lookup; ``None`` if no lookup is due. The ``last`` one is due at once, except in backoff."""
         if self._clock() < self._next_at and (self._backoff or not last):
             return None
         try:
-            sample = self._probe.sample()
+            sample = self._client.sample()
         except GroupSourceError as error:
             self._backoff = min(max(self._backoff * 2, BACKOFF[0]), BACKOFF[1])
             self._next_at = self._clock() + self._backoff
@@ -149,4 +149,4 @@ class ThrottledLagClient:
 
     def close(self) -> None:
         """Closes the connections; the next lookup opens new ones."""
-        self._probe.close()
+        self._client.close()

@@ -65,30 +65,30 @@ class _Run:
 class LagListener(StreamingQueryListener):
     """Reports lag after each batch of each query, and about every ten seconds while a query is idle.
 
-    Without ``probe`` the figures come from the query's progress (PySpark 4.2 or later): the partitions that the query
-    owns, and their end offsets when it planned the batch. With ``probe`` each event looks up the group from outside:
+    Without ``client`` the figures come from the query's progress (PySpark 4.2 or later): the partitions that the query
+    owns, and their end offsets when it planned the batch. With ``client`` each event looks up the group from outside:
     all committed offsets of the group, and the present end offsets.
 
     Spark delivers events one after another, on a thread that no query waits for. Exceptions of sinks are logged.
 
     Args:
         sinks: functions that receive the reports.
-        probe: looks up the group. The listener closes it when the last query ends; it can be used again.
-        query_name: the only query to report; ``None`` reports all. With ``probe``, name the query of that group.
+        client: looks up the group. The listener closes it when the last query ends; it can be used again.
+        query_name: the only query to report; ``None`` reports all. With ``client``, name the query of that group.
     """
 
     def __init__(
         self,
         *sinks: Sink,
-        probe: GroupLagClient | None = None,
+        client: GroupLagClient | None = None,
         query_name: str | None = None,
     ) -> None:
         self._sinks = sinks
-        self._probe = ThrottledLagClient(probe) if probe else None
+        self._client = ThrottledLagClient(client) if client else None
         self._query_name = query_name
         self._runs: dict[str, _Run] = {}
-        if probe is None and not hasattr(DataSourceStreamReader, "reportLatestOffset"):
-            log.warning("no lag is reported: PySpark shows end offsets from 4.2 on; give the listener a probe")
+        if client is None and not hasattr(DataSourceStreamReader, "reportLatestOffset"):
+            log.warning("no lag is reported: PySpark shows end offsets from 4.2 on; give the listener a client")
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Notes a query that is about to start; the query waits for this call."""
@@ -109,10 +109,10 @@ class LagListener(StreamingQueryListener):
         """Reports a query that has stopped or failed, for the last time."""
         run = self._run(event.runId, event.id)
         del self._runs[run.id]
-        if self._probe is not None:
-            self._report_group(run, self._probe, last=True)
+        if self._client is not None:
+            self._report_group(run, self._client, last=True)
             if not self._runs:
-                self._probe.close()
+                self._client.close()
 
     def _run(self, run_id: object, query_id: object, name: str | None = None) -> _Run:
         run = self._runs.setdefault(str(run_id), _Run(str(run_id), str(query_id)))
@@ -121,16 +121,16 @@ class LagListener(StreamingQueryListener):
         return run
 
     def _report_run(self, run: _Run, timestamp: str) -> None:
-        if self._probe is not None:
-            self._report_group(run, self._probe)
+        if self._client is not None:
+            self._report_group(run, self._client)
             return
         for number, source in run.sources.items():
             if source.end_offsets is not None:
                 self._report(run, source.sample(epoch_seconds(timestamp)), source.counters, number)
 
-    def _report_group(self, run: _Run, probe: ThrottledLagClient, last: bool = False) -> None:
-        if self._is_selected(run) and (sample := probe.sample(last)) is not None:
-            self._report(run, sample, run.counters(probe.group), group=probe.group)
+    def _report_group(self, run: _Run, client: ThrottledLagClient, last: bool = False) -> None:
+        if self._is_selected(run) and (sample := client.sample(last)) is not None:
+            self._report(run, sample, run.counters(client.group), group=client.group)
 
     def _is_selected(self, run: _Run) -> bool:
         return self._query_name in (None, run.query)

@@ -123,7 +123,7 @@ def test_a_probe_and_a_progress_bar_follow_an_available_now_run_to_its_end(
 ) -> None:
     reports: list[LagReport] = []
     options = source_options(kafka, topic, group, maxOffsetsPerTrigger="6")
-    listening(LagListener(reports.append, probe=GroupLagClient(options), query_name=group))
+    listening(LagListener(reports.append, client=GroupLagClient(options), query_name=group))
     writer = stream(spark, options).writeStream.format("noop").queryName(group).trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(tmp_path)).start()
     with progress_bar(query, file=io.StringIO()) as bar:

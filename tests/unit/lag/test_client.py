@@ -31,7 +31,7 @@ def fake() -> Iterator[FakeKafka]:
         yield running
 
 
-def probe(fake: FakeKafka, timeout: float = 60.0, /, **more: str) -> GroupLagClient:
+def client(fake: FakeKafka, timeout: float = 60.0, /, **more: str) -> GroupLagClient:
     options = {"kafka.bootstrap.servers": fake.bootstrap_servers, "kafka.group.id": GROUP}
     topics = {} if "assign" in more or "subscribePattern" in more else {"subscribe": "t"}
     return GroupLagClient(options | topics | more, timeout, now=lambda: 7.0)
@@ -42,7 +42,7 @@ def lags(sample: Sample) -> dict[str, tuple[int, int, int]]:
 
 
 def test_lag_is_the_end_offset_minus_the_committed_offset(fake: FakeKafka) -> None:
-    with closing(probe(fake)) as group:
+    with closing(client(fake)) as group:
         sample = group.sample()
         assert (sample.at, lags(sample)) == (7.0, {"t-0": (4, 10, 6), "t-1": (10, 10, 0)})
         fake.produce("t", ["more"] * 5, 1)
@@ -52,7 +52,7 @@ def test_lag_is_the_end_offset_minus_the_committed_offset(fake: FakeKafka) -> No
 
 def test_a_lookup_changes_nothing_and_joins_no_group(fake: FakeKafka) -> None:
     before = dict(fake.group(GROUP).offsets)
-    with closing(probe(fake)) as group:
+    with closing(client(fake)) as group:
         group.sample()
         group.describe()
     assert {api for api, _, _ in fake.requests} <= ALLOWED_REQUESTS
@@ -61,7 +61,7 @@ def test_a_lookup_changes_nothing_and_joins_no_group(fake: FakeKafka) -> None:
 
 
 def test_a_lookup_sends_two_requests_and_one_more_for_each_further_leader(fake: FakeKafka) -> None:
-    with closing(probe(fake)) as group:
+    with closing(client(fake)) as group:
         group.sample()
         fake.requests.clear()
         group.sample()
@@ -79,24 +79,24 @@ def test_a_lookup_sends_two_requests_and_one_more_for_each_further_leader(fake: 
 def test_only_the_partitions_of_the_options_are_looked_up(
     fake: FakeKafka, given: dict[str, str], expected: set[str]
 ) -> None:
-    with closing(probe(fake, **given)) as group:
+    with closing(client(fake, **given)) as group:
         assert set(lags(group.sample())) == expected
 
 
 def test_with_read_committed_the_end_offset_is_the_last_stable_offset(fake: FakeKafka) -> None:
     fake.logs["t"][0].stable = 8
-    with closing(probe(fake, **{"kafka.isolation.level": "read_committed"})) as group:
+    with closing(client(fake, **{"kafka.isolation.level": "read_committed"})) as group:
         assert lags(group.sample())["t-0"] == (4, 8, 4)
 
 
 def test_a_deleted_topic_is_left_out(fake: FakeKafka) -> None:
     fake.delete_topic("u")
-    with closing(probe(fake, subscribePattern=".*")) as group:
+    with closing(client(fake, subscribePattern=".*")) as group:
         assert set(lags(group.sample())) == {"t-0", "t-1"}
 
 
 def test_the_lag_of_a_partition_whose_leader_does_not_answer_is_unknown(fake: FakeKafka) -> None:
-    with closing(probe(fake, 2.0)) as group:
+    with closing(client(fake, 2.0)) as group:
         group.sample()
         fake.brokers[2].hung = True
         sample = group.sample()
@@ -106,14 +106,14 @@ def test_the_lag_of_a_partition_whose_leader_does_not_answer_is_unknown(fake: Fa
 
 
 def test_a_lookup_finds_a_coordinator_that_has_moved(fake: FakeKafka) -> None:
-    with closing(probe(fake)) as group:
+    with closing(client(fake)) as group:
         group.sample()
         fake.coordinator = 2
         assert lags(group.sample())["t-0"] == (4, 10, 6)
 
 
 def test_unreachable_brokers_are_an_error_within_the_timeout(fake: FakeKafka) -> None:
-    with closing(probe(fake, 1.0)) as group:
+    with closing(client(fake, 1.0)) as group:
         for broker in fake.brokers.values():
             broker.hung = True
         began = time.monotonic()
@@ -123,24 +123,24 @@ def test_unreachable_brokers_are_an_error_within_the_timeout(fake: FakeKafka) ->
         assert time.monotonic() - began < 60
     for broker in fake.brokers.values():
         broker.hung = False
-    with closing(probe(fake)) as group:
+    with closing(client(fake)) as group:
         assert lags(group.sample())["t-0"] == (4, 10, 6)
 
 
 def test_a_missing_permission_is_an_error_that_names_it(fake: FakeKafka) -> None:
     fake.next("OffsetFetch", Fault(error=30))
-    with closing(probe(fake)) as group, pytest.raises(GroupError, match="READ on the group"):
+    with closing(client(fake)) as group, pytest.raises(GroupError, match="READ on the group"):
         group.sample()
 
 
 def test_a_coordinator_that_keeps_rejecting_requests_is_an_error_at_the_deadline(fake: FakeKafka) -> None:
     fake.next("OffsetFetch", Fault(error=14), times=1000)
-    with closing(probe(fake, 0.5)) as group, pytest.raises(BrokerUnavailable, match="coordinator"):
+    with closing(client(fake, 0.5)) as group, pytest.raises(BrokerUnavailable, match="coordinator"):
         group.sample()
 
 
 def test_members_and_their_partitions_are_described(fake: FakeKafka) -> None:
-    with closing(probe(fake)) as group:
+    with closing(client(fake)) as group:
         assert group.describe() == GroupDescription("Empty", "", ())
         fake.group(GROUP).classic.members["m"] = FakeMember("m", "static-1", {}, 1.0)
         (member,) = group.describe().members
@@ -149,7 +149,7 @@ def test_members_and_their_partitions_are_described(fake: FakeKafka) -> None:
 
 
 def test_a_group_that_does_not_exist_is_dead(fake: FakeKafka) -> None:
-    with closing(probe(fake, **{"kafka.group.id": "nobody"})) as group:
+    with closing(client(fake, **{"kafka.group.id": "nobody"})) as group:
         assert group.describe() == GroupDescription("Dead", "", ())
         assert group.sample().partitions() == ()
 

@@ -1,4 +1,4 @@
-"""Reports of a listener that looks up the group with a probe."""
+"""Reports of a listener that looks up the group with a client."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from tests.unit.lag.events import (
 )
 
 
-class FakeProbe(GroupLagClient):
-    """A probe whose results the test sets."""
+class FakeClient(GroupLagClient):
+    """A client whose results the test sets."""
 
     def __init__(self) -> None:
         self.group = "g"
@@ -53,22 +53,22 @@ def group_at(second: float, position: int, end: int) -> Sample:
 
 
 @pytest.fixture
-def probe() -> FakeProbe:
-    return FakeProbe()
+def client() -> FakeClient:
+    return FakeClient()
 
 
 @pytest.fixture
-def probing(reports: Reports, probe: FakeProbe, hand: Hand) -> LagListener:
+def probing(reports: Reports, client: FakeClient, hand: Hand) -> LagListener:
     """A listener that looks up the group, on a clock that the test controls."""
-    listener = LagListener(reports, probe=probe)
-    listener._probe = ThrottledLagClient(probe, hand)
+    listener = LagListener(reports, client=client)
+    listener._client = ThrottledLagClient(client, hand)
     return listener
 
 
 def test_with_a_probe_the_lag_of_the_group_is_reported_instead_of_the_progress(
-    probing: LagListener, probe: FakeProbe, reports: Reports, hand: Hand
+    probing: LagListener, client: FakeClient, reports: Reports, hand: Hand
 ) -> None:
-    probe.results = [group_at(100.0, 5, 10), group_at(102.0, 25, 40), group_at(112.0, 40, 40)]
+    client.results = [group_at(100.0, 5, 10), group_at(102.0, 25, 40), group_at(112.0, 40, 40)]
     probing.onQueryProgress(batch(offset(t_0=(0, 1)), None))
     hand.sleep(2)
     probing.onQueryProgress(batch(offset(t_0=(0, 1)), ends(t_0=1)))
@@ -83,18 +83,18 @@ def test_with_a_probe_the_lag_of_the_group_is_reported_instead_of_the_progress(
 
 
 def test_with_a_probe_a_query_that_is_idle_since_its_start_is_reported(
-    probing: LagListener, probe: FakeProbe, reports: Reports
+    probing: LagListener, client: FakeClient, reports: Reports
 ) -> None:
-    probe.results = [group_at(100.0, 7, 7)]
+    client.results = [group_at(100.0, 7, 7)]
     probing.onQueryStarted(started(RUN))
     probing.onQueryIdle(idle(RUN, 10))
     assert [(each.query, each.total) for each in reports] == [("q", 0)]
 
 
 def test_with_a_probe_reports_have_the_counters_of_the_member_in_that_group(
-    probing: LagListener, probe: FakeProbe, reports: Reports, hand: Hand
+    probing: LagListener, client: FakeClient, reports: Reports, hand: Hand
 ) -> None:
-    probe.results = [group_at(100.0, 5, 10), group_at(101.0, 5, 10)]
+    client.results = [group_at(100.0, 5, 10), group_at(101.0, 5, 10)]
     other = offset(u_0=(0, 1)) | {"group": "other"}
     both = (source(other, {"#counters": {"lost": 9}}), source(offset(t_0=(0, 1)), {"#counters": {"lost": 1}}))
     probing.onQueryIdle(idle(RUN, 1))
@@ -104,9 +104,9 @@ def test_with_a_probe_reports_have_the_counters_of_the_member_in_that_group(
 
 
 def test_small_batches_cause_at_most_one_lookup_per_second(
-    probing: LagListener, probe: FakeProbe, reports: Reports, hand: Hand
+    probing: LagListener, client: FakeClient, reports: Reports, hand: Hand
 ) -> None:
-    probe.results = [group_at(float(at), 0, 0) for at in range(10)]
+    client.results = [group_at(float(at), 0, 0) for at in range(10)]
     for _ in range(40):
         probing.onQueryProgress(batch(offset(t_0=(0, 1)), None))
         hand.sleep(0.1)
@@ -114,25 +114,25 @@ def test_small_batches_cause_at_most_one_lookup_per_second(
 
 
 def test_the_end_of_a_query_causes_a_lookup_at_once_and_the_last_end_closes_the_connections(
-    probing: LagListener, probe: FakeProbe, reports: Reports
+    probing: LagListener, client: FakeClient, reports: Reports
 ) -> None:
     other = uuid.UUID(int=2)
-    probe.results = [group_at(1.0, 0, 9), group_at(2.0, 9, 9), group_at(3.0, 9, 9)]
+    client.results = [group_at(1.0, 0, 9), group_at(2.0, 9, 9), group_at(3.0, 9, 9)]
     probing.onQueryStarted(started(RUN))
     probing.onQueryStarted(started(other))
     probing.onQueryProgress(batch(offset(t_0=(0, 1)), None))
     probing.onQueryTerminated(terminated(RUN))
-    assert (probe.closed, [each.total for each in reports]) == (0, [9, 0])
+    assert (client.closed, [each.total for each in reports]) == (0, [9, 0])
     probing.onQueryTerminated(terminated(other))
-    assert probe.closed == 1
+    assert client.closed == 1
 
 
 def test_lookups_of_an_unreachable_group_log_warnings_and_back_off(
-    probing: LagListener, probe: FakeProbe, reports: Reports, hand: Hand, caplog: pytest.LogCaptureFixture
+    probing: LagListener, client: FakeClient, reports: Reports, hand: Hand, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     unreachable = BrokerUnavailable("nobody answers")
-    probe.results = [
+    client.results = [
         *[unreachable] * 7,
         group_at(1000.0, 0, 3),
         group_at(1001.0, 3, 3),
@@ -140,10 +140,10 @@ def test_lookups_of_an_unreachable_group_log_warnings_and_back_off(
         group_at(1007.0, 3, 4),
     ]
     times = []
-    while probe.results:
-        left = len(probe.results)
+    while client.results:
+        left = len(client.results)
         probing.onQueryProgress(batch(offset(t_0=(0, 1)), ends(t_0=100)))
-        if len(probe.results) < left:
+        if len(client.results) < left:
             times.append(hand())
         hand.sleep(1)
     assert times == [0, 5, 15, 35, 75, 135, 195, 255, 256, 257, 262]
@@ -152,9 +152,9 @@ def test_lookups_of_an_unreachable_group_log_warnings_and_back_off(
 
 
 def test_the_end_of_a_query_does_not_wait_for_an_unreachable_group(
-    probing: LagListener, probe: FakeProbe, reports: Reports
+    probing: LagListener, client: FakeClient, reports: Reports
 ) -> None:
-    probe.results = [BrokerUnavailable("nobody answers")]
+    client.results = [BrokerUnavailable("nobody answers")]
     probing.onQueryProgress(batch(offset(t_0=(0, 1)), None))
     probing.onQueryTerminated(terminated(RUN))
-    assert (reports, probe.results, probe.closed) == ([], [], 1)
+    assert (reports, client.results, client.closed) == ([], [], 1)
