@@ -1,5 +1,5 @@
 """A query's part in a consumer group: membership, assigned partitions, committed offsets.
 
-Directly here is what every group protocol needs: the member's thread and state, requests to the coordinator, offsets.
-``classic/`` is the classic protocol (join, sync, heartbeat, assignors), ``consumer/`` the protocol of KIP-848.
+``member`` runs the ``protocol`` of its group: ``classic`` (join, sync, heartbeat, assignors) or ``consumer`` (KIP-848).
+What a member decides is pure, and lies in ``membership``, ``classic_state`` and ``consumer_state``.
 """

@@ -13,7 +13,7 @@ logs a warning. The kinds, in the order in which they are checked:
    d. the log **diverged**: it was truncated by a new leader before the position, as leader epochs show;
    e. the log was **truncated**: it ends before the position.
 4. In an AvailableNow run: the log was **truncated before the target** of the run.
-5. In a task: retention has deleted records of its range, or the log was truncated in it (``fetch/error_handler.py``).
+5. In a task: retention has deleted records of its range, or the log was truncated in it (``fetch/errors.py``).
 
 A leader that does not answer (leader unavailable) is no data loss: the query waits for it.
 """

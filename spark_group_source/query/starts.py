@@ -14,7 +14,7 @@ order:
 5. **``startingOffsetsCallback``** may move any of these.
 
 Once a partition has a position, ``startingOffsets`` plays no part. The planner finds recreated topics and positions
-past the end of the log (``planning/data_loss.py``); the task finds positions before the start of the log. Both then
+past the end of the log (``data_loss.py``); the task finds positions before the start of the log. Both then
 apply ``failOnDataLoss``.
 """
 

@@ -1,4 +1,4 @@
-"""Decodes Fetch responses to Arrow: ``record_batches`` finds the record batches, ``response_batches`` verifies and
-decompresses them to ``decode_units``, ``record_boundaries`` and ``record_fields`` locate records and their fields, and
-``decode`` builds the columns. All state belongs to one call: a task reports nothing back to the planner.
+"""Decodes Fetch responses to Arrow: ``batches`` finds the record batches, ``responses`` verifies and decompresses them,
+``boundaries`` and ``fields`` locate records and their fields, and ``decode`` builds the columns. All state belongs to
+one call: a task reports nothing back to the planner.
 """

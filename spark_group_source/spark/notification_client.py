@@ -1,4 +1,4 @@
-"""Receives reports of completed batches in the reader's process, from :mod:`.completion_server` in the user's."""
+"""Receives reports of completed batches in the reader's process, from :mod:`.notifications` in the user's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RECONNECT_BACKOFF = (0.1, 10.0)
 """Initial and maximum seconds before a client that was dropped connects again."""
 
 DRAIN_TIMEOUT = 2.0
-"""Maximum seconds that a query which ends waits for its last completion."""
+"""Maximum seconds that a query which ends waits for its last notification."""
 
 
 class NotificationClient:

@@ -67,7 +67,7 @@ class LoggedOffset:
 
     @cached_property
     def digest(self) -> bytes:
-        """The digest under which the batch is reported as completed. Each completion in the application needs it."""
+        """The digest that identifies the batch in notifications of completed batches."""
         return digest(self.json)
 
 
