@@ -129,7 +129,7 @@ def test_the_comparison_of_the_group_protocols_measures_each_of_them(
         for what in ("an empty group", "a group with a member"):
             assert re.search(rf"{protocol}: from the join to the first row in {what}: median \d+\.\d\d s", printed)
         for change in ("joins", "leaves"):
-            assert f"{protocol}: a member {change}: 2 partition(s) stand still: median" in printed
+            assert f"{protocol}: a member {change}: 2 partition(s) pause: median" in printed
         idle = re.search(rf"{protocol}: idle: (\d+)\.\d requests a minute and member", printed)
         assert idle is not None
         assert int(idle[1]) > 100

@@ -240,7 +240,7 @@ def test_the_code_of_the_lag_page_runs(
         metrics = tmp_path / "orders.prom"
         eventually(lambda: metrics.exists() and "position_offset{" in metrics.read_text())
         # Again, now that the group has commits.
-        exec(next(each for each in blocks if "probe.sample()" in each), names)
+        exec(next(each for each in blocks if "client.sample()" in each), names)
     finally:
         for each in added:
             spark.streams.removeListener(each)
