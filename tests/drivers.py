@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.wire import wire_options
 from spark_group_source.query.driver import Driver
 
 
@@ -19,7 +18,7 @@ def drivers(base: Mapping[str, str]) -> Iterator[Callable[..., Driver]]:
     def start(logged: BatchOffset | None = None, *, available_now: bool = False, **options: str) -> Driver:
         """Starts a query and waits for its first assignment. ``logged`` is where its checkpoint stands."""
         parsed = parse_options({**base, **options})
-        running.append(Driver(parsed, wire_options(parsed, "test")))
+        running.append(Driver(parsed.with_client_id("test")))
         running[-1].start(logged or BatchOffset())
         if available_now:
             running[-1].prepare_for_available_now()

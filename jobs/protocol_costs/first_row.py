@@ -7,10 +7,10 @@ from contextlib import closing
 
 from protocol_costs.waiting import POLL_S, TIMEOUT_S, Options, check_time
 from spark_group_source.fetch.reader import read
+from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.wire import wire_options
 from spark_group_source.query.driver import Driver
 from spark_group_source.spark.schema import source_schema, to_arrow_schema
 from spark_group_source.testing import EmbeddedKafka
@@ -28,7 +28,7 @@ def alone(kafka: EmbeddedKafka, options: Options) -> float:
 def beside_another(kafka: EmbeddedKafka, options: Options) -> float:
     """The same in a group with an idle member, which gives up partitions without waiting for a batch."""
     parsed = parse_options(options)
-    with closing(Driver(parsed, wire_options(parsed, "first"))) as first:
+    with closing(Driver(parsed.with_client_id("first"))) as first:
         first.start(BatchOffset())
         first.complete(_first_batch(first))
         _produce(kafka, options)
@@ -44,11 +44,11 @@ def _first_row(options: Options) -> float:
     """Seconds from the join of a new member to its first row."""
     parsed = parse_options(options)
     schema = to_arrow_schema(source_schema(False))
-    with closing(Driver(parsed, wire_options(parsed, "query"))) as query:
+    with closing(Driver(parsed.with_client_id("query"))) as query:
         began = time.monotonic()
         query.start(BatchOffset())
         ranges = tuple(_first_batch(query).reads())
-        next(iter(read(FetchTask(ranges, wire_options(parsed, "task"), schema, poll_timeout=TIMEOUT_S))))
+        next(iter(read(FetchTask(ranges, parsed.wire, schema, FetchSettings(poll_timeout=TIMEOUT_S)))))
         return time.monotonic() - began
 
 

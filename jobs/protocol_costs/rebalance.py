@@ -13,8 +13,6 @@ from spark_group_source.group.membership import Membership
 from spark_group_source.group.settings import Timings
 from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.wire import wire_options
-from spark_group_source.query.clients import group_settings
 from spark_group_source.wire.cluster import Cluster
 
 SETTLED_S = 6.5
@@ -93,8 +91,8 @@ class Group:
     def join(self) -> None:
         """Adds a member; it begins to join."""
         parsed = parse_options(self._options)
-        cluster = Cluster(wire_options(parsed, f"member-{len(self._members)}"))
-        self._members.append(Member(cluster, group_settings(parsed), self._ownership, timings=self._requests))
+        cluster = Cluster(parsed.with_client_id(f"member-{len(self._members)}").wire)
+        self._members.append(Member(cluster, parsed.group, self._ownership, timings=self._requests))
         self._members[-1].start([self._options["subscribe"]])
 
     def leave(self) -> None:

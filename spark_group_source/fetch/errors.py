@@ -217,7 +217,7 @@ class FetchErrorHandler:
 
     def _report_loss(self, position: FetchPosition, start: int, end: int, reason: str) -> None:
         loss = f"Offsets [{start}, {end}) of {position.tp}, in the range {position.range}, are lost: {reason}."
-        if self._task.fail_on_data_loss:
+        if self._task.settings.fail_on_data_loss:
             raise DataLoss(
                 loss,
                 "Retention deleted records, the log was truncated, or the topic was recreated. To continue without"

@@ -181,14 +181,14 @@ class TaskReader:
     """Reads one task once."""
 
     def __init__(self, task: FetchTask, cluster: Cluster, clock: Clock = monotonic) -> None:
-        self._task = task
+        self._settings = settings = task.settings
         self._cluster = cluster
         self._clock = clock
-        self._decoder = Decoder(task.schema, read_committed=task.read_committed, check_crcs=task.check_crcs)
+        self._decoder = Decoder(task.schema, read_committed=settings.read_committed, check_crcs=settings.check_crcs)
         beyond = min(MIN_FETCH, read_ahead.MAX_BYTES // max(len(task.ranges), 1))
-        self._positions = [FetchPosition.at_start(each, task.partition_max_bytes, beyond) for each in task.ranges]
+        self._positions = [FetchPosition.at_start(each, settings.partition_max_bytes, beyond) for each in task.ranges]
         self._kept = ReadAheadBuffer(task.query_id)
-        self._replicas = PreferredReplicas(task.rack, task.replica_max_age, clock)
+        self._replicas = PreferredReplicas(task.wire.rack, task.wire.metadata_max_age, clock)
         self._errors = FetchErrorHandler(task, cluster, self._replicas, clock)
         self._selection = BrokerSelection(cluster, self._replicas, self._errors)
         self._in_flight: dict[int, InFlightFetch] = {}
@@ -242,16 +242,16 @@ class TaskReader:
 
     def _send(self, broker: int, positions: list[FetchPosition]) -> None:
         deadline = self._errors.deadline()
-        max_bytes = max(self._task.max_bytes, *(position.partition_max_bytes for position in positions))
+        max_bytes = max(self._settings.max_bytes, *(position.partition_max_bytes for position in positions))
         request = build_request(
             [
                 FetchPartition(p.topic_id, p.tp.partition, p.offset, p.partition_max_bytes, p.leader_epoch)
                 for p in positions
             ],
-            max_wait=self._task.max_wait,
+            max_wait=self._settings.max_wait,
             max_bytes=max_bytes,
-            read_committed=self._task.read_committed,
-            min_bytes=self._task.min_bytes,
+            read_committed=self._settings.read_committed,
+            min_bytes=self._settings.min_bytes,
             rack=self._replicas.rack({position.tp for position in positions}),
         )
         try:
@@ -269,7 +269,7 @@ class TaskReader:
         """
         now = self._clock()
         backoffs = [each.next_fetch_at - now for each in self._positions if each.next_fetch_at > now and not each.done]
-        left = self._last_progress + self._task.poll_timeout - now
+        left = self._last_progress + self._settings.poll_timeout - now
         if not self._in_flight:
             time.sleep(max(0.0, min(*backoffs, left)) if backoffs else 0.0)
             return []
@@ -365,7 +365,7 @@ class TaskReader:
 
     def _check_poll_timeout(self) -> None:
         stuck = self._clock() - self._last_progress
-        if stuck <= self._task.poll_timeout:
+        if stuck <= self._settings.poll_timeout:
             return
         pending = [
             f"{each.range} at offset {each.offset} ({each.last_problem})" for each in self._positions if not each.done

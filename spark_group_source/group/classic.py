@@ -243,7 +243,7 @@ class Rebalance:
         self._requests = requests
         self._settings = settings
         self._clock = clock
-        self._assignors = Assignors(settings.assignors, settings.rack)
+        self._assignors = Assignors(settings.assignors, settings.wire.rack)
         self._topics: frozenset[str] = frozenset()
         self._group_topics: frozenset[str] = frozenset()
         """Only for the leader: the subscribed topics of all members, also those that do not exist now."""
@@ -262,7 +262,7 @@ class Rebalance:
     def subscribe(self, topics: Collection[str]) -> None:
         """Sets the topics of the first join. Caller: the query, before the member's thread starts."""
         self._topics = frozenset(topics)
-        self._next_topic_check = self._clock() + self._settings.metadata_max_age
+        self._next_topic_check = self._clock() + self._settings.wire.metadata_max_age
 
     def log_join(self, me: Membership) -> None:
         """Logs the reason of a join, once for joins in a row."""
@@ -325,7 +325,7 @@ class Rebalance:
         """
         assert self._join_result is not None, "a sync follows a join"
         # As in Kafka's client: the leader needs no more time, and if it dies the broker responds after its session.
-        deadline = self._within(self._settings.request_timeout)
+        deadline = self._within(self._settings.wire.request_timeout)
         assigned = self._requests.sync(self._join_result, assignments, deadline, while_waiting)
         if isinstance(assigned, RequestFailed):
             return assigned
@@ -344,7 +344,7 @@ class Rebalance:
         The subscription may match other topics; the leader also sees new partitions of all members' topics. A returning
         static member checks for partitions without an owner: see :meth:`_unowned`.
         """
-        self._next_topic_check = self._clock() + self._settings.metadata_max_age
+        self._next_topic_check = self._clock() + self._settings.wire.metadata_max_age
         deadline = self._between_heartbeats()
         try:
             matching = self._settings.subscription.find(self._topic_view, deadline)
@@ -356,7 +356,7 @@ class Rebalance:
             log.warning("group %s: the topic lookup failed: %s", self._settings.group_id, error)
             return ""
         if self._topic_view.disputed:
-            self._next_topic_check = self._clock() + min(DISPUTED_TOPICS_CHECK, self._settings.metadata_max_age)
+            self._next_topic_check = self._clock() + min(DISPUTED_TOPICS_CHECK, self._settings.wire.metadata_max_age)
         changed = counts != self._partition_counts or topics != self._topics
         self._topics = topics
         if changed:
@@ -489,7 +489,9 @@ class ClassicProtocol(GroupProtocol):
         wakeup: Wakeup,
         timings: Timings | None,
     ) -> None:
-        super().__init__(settings, settings.heartbeat_interval, listener, clock, wakeup)
+        # On a slow network a heartbeat just before the session ends would arrive too late.
+        interval = min(settings.heartbeat_interval, settings.session_timeout / 2)
+        super().__init__(settings, interval, listener, clock, wakeup)
         self._requests = MembershipRequests(cluster, settings, timings)
         self._rebalance = Rebalance(cluster, self._requests, settings, clock, wakeup)
         start = ClassicMembership(cooperative=self._rebalance.cooperative)

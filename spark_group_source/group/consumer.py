@@ -61,7 +61,7 @@ def build_request(me: ConsumerMembership, settings: GroupSettings) -> Any:
     report, answered = me.report, me.answered
     request = _request(me, settings, max(JOIN, report.generation))
     if answered is None:
-        request.rack_id = settings.rack
+        request.rack_id = settings.wire.rack
         request.rebalance_timeout_ms = round(settings.rebalance_timeout * 1000)
         request.server_assignor = settings.remote_assignor
     if answered is None or answered.topics != report.topics:
@@ -186,7 +186,7 @@ class ConsumerProtocol(GroupProtocol):
         self._client = CoordinatorClient(cluster, settings.group_id, PURPOSE, timings, settings.coordinator)
         start = ConsumerMembership(member_id=str(uuid.uuid4()))
         self.shared = SharedMembership(settings, clock, step, start, Heartbeat(), listener.uncommitted)
-        self._next_topic_check = clock() + settings.metadata_max_age
+        self._next_topic_check = clock() + settings.wire.metadata_max_age
         self._session_timeout = settings.session_timeout
         self._session_source = ""
         self._joined = False
@@ -346,7 +346,7 @@ class ConsumerProtocol(GroupProtocol):
 
     def _check_topics(self) -> None:
         """A pattern may match other topics. The coordinator itself notices new partitions."""
-        self._next_topic_check = self.clock() + self.settings.metadata_max_age
+        self._next_topic_check = self.clock() + self.settings.wire.metadata_max_age
         deadline = self._until_heartbeat(self.within(self.settings.heartbeat_timeout))
         try:
             topics = self.settings.subscription.find(self._topic_view, deadline)

@@ -63,7 +63,7 @@ class HeartbeatState:
         self._succeeded_at = clock()
         self._warn_at = self._succeeded_at + WARN_EVERY
         self._logged_action: ErrorAction | None = None
-        self._backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
+        self._backoff = Backoff(settings.wire.retry_backoff, settings.wire.retry_backoff_max)
 
     @property
     def time_since_heartbeat(self) -> float:

@@ -61,7 +61,7 @@ class ManualAssignment:
         )
 
     def _check_members(self) -> None:
-        group = self._offsets.describe(Deadline.after(self._settings.request_timeout, self._clock))
+        group = self._offsets.describe(Deadline.after(self._settings.wire.request_timeout, self._clock))
         if isinstance(group, RequestFailed):
             if group.action is ErrorAction.FATAL:
                 assert group.error is not None, "a fatal failure has an error"

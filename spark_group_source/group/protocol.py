@@ -255,7 +255,7 @@ class JoinBackoff:
         """``wakeup`` ends every wait once the query ends."""
         self._clock = clock
         self._wakeup = wakeup
-        self._backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
+        self._backoff = Backoff(settings.wire.retry_backoff, settings.wire.retry_backoff_max)
         self._skip = False
 
     def wait(self) -> None:
@@ -383,7 +383,7 @@ class GroupProtocol(ABC):
         """Sends a request that leaves the group, and logs the result; retries errors that may pass."""
         group_id, member_id = self.settings.group_id, self.shared.membership.member_id
         deadline = Deadline.after(LEAVE_TIMEOUT, self.clock)
-        backoff = Backoff(self.settings.retry_backoff, self.settings.retry_backoff_max)
+        backoff = Backoff(self.settings.wire.retry_backoff, self.settings.wire.retry_backoff_max)
         while failure := send(deadline.at_most(LEAVE_ATTEMPT_TIMEOUT)):
             if failure.action in (ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID):
                 break  # the coordinator does not have the member any more

@@ -2,10 +2,60 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from spark_group_source.group.topics import Subscription
+from spark_group_source.clock import Deadline
+from spark_group_source.offsets import TopicPartition
+from spark_group_source.wire.settings import WireOptions
+
+if TYPE_CHECKING:
+    from spark_group_source.group.topics import EveryBroker, TopicView
+    from spark_group_source.wire.cluster import Cluster, Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Either ``topics`` or ``pattern``. A pattern may match any part of a name, as in ``format("kafka")``.
+
+    A pattern matches Kafka's internal topics only if ``internal`` is set. If ``partitions`` are set, they are in
+    ``topics``, whose other partitions are ignored.
+    """
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    internal: bool = False
+    partitions: frozenset[TopicPartition] = frozenset()
+
+    def matches(self, name: str) -> bool:
+        """Whether the subscription includes a topic of this name."""
+        return name in self.topics if self.pattern is None else re.search(self.pattern, name) is not None
+
+    def find(self, cluster: Cluster | TopicView | EveryBroker, deadline: Deadline) -> dict[str, Topic]:
+        """Looks up the topics, by name; topics that do not exist have an error or are left out.
+
+        Raises:
+            BrokerUnavailable: no broker responded before the deadline.
+        """
+        if self.pattern is None:
+            topics = cluster.metadata(self.topics, deadline).topics
+            return {name: self._with_partitions(topic) for name, topic in topics.items()}
+        return {
+            name: topic
+            for name, topic in cluster.metadata(None, deadline).topics.items()
+            if self.matches(name) and (self.internal or not topic.internal)
+        }
+
+    def _with_partitions(self, topic: Topic) -> Topic:
+        if not self.partitions:
+            return topic
+        numbers = {tp.partition for tp in self.partitions if tp.topic == topic.name}
+        return replace(topic, partitions={each: leader for each, leader in topic.partitions.items() if each in numbers})
+
+    def __str__(self) -> str:
+        return f"pattern {self.pattern}" if self.pattern is not None else ", ".join(self.topics)
 
 
 @dataclass(slots=True)
@@ -30,7 +80,6 @@ class GroupSettings:
 
     ``rebalance_timeout`` is how long the broker waits for members to rejoin (``max.poll.interval.ms``).
     ``static_leaves``: whether a static member leaves when its query stops, so that its partitions move at once.
-    ``rack`` is this member's rack, for a leader or coordinator that assigns partitions to members near their replicas.
     ``consumer_protocol``: the member has the group protocol of KIP-848. ``remote_assignor`` is the coordinator's
     assignor there; with ``None`` the brokers choose. The session timeout is then a setting of the group or the brokers
     (``group.consumer.session.timeout.ms``): ``session_timeout`` is the brokers' default, where they do not tell theirs.
@@ -38,26 +87,22 @@ class GroupSettings:
 
     group_id: str
     subscription: Subscription
+    wire: WireOptions
     assignors: tuple[str, ...] = ("cooperative-sticky",)
     instance_id: str | None = None
     static_leaves: bool = False
     session_timeout: float = 45.0
     heartbeat_interval: float = 3.0
     rebalance_timeout: float = 300.0
-    request_timeout: float = 30.0
-    metadata_max_age: float = 300.0
     offset_fetch_timeout: float = 5.0
-    rack: str | None = None
     consumer_protocol: bool = False
     remote_assignor: str | None = None
-    retry_backoff: float = 0.1
-    retry_backoff_max: float = 1.0
     coordinator: CurrentCoordinator = field(default_factory=CurrentCoordinator, compare=False, repr=False)
 
     @property
     def heartbeat_timeout(self) -> float:
         """How long one heartbeat waits for its response: a third of a session leaves time for another heartbeat."""
-        return min(self.request_timeout, self.session_timeout / 3)
+        return min(self.wire.request_timeout, self.session_timeout / 3)
 
     @property
     def revocation_timeout(self) -> float:

@@ -19,8 +19,6 @@ from spark_group_source.group.offsets import GroupOffsets
 from spark_group_source.lag.model import Sample
 from spark_group_source.offsets import LATEST, TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.wire import wire_options
-from spark_group_source.query.clients import group_settings
 from spark_group_source.wire.cluster import Cluster
 
 log = logging.getLogger(__name__)
@@ -48,14 +46,15 @@ class GroupLagClient:
         self, options: Mapping[str, str], timeout: float = LOOKUP_TIMEOUT, now: Callable[[], float] = time.time
     ) -> None:
         parsed = parse_options(options)
-        if not parsed.group_id:
+        self._settings = parsed.group
+        self.group = self._settings.group_id
+        if not self.group:
             raise OptionError("Option 'kafka.group.id' is missing.", "Set it to the id of the group to look up.")
-        self.group = parsed.group_id
-        self._read_committed = parsed.read_committed
-        self._settings = group_settings(parsed)
+        self._read_committed = parsed.fetch.read_committed
         self._timeout = timeout
         self._now = now
-        self._cluster = Cluster(wire_options(parsed, parsed.client_id or f"lag-of-{parsed.group_id}"))
+        client_id = parsed.wire.client_id or f"lag-of-{self.group}"
+        self._cluster = Cluster(parsed.with_client_id(client_id).wire)
         self._offsets = GroupOffsets(self._cluster, self._settings)
 
     def sample(self) -> Sample:

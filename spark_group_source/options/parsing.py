@@ -8,39 +8,42 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import fields, replace
 from typing import Any
 
 from spark_group_source.errors import OptionError
+from spark_group_source.fetch.settings import FetchSettings
+from spark_group_source.group.settings import GroupSettings, Subscription
 from spark_group_source.offsets import numbers_by_topic
 from spark_group_source.options.offsets import check_start
-from spark_group_source.options.security import security_settings
-from spark_group_source.options.table import OPTIONS, SourceOptions
+from spark_group_source.options.security import SecurityOptions, security_settings
+from spark_group_source.options.settings import SourceOptions
+from spark_group_source.options.table import OPTIONS, PARTS, default_of
 from spark_group_source.options.unsupported import unsupported_option
+from spark_group_source.wire.settings import Tls, WireOptions
+from spark_group_source.wire.tokens import RefreshWindow
 
 _RELATED = (
-    ("heartbeat_interval", "session_timeout", 3),
-    ("fetch_max_wait", "request_timeout", 2),
-    ("fetch_max_wait", "poll_timeout", 2),
-    ("retry_backoff", "retry_backoff_max", 1),
-    ("reconnect_backoff", "reconnect_backoff_max", 1),
-    ("connect_timeout", "connect_timeout_max", 1),
+    ("group.heartbeat_interval", "group.session_timeout", 3),
+    ("fetch.max_wait", "wire.request_timeout", 2),
+    ("fetch.max_wait", "fetch.poll_timeout", 2),
+    ("wire.retry_backoff", "wire.retry_backoff_max", 1),
+    ("wire.reconnect_backoff", "wire.reconnect_backoff_max", 1),
+    ("wire.connect_timeout", "wire.connect_timeout_max", 1),
 )
-"""Two fields in seconds, and the minimum ratio of the second to the first."""
+"""The places of two options in seconds, and the minimum ratio of the second to the first."""
 
 _MAX_SECONDS = (2**31 - 1) / 1000
 """The maximum of a Kafka request's 32-bit milliseconds, in seconds."""
 
 
 def with_derived_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
-    """``given`` plus a value for each field whose default conflicts with ``given``."""
-    defaults = {field.name: field.default for field in fields(SourceOptions)}
+    """``given``, by place, plus a value for each option whose default conflicts with ``given``."""
     values = dict(given)
     for small, large, ratio in _RELATED:
         if small in given and large not in given:
-            values[large] = min(max(values.get(large, defaults[large]), given[small] * ratio), _MAX_SECONDS)
+            values[large] = min(max(values.get(large, default_of(large)), given[small] * ratio), _MAX_SECONDS)
         elif large in given and small not in given:
-            values[small] = min(values.get(small, defaults[small]), given[large] / ratio)
+            values[small] = min(values.get(small, default_of(small)), given[large] / ratio)
     return values
 
 
@@ -76,7 +79,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         if "-----BEGIN " in text and not option.secret:
             raise OptionError(f"Option '{option.name}' contains PEM text, which is not shown.", _PEM)
         try:
-            values[option.field] = option.parse(text)
+            values[option.place] = option.parse(text)
         except ValueError as error:
             problem, expected = f"is {text!r}", str(error)
             if option.secret:
@@ -86,12 +89,14 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
                 problem, expected = _HIDDEN, expected.partition(" (")[0]
             raise OptionError(f"Option '{option.name}' {problem}.", f"It must be {expected}.") from None
     for option in OPTIONS:
-        if option.required and option.field not in values:
+        if option.required and option.place not in values:
             action = f"Set it with .option('{option.name}', ...): {option.description}"
             raise OptionError(f"Option '{option.name}' is missing.", action)
     _check_topics(values)
     _check_group_protocol(values)
-    return _checked(SourceOptions(**with_derived_defaults(values)))
+    options = _settings(with_derived_defaults(values))
+    _check(options)
+    return options
 
 
 def _unknown(key: str) -> OptionError:
@@ -102,30 +107,30 @@ def _unknown(key: str) -> OptionError:
     return OptionError(f"Option '{key}' is unknown.", action)
 
 
-_TOPIC_FIELDS = ("topics", "topic_pattern", "partitions")
-_MEMBER_FIELDS = (
-    "group_instance_id",
-    "leave_on_stop",
-    "consumer_protocol",
-    "remote_assignor",
-    "assignors",
-    "session_timeout",
-    "heartbeat_interval",
-    "max_poll_interval",
+_NAMES = {option.place: f"'{option.name}'" for option in OPTIONS}
+_TOPICS, _PATTERN, _ASSIGNED = (f"group.subscription.{field}" for field in ("topics", "pattern", "partitions"))
+_CLASSIC = ("group.assignors", "group.session_timeout", "group.heartbeat_interval")
+_REMOTE_ASSIGNOR = "group.remote_assignor"
+_OF_MEMBER = (
+    "group.instance_id",
+    "group.static_leaves",
+    "group.consumer_protocol",
+    _REMOTE_ASSIGNOR,
+    *_CLASSIC,
+    "group.rebalance_timeout",
 )
 
 
 def _check_topics(given: Collection[str]) -> None:
-    """``given`` are the fields of the options that the user has set."""
-    names = {option.field: f"'{option.name}'" for option in OPTIONS}
-    topic_options = [names[field] for field in _TOPIC_FIELDS if field in given]
+    """``given`` are the places of the options that the user has set."""
+    topic_options = [_NAMES[place] for place in (_TOPICS, _PATTERN, _ASSIGNED) if place in given]
     if len(topic_options) != 1:
         raise OptionError(
             f"Options {' and '.join(topic_options)} are set." if topic_options else "No option names a topic.",
             "Set exactly one of 'subscribe' (topic names), 'subscribePattern' (a regular expression) and 'assign'"
             " (partitions to read without group membership).",
         )
-    without_effect = [names[field] for field in _MEMBER_FIELDS if field in given and "partitions" in given]
+    without_effect = [_NAMES[place] for place in _OF_MEMBER if place in given and _ASSIGNED in given]
     if without_effect:
         raise OptionError(
             f"Options 'assign' and {', '.join(without_effect)} are set.",
@@ -134,14 +139,10 @@ def _check_topics(given: Collection[str]) -> None:
         )
 
 
-_CLASSIC_FIELDS = ("assignors", "session_timeout", "heartbeat_interval")
-
-
 def _check_group_protocol(values: Mapping[str, Any]) -> None:
-    """``values`` are the fields of the options that the user has set."""
-    names = {option.field: f"'{option.name}'" for option in OPTIONS}
-    if values.get("consumer_protocol"):
-        without_effect = [names[field] for field in _CLASSIC_FIELDS if field in values]
+    """``values`` are those that the user has set, by place."""
+    if values.get("group.consumer_protocol"):
+        without_effect = [_NAMES[place] for place in _CLASSIC if place in values]
         action = (
             "With the group protocol consumer the brokers assign partitions, and have the timeouts"
             " (group.consumer.session.timeout.ms, group.consumer.heartbeat.interval.ms). Remove these options. Choose"
@@ -149,7 +150,7 @@ def _check_group_protocol(values: Mapping[str, Any]) -> None:
         )
         protocol = "consumer"
     else:
-        without_effect = [names["remote_assignor"]] if "remote_assignor" in values else []
+        without_effect = [_NAMES[_REMOTE_ASSIGNOR]] if _REMOTE_ASSIGNOR in values else []
         action = (
             "In the classic group protocol the group's leader assigns partitions: set"
             " 'kafka.partition.assignment.strategy' instead, or set 'kafka.group.protocol' to consumer."
@@ -159,18 +160,52 @@ def _check_group_protocol(values: Mapping[str, Any]) -> None:
         raise OptionError(f"Option {', '.join(without_effect)} has no effect with the protocol {protocol}.", action)
 
 
-def _checked(options: SourceOptions) -> SourceOptions:
-    if options.heartbeat_interval >= options.session_timeout:
+_CAPPED = (
+    ("wire.retry_backoff", "wire.retry_backoff_max"),
+    ("wire.reconnect_backoff", "wire.reconnect_backoff_max"),
+    ("wire.connect_timeout", "wire.connect_timeout_max"),
+    ("oauth.retry_backoff", "oauth.retry_backoff_max"),
+)
+
+
+def _settings(values: dict[str, Any]) -> SourceOptions:
+    """The settings with these values, which are by place, and the defaults."""
+    given = [option.name for option in OPTIONS if values.get(option.place) not in (None, default_of(option.place))]
+    # A first backoff above the maximum is the maximum, as in Kafka's Java client.
+    for small, large in _CAPPED:
+        values[small] = min(values.get(small, default_of(small)), values.get(large, default_of(large)))
+    if _ASSIGNED in values:
+        values[_TOPICS] = tuple(numbers_by_topic(values[_ASSIGNED]))
+    parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
+    for place, value in values.items():
+        part, _, field = place.rpartition(".")
+        parts[part][field] = value
+    security = SecurityOptions(
+        tls=Tls(**parts["tls"]),
+        oauth=parts["oauth"] | {"window": RefreshWindow(**parts["oauth.window"])},
+        given=given,
+        **parts["security"],
+    )
+    tls, sasl = security_settings(security, parts["wire"]["bootstrap_servers"])
+    subscription = Subscription(**parts["group.subscription"])
+    wire = WireOptions(**parts["wire"], tls=tls, sasl=sasl)
+    group = GroupSettings(**{"group_id": ""} | parts["group"], subscription=subscription, wire=wire)
+    return SourceOptions(group=group, fetch=FetchSettings(**parts["fetch"]), **parts[""])
+
+
+def _check(options: SourceOptions) -> None:
+    group, fetch, wire = options.group, options.fetch, options.wire
+    if group.heartbeat_interval >= group.session_timeout:
         raise OptionError(
-            f"Option 'kafka.heartbeat.interval.ms' is {options.heartbeat_interval * 1000:.0f}, and"
-            f" 'kafka.session.timeout.ms' is {options.session_timeout * 1000:.0f}.",
+            f"Option 'kafka.heartbeat.interval.ms' is {group.heartbeat_interval * 1000:.0f}, and"
+            f" 'kafka.session.timeout.ms' is {group.session_timeout * 1000:.0f}.",
             "The session would expire before the next heartbeat. Set the interval to a third of the timeout, or remove"
             " it.",
         )
-    if options.fetch_max_wait >= options.request_timeout:
+    if fetch.max_wait >= wire.request_timeout:
         raise OptionError(
-            f"Option 'kafka.fetch.max.wait.ms' is {options.fetch_max_wait * 1000:.0f}, and 'kafka.request.timeout.ms'"
-            f" is {options.request_timeout * 1000:.0f}.",
+            f"Option 'kafka.fetch.max.wait.ms' is {fetch.max_wait * 1000:.0f}, and 'kafka.request.timeout.ms'"
+            f" is {wire.request_timeout * 1000:.0f}.",
             "A fetch would time out before the broker responds: lower the first or raise the second.",
         )
     minimum, maximum = options.min_offsets_per_trigger, options.max_offsets_per_trigger
@@ -179,20 +214,9 @@ def _checked(options: SourceOptions) -> SourceOptions:
             f"Option 'minOffsetsPerTrigger' is {minimum}, more than 'maxOffsetsPerTrigger' ({maximum}).",
             "No batch can satisfy both limits: lower the first or raise the second.",
         )
-    tls, sasl = security_settings(options, options.bootstrap_servers)
     check_start(
         options.starting_offsets,
         options.starting_offsets_fallback,
         options.starting_timestamp or options.starting_offsets_by_timestamp,
         options.reset_offsets_on_start,
-    )
-    # A first backoff above the maximum is the maximum, as in Kafka's Java client.
-    return replace(
-        options,
-        tls=tls,
-        sasl=sasl,
-        topics=options.topics or tuple(numbers_by_topic(options.partitions)),
-        retry_backoff=min(options.retry_backoff, options.retry_backoff_max),
-        reconnect_backoff=min(options.reconnect_backoff, options.reconnect_backoff_max),
-        connect_timeout=min(options.connect_timeout, options.connect_timeout_max),
     )

@@ -1,41 +1,21 @@
-"""TLS and SASL options: their rows of the table, their checks, and the settings for connections.
-
-The names come from Kafka's Java client. ``kafka.sasl.username`` and ``kafka.sasl.password`` come from librdkafka:
-Spark redacts options with "password" in their names, but not Java's JAAS config.
-"""
+"""The checks of TLS and SASL options, and the settings of connections that follow from them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import urllib.parse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from spark_group_source.errors import OptionError
-from spark_group_source.options import logins, msk_iam
-from spark_group_source.options.logins import (
-    OAUTH_OPTIONS,
-    OAuthLogin,
-    OAuthOptions,
-    PasswordLogin,
-    options_of_oauth,
-    token_provider,
-)
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import BrokerUnavailable, OptionError
+from spark_group_source.options import msk_iam
+from spark_group_source.options.logins import OAuthLogin, PasswordLogin
 from spark_group_source.options.msk_iam import IamLogin
-from spark_group_source.options.option import Option
-from spark_group_source.options.tls import (
-    BY_PASSWORD,
-    MECHANISMS,
-    PROTOCOLS,
-    STORE_TYPES,
-    TLS_ROWS,
-    check_tls,
-    client_callback_handler,
-    login_callback_handler,
-    mechanism,
-    protocol,
-    secret,
-)
-from spark_group_source.options.values import non_blank
+from spark_group_source.options.tls import BY_PASSWORD, MECHANISMS, PROTOCOLS, check_tls
 from spark_group_source.text import Secret
-from spark_group_source.wire.settings import TLS_VERSIONS, Sasl, Tls
+from spark_group_source.wire.settings import Sasl, Tls
+from spark_group_source.wire.tokens import ClientCredentials, FileTokens, FunctionTokens, TokenProvider
 
 _MECHANISM = "kafka.sasl.mechanism"
 _USERNAME, _PASSWORD = "kafka.sasl.username", "kafka.sasl.password"
@@ -43,52 +23,42 @@ _LOGIN_LINE = "kafka.sasl.jaas.config"
 _LOGIN_HANDLER = "kafka.sasl.login.callback.handler.class"
 _CLIENT_HANDLER = "kafka.sasl.client.callback.handler.class"
 _KERBEROS_SERVICE = "kafka.sasl.kerberos.service.name"
+_FUNCTION = "kafka.sasl.oauthbearer.token.provider"
+_ENDPOINT = "kafka.sasl.oauthbearer.token.endpoint.url"
+_CLIENT_ID = "kafka.sasl.oauthbearer.client.credentials.client.id"
+_CLIENT_SECRET = "kafka.sasl.oauthbearer.client.credentials.client.secret"
+_SCOPE = "kafka.sasl.oauthbearer.scope"
+_OF_A_CLIENT = (_CLIENT_ID, _CLIENT_SECRET, _SCOPE)
+_RETRIEVER = "kafka.sasl.oauthbearer.jwt.retriever.class"
+_FILE_RETRIEVER, _CLIENT_RETRIEVER = "FileJwtRetriever", "ClientCredentialsJwtRetriever"
+_OF_OAUTH = ("kafka.sasl.oauthbearer.", "kafka.sasl.login.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecurityOptions(OAuthOptions):
-    """The fields of :data:`SECURITY_OPTIONS`. PEM texts have real line breaks.
+@dataclass(frozen=True, slots=True)
+class SecurityOptions:
+    """The options that :func:`security_settings` turns into the settings of connections.
 
-    ``tls`` and ``sasl`` are the settings of connections that follow from the other fields; see
-    :func:`security_settings`.
+    ``oauth`` are the values of ``ClientCredentials`` that the user has set. ``given`` are the names of the options with
+    another value than the default, in the order of the table.
     """
 
-    security_protocol: str = "PLAINTEXT"
-    sasl_mechanism: str | None = None
-    sasl_jaas: PasswordLogin | OAuthLogin | IamLogin | None = None
-    sasl_username: str | None = None
-    sasl_password: Secret | None = None
-    sasl_login_handler: str | None = None
-    sasl_client_handler: str | None = None
-    sasl_kerberos_service: str | None = None
-    ssl_ca_file: str | None = None
-    ssl_ca_text: str | None = None
-    ssl_key_file: str | None = None
-    ssl_key_text: Secret | None = None
-    ssl_chain_text: str | None = None
-    ssl_key_password: Secret | None = None
-    ssl_check_host_name: bool = True
-    ssl_versions: tuple[str, ...] = TLS_VERSIONS
-    ssl_ciphers: tuple[str, ...] = ()
-    ssl_truststore_type: str = "PEM"
-    ssl_keystore_type: str = "PEM"
-    tls: Tls | None = None
-    sasl: Sasl | None = None
+    protocol: str = "PLAINTEXT"
+    mechanism: str | None = None
+    jaas: PasswordLogin | OAuthLogin | IamLogin | None = None
+    username: str | None = None
+    password: Secret | None = None
+    login_handler: str | None = None
+    client_handler: str | None = None
+    kerberos_service: str | None = None
+    truststore_type: str = "PEM"
+    keystore_type: str = "PEM"
+    token_provider: str | None = None
+    jwt_retriever: str = "DefaultJwtRetriever"
+    jwt_validator: str = "DefaultJwtValidator"
+    tls: Tls = field(default_factory=Tls)
+    oauth: dict[str, Any] = field(default_factory=dict)
+    given: Sequence[str] = ()
 
-
-SECURITY_OPTIONS: tuple[Option, ...] = (
-    Option("kafka.security.protocol", "security_protocol", protocol),
-    Option(_MECHANISM, "sasl_mechanism", mechanism),
-    Option(_USERNAME, "sasl_username", non_blank),
-    Option(_PASSWORD, "sasl_password", secret, secret=True),
-    Option(_LOGIN_LINE, "sasl_jaas", logins.parse_jaas, secret=True),
-    *OAUTH_OPTIONS,
-    Option(_LOGIN_HANDLER, "sasl_login_handler", login_callback_handler),
-    Option(_CLIENT_HANDLER, "sasl_client_handler", client_callback_handler),
-    Option(_KERBEROS_SERVICE, "sasl_kerberos_service", non_blank),
-    *(Option(f"kafka.{row.name}", f"ssl_{row.field}", row.parse, secret=row.secret) for row in TLS_ROWS),
-    *(Option(f"kafka.{row.name}", f"ssl_{row.field}", row.parse) for row in STORE_TYPES),
-)
 
 BootstrapServers = tuple[tuple[str, int], ...]
 
@@ -100,24 +70,20 @@ def security_settings(options: SecurityOptions, bootstrap_servers: BootstrapServ
         OptionError: the options do not fit together, are not complete or name unusable files, or the region of an
             Amazon MSK cluster is unknown; the message names the option to change.
     """
-    given = {row.name: getattr(options, row.field) != _DEFAULTS[row.field] for row in SECURITY_OPTIONS}
-    _check_layer(options, "SSL", [name for name in given if name.startswith("kafka.ssl.") and given[name]])
-    _check_layer(options, "SASL", [name for name in given if name.startswith("kafka.sasl.") and given[name]])
+    _check_layer(options, "SSL", [name for name in options.given if name.startswith("kafka.ssl.")])
+    _check_layer(options, "SASL", [name for name in options.given if name.startswith("kafka.sasl.")])
     sasl = tls = None
-    if options.security_protocol.startswith("SASL"):
-        _check_sign_in(options, given)
+    if options.protocol.startswith("SASL"):
+        _check_sign_in(options)
         sasl = _sasl(options, bootstrap_servers)
-    if options.security_protocol.endswith("SSL"):
-        tls = Tls(**{row.field: getattr(options, f"ssl_{row.field}") for row in TLS_ROWS})
+    if options.protocol.endswith("SSL"):
+        tls = options.tls
         check_tls(tls)
     return tls, sasl
 
 
-_DEFAULTS = {field.name: field.default for field in fields(SecurityOptions)}
-
-
 def _sasl(options: SecurityOptions, bootstrap_servers: BootstrapServers) -> Sasl:
-    chosen, login = options.sasl_mechanism or "", options.sasl_jaas
+    chosen, login = options.mechanism or "", options.jaas
     if isinstance(login, PasswordLogin):
         return Sasl(chosen, login.username, login.password)
     if _uses_msk_iam(options):
@@ -125,37 +91,37 @@ def _sasl(options: SecurityOptions, bootstrap_servers: BootstrapServers) -> Sasl
         return Sasl("OAUTHBEARER", token_provider=msk_iam.msk_iam_tokens(bootstrap_servers, iam))
     if chosen == "OAUTHBEARER":
         oauth = login if isinstance(login, OAuthLogin) else OAuthLogin()
-        return Sasl(chosen, token_provider=token_provider(options, oauth))
-    return Sasl(chosen, options.sasl_username, options.sasl_password, kerberos_service=options.sasl_kerberos_service)
+        return Sasl(chosen, token_provider=_token_provider(options, oauth))
+    return Sasl(chosen, options.username, options.password, kerberos_service=options.kerberos_service)
 
 
 def _uses_msk_iam(options: SecurityOptions) -> bool:
-    return options.sasl_mechanism == msk_iam.MECHANISM or options.sasl_login_handler == msk_iam.LOGIN_HANDLER
+    return options.mechanism == msk_iam.MECHANISM or options.login_handler == msk_iam.LOGIN_HANDLER
 
 
 def _check_layer(options: SecurityOptions, layer: str, given: list[str]) -> None:
-    if given and layer not in options.security_protocol:
+    if given and layer not in options.protocol:
         protocols = [protocol for protocol in PROTOCOLS if layer in protocol]
         raise OptionError(
-            f"Option '{given[0]}' has no effect with 'kafka.security.protocol' {options.security_protocol}.",
+            f"Option '{given[0]}' has no effect with 'kafka.security.protocol' {options.protocol}.",
             f"Set 'kafka.security.protocol' to {' or '.join(protocols)}, or remove '{given[0]}'.",
         )
 
 
-def _check_sign_in(options: SecurityOptions, given: dict[str, bool]) -> None:
+def _check_sign_in(options: SecurityOptions) -> None:
     """Checks that the mechanism has all its options, and none of another mechanism."""
-    if options.sasl_mechanism is None:
+    if options.mechanism is None:
         raise OptionError(f"Option '{_MECHANISM}' is missing.", f"Set it to one of {', '.join(MECHANISMS)}.")
     for name in (_USERNAME, _PASSWORD):
-        if given[name] and given[_LOGIN_LINE]:
+        if name in options.given and _LOGIN_LINE in options.given:
             raise OptionError(f"Options '{_LOGIN_LINE}' and '{name}' are set.", "Set only one of them.")
-    _check_login_module(options, options.sasl_mechanism)
-    needed, allowed, reason = _options_of(options, options.sasl_mechanism)
+    _check_login_module(options, options.mechanism)
+    needed, allowed, reason = _options_of(options, options.mechanism)
     for name in needed:
-        if not given[name]:
+        if name not in options.given:
             raise OptionError(f"Option '{name}' is missing.", f"Set it: {reason} needs it.")
-    for name, is_given in given.items():
-        if is_given and name.startswith("kafka.sasl.") and name not in (_MECHANISM, *needed, *allowed):
+    for name in options.given:
+        if name.startswith("kafka.sasl.") and name not in (_MECHANISM, *needed, *allowed):
             raise OptionError(f"Option '{name}' has no effect with {reason}.", "Remove it.")
 
 
@@ -163,20 +129,20 @@ def _options_of(options: SecurityOptions, chosen: str) -> tuple[list[str], list[
     """Returns the options that a sign-in needs, those that it allows, and what decides about both."""
     reason = f"'{_MECHANISM}' {chosen}"
     if chosen in BY_PASSWORD:
-        return [_LOGIN_LINE] if options.sasl_jaas else [_USERNAME, _PASSWORD], [], reason
+        return [_LOGIN_LINE] if options.jaas else [_USERNAME, _PASSWORD], [], reason
     if chosen == "GSSAPI":
         return [_KERBEROS_SERVICE], [], reason
     if chosen == msk_iam.MECHANISM:
         return [], [_LOGIN_LINE, _CLIENT_HANDLER], reason
     if _uses_msk_iam(options):
         return [], [_LOGIN_LINE, _CLIENT_HANDLER, _LOGIN_HANDLER], reason
-    allowed, oauth_reason = options_of_oauth(options)
-    without_login = options.sasl_token_provider is not None
+    allowed, oauth_reason = _oauth_options(options)
+    without_login = options.token_provider is not None
     return [], allowed if without_login else [*allowed, _LOGIN_LINE, _LOGIN_HANDLER], oauth_reason or reason
 
 
 def _check_login_module(options: SecurityOptions, chosen: str) -> None:
-    login = options.sasl_jaas
+    login = options.jaas
     if login is None:
         return
     module = "PlainLoginModule or ScramLoginModule"
@@ -196,3 +162,88 @@ def _check_login_module(options: SecurityOptions, chosen: str) -> None:
             "Options 'kafka.sasl.jaas.config' and 'kafka.sasl.login.callback.handler.class' do not fit together.",
             f"Settings of AWS in the JAAS config need the {msk_iam.LOGIN_HANDLER}, and it allows no others.",
         )
+
+
+def _oauth_options(options: SecurityOptions) -> tuple[list[str], str]:
+    """Returns the given OAuth options that are allowed, and the option that excludes the others, if any does."""
+    if options.token_provider is not None:
+        return [_FUNCTION], f"'{_FUNCTION}'"
+    allowed = [name for name in options.given if name.startswith(_OF_OAUTH) and name not in (_FUNCTION, _LOGIN_HANDLER)]
+    if _is_file(options.oauth.get("endpoint")):
+        return [name for name in allowed if name not in _OF_A_CLIENT], f"a file in '{_ENDPOINT}'"
+    return allowed, ""
+
+
+def _token_provider(options: SecurityOptions, login: OAuthLogin) -> TokenProvider:
+    """The provider of tokens. An option takes precedence over the JAAS config, as in Java.
+
+    Raises:
+        OptionError: the options name no complete source of tokens; the message names the option to change.
+    """
+    if options.token_provider is not None:
+        return FunctionTokens(options.token_provider)
+    url = options.oauth.get("endpoint")
+    if url is None:
+        raise OptionError(
+            f"Option '{_ENDPOINT}' is missing.",
+            "Set it to the token endpoint of your identity provider: 'kafka.sasl.mechanism' OAUTHBEARER needs it. Or"
+            f" set '{_FUNCTION}' to a function that returns tokens.",
+        )
+    is_file = _is_file(url)
+    kind = "a file" if is_file else "no file"
+    if options.jwt_retriever not in ("DefaultJwtRetriever", _FILE_RETRIEVER if is_file else _CLIENT_RETRIEVER):
+        raise OptionError(
+            f"Option '{_RETRIEVER}' is {options.jwt_retriever}, and '{_ENDPOINT}' is {kind}.",
+            f"Remove '{_RETRIEVER}': the URL decides.",
+        )
+    return _file_tokens(url, login) if is_file else _client(url, options.oauth, login)
+
+
+def _is_file(url: str | None) -> bool:
+    return url is not None and url.startswith("file:")
+
+
+def _file_tokens(url: str, login: OAuthLogin) -> FileTokens:
+    if login != OAuthLogin(extensions=login.extensions):
+        raise OptionError(
+            f"Option 'kafka.sasl.jaas.config' has settings without effect, because '{_ENDPOINT}' is a file.",
+            "Remove all settings of the JAAS config, except extensions.",
+        )
+    tokens = FileTokens(urllib.parse.unquote(urllib.parse.urlsplit(url).path), login.extensions)
+    try:
+        tokens.fetch(Deadline.after(0.0))
+    except BrokerUnavailable as error:
+        raise OptionError(error.happened, error.action) from None
+    return tokens
+
+
+def _client(url: str, oauth: dict[str, Any], login: OAuthLogin) -> ClientCredentials:
+    client_id = oauth.get("client_id") or login.client_id
+    if not client_id:
+        raise _missing(_CLIENT_ID, "clientId")
+    client_secret = oauth.get("client_secret") or login.client_secret
+    if client_secret is None:
+        raise _missing(_CLIENT_SECRET, "clientSecret")
+    uses_tls = url.startswith("https:")
+    if uses_tls:
+        check_tls(login.tls)
+    elif login.tls != OAuthLogin().tls:
+        raise OptionError(
+            f"Option 'kafka.sasl.jaas.config' has settings ssl.*, and '{_ENDPOINT}' is not https.",
+            "Write https, or remove the settings: they have no effect without TLS.",
+        )
+    return ClientCredentials(
+        **oauth
+        | {
+            "client_id": client_id,
+            "client_secret": client_secret,
+            "tls": login.tls if uses_tls else None,
+            "scope": oauth.get("scope") or login.scope,
+            "extensions": login.extensions,
+        }
+    )
+
+
+def _missing(name: str, setting: str) -> OptionError:
+    action = f"Set it, or {setting} in 'kafka.sasl.jaas.config': '{_ENDPOINT}' needs it."
+    return OptionError(f"Option '{name}' is missing.", action)

@@ -1,28 +1,22 @@
-"""The option table: the name, the field, the parser and the default of every option.
+"""The option table: one row for each option.
 
 An option of Spark's own Kafka source has the same name and meaning here; ``kafka.*`` names come from Kafka's Java
-client. Names are case-insensitive, as in all Spark sources.
+client. Names are case-insensitive, as in all Spark sources. A default stands in the class of the part.
 
-Some options have another meaning in a batch query, or none. Spark creates the source before it asks for a stream or a
-batch reader, so the reader makes these checks.
+``kafka.sasl.username`` and ``kafka.sasl.password`` come from librdkafka: Spark redacts options with "password" in their
+names, but not Java's JAAS config. ``python -m tests.unit.test_option_docs`` writes the descriptions into the page.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING
 from typing import Any
 
-from spark_group_source.errors import OptionError
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.fetch.settings import FetchSettings
+from spark_group_source.group.settings import GroupSettings, Subscription
+from spark_group_source.options.logins import parse_jaas
 from spark_group_source.options.offsets import (
-    AtTimestamp,
-    Earliest,
-    EndSpec,
-    FromCommitted,
-    Latest,
-    SpecificOffsets,
-    StartSpec,
     parse_end,
     parse_fallback,
     parse_start,
@@ -31,22 +25,37 @@ from spark_group_source.options.offsets import (
     timestamps_parser,
 )
 from spark_group_source.options.option import Option
-from spark_group_source.options.security import SECURITY_OPTIONS, SecurityOptions
+from spark_group_source.options.security import SecurityOptions
+from spark_group_source.options.settings import SourceOptions
+from spark_group_source.options.tls import (
+    TLS_OPTIONS,
+    client_callback_handler,
+    login_callback_handler,
+    mechanism,
+    non_blank_secret,
+    protocol,
+    secret,
+)
 from spark_group_source.options.values import (
     assignor_names,
     boolean,
+    buffer,
     byte_count,
     byte_size,
     byte_string,
     dns_lookup,
     duration,
+    endpoint_url,
     group_protocol,
     host_ports,
     importable_function,
     instance_id,
     interval,
     isolation_level,
+    jwt_retriever,
+    jwt_validator,
     milliseconds,
+    min_period,
     non_blank,
     partitions_json,
     port_range,
@@ -56,262 +65,230 @@ from spark_group_source.options.values import (
     topic_names,
     topic_pattern,
     warn_or_fail,
+    window_factor,
+    window_jitter,
 )
+from spark_group_source.wire.settings import Tls, WireOptions
+from spark_group_source.wire.tokens import ClientCredentials, RefreshWindow
 
+PARTS: dict[str, type[Any]] = {
+    "": SourceOptions,
+    "wire": WireOptions,
+    "group": GroupSettings,
+    "group.subscription": Subscription,
+    "fetch": FetchSettings,
+    "tls": Tls,
+    "oauth": ClientCredentials,
+    "oauth.window": RefreshWindow,
+    "security": SecurityOptions,
+}
+"""The parts of the settings. ``tls``, ``oauth`` and ``security`` become ``wire.tls`` and ``wire.sasl``."""
 
-@dataclass(frozen=True, slots=True)
-class SourceOptions(SecurityOptions):
-    """All options after parsing and checks. Times are in seconds, sizes in bytes."""
-
-    bootstrap_servers: tuple[tuple[str, int], ...]
-    group_id: str = ""
-    topics: tuple[str, ...] = ()
-    topic_pattern: str | None = None
-    partitions: frozenset[TopicPartition] = frozenset()
-    include_internal_topics: bool = False
-    starting_offsets: StartSpec | None = None
-    starting_offsets_fallback: FromCommitted | None = None
-    starting_offsets_by_timestamp: AtTimestamp | None = None
-    starting_timestamp: AtTimestamp | None = None
-    starting_time_or_latest: bool = False
-    ending_offsets: EndSpec | None = None
-    ending_offsets_by_timestamp: AtTimestamp | None = None
-    ending_timestamp: AtTimestamp | None = None
-    max_offsets_per_trigger: int | None = None
-    max_bytes_per_trigger: int | None = None
-    min_offsets_per_trigger: int | None = None
-    max_trigger_delay: float = 900.0
-    available_now_timeout: float | None = None
-    min_batch_interval: float | None = None
-    reset_offsets_on_start: bool = False
-    starting_offsets_callback: str | None = None
-    commit_timeout: float = 5.0
-    commit_retries: int = 5
-    commit_retry_interval: float = 1.0
-    offset_fetch_timeout: float = 5.0
-    on_commit_failure: str = "warn"
-    commit_metadata: bool = False
-    include_headers: bool = False
-    push_down_filters: bool = False
-    fail_on_data_loss: bool = True
-    client_id: str = ""
-    group_instance_id: str | None = None
-    leave_on_stop: bool = False
-    consumer_protocol: bool = False
-    remote_assignor: str | None = None
-    assignors: tuple[str, ...] = ("cooperative-sticky",)
-    session_timeout: float = 45.0
-    heartbeat_interval: float = 3.0
-    max_poll_interval: float = 300.0
-    request_timeout: float = 30.0
-    retry_backoff: float = 0.1
-    retry_backoff_max: float = 1.0
-    reconnect_backoff: float = 0.05
-    reconnect_backoff_max: float = 1.0
-    connect_timeout: float = 10.0
-    connect_timeout_max: float = 30.0
-    connections_max_idle: float = 540.0
-    canonical_bootstrap: bool = False
-    receive_buffer: int = -1
-    send_buffer: int = -1
-    source_host: str | None = None
-    source_ports: tuple[int, int] | None = None
-    rack: str | None = None
-    metadata_max_age: float = 300.0
-    read_committed: bool = False
-    check_crcs: bool = True
-    min_partitions: int | None = None
-    max_records_per_partition: int | None = None
-    min_records_per_task: int = 10_000
-    fetch_max_bytes: int = 4 * 2**20
-    fetch_min_bytes: int = 1
-    max_partition_fetch_bytes: int | None = None
-    fetch_max_wait: float = 0.5
-    poll_timeout: float = 120.0
-
-
+# fmt: off
 OPTIONS: tuple[Option, ...] = (
-    Option("kafka.bootstrap.servers", "bootstrap_servers", host_ports, required=True),
-    Option("kafka.group.id", "group_id", non_blank),
-    Option("subscribe", "topics", topic_names),
-    Option("subscribePattern", "topic_pattern", topic_pattern),
-    Option("assign", "partitions", partitions_json),
-    Option("includeInternalTopics", "include_internal_topics", boolean),
-    Option("startingOffsets", "starting_offsets", parse_start),
-    Option("startingOffsetsFallback", "starting_offsets_fallback", parse_fallback),
-    Option(
-        "startingOffsetsByTimestamp", "starting_offsets_by_timestamp", timestamps_parser("startingOffsetsByTimestamp")
-    ),
-    Option("startingTimestamp", "starting_timestamp", timestamp_parser("startingTimestamp")),
-    Option("startingOffsetsByTimestampStrategy", "starting_time_or_latest", parse_timestamp_strategy),
-    Option("endingOffsets", "ending_offsets", parse_end),
-    Option(
-        "endingOffsetsByTimestamp",
-        "ending_offsets_by_timestamp",
-        timestamps_parser("endingOffsetsByTimestamp", or_latest=True),
-    ),
-    Option("endingTimestamp", "ending_timestamp", timestamp_parser("endingTimestamp", or_latest=True)),
-    Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", positive_count),
-    Option("maxBytesPerTrigger", "max_bytes_per_trigger", byte_string),
-    Option("minOffsetsPerTrigger", "min_offsets_per_trigger", positive_count),
-    Option("maxTriggerDelay", "max_trigger_delay", duration),
-    Option("availableNowTimeout", "available_now_timeout", duration),
-    Option("minBatchInterval", "min_batch_interval", interval),
-    Option("resetOffsetsOnStart", "reset_offsets_on_start", boolean),
-    Option("startingOffsetsCallback", "starting_offsets_callback", importable_function),
-    Option("offsetCommit.timeoutMs", "commit_timeout", milliseconds),
-    Option("offsetCommit.numRetries", "commit_retries", retry_count),
-    Option("offsetCommit.retryIntervalMs", "commit_retry_interval", milliseconds),
-    Option("groupOffsetFetch.timeoutMs", "offset_fetch_timeout", milliseconds),
-    Option("onCommitFailure", "on_commit_failure", warn_or_fail),
-    Option("commitMetadata", "commit_metadata", boolean),
-    Option("includeHeaders", "include_headers", boolean),
-    Option("pushDownFilters", "push_down_filters", boolean),
-    Option("failOnDataLoss", "fail_on_data_loss", boolean),
-    Option("kafka.client.id", "client_id", non_blank),
-    Option("kafka.group.instance.id", "group_instance_id", instance_id),
-    Option("leaveGroupOnStop", "leave_on_stop", boolean),
-    Option("kafka.group.protocol", "consumer_protocol", group_protocol),
-    Option("kafka.group.remote.assignor", "remote_assignor", non_blank),
-    Option("kafka.partition.assignment.strategy", "assignors", assignor_names),
-    Option("kafka.session.timeout.ms", "session_timeout", milliseconds),
-    Option("kafka.heartbeat.interval.ms", "heartbeat_interval", milliseconds),
-    Option("kafka.max.poll.interval.ms", "max_poll_interval", milliseconds),
-    Option("kafka.request.timeout.ms", "request_timeout", milliseconds),
-    Option("kafka.retry.backoff.ms", "retry_backoff", milliseconds),
-    Option("kafka.retry.backoff.max.ms", "retry_backoff_max", milliseconds),
-    Option("kafka.reconnect.backoff.ms", "reconnect_backoff", milliseconds),
-    Option("kafka.reconnect.backoff.max.ms", "reconnect_backoff_max", milliseconds),
-    Option("kafka.socket.connection.setup.timeout.ms", "connect_timeout", milliseconds),
-    Option("kafka.socket.connection.setup.timeout.max.ms", "connect_timeout_max", milliseconds),
-    Option("kafka.connections.max.idle.ms", "connections_max_idle", milliseconds),
-    Option("kafka.client.dns.lookup", "canonical_bootstrap", dns_lookup),
-    Option("kafka.receive.buffer.bytes", "receive_buffer", socket_buffer_size),
-    Option("kafka.send.buffer.bytes", "send_buffer", socket_buffer_size),
-    Option("kafka.source.host", "source_host", non_blank),
-    Option("kafka.source.port", "source_ports", port_range),
-    Option("kafka.client.rack", "rack", non_blank),
-    Option("kafka.metadata.max.age.ms", "metadata_max_age", milliseconds),
-    Option("kafka.isolation.level", "read_committed", isolation_level),
-    Option("kafka.check.crcs", "check_crcs", boolean),
-    Option("minPartitions", "min_partitions", positive_count),
-    Option("maxRecordsPerPartition", "max_records_per_partition", positive_count),
-    Option("minRecordsPerTask", "min_records_per_task", positive_count),
-    Option("kafka.fetch.max.bytes", "fetch_max_bytes", byte_size),
-    Option("kafka.fetch.min.bytes", "fetch_min_bytes", byte_count),
-    Option("kafka.max.partition.fetch.bytes", "max_partition_fetch_bytes", byte_size),
-    Option("kafka.fetch.max.wait.ms", "fetch_max_wait", milliseconds),
-    Option("kafkaConsumer.pollTimeoutMs", "poll_timeout", milliseconds),
-    *SECURITY_OPTIONS,
+    Option("kafka.bootstrap.servers", "wire.bootstrap_servers", host_ports,
+           "Brokers for the first connection: host:port,host:port.", required=True),
+    Option("kafka.group.id", "group.group_id", non_blank,
+           "Consumer group that the query joins."),
+    Option("subscribe", "group.subscription.topics", topic_names,
+           "Topics to read, separated by commas."),
+    Option("subscribePattern", "group.subscription.pattern", topic_pattern,
+           "Regular expression; the source reads every topic whose name contains a match."),
+    Option("assign", "group.subscription.partitions", partitions_json,
+           'Partitions to read without group membership: `{"orders": [0, 1]}`.'),
+    Option("includeInternalTopics", "group.subscription.internal", boolean,
+           "Whether subscribePattern also matches Kafka's internal topics."),
+    Option("startingOffsets", "starting_offsets", parse_start,
+           "Start position: earliest, latest, committed or JSON offsets. See Positions."),
+    Option("startingOffsetsFallback", "starting_offsets_fallback", parse_fallback,
+           "Start of partitions without a committed offset: earliest, latest or fail."),
+    Option("startingOffsetsByTimestamp", "starting_offsets_by_timestamp",
+           timestamps_parser("startingOffsetsByTimestamp"),
+           "JSON start times in ms since 1970. Takes precedence over startingOffsets."),
+    Option("startingTimestamp", "starting_timestamp", timestamp_parser("startingTimestamp"),
+           "Start time in ms since 1970. Takes precedence over startingOffsetsByTimestamp."),
+    Option("startingOffsetsByTimestampStrategy", "starting_time_or_latest", parse_timestamp_strategy,
+           "If no record is at or after the start time: error fails the query, latest starts at the end."),
+    Option("endingOffsets", "ending_offsets", parse_end,
+           "End of a batch query: latest or JSON offsets."),
+    Option("endingOffsetsByTimestamp", "ending_offsets_by_timestamp",
+           timestamps_parser("endingOffsetsByTimestamp", or_latest=True),
+           "JSON end times in ms since 1970. Takes precedence over endingOffsets."),
+    Option("endingTimestamp", "ending_timestamp", timestamp_parser("endingTimestamp", or_latest=True),
+           "End time in ms since 1970. Takes precedence over endingOffsetsByTimestamp."),
+    Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", positive_count,
+           "Maximum number of offsets in a micro-batch.", stream_only=True),
+    Option("maxBytesPerTrigger", "max_bytes_per_trigger", byte_string,
+           "Maximum bytes of stored records in a micro-batch, estimated: a number or 10g, 512m, 64kb.",
+           stream_only=True),
+    Option("minOffsetsPerTrigger", "min_offsets_per_trigger", positive_count,
+           "Minimum number of new offsets for a micro-batch.", stream_only=True),
+    Option("maxTriggerDelay", "max_trigger_delay", duration,
+           "How long minOffsetsPerTrigger may delay a micro-batch: a number with a unit (ms, s, m, h, d).",
+           stream_only=True),
+    Option("availableNowTimeout", "available_now_timeout", duration,
+           "How long an AvailableNow run waits for other members without progress: 1h, 90m.", stream_only=True),
+    Option("minBatchInterval", "min_batch_interval", interval,
+           "Minimum time between the starts of micro-batches, with the default trigger: 10 minutes, 30s.",
+           stream_only=True),
+    Option("resetOffsetsOnStart", "reset_offsets_on_start", boolean,
+           "Whether a new checkpoint starts at startingOffsets and ignores committed offsets.", stream_only=True),
+    Option("startingOffsetsCallback", "starting_offsets_callback", importable_function,
+           "Function that may change start positions, as module:function.", stream_only=True),
+    Option("offsetCommit.timeoutMs", "commit_timeout", milliseconds,
+           "How long a micro-batch waits for a commit, in ms.", stream_only=True),
+    Option("offsetCommit.numRetries", "commit_retries", retry_count,
+           "Maximum number of retries of a commit before onCommitFailure=fail ends the query.", stream_only=True),
+    Option("offsetCommit.retryIntervalMs", "commit_retry_interval", milliseconds,
+           "How long the source waits before it retries a commit, in ms.", stream_only=True),
+    Option("groupOffsetFetch.timeoutMs", "group.offset_fetch_timeout", milliseconds,
+           "How long the source waits for the group's committed offsets, in ms."),
+    Option("onCommitFailure", "on_commit_failure", warn_or_fail,
+           "After the last commit retry: warn continues to retry, fail ends the query.", stream_only=True),
+    Option("commitMetadata", "commit_metadata", boolean,
+           "Whether commit metadata contains the application, client, member and number of batches.", stream_only=True),
+    Option("includeHeaders", "include_headers", boolean,
+           "Whether rows have the column headers."),
+    Option("pushDownFilters", "push_down_filters", boolean,
+           "Whether filters on partition, offset, timestamp and topic narrow a batch query. See Positions."),
+    Option("failOnDataLoss", "fetch.fail_on_data_loss", boolean,
+           "Whether lost records end the query; with false the source logs a warning and continues."),
+    Option("kafka.client.id", "wire.client_id", non_blank,
+           "Name of this query in Kafka's tools, logs and quotas."),
+    Option("kafka.group.instance.id", "group.instance_id", instance_id,
+           "Makes the query a static member, which keeps its partitions over a restart.", stream_only=True),
+    Option("leaveGroupOnStop", "group.static_leaves", boolean,
+           "Whether a static member leaves its group when the query stops.", stream_only=True),
+    Option("kafka.group.protocol", "group.consumer_protocol", group_protocol,
+           "Group protocol of the member: classic, or consumer (KIP-848; needs Kafka 4.0 or later).", stream_only=True),
+    Option("kafka.group.remote.assignor", "group.remote_assignor", non_blank,
+           "Assignor of the brokers, with the protocol consumer: uniform, range or their own.", stream_only=True),
+    Option("kafka.partition.assignment.strategy", "group.assignors", assignor_names,
+           "Assignors in order of preference: names, Java class names or module:Class.", stream_only=True),
+    Option("kafka.session.timeout.ms", "group.session_timeout", milliseconds,
+           "How long without a heartbeat before the broker removes the member, in ms.", stream_only=True),
+    Option("kafka.heartbeat.interval.ms", "group.heartbeat_interval", milliseconds,
+           "Time between heartbeats, in ms.", stream_only=True),
+    Option("kafka.max.poll.interval.ms", "group.rebalance_timeout", milliseconds,
+           "How long a rebalance waits for this member to revoke partitions and join, in ms.", stream_only=True),
+    Option("kafka.request.timeout.ms", "wire.request_timeout", milliseconds,
+           "How long a client waits for a broker response, in ms."),
+    Option("kafka.retry.backoff.ms", "wire.retry_backoff", milliseconds,
+           "Backoff before the first retry, in ms; it doubles with each retry."),
+    Option("kafka.retry.backoff.max.ms", "wire.retry_backoff_max", milliseconds,
+           "Maximum backoff before a retry, in ms."),
+    Option("kafka.reconnect.backoff.ms", "wire.reconnect_backoff", milliseconds,
+           "Backoff before the first reconnect, in ms; it doubles with each failure."),
+    Option("kafka.reconnect.backoff.max.ms", "wire.reconnect_backoff_max", milliseconds,
+           "Maximum backoff before a reconnect, in ms."),
+    Option("kafka.socket.connection.setup.timeout.ms", "wire.connect_timeout", milliseconds,
+           "Timeout of a connection attempt, in ms; it doubles with each failure."),
+    Option("kafka.socket.connection.setup.timeout.max.ms", "wire.connect_timeout_max", milliseconds,
+           "Maximum timeout of a connection attempt, in ms."),
+    Option("kafka.connections.max.idle.ms", "wire.max_idle", milliseconds,
+           "How long a connection may be idle before it is replaced, in ms."),
+    Option("kafka.client.dns.lookup", "wire.canonical_bootstrap", dns_lookup,
+           "use_all_dns_ips or resolve_canonical_bootstrap_servers_only."),
+    Option("kafka.receive.buffer.bytes", "wire.receive_buffer", socket_buffer_size,
+           "Size of the socket receive buffer in bytes; with -1 the system chooses it."),
+    Option("kafka.send.buffer.bytes", "wire.send_buffer", socket_buffer_size,
+           "Size of the socket send buffer in bytes; with -1 the system chooses it."),
+    Option("kafka.source.host", "wire.source_host", non_blank,
+           "Local address of connections, on the driver and the executors."),
+    Option("kafka.source.port", "wire.source_ports", port_range,
+           "Local port range of connections: first-last."),
+    Option("kafka.client.rack", "wire.rack", non_blank,
+           "Rack of the driver and the executors; the source reads from a replica in this rack."),
+    Option("kafka.metadata.max.age.ms", "wire.metadata_max_age", milliseconds,
+           "Maximum age of cached metadata, in ms."),
+    Option("kafka.isolation.level", "fetch.read_committed", isolation_level,
+           "read_committed omits the records of aborted and open transactions."),
+    Option("kafka.check.crcs", "fetch.check_crcs", boolean,
+           "Whether the source checks the CRC of every record batch."),
+    Option("minPartitions", "min_partitions", positive_count,
+           "Minimum number of tasks of a batch; the source splits large ranges to reach it."),
+    Option("maxRecordsPerPartition", "max_records_per_partition", positive_count,
+           "Maximum number of offsets in a task; the source splits larger ranges."),
+    Option("minRecordsPerTask", "min_records_per_task", positive_count,
+           "Minimum number of offsets in a task; smaller ranges share a task. With 1 no ranges do."),
+    Option("kafka.fetch.max.bytes", "fetch.fetch_max_bytes", byte_size,
+           "Maximum size of a fetch in bytes; it limits the memory of a task."),
+    Option("kafka.fetch.min.bytes", "fetch.min_bytes", byte_count,
+           "Minimum size of a fetch in bytes; a broker waits for it up to kafka.fetch.max.wait.ms."),
+    Option("kafka.max.partition.fetch.bytes", "fetch.max_partition_fetch_bytes", byte_size,
+           "Maximum part of a fetch for one partition, in bytes."),
+    Option("kafka.fetch.max.wait.ms", "fetch.max_wait", milliseconds,
+           "How long a broker may delay a fetch, in ms."),
+    Option("kafkaConsumer.pollTimeoutMs", "fetch.poll_timeout", milliseconds,
+           "How long a task may make no progress before it fails, in ms."),
+    Option("kafka.security.protocol", "security.protocol", protocol,
+           "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."),
+    Option("kafka.sasl.mechanism", "security.mechanism", mechanism,
+           "SASL mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, AWS_MSK_IAM or GSSAPI."),
+    Option("kafka.sasl.username", "security.username", non_blank,
+           "User name for PLAIN and SCRAM."),
+    Option("kafka.sasl.password", "security.password", secret,
+           "Password for PLAIN and SCRAM.", secret=True),
+    Option("kafka.sasl.jaas.config", "security.jaas", parse_jaas,
+           "Java's JAAS config: user name and password, an OAuth client, or settings of the IAMLoginModule.",
+           secret=True),
+    # The next two are secret, because users may write a token, or a URL with a password.
+    Option("kafka.sasl.oauthbearer.token.provider", "security.token_provider", importable_function,
+           "Function that returns OAUTHBEARER tokens: module:function.", secret=True),
+    Option("kafka.sasl.oauthbearer.token.endpoint.url", "oauth.endpoint", endpoint_url,
+           "URL of the OAuth token endpoint, or of a file with a token.", secret=True),
+    Option("kafka.sasl.oauthbearer.client.credentials.client.id", "oauth.client_id", non_blank,
+           "Id of the OAuth client."),
+    Option("kafka.sasl.oauthbearer.client.credentials.client.secret", "oauth.client_secret", non_blank_secret,
+           "Secret of the OAuth client.", secret=True),
+    Option("kafka.sasl.oauthbearer.scope", "oauth.scope", non_blank,
+           "Scope to request for the token."),
+    Option("kafka.sasl.oauthbearer.header.urlencode", "oauth.encode_header", boolean,
+           "Percent-encode id and secret in the request, as RFC 6749 demands."),
+    Option("kafka.sasl.oauthbearer.jwt.retriever.class", "security.jwt_retriever", jwt_retriever,
+           "Java's default, client credentials or file retriever; not needed."),
+    Option("kafka.sasl.oauthbearer.jwt.validator.class", "security.jwt_validator", jwt_validator,
+           "Java's default or client validator; accepted, not needed."),
+    Option("kafka.sasl.login.connect.timeout.ms", "oauth.connect_timeout", milliseconds,
+           "Maximum wait in ms for a connection to the token endpoint."),
+    Option("kafka.sasl.login.read.timeout.ms", "oauth.read_timeout", milliseconds,
+           "Maximum wait in ms for the answer of the token endpoint."),
+    Option("kafka.sasl.login.retry.backoff.ms", "oauth.retry_backoff", milliseconds,
+           "Initial backoff in ms between failed requests for a token; doubles."),
+    Option("kafka.sasl.login.retry.backoff.max.ms", "oauth.retry_backoff_max", milliseconds,
+           "Maximum backoff in ms between failed requests for a token."),
+    Option("kafka.sasl.login.refresh.window.factor", "oauth.window.factor", window_factor,
+           "Part of a token's lifetime after which it is renewed, 0.5 to 1."),
+    Option("kafka.sasl.login.refresh.window.jitter", "oauth.window.jitter", window_jitter,
+           "Maximum part of the lifetime that chance adds to it, 0 to 0.25."),
+    Option("kafka.sasl.login.refresh.min.period.seconds", "oauth.window.min_period", min_period,
+           "Minimum seconds before a token is renewed, if its lifetime allows."),
+    Option("kafka.sasl.login.refresh.buffer.seconds", "oauth.window.buffer", buffer,
+           "Minimum seconds of a token's rest when it is renewed, if its lifetime allows."),
+    Option("kafka.sasl.oauthbearer.sub.claim.name", "oauth.subject_claim", non_blank,
+           "Claim of the token that the log shows as its principal."),
+    Option("kafka.sasl.oauthbearer.scope.claim.name", "oauth.scope_claim", non_blank,
+           "Claim of the token that the log shows as its scope."),
+    Option("kafka.sasl.login.callback.handler.class", "security.login_handler", login_callback_handler,
+           "Java's class that provides tokens: OAuthBearerLoginCallbackHandler (not needed), or"
+           " IAMOAuthBearerLoginCallbackHandler."),
+    Option("kafka.sasl.client.callback.handler.class", "security.client_handler", client_callback_handler,
+           "Java's class for the client's side of AWS_MSK_IAM. No effect."),
+    Option("kafka.sasl.kerberos.service.name", "security.kerberos_service", non_blank,
+           "Kerberos service name of the brokers, for GSSAPI."),
+    *TLS_OPTIONS,
 )
-"""The option table. :class:`SourceOptions` has the defaults."""
+# fmt: on
 
 
-def defaults() -> dict[str, Any]:
-    """Public option name -> default value, for all options that are not required."""
-    by_field = {field.name: field.default for field in fields(SourceOptions)}
-    return {option.name: by_field[option.field] for option in OPTIONS if not option.required}
-
-
-STREAM_ONLY = (
-    "maxOffsetsPerTrigger",
-    "maxBytesPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "availableNowTimeout",
-    "minBatchInterval",
-    "resetOffsetsOnStart",
-    "startingOffsetsCallback",
-    "offsetCommit.timeoutMs",
-    "offsetCommit.numRetries",
-    "offsetCommit.retryIntervalMs",
-    "onCommitFailure",
-    "commitMetadata",
-    "kafka.group.instance.id",
-    "leaveGroupOnStop",
-    "kafka.group.protocol",
-    "kafka.group.remote.assignor",
-    "kafka.partition.assignment.strategy",
-    "kafka.session.timeout.ms",
-    "kafka.heartbeat.interval.ms",
-    "kafka.max.poll.interval.ms",
-)
-"""Options that a batch query ignores with a warning: it has one batch and no member."""
-
-
-def check_stream(options: SourceOptions) -> None:
-    """Checks the options of a stream.
-
-    Raises:
-        OptionError: the group id is missing, or an end is set.
-    """
-    _require_group(options, "a stream is a member of a consumer group")
-    for end in (options.ending_timestamp, options.ending_offsets_by_timestamp, options.ending_offsets):
-        if end is not None:
-            option = "endingOffsets" if isinstance(end, Latest) else end.option
-            raise OptionError(
-                f"Option '{option}' is set, and a stream has no end.",
-                "Remove it. To stop at the current end offsets use .trigger(availableNow=True). To stop at an offset or"
-                " time use spark.read.format('kafka-group').",
-            )
-
-
-def check_batch(options: SourceOptions) -> None:
-    """Checks the options of a batch query.
-
-    Raises:
-        OptionError: it starts at latest or ends at earliest, or the group id is missing.
-    """
-    start, end = batch_start(options), batch_end(options)
-    starts = [*start.offsets.values(), start.others] if isinstance(start, SpecificOffsets) else [start]
-    if Latest() in starts:
-        raise OptionError(
-            "Option 'startingOffsets' is latest (-1), and a batch query from there has no records.",
-            "Set it to offsets, earliest (-2) or committed, or set a time with 'startingTimestamp'.",
-        )
-    if isinstance(end, SpecificOffsets) and Earliest() in end.offsets.values():
-        raise OptionError(
-            "Option 'endingOffsets' contains -2 (earliest), and a batch query up to there has no records.",
-            "Set it to offsets, or -1 for the end offset.",
-        )
-    if isinstance(start, FromCommitted):
-        _require_group(options, "'startingOffsets' is committed")
-
-
-def stream_start(options: SourceOptions) -> StartSpec:
-    """The start of a stream in partitions without a committed offset."""
-    return _start(options, Latest(), Latest())
-
-
-def batch_start(options: SourceOptions) -> StartSpec:
-    """The start of a batch query.
-
-    A group without a committed offset has processed nothing, so the read starts at earliest unless
-    ``startingOffsetsFallback`` is set.
-    """
-    return _start(options, Earliest(), Earliest())
-
-
-def batch_end(options: SourceOptions) -> EndSpec:
-    """The end of a batch query."""
-    return options.ending_timestamp or options.ending_offsets_by_timestamp or options.ending_offsets or Latest()
+def default_of(place: str) -> Any:
+    """The default of an option with this place; ``None`` if it has none."""
+    part, _, field = place.rpartition(".")
+    default = PARTS[part].__dataclass_fields__[field].default
+    return None if default is MISSING else default
 
 
 def ignored_in_batch_queries(given: Iterable[str]) -> list[str]:
     """The options among ``given`` that a batch query ignores."""
     lower = {name.lower() for name in given}
-    return [name for name in STREAM_ONLY if name.lower() in lower]
-
-
-def _start(options: SourceOptions, default: Earliest | Latest, uncommitted: Earliest | Latest) -> StartSpec:
-    time: AtTimestamp | None = options.starting_timestamp or options.starting_offsets_by_timestamp
-    if time is not None:
-        return replace(time, or_latest=options.starting_time_or_latest)
-    if isinstance(options.starting_offsets, FromCommitted):
-        return options.starting_offsets_fallback or FromCommitted(uncommitted)
-    return options.starting_offsets or default
-
-
-def _require_group(options: SourceOptions, why: str) -> None:
-    if not options.group_id:
-        raise OptionError(f"Option 'kafka.group.id' is missing: {why}.", "Set it with .option('kafka.group.id', ...).")
+    return [option.name for option in OPTIONS if option.stream_only and option.name.lower() in lower]

@@ -9,12 +9,10 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 from spark_group_source.errors import OptionError
 from spark_group_source.options import msk_iam
+from spark_group_source.options.option import Option
 from spark_group_source.options.values import non_blank
 from spark_group_source.text import Secret
 from spark_group_source.wire.settings import TLS_VERSIONS, Tls, how_to_convert
@@ -162,33 +160,33 @@ def ciphers(text: str) -> tuple[str, ...]:
     return tuple(suites)
 
 
-@dataclass(frozen=True, slots=True)
-class TlsRow:
-    """The name of a setting without ``kafka.``, its field in ``Tls``, and the parser of its text."""
-
-    name: str
-    field: str
-    parse: Callable[[str], Any]
-    secret: bool = False
-
-
-TLS_ROWS = (
-    TlsRow("ssl.truststore.location", "ca_file", non_blank),
-    TlsRow("ssl.truststore.certificates", "ca_text", pem, secret=True),
-    TlsRow("ssl.keystore.location", "key_file", non_blank),
-    TlsRow("ssl.keystore.certificate.chain", "chain_text", pem, secret=True),
-    TlsRow("ssl.keystore.key", "key_text", private_key, secret=True),
-    TlsRow("ssl.key.password", "key_password", secret, secret=True),
-    TlsRow("ssl.endpoint.identification.algorithm", "check_host_name", host_name_check),
-    TlsRow("ssl.enabled.protocols", "versions", protocols),
-    TlsRow("ssl.cipher.suites", "ciphers", ciphers),
+# fmt: off
+TLS_OPTIONS = (
+    Option("kafka.ssl.truststore.location", "tls.ca_file", non_blank,
+           "PEM file with the trusted CAs."),
+    Option("kafka.ssl.truststore.certificates", "tls.ca_text", pem,
+           "The trusted CAs as PEM text.", secret=True),
+    Option("kafka.ssl.keystore.location", "tls.key_file", non_blank,
+           "PEM file with the client's private key and certificate chain."),
+    Option("kafka.ssl.keystore.certificate.chain", "tls.chain_text", pem,
+           "The client's certificate chain as PEM text.", secret=True),
+    Option("kafka.ssl.keystore.key", "tls.key_text", private_key,
+           "The client's encrypted private key as PEM text.", secret=True),
+    Option("kafka.ssl.key.password", "tls.key_password", secret,
+           "Password of the client's private key.", secret=True),
+    Option("kafka.ssl.endpoint.identification.algorithm", "tls.check_host_name", host_name_check,
+           "https, or empty to skip the host name check."),
+    Option("kafka.ssl.enabled.protocols", "tls.versions", protocols,
+           "Enabled TLS versions."),
+    Option("kafka.ssl.cipher.suites", "tls.ciphers", ciphers,
+           "Enabled cipher suites of TLS 1.2."),
+    Option("kafka.ssl.truststore.type", "security.truststore_type", truststore_type,
+           "Format of the truststore: PEM."),
+    Option("kafka.ssl.keystore.type", "security.keystore_type", keystore_type,
+           "Format of the keystore: PEM."),
 )
-
-STORE_TYPES = (
-    TlsRow("ssl.truststore.type", "truststore_type", truststore_type),
-    TlsRow("ssl.keystore.type", "keystore_type", keystore_type),
-)
-"""Settings that ``Tls`` does not have, because the only valid value is PEM."""
+# fmt: on
+"""The rows of the table for TLS. Store types have no field in ``Tls``, because the only valid value is PEM."""
 
 
 def check_tls(tls: Tls) -> None:

@@ -23,7 +23,7 @@ from spark_group_source.group.offsets import CommittedOffset
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.topics import EveryBroker
 from spark_group_source.offsets import EARLIEST, LATEST, Offsets, Partitions, TopicPartition
-from spark_group_source.options.table import SourceOptions
+from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query.clients import KafkaClients
 from spark_group_source.query.topics import raise_or_skip_deleted
 from spark_group_source.text import some
@@ -77,8 +77,8 @@ class AvailableNowTarget:
         self._group_offsets = clients.offsets
         self._settings = settings
         self._client_id = client_id
-        self._read_committed = options.read_committed
-        self._fail_on_data_loss = options.fail_on_data_loss
+        self._read_committed = options.fetch.read_committed
+        self._fail_on_data_loss = options.fetch.fail_on_data_loss
         self._timeout = options.available_now_timeout
         self._clock = clock
         self._target: dict[TopicPartition, int] | None = None

@@ -24,13 +24,11 @@ from spark_group_source.group.membership import RequestFailed
 from spark_group_source.group.offsets import GroupOffsets
 from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange, Offsets, Partitions, TopicPartition
 from spark_group_source.options.offsets import EndSpec, FromCommitted, OffsetSpec, StartSpec
-from spark_group_source.options.table import SourceOptions, batch_end, batch_start
-from spark_group_source.query.clients import group_settings
+from spark_group_source.options.settings import SourceOptions, batch_end, batch_start
 from spark_group_source.query.start_specs import check_names, raise_or_clamp, resolve_spec
 from spark_group_source.query.topics import TopicValidator
 from spark_group_source.text import names, some
 from spark_group_source.wire.cluster import Cluster, Topic, partitions_of
-from spark_group_source.wire.settings import WireOptions
 
 log = logging.getLogger(__name__)
 
@@ -100,9 +98,7 @@ PLAN_TIMEOUT = 30.0
 """Maximum seconds until the leaders have returned the start and end of every partition."""
 
 
-def plan(
-    options: SourceOptions, wire: WireOptions, clock: Clock = monotonic, rows: RowFilter | None = None
-) -> list[OffsetRange]:
+def plan(options: SourceOptions, clock: Clock = monotonic, rows: RowFilter | None = None) -> list[OffsetRange]:
     """The range to read of each subscribed partition, empty ranges included, without partitions that ``rows`` excludes.
 
     Raises:
@@ -113,7 +109,7 @@ def plan(
             behind the end; or the group has no committed offset, and ``startingOffsetsFallback`` is ``fail``.
         DataLoss: a start or end offset is not in its log, and ``failOnDataLoss`` is true.
     """
-    with closing(Cluster(wire)) as cluster:
+    with closing(Cluster(options.wire)) as cluster:
         return _BatchQuery(options, cluster, clock, rows).ranges()
 
 
@@ -121,7 +117,7 @@ class _BatchQuery:
     """One batch query while it is planned."""
 
     def __init__(self, options: SourceOptions, cluster: Cluster, clock: Clock, rows: RowFilter | None) -> None:
-        self._options = options
+        self._options, self._fetch = options, options.fetch
         self._cluster = cluster
         self._clock = clock
         self._deadline = Deadline.after(PLAN_TIMEOUT, clock)
@@ -130,8 +126,8 @@ class _BatchQuery:
 
     def ranges(self) -> list[OffsetRange]:
         options = self._options
-        subscription = group_settings(options).subscription
-        topics = TopicValidator(self._cluster, subscription, options.fail_on_data_loss, self._clock).find(logged=())
+        subscription = options.group.subscription
+        topics = TopicValidator(self._cluster, subscription, self._fetch.fail_on_data_loss, self._clock).find(logged=())
         partitions = partitions_of(topics.values())
         if not partitions:
             log.warning("no topic matches %s: there is nothing to read", subscription)
@@ -178,7 +174,7 @@ class _BatchQuery:
         if not isinstance(spec, FromCommitted):
             return self._resolve(spec, partitions)
         committed = self._committed(partitions)
-        group = f"The group '{self._options.group_id}'"
+        group = f"The group '{self._options.group.group_id}'"
         uncommitted = partitions - committed.keys()
         if uncommitted and spec.fallback is None:
             raise OptionError(
@@ -189,30 +185,30 @@ class _BatchQuery:
             committed,
             # Others may have read the records of a transaction that is still open.
             partial(self._look_up, read_committed=False),
-            self._options.fail_on_data_loss,
+            self._fetch.fail_on_data_loss,
             f"{group} has committed",
             self._rows.keeps_offsets,
         )
         return starts | (self._resolve(spec.fallback, uncommitted) if spec.fallback else {})
 
     def _resolve(self, spec: OffsetSpec, partitions: Partitions) -> dict[TopicPartition, int]:
-        return resolve_spec(spec, partitions, self._look_up, self._options.fail_on_data_loss, self._rows.keeps_offsets)
+        return resolve_spec(spec, partitions, self._look_up, self._fetch.fail_on_data_loss, self._rows.keeps_offsets)
 
     def _look_up(self, specs: Offsets, read_committed: bool | None = None) -> Offsets:
         if read_committed is None:
-            read_committed = self._options.read_committed
+            read_committed = self._fetch.read_committed
         return list_offsets(self._cluster, specs, read_committed=read_committed, deadline=self._deadline)
 
     def _committed(self, partitions: Partitions) -> dict[TopicPartition, int]:
         """The group's committed offsets; retriable errors are retried."""
-        group_offsets = GroupOffsets(self._cluster, group_settings(self._options))
+        group_offsets = GroupOffsets(self._cluster, self._options.group)
         backoff = self._cluster.options.retry_backoff_max
         commits = retry_until_response(
             lambda: group_offsets.committed(partitions, self._deadline), self._deadline, backoff
         )
         if isinstance(commits, RequestFailed):
             raise DeadlineExceeded(
-                f"The committed offsets of group '{self._options.group_id}' cannot be read: {commits.reason}."
+                f"The committed offsets of group '{self._options.group.group_id}' cannot be read: {commits.reason}."
             )
         epochs = {tp: commit.epoch for tp, commit in commits.items() if commit.epoch != UNKNOWN_EPOCH}
         return self._before_divergence({tp: commit.offset for tp, commit in commits.items()}, epochs)
@@ -227,8 +223,8 @@ class _BatchQuery:
                 if UNDEFINED_EPOCH_OFFSET < epoch_end.end_offset < offsets[tp]:
                     self._raise_or_warn_diverged(
                         range(epoch_end.end_offset, offsets[tp]),
-                        f"The group '{self._options.group_id}' has committed offset {offsets[tp]} for {tp}, whose log"
-                        f" was truncated at offset {epoch_end.end_offset} (leader epoch {epochs[tp]} then,"
+                        f"The group '{self._options.group.group_id}' has committed offset {offsets[tp]} for {tp}, whose"
+                        f" log was truncated at offset {epoch_end.end_offset} (leader epoch {epochs[tp]} then,"
                         f" {epoch_end.leader_epoch} now)",
                     )
                     offsets[tp] = epoch_end.end_offset
@@ -242,7 +238,7 @@ class _BatchQuery:
                 raise DeadlineExceeded(
                     f"The leaders of {names(epochs)} do not return where earlier leader epochs end.",
                     "If the brokers were restored from an older copy, the commits of group"
-                    f" '{self._options.group_id}' are newer than their logs: give offsets in 'startingOffsets'.",
+                    f" '{self._options.group.group_id}' are newer than their logs: give offsets in 'startingOffsets'.",
                 )
             time.sleep(backoff)
         return offsets
@@ -250,7 +246,7 @@ class _BatchQuery:
     def _raise_or_warn_diverged(self, replaced: range, happened: str) -> None:
         if not self._rows.keeps_offsets(replaced.start, replaced.stop):
             return
-        if self._options.fail_on_data_loss:
+        if self._fetch.fail_on_data_loss:
             raise DataLoss(
                 f"{happened}.",
                 "An unclean leader was elected. Set failOnDataLoss to false to read from the first replaced record, or"

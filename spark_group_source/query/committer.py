@@ -17,7 +17,7 @@ from spark_group_source.group.offsets import COMMIT_TAG, RESET_TAG, CommittedOff
 from spark_group_source.group.settings import Counters
 from spark_group_source.offsets import NO_LINEAGE, TopicPartition
 from spark_group_source.options.offsets import SpecificOffsets
-from spark_group_source.options.table import SourceOptions, stream_start
+from spark_group_source.options.settings import SourceOptions, stream_start
 from spark_group_source.query.clients import KafkaClients
 from spark_group_source.query.offset_tracker import OwnedPartition
 from spark_group_source.query.shared_tracker import RetryTimer, SharedOffsetTracker
@@ -56,7 +56,7 @@ class Committer:
         self._tracker = tracker
         self._counters = counters
         self._retry_timer = retry_timer
-        self._group_id = options.group_id
+        self._group_id = options.group.group_id
         self._one_commit = threading.Lock()
         self._failures_in_a_row = 0
         self._trimmed = 0

@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from spark_group_source.errors import DataLoss
 from spark_group_source.fetch.leaders import UNDEFINED_EPOCH_OFFSET
 from spark_group_source.group.membership import Membership
-from spark_group_source.group.topics import Subscription
+from spark_group_source.group.settings import Subscription
 from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition
 from spark_group_source.query.clients import KafkaClients
 from spark_group_source.query.end_offsets import EndOffsets

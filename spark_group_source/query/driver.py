@@ -18,17 +18,16 @@ from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.offsets import GroupOffsets
-from spark_group_source.group.settings import Counters, GroupSettings, Timings
+from spark_group_source.group.settings import Counters, CurrentCoordinator, GroupSettings, Timings
 from spark_group_source.offsets import BatchOffset, Offsets
-from spark_group_source.options.table import SourceOptions, stream_start
-from spark_group_source.query.clients import KafkaClients, group_settings
+from spark_group_source.options.settings import SourceOptions, stream_start
+from spark_group_source.query.clients import KafkaClients
 from spark_group_source.query.ownership import AssignedPartitions, BatchCommits
 from spark_group_source.query.planner import BatchLimits, BatchPlanner
 from spark_group_source.query.start_specs import check_names
 from spark_group_source.query.topics import TopicValidator
 from spark_group_source.text import some
 from spark_group_source.wire.cluster import partitions_of
-from spark_group_source.wire.settings import WireOptions
 
 log = logging.getLogger(__name__)
 
@@ -141,25 +140,24 @@ def log_other_members(offsets: GroupOffsets, group_id: str, client_id: str, appl
 class Driver:
     """One running query."""
 
-    def __init__(
-        self, options: SourceOptions, wire: WireOptions, clock: Clock = monotonic, application_id: str = ""
-    ) -> None:
+    def __init__(self, options: SourceOptions, clock: Clock = monotonic, application_id: str = "") -> None:
         self._options = options
         self._clock = clock
-        self._client_id, self._application_id = wire.client_id, application_id
-        self._settings = settings = group_settings(options)
-        wire = replace(wire, consumer_protocol=options.consumer_protocol)
+        self._client_id, self._application_id = options.wire.client_id, application_id
+        wire = replace(options.wire, consumer_protocol=options.group.consumer_protocol)
+        self._settings = settings = replace(options.group, wire=wire, coordinator=CurrentCoordinator())
         timings = Timings()
-        self._clients = KafkaClients.connect(wire, settings, timings)
-        member_clients = KafkaClients.connect(wire, settings, timings)
+        self._clients = KafkaClients.connect(settings, timings)
+        member_clients = KafkaClients.connect(settings, timings)
         metadata_fields = {"application": application_id, "client": wire.client_id}
         self._assigned_partitions = AssignedPartitions(options, member_clients, metadata_fields, clock)
-        kind = ManualAssignment if options.partitions else Member
+        kind = ManualAssignment if options.group.subscription.partitions else Member
         self._member: ManualAssignment | Member = kind(
             member_clients.cluster, settings, self._assigned_partitions, clock, timings
         )
         self._assigned_partitions.committer.member = self._member
-        self._topics = TopicValidator(self._clients.cluster, settings.subscription, options.fail_on_data_loss, clock)
+        fail_on_data_loss = options.fetch.fail_on_data_loss
+        self._topics = TopicValidator(self._clients.cluster, settings.subscription, fail_on_data_loss, clock)
         self._commits = BatchCommits(options, self._assigned_partitions, self._member, self._clients, clock)
         self._planner = BatchPlanner(
             options, settings, self._clients, self._assigned_partitions, self._member, self._commits, clock
@@ -191,7 +189,7 @@ class Driver:
             GroupError: partitions are assigned by ``assign``, and the group has members.
             GroupSourceError: the checkpoint belongs to another group.
         """
-        logged.check_group(self._options.group_id)
+        logged.check_group(self._options.group.group_id)
         topics = self._topics.find(logged.ranges)
         self._planner.restore(logged, self._topics.deleted(topics, logged.ranges))
         existing = partitions_of(topics.values())

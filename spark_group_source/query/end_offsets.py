@@ -14,7 +14,7 @@ from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.offsets import LATEST, Offsets, TopicPartition
-from spark_group_source.options.table import SourceOptions
+from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query.topics import raise_or_skip_deleted, unknown_to_all
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
@@ -210,8 +210,8 @@ class EndOffsets:
             log.warning("the end offsets of %d partition(s) are unknown: %s", len(others), error)
             current, others = {}, set()
         current |= self._probe.ends(leaderless, look_up)
-        deleted = unknown_to_all(unknown, self._cluster, self._options.group_id)
-        raise_or_skip_deleted(deleted, self._options.fail_on_data_loss)
+        deleted = unknown_to_all(unknown, self._cluster, self._options.group.group_id)
+        raise_or_skip_deleted(deleted, self._options.fetch.fail_on_data_loss)
         if deleted:
             self._deleted |= deleted
             self._deleted_at = self._clock()
@@ -229,7 +229,7 @@ class EndOffsets:
         return list_offsets(
             self._cluster,
             dict.fromkeys(partitions, LATEST),
-            read_committed=self._options.read_committed,
+            read_committed=self._options.fetch.read_committed,
             deadline=Deadline.after(timeout, self._clock),
             missing=unknown,
             epochs=self.epochs,

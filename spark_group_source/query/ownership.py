@@ -17,7 +17,7 @@ from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership, Phase, RequestFailed
 from spark_group_source.group.settings import Counters
 from spark_group_source.offsets import BatchOffset, Offsets, Partitions
-from spark_group_source.options.table import SourceOptions
+from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query.clients import KafkaClients
 from spark_group_source.query.committer import Committer
 from spark_group_source.query.offset_tracker import Start, StartRule
@@ -55,7 +55,7 @@ class AssignedPartitions:
         self.resolver = StartOffsetResolver(options, self.tracker)
         self._options = options
         self._clock = clock
-        self._group_id = options.group_id
+        self._group_id = options.group.group_id
         self._member_clients = member_clients
 
     def partitions_assigned(self, partitions: Partitions, me: Membership, deadline: Deadline | None = None) -> None:
@@ -231,7 +231,7 @@ class BatchCommits:
         self._tracker = assigned_partitions.tracker
         self._member = member
         self._clients = clients
-        self._renewal = RetryTimer(RENEW_EVERY, clock) if options.partitions else None
+        self._renewal = RetryTimer(RENEW_EVERY, clock) if options.group.subscription.partitions else None
 
     def start(self) -> None:
         """Renews the offsets of assigned partitions: the query may run for less than an hour."""

@@ -13,7 +13,7 @@ from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, TopicPartition
-from spark_group_source.options.table import SourceOptions
+from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query.available_now import AvailableNowTarget
 from spark_group_source.query.clients import KafkaClients
 from spark_group_source.query.data_loss import DataLossCheck
@@ -63,7 +63,7 @@ class BatchPlanner:
         self._clock = clock
         self.end_offsets = EndOffsets(clients.cluster, options, clock)
         self._epochs = EpochCheck(clients.cluster, self._tracker, clock)
-        self._topic_ids = TopicIds(clients.cluster, options.metadata_max_age, clock, options.group_id)
+        self._topic_ids = TopicIds(clients.cluster, options.wire.metadata_max_age, clock, options.group.group_id)
         self._data_loss = DataLossCheck(
             settings.subscription,
             self.end_offsets,
@@ -71,7 +71,7 @@ class BatchPlanner:
             self._topic_ids,
             assigned_partitions,
             clients,
-            options.fail_on_data_loss,
+            options.fetch.fail_on_data_loss,
         )
         self._byte_limit = ByteLimit(clients.cluster, clock)
         self._target: AvailableNowTarget | None = None
@@ -234,7 +234,7 @@ class BatchPlanner:
             epoch = self._epochs.known[tp]
             ranges[tp] = OffsetRange(*tp, at, ends.get(tp, at), topic_ids[tp.topic], epoch, partition.lineage)
         pinned = self._tracker.pinned_starts().without(ranges)
-        planned = BatchOffset(ranges, self._options.group_id, pinned.offsets, pinned.resets)
+        planned = BatchOffset(ranges, self._options.group.group_id, pinned.offsets, pinned.resets)
         if planned == start:  # after a rewind to the start of the last batch
             planned = replace(planned, repeated=True)
         self._planned_start, self._planned, self._planned_at = start, planned, self._clock()
@@ -248,7 +248,7 @@ class BatchPlanner:
         """
         if read.topic_id != self._topic_ids.read.get(read.topic, read.topic_id):
             return False
-        return read.topic not in self._data_loss.deleted or read.topic in self._options.topics
+        return read.topic not in self._data_loss.deleted or read.topic in self._options.group.subscription.topics
 
 
 def _is_rewind(logged: OffsetRange | None, position: int, topic_id: str) -> bool:

@@ -38,7 +38,7 @@ from spark_group_source.options.offsets import (
     StartSpec,
     number_in_json,
 )
-from spark_group_source.options.table import SourceOptions, stream_start
+from spark_group_source.options.settings import SourceOptions, stream_start
 from spark_group_source.query.clients import KafkaClients
 from spark_group_source.query.offset_tracker import Start, StartRule, resume_at
 from spark_group_source.query.shared_tracker import PinnedStarts, SharedOffsetTracker, StartLookup
@@ -174,7 +174,7 @@ class StartOffsetResolver:
     def __init__(self, options: SourceOptions, tracker: SharedOffsetTracker) -> None:
         self._options = options
         self._tracker = tracker
-        self._group_id = options.group_id
+        self._group_id = options.group.group_id
         self._callback = starting_offsets_callback(options.starting_offsets_callback)
         self._latest: Offsets | None = None
         self._replayed = ReplayedBatch()
@@ -215,10 +215,10 @@ class StartOffsetResolver:
     def _added(self, logged: BatchOffset, existing: Partitions) -> Partitions:
         """Partitions that were added to ``subscribe`` or ``assign`` since; a pattern stays as it was."""
         known = logged.ranges.keys() | logged.pinned_starts.keys() | logged.resets
-        if self._options.partitions:
+        if self._options.group.subscription.partitions:
             return existing - known
         topics = {tp.topic for tp in known}
-        return frozenset(tp for tp in existing if self._options.topics and tp.topic not in topics)
+        return frozenset(tp for tp in existing if self._options.group.subscription.topics and tp.topic not in topics)
 
     def pin_latest(self, existing: Partitions, clients: KafkaClients) -> Offsets:
         """The latest offsets of those partitions for which ``startingOffsets`` means latest, looked up once.
@@ -242,7 +242,7 @@ class StartOffsetResolver:
     @property
     def timeout(self) -> float:
         """Maximum seconds that :meth:`resolve` takes."""
-        return RESOLVE_TIMEOUT + self._options.offset_fetch_timeout
+        return RESOLVE_TIMEOUT + self._options.group.offset_fetch_timeout
 
     def resolve(self, lookup: StartLookup, me: Membership, clients: KafkaClients, deadline: Deadline) -> None:
         """Records where the partitions start, by the rules above; those without a leader stay unresolved.
@@ -357,7 +357,7 @@ class StartOffsetResolver:
         if not late:
             return earliest
         gaps = some([f"{tp} at offset {offset}" for tp, offset in sorted(late.items())])
-        if self._options.fail_on_data_loss:
+        if self._options.fetch.fail_on_data_loss:
             raise DataLoss(
                 f"Partitions that are new to the group '{self._group_id}' do not begin at offset 0: {gaps}.",
                 "Earlier records were deleted unread. To continue without them set failOnDataLoss to false, or commit"
@@ -382,12 +382,12 @@ class StartOffsetResolver:
             return list_offsets(
                 clients.cluster,
                 specs,
-                read_committed=self._options.read_committed,
+                read_committed=self._options.fetch.read_committed,
                 deadline=deadline,
                 missing=set(),  # these are left out, and stay unresolved
             )
 
-        return resolve_spec(spec, partitions, look_up, self._options.fail_on_data_loss)
+        return resolve_spec(spec, partitions, look_up, self._options.fetch.fail_on_data_loss)
 
     def _warn_of_another_group(self, commits: Commits, logged: Mapping[TopicPartition, OffsetRange]) -> None:
         """Warns once if the checkpoint may belong to another group."""

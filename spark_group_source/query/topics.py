@@ -19,7 +19,8 @@ from spark_group_source.errors import (
     describe_error_code,
 )
 from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION as UNKNOWN
-from spark_group_source.group.topics import EveryBroker, Subscription, TopicView
+from spark_group_source.group.settings import Subscription
+from spark_group_source.group.topics import EveryBroker, TopicView
 from spark_group_source.offsets import BatchOffset, TopicPartition
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster, Topic, partitions_of

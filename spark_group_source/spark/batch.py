@@ -8,26 +8,24 @@ records; a DataFrame that is loaded later gets its own range.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_group_source.options.table import SourceOptions, check_batch
+from spark_group_source.options.settings import SourceOptions, check_batch
 from spark_group_source.spark.hide_tracebacks import hide_tracebacks
 from spark_group_source.spark.runner import log_to_stderr
-from spark_group_source.spark.tasks import Application, TaskPartition, TaskPlanner, read_task
+from spark_group_source.spark.tasks import Application, PartitionReader, TaskPlanner
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from spark_group_source.query.batch_query import RowFilter
 
 log = logging.getLogger(__name__)
 
 
-class GroupBatchReader(DataSourceReader):
+class GroupBatchReader(PartitionReader, DataSourceReader):
     """The reader of one batch query.
 
     Args:
@@ -41,7 +39,6 @@ class GroupBatchReader(DataSourceReader):
         self, options: SourceOptions, schema: StructType, application: Application, ignored: Sequence[str]
     ) -> None:
         check_batch(options)
-        self._options = options
         self._task_planner = TaskPlanner(options, schema, application)
         self._ignored = ignored
         self._partitions: list[InputPartition] | None = None
@@ -68,16 +65,8 @@ class GroupBatchReader(DataSourceReader):
             log_to_stderr()
             if self._ignored:
                 log.warning("ignored, as a batch query has no use for them: %s", ", ".join(self._ignored))
-            self._partitions = self._task_planner.plan(
-                plan(self._options, self._task_planner.wire_options(), rows=self._rows)
-            )
+            self._partitions = self._task_planner.plan(plan(self._task_planner.options, rows=self._rows))
         return self._partitions
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task, as Arrow record batches. Runs on an executor."""
-        # If the read has no partitions, Spark calls this with a partition of its own.
-        if isinstance(partition, TaskPartition):
-            yield from read_task(partition)
 
 
 class _PushFilters:

@@ -31,11 +31,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spark_group_source.group.topics import Subscription
+from spark_group_source.group.settings import Subscription
 from spark_group_source.offsets import parse_progress_offset
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.table import SourceOptions
-from spark_group_source.query.clients import group_settings
+from spark_group_source.options.settings import SourceOptions
 from spark_group_source.spark.notification_client import DRAINED, digest, remove_if_dead
 
 if TYPE_CHECKING:
@@ -186,7 +185,7 @@ def warn_of_shared_sources(query: Any) -> None:
             group_id,
             len(sharing),
             query.name() or query.id().toString(),
-            group_settings(sharing[0]).subscription,
+            sharing[0].group.subscription,
         )
 
 
@@ -195,16 +194,17 @@ def shared(sources: Iterable[SourceOptions]) -> Mapping[str, list[SourceOptions]
     found: dict[str, list[SourceOptions]] = {}
     for pair in itertools.combinations(sources, 2):
         if _share(*pair):
-            sharing = found.setdefault(pair[0].group_id, [])
+            sharing = found.setdefault(pair[0].group.group_id, [])
             sharing += [source for source in pair if not any(source is other for other in sharing)]
     return found
 
 
 def _share(one: SourceOptions, other: SourceOptions) -> bool:
-    same_cluster = not set(one.bootstrap_servers).isdisjoint(other.bootstrap_servers)
-    members = not (one.partitions or other.partitions)  # assign needs no membership
-    subscriptions = (group_settings(each).subscription for each in (one, other))
-    return one.group_id == other.group_id and same_cluster and members and _overlap(*subscriptions)
+    same_cluster = not set(one.wire.bootstrap_servers).isdisjoint(other.wire.bootstrap_servers)
+    first, second = one.group.subscription, other.group.subscription
+    members = not (first.partitions or second.partitions)  # assign needs no membership
+    same_group = one.group.group_id == other.group.group_id
+    return same_group and same_cluster and members and _overlap(first, second)
 
 
 def _overlap(one: Subscription, other: Subscription) -> bool:

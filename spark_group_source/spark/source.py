@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import weakref
 from collections.abc import MutableMapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
@@ -15,6 +16,8 @@ from spark_group_source.spark.tasks import WRAPPER, Application
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from spark_group_source.options.settings import SourceOptions
 
 
 class GroupSource(DataSource):
@@ -34,7 +37,12 @@ class GroupSource(DataSource):
 
         # Spark constructs the source in load(), so load() rejects wrong options.
         with hide_tracebacks():
-            self._parsed = parse_options(options)
+            # As bytes: Spark sends the source to the executors, too, which import nothing of the options and the group.
+            self._pickled = pickle.dumps(parse_options(options))
+
+    @property
+    def _parsed(self) -> SourceOptions:
+        return cast("SourceOptions", pickle.loads(self._pickled))
 
     @classmethod
     def name(cls) -> str:

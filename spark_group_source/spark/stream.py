@@ -1,8 +1,7 @@
 """Spark's entry point for streaming: the reader of one query.
 
 Spark creates the reader in two processes. The stream runner gets all calls except ``read``, and the group member lives
-in it. The planner's copy is pickled to the executors, only for ``read``. So the constructor starts nothing, and
-``read`` uses only its partition.
+in it. The planner's copy is only pickled to the executors, for ``read``. So the constructor starts nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -20,16 +18,14 @@ from pyspark.sql.types import StructType
 
 from spark_group_source.errors import GroupSourceError, OptionError
 from spark_group_source.offsets import BatchOffset, latest_offset_json
-from spark_group_source.options.table import SourceOptions, check_stream
+from spark_group_source.options.settings import SourceOptions, check_stream
 from spark_group_source.spark.hide_tracebacks import hide_tracebacks
 from spark_group_source.spark.notification_client import NotificationClient, digest
 from spark_group_source.spark.runner import ignore_further_signals, leave_on_sigterm, log_to_stderr
 from spark_group_source.spark.schema import to_arrow_schema
-from spark_group_source.spark.tasks import WRAPPER, Application, TaskPartition, TaskPlanner, read_task
+from spark_group_source.spark.tasks import WRAPPER, Application, PartitionReader, TaskPlanner
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from spark_group_source.query.driver import Driver
 
 try:
@@ -71,7 +67,7 @@ class LoggedOffset:
         return digest(self.json)
 
 
-class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of one streaming query."""
 
     def __init__(
@@ -96,10 +92,6 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._replayed = False
         self._prepared = False
         self._running = False
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # The executors' copy has no member, sockets or locks.
-        return GroupStreamReader, (self._options, self._schema, self._application, self._notifications_path)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Makes the run end at the offsets that are the latest when it begins."""
@@ -165,16 +157,11 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with self._lock:
             self._position = self._parse(end)
         batch = self._position.offset
-        batch.check_group(self._options.group_id)
+        batch.check_group(self._options.group.group_id)
         if start == end:
             return []
         self._replayed |= not self._running
         return self._task_planner.plan(batch.reads())
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task, as Arrow record batches. Runs on an executor."""
-        assert isinstance(partition, TaskPartition), partition
-        yield from read_task(partition)
 
     @hide_tracebacks()
     def commit(self, end: dict[str, Any]) -> None:
@@ -221,7 +208,9 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _close(self, driver: Driver) -> None:
         if not self._lock.acquire(timeout=STOP_TIMEOUT):
-            log.warning("group %s: the query ends while a join or a commit is in progress", self._options.group_id)
+            log.warning(
+                "group %s: the query ends while a join or a commit is in progress", self._options.group.group_id
+            )
             driver.leave()
             return
         try:
@@ -248,12 +237,12 @@ class GroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             from spark_group_source.query.driver import Driver  # executors must not import the group's modules
 
             self._prepare()
-            self._driver = Driver(self._options, self._task_planner.wire_options(), application_id=self._application.id)
+            self._driver = Driver(self._task_planner.options, application_id=self._application.id)
         return self._driver
 
     def _connect(self) -> None:
         """Connects to the user's process; without it, Spark reports a completed batch when it plans the next one."""
-        group = self._options.group_id
+        group = self._options.group.group_id
         try:
             if not self._notifications_path:
                 raise OSError("the session has no listener for them")

@@ -18,16 +18,15 @@ from pyspark.sql.types import StructType
 
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
-from spark_group_source.options.table import SourceOptions
-from spark_group_source.options.wire import wire_options
 from spark_group_source.spark.hide_tracebacks import hide_tracebacks
 from spark_group_source.spark.python_worker import prepare_for_next_task
 from spark_group_source.spark.schema import to_arrow_schema
-from spark_group_source.wire.settings import WireOptions
-from spark_group_source.wire.tokens import ExportedToken, export_token
+from spark_group_source.wire.tokens import export_token
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from spark_group_source.options.settings import SourceOptions
 
 TaskRanges = list[OffsetRange]
 
@@ -122,69 +121,55 @@ class TaskPartition(InputPartition):
 
 
 class TaskPlanner:
-    """Plans the tasks of a query or a batch query; ``query_id`` identifies a run of a query."""
+    """Plans the tasks of a query or a batch query; ``query_id`` identifies a run of a query.
+
+    ``options`` are those of the query, with a client id.
+    """
 
     def __init__(
         self, options: SourceOptions, schema: StructType, application: Application, query_id: str = ""
     ) -> None:
-        self._options = options
+        self.options = options.with_client_id(options.wire.client_id or _client_id(options, application))
         self._schema = schema
-        self._application = application
         self._query_id = "" if application.encrypts_files else query_id
 
     def plan(self, ranges: Iterable[OffsetRange]) -> list[InputPartition]:
         """The tasks that read these ranges, one for each of Spark's partitions."""
-        schema = to_arrow_schema(self._schema)
-        options = self._options
+        options, schema = self.options, to_arrow_schema(self._schema)
         tasks = split_into_tasks(
             ranges, options.min_records_per_task, options.max_records_per_partition, options.min_partitions
         )
-        wire = self.wire_options()
-        token = export_token(wire)
-        return [TaskPartition(self._task(task, schema, wire, token)) for task in tasks]
-
-    def wire_options(self) -> WireOptions:
-        """The settings of connections to brokers."""
-        return wire_options(self._options, self._client_id())
-
-    def _client_id(self) -> str:
-        """The query's name in Kafka's tools: the option, or application name, topics, application id and process id.
-
-        By the application id a query recognises other queries of its application in its group.
-        """
-        if self._options.client_id:
-            return self._options.client_id
-        topics = "-".join(self._options.topics) or self._options.topic_pattern
-        process = "-".join(filter(None, [self._application.id, str(os.getpid())]))
-        name = f"{self._application.name}-{topics}"[:CLIENT_ID_LENGTH]
-        return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{name}-{process}")
-
-    def _task(
-        self, ranges: list[OffsetRange], schema: pa.Schema, wire: WireOptions, token: ExportedToken | None
-    ) -> FetchTask:
-        return FetchTask(
-            ranges=tuple(ranges),
-            wire=wire,
-            schema=schema,
-            read_committed=self._options.read_committed,
-            check_crcs=self._options.check_crcs,
-            fail_on_data_loss=self._options.fail_on_data_loss,
-            fetch_max_bytes=self._options.fetch_max_bytes,
-            max_partition_fetch_bytes=self._options.max_partition_fetch_bytes,
-            min_bytes=self._options.fetch_min_bytes,
-            rack=self._options.rack,
-            replica_max_age=self._options.metadata_max_age,
-            max_wait=self._options.fetch_max_wait,
-            poll_timeout=self._options.poll_timeout,
-            query_id=self._query_id,
-            token=token,
-        )
+        token = export_token(options.wire)
+        return [
+            TaskPartition(FetchTask(tuple(task), options.wire, schema, options.fetch, self._query_id, token))
+            for task in tasks
+        ]
 
 
-def read_task(partition: TaskPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of one task, as Arrow record batches."""
-    from spark_group_source.fetch.reader import read  # the driver decodes no records
+def _client_id(options: SourceOptions, application: Application) -> str:
+    """The query's name in Kafka's tools: application name, topics, application id and process id.
 
-    with hide_tracebacks():
-        yield from read(partition.task)
-    prepare_for_next_task()
+    By the application id a query recognises other queries of its application in its group.
+    """
+    subscription = options.group.subscription
+    topics = "-".join(subscription.topics) or subscription.pattern
+    process = "-".join(filter(None, [application.id, str(os.getpid())]))
+    name = f"{application.name}-{topics}"[:CLIENT_ID_LENGTH]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{name}-{process}")
+
+
+class PartitionReader:
+    """The part of a reader that the executors get: reading needs nothing but the partition."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return PartitionReader, ()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task, as Arrow record batches. Runs on an executor."""
+        from spark_group_source.fetch.reader import read  # the driver decodes no records
+
+        # If the read has no partitions, Spark calls this with a partition of its own.
+        if isinstance(partition, TaskPartition):
+            with hide_tracebacks():
+                yield from read(partition.task)
+            prepare_for_next_task()

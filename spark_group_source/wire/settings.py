@@ -62,13 +62,14 @@ class WireOptions:
     replaces a connection that was idle for ``max_idle``, because a firewall may have dropped it.
     ``canonical_bootstrap`` replaces each bootstrap server by the names of its addresses. If ``receive_buffer`` or
     ``send_buffer`` is -1, the operating system chooses the size. ``source_host`` and ``source_ports`` (the first and
-    the last) are the local addresses of connections.
+    the last) are the local addresses of connections. ``rack`` is this client's rack: a task reads from a replica in it,
+    for ``metadata_max_age`` before it asks the leader again, and a leader or coordinator assigns partitions near it.
     ``consumer_protocol``: the brokers must support ``kafka.group.protocol=consumer`` (KIP-848).
     Without ``tls`` nothing is encrypted; without ``sasl`` the client stays anonymous.
     """
 
     bootstrap_servers: tuple[tuple[str, int], ...]
-    client_id: str
+    client_id: str = ""
     request_timeout: float = 30.0
     connect_timeout: float = 10.0
     connect_timeout_max: float = 30.0
@@ -82,6 +83,8 @@ class WireOptions:
     send_buffer: int = -1
     source_host: str | None = None
     source_ports: tuple[int, int] | None = None
+    rack: str | None = None
+    metadata_max_age: float = 300.0
     consumer_protocol: bool = False
     tls: Tls | None = None
     sasl: Sasl | None = None

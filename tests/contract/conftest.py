@@ -21,12 +21,10 @@ from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset, GroupOffsets
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.table import SourceOptions
-from spark_group_source.query.clients import group_settings
+from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query.driver import Driver
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.settings import WireOptions
 from tests.conftest import KAFKA_3
 from tests.contract.proxy import Proxy
 from tests.fake import FakeKafka, Fault
@@ -134,8 +132,7 @@ class Query:
     """One streaming query: ``end`` is the end of its last completed batch, ``read`` the ranges of its batches."""
 
     def __init__(self, options: SourceOptions, logged: BatchOffset, client_id: str) -> None:
-        wire = WireOptions(options.bootstrap_servers, client_id, request_timeout=options.request_timeout)
-        self.driver = Driver(options, wire, application_id="app")
+        self.driver = Driver(options.with_client_id(client_id), application_id="app")
         self.end = logged
         self.running: BatchOffset | None = None
         self.read: list[OffsetRange] = []
@@ -213,9 +210,9 @@ class Bench:
         self.topic = topic
         self.group = group
         self._queries: list[Query] = []
-        self.cluster = Cluster(WireOptions(self.options().bootstrap_servers, "operator"))
-        self._operator = GroupOffsets(self.cluster, group_settings(self.options()))
-        self._requests = MembershipRequests(self.cluster, group_settings(self.options()))
+        self.cluster = Cluster(self.options().with_client_id("operator").wire)
+        self._operator = GroupOffsets(self.cluster, self.options().group)
+        self._requests = MembershipRequests(self.cluster, self.options().group)
 
     def options(self, **overrides: str) -> SourceOptions:
         base = {
@@ -233,7 +230,9 @@ class Bench:
         if interval is not None:
             self.fake.heartbeat_interval = float(interval) / 1000
         parsed = parse_options(given)
-        return parsed if session is None else replace(parsed, session_timeout=float(session) / 1000)
+        if session is None:
+            return parsed
+        return replace(parsed, group=replace(parsed.group, session_timeout=float(session) / 1000))
 
     @property
     def fake(self) -> FakeKafka:
@@ -326,7 +325,7 @@ class Bench:
         deadline = Deadline.after(TIMEOUT_S)
         if isinstance(me, ConsumerMembership):
             client = CoordinatorClient(self.cluster, self.group, "expire")
-            assert client.call(build_leave(me, group_settings(self.options())), deadline).error_code == 0
+            assert client.call(build_leave(me, self.options().group), deadline).error_code == 0
         else:
             assert self._requests.leave(me.member_id, "expired by the test", deadline) is None
 

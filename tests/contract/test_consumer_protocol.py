@@ -18,7 +18,6 @@ from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.membership import Phase, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset, GroupOffsets
-from spark_group_source.query.clients import group_settings
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
@@ -96,7 +95,7 @@ def test_a_member_that_the_coordinator_has_removed_loses_everything_and_joins_wi
 
 def test_the_coordinator_rejects_a_commit_with_an_older_epoch(filled: Bench) -> None:
     query = filled.start().idle()
-    me, offsets = query.me, GroupOffsets(filled.cluster, group_settings(filled.options()))
+    me, offsets = query.me, GroupOffsets(filled.cluster, filled.options().group)
     stale = offsets.commit(
         replace(me, generation=me.generation - 1), {filled.tp(0): CommittedOffset(5)}, Deadline.after(TIMEOUT_S)
     )
@@ -236,7 +235,7 @@ def test_a_static_member_whose_join_was_not_answered_joins_again_at_once(
 
 def test_a_former_epoch_gets_no_committed_offsets(filled: Bench) -> None:
     query = filled.start().idle()
-    settings, deadline = group_settings(filled.options()), Deadline.after(TIMEOUT_S)
+    settings, deadline = filled.options().group, Deadline.after(TIMEOUT_S)
     settings.coordinator.knows_generation = filled.cluster.find_coordinator(filled.group, deadline).id
     offsets = GroupOffsets(filled.cluster, settings)
     former = replace(query.me, generation=query.me.generation - 1)
@@ -343,7 +342,7 @@ def test_the_coordinator_assigns_with_the_assignor_of_the_option(filled: Bench, 
 
 
 def test_a_connection_checks_that_the_brokers_support_the_protocol(filled: Bench) -> None:
-    options = WireOptions(filled.options().bootstrap_servers, "check", consumer_protocol=True)
+    options = WireOptions(filled.options().wire.bootstrap_servers, "check", consumer_protocol=True)
     cluster = Cluster(options)
     assert cluster.metadata([filled.topic], Deadline.after(TIMEOUT_S)).topics
     cluster.close()

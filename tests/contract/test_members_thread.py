@@ -194,7 +194,7 @@ def test_a_member_backs_off_if_the_coordinator_rejects_each_join(
         ended.release()
         eventually(partial(lambda count: len(backoffs) > count, count), "the next backoff")
     assert on_fake.request_count(api) - refused <= 5, "at most one for each backoff"
-    assert min(backoffs) >= query.driver._settings.retry_backoff
+    assert min(backoffs) >= query.driver._settings.wire.retry_backoff
     fake.clear_faults()
     ended.release(100)
     eventually(lambda: query.owns() == {0, 1, 2, 3}, "the membership")

@@ -9,6 +9,7 @@ from typing import TypeVar
 import pytest
 
 from spark_group_source.fetch.reader import read
+from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.group import classic
 from spark_group_source.offsets import OffsetRange
@@ -71,7 +72,8 @@ def rows(ranges: list[OffsetRange], wire: WireOptions) -> list[tuple[int, int]]:
     """Partition and offset of each record that a task reads."""
     if not ranges:
         return []
-    batches = read(FetchTask(tuple(ranges), wire, arrow_schema(["partition", "offset"]), poll_timeout=MOST_S))
+    settings = FetchSettings(poll_timeout=MOST_S)
+    batches = read(FetchTask(tuple(ranges), wire, arrow_schema(["partition", "offset"]), settings))
     return [(row["partition"], row["offset"]) for batch in batches for row in batch.to_pylist()]
 
 
@@ -85,7 +87,7 @@ def test_a_network_fault_at_any_step_loses_and_repeats_nothing(
     _, proxy = proxied
     timeouts = {"kafka.request.timeout.ms": f"{REQUEST_TIMEOUT_S * 1000:.0f}", "kafka.max.poll.interval.ms": "3000"}
     query = bench.query(None, **timeouts)
-    wire = WireOptions(bench.options().bootstrap_servers, "contract", request_timeout=REQUEST_TIMEOUT_S)
+    wire = WireOptions(bench.options().wire.bootstrap_servers, "contract", request_timeout=REQUEST_TIMEOUT_S)
     bench.produce(*[EACH] * PARTITIONS)
     if api != "LeaveGroup":
         proxy.arm(api, fault)

@@ -14,7 +14,6 @@ import pytest
 from spark_group_source.lag.client import GroupLagClient
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.wire import wire_options
 from spark_group_source.query.driver import Driver
 from spark_group_source.testing import EmbeddedKafka
 from tests.conftest import KAFKA_3
@@ -36,7 +35,7 @@ class Query(Consumer):
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__()
         parsed = parse_options(options)
-        self.driver = Driver(parsed, wire_options(parsed, "conversion"), application_id="conversion")
+        self.driver = Driver(parsed.with_client_id("conversion"), application_id="conversion")
 
     def _run(self) -> None:
         end = BatchOffset()

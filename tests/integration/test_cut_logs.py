@@ -12,6 +12,7 @@ from spark_group_source.errors import DataLoss, DeadlineExceeded
 from spark_group_source.fetch import reader
 from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.fetch.reader import read
+from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import EARLIEST, LATEST, OffsetRange, TopicPartition
 from spark_group_source.records.columns import arrow_schema
@@ -33,7 +34,7 @@ def task(kafka: EmbeddedKafka) -> Iterator[Task]:
 
     def make(topic: str, end: int, **more: Any) -> FetchTask:
         schema = arrow_schema(["offset"])
-        return FetchTask((OffsetRange(topic, 0, 0, end, ""),), wire, schema, **{"max_wait": 0.05} | more)
+        return FetchTask((OffsetRange(topic, 0, 0, end, ""),), wire, schema, FetchSettings(**{"max_wait": 0.05} | more))
 
     yield make
     for _, kept in reader._idle_clusters.values():

@@ -18,6 +18,7 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.fetch.reader import read
+from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
@@ -88,7 +89,7 @@ def test_a_flipped_bit_of_a_header_gives_the_right_rows_or_names_its_place(
     metadata = cluster.topics({TOPIC}, Deadline.after(30))[TOPIC]
     cluster.close()
     ranges = (OffsetRange(TOPIC, 0, start, end, metadata.id, metadata.epochs[0]),)
-    task = FetchTask(ranges, wire, arrow_schema(["offset", "value"]), poll_timeout=0.5, max_wait=0.1)
+    task = FetchTask(ranges, wire, arrow_schema(["offset", "value"]), FetchSettings(poll_timeout=0.5, max_wait=0.1))
     expected = [(number, f"{number // EACH}-{number % EACH}".encode()) for number in range(start, end)]
     assert rows_from(task) == expected
     whole = segment.read_bytes()

@@ -15,7 +15,6 @@ from spark_group_source.group.description import GroupDescription, MemberDescrip
 from spark_group_source.lag.client import GroupLagClient
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.wire import wire_options
 from spark_group_source.query.driver import Driver
 from spark_group_source.testing import EmbeddedKafka
 from tests.conftest import KAFKA_3
@@ -43,7 +42,7 @@ def member(options: dict[str, str], name: str, protocol: str, logged: BatchOffse
     """A query that is a member while the ``with`` block runs. ``logged`` is where its checkpoint stands."""
     parsed = parse_options({**options, "kafka.group.protocol": protocol})
     client_id = f"{name}-{APPLICATION}-1"
-    with closing(Driver(parsed, wire_options(parsed, client_id), application_id=APPLICATION)) as driver:
+    with closing(Driver(parsed.with_client_id(client_id), application_id=APPLICATION)) as driver:
         driver.start(logged or BatchOffset())
         driver.await_assignment()
         yield driver
@@ -121,7 +120,7 @@ def start_assigned(options: dict[str, str]) -> None:
     """Starts a query that assigns itself a partition of the group, and ends it."""
     without_topics = {name: value for name, value in options.items() if name != "subscribe"}
     parsed = parse_options(without_topics | {"assign": f'{{"{options["subscribe"]}": [0]}}'})
-    with closing(Driver(parsed, wire_options(parsed, "assigned"))) as driver:
+    with closing(Driver(parsed.with_client_id("assigned"))) as driver:
         driver.start(BatchOffset())
 
 

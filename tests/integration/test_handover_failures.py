@@ -17,7 +17,6 @@ from spark_group_source.clock import Deadline
 from spark_group_source.group.membership import Phase
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.wire import wire_options
 from spark_group_source.query.driver import Driver
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
@@ -108,7 +107,7 @@ def test_a_handover_goes_on_when_its_coordinator_fails(
     with ExitStack() as running:
 
         def start() -> Query:
-            query = Query(running.enter_context(closing(Driver(parsed, wire_options(parsed, "test")))))
+            query = Query(running.enter_context(closing(Driver(parsed.with_client_id("test")))))
             query.driver.start(query.end)
             return query
 
@@ -230,7 +229,7 @@ def test_one_failed_commit_at_the_end_of_a_batch_keeps_no_partition_from_a_new_m
         first.may_end.set()
         eventually(failing_once.has_failed, TIMEOUT_S, "the failed commit")
         parsed = parse_options(options)
-        second = Query(running.enter_context(closing(Driver(parsed, wire_options(parsed, "second")))))
+        second = Query(running.enter_context(closing(Driver(parsed.with_client_id("second")))))
         second.driver.start(second.end)
         took = eventually(lambda: second.advance() and second.owned() == PARTITIONS // 2, MOVE_S, "the move")
         print(f"half of the partitions moved in {took:.2f} s, although a commit failed")

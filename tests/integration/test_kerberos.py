@@ -11,7 +11,6 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.wire import wire_options
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.broker import HOST
 from spark_group_source.wire.connection import Connection
@@ -84,7 +83,7 @@ def connect(kafka: EmbeddedKafka, deadline: float = LONG, service: str = SERVICE
     parsed = parse_options({"kafka.group.id": "g", "subscribe": "t", **options(kafka, service)})
     host, port = kafka.address("SASL_PLAINTEXT").split(":")
     limit = Deadline.after(deadline)
-    with closing(Connection.open(host, int(port), wire_options(parsed, "test"), limit)) as connection:
+    with closing(Connection.open(host, int(port), parsed.with_client_id("test").wire, limit)) as connection:
         assert connection.is_reusable()
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from spark_group_source.fetch.reader import TaskReader
+from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import ALL_COLUMNS
@@ -23,7 +24,7 @@ def rows(kafka: EmbeddedKafka, topic: str, start: int, end: int, max_bytes: int 
     host, port = kafka.bootstrap_servers.split(":")
     wire = WireOptions(((host, int(port)),), "test")
     ranges = (OffsetRange(topic, 0, start, end, ""),)
-    task = FetchTask(ranges, wire, ALL_COLUMNS, fetch_max_bytes=max_bytes)
+    task = FetchTask(ranges, wire, ALL_COLUMNS, FetchSettings(fetch_max_bytes=max_bytes))
     with contextlib.closing(Cluster(wire)) as cluster:
         found = [row for each in TaskReader(task, cluster).batches() for row in each.to_pylist()]
     return {row["offset"]: row["value"] for row in found}

@@ -18,7 +18,6 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, GroupSourceError
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.wire import wire_options
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
 from tests.certificates import Authority
@@ -105,7 +104,9 @@ def connected(options: dict[str, str], deadline: float = LONG) -> Cluster:
     """A cluster that the broker has answered."""
     # Each test has its own token: the backoff is a part of a client's settings.
     own = {"kafka.sasl.login.retry.backoff.max.ms": str(10_000 + time.monotonic_ns() % 10**6)}
-    cluster = Cluster(wire_options(parse_options({"kafka.group.id": "g", "subscribe": "t", **options, **own}), "test"))
+    cluster = Cluster(
+        parse_options({"kafka.group.id": "g", "subscribe": "t", **options, **own}).with_client_id("test").wire
+    )
     try:
         cluster.metadata([], Deadline.after(deadline))
     except BaseException:

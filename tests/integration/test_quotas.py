@@ -15,6 +15,7 @@ from spark_group_source.errors import DeadlineExceeded
 from spark_group_source.fetch import size_samples
 from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.fetch.reader import TaskReader
+from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import LATEST, OffsetRange, TopicPartition
 from spark_group_source.records.columns import arrow_schema
@@ -89,7 +90,8 @@ def test_a_task_under_a_byte_quota_reads_everything_over_the_same_connections(
     monkeypatch.setattr(sockets, "connect", counted)
     # Ten windows' worth is read at once, and the rest as fast as the quota allows.
     wire = limited(f"consumer_byte_rate={RECORDS * RECORD_BYTES // (12 * WINDOW_S)}")
-    task = FetchTask((OffsetRange(topic, 0, 0, RECORDS, ""),), wire, arrow_schema(["offset"]), fetch_max_bytes=300_000)
+    settings = FetchSettings(fetch_max_bytes=300_000)
+    task = FetchTask((OffsetRange(topic, 0, 0, RECORDS, ""),), wire, arrow_schema(["offset"]), settings)
     with closing(Cluster(wire)) as cluster:
         offsets = [row["offset"] for rows in TaskReader(task, cluster).batches() for row in rows.to_pylist()]
     assert offsets == list(range(RECORDS))

@@ -26,11 +26,11 @@ from spark_group_source.errors import (
     TopicError,
 )
 from spark_group_source.fetch.reader import pooled_cluster, read
+from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.lag.client import GroupLagClient
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.wire import wire_options
 from spark_group_source.query.driver import Driver
 from spark_group_source.spark.schema import source_schema, to_arrow_schema
 from spark_group_source.wire import tls, versions
@@ -52,7 +52,7 @@ TOKENS = "tests.integration.secured:"
 def connected(options: dict[str, str], deadline: float = LONG) -> Cluster:
     """A cluster that a broker has answered."""
     parsed = parse_options({"kafka.group.id": "g", "subscribe": "t", **options})
-    return connected_with(wire_options(parsed, "test"), deadline)
+    return connected_with(parsed.with_client_id("test").wire, deadline)
 
 
 def connected_with(options: WireOptions, deadline: float = LONG) -> Cluster:
@@ -222,7 +222,7 @@ def test_a_task_in_a_new_process_waits_for_a_certificate_that_is_half_written(
     file, whole = tmp_path / "client.pem", secured.client.read_bytes()
     file.write_bytes(whole)
     given = secured.options("SSL", ssl_keystore_location=str(file)) | {"kafka.group.id": "g", "subscribe": "t"}
-    options = wire_options(parse_options(given), "test")
+    options = parse_options(given).with_client_id("test").wire
     # A new process has built no context yet.
     tls._cache.clear()
     file.write_bytes(whole[: len(whole) // 2])
@@ -409,6 +409,6 @@ def test_a_task_without_permission_on_a_topic_fails_without_a_retry(secured: Sec
     secured.grant("DESCRIBE", "TOPIC", topic)
     parsed = parse_options({"kafka.group.id": "g", "subscribe": topic, **secured.scram(BOB)})
     ranges = (OffsetRange(topic, 0, 0, 1),)
-    task = FetchTask(ranges, wire_options(parsed, "test"), to_arrow_schema(source_schema(False)), poll_timeout=LONG)
+    task = FetchTask(ranges, parsed.wire, to_arrow_schema(source_schema(False)), FetchSettings(poll_timeout=LONG))
     with pytest.raises(TopicError, match=f"Cannot fetch {topic}.*29 .*Grant the principal READ on the topic"):
         list(read(task))

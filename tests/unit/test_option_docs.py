@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from spark_group_source.options.option import Option
-from spark_group_source.options.table import OPTIONS, SourceOptions
+from spark_group_source.options.table import OPTIONS, default_of
 from spark_group_source.options.unsupported import UNSUPPORTED
 from tests.unit.options.test_client_options import CONSUMER, SECURITY
 
@@ -60,8 +60,8 @@ DEFAULTS = {
 """Defaults that the code does not state as users write them."""
 
 
-def default_of(option: Option) -> str:
-    default: Any = SourceOptions.__dataclass_fields__[option.field].default
+def shown_default(option: Option) -> str:
+    default: Any = default_of(option.place)
     if option.required:
         return "required"
     if option.name in DEFAULTS:
@@ -78,7 +78,7 @@ def default_of(option: Option) -> str:
 def with_table(text: str) -> str:
     """The page with the defaults and meanings of the code; rows are added and moved by hand."""
     for option in OPTIONS:
-        cells = [f"`{option.name}`", default_of(option), option.description]
+        cells = [f"`{option.name}`", shown_default(option), option.description]
         row = "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
         row_start = re.compile(rf"^\| `{re.escape(option.name)}` \|[^|]*\|[^|]*\|", re.M)
         text = row_start.sub(lambda _, row=row: row, text)  # type: ignore[misc]

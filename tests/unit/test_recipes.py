@@ -22,7 +22,6 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.wire import wire_options
 from spark_group_source.wire.tokens import ClientCredentials
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
@@ -121,7 +120,7 @@ def test_the_entra_recipe_with_a_secret_asks_for_the_scope(
         monkeypatch.setenv(name, value)
     reader = Reader()
     exec(code, {"spark": SimpleNamespace(readStream=reader)})
-    sasl = wire_options(parse_options(reader.given), "test").sasl
+    sasl = parse_options(reader.given).with_client_id("test").wire.sasl
     assert sasl is not None
     assert isinstance(sasl.token_provider, ClientCredentials)
     path = "/tenant/oauth2/v2.0/token"

@@ -72,11 +72,10 @@ def test_the_stream_runner_needs_no_clients() -> None:
 def test_a_query_imports_its_own_group_protocol_only(protocol: str) -> None:
     code = """
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.wire import wire_options
 from spark_group_source.query.driver import Driver
 options = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.group.id": "g", "subscribe": "t"}
 parsed = parse_options(options | {"kafka.group.protocol": sys.argv[1]})
-Driver(parsed, wire_options(parsed, "app-1"))
+Driver(parsed.with_client_id("app-1"))
 """
     names = imported(code, protocol)
     protocols = [f"spark_group_source.group.{each}" for each in ("classic", "consumer")]
@@ -87,11 +86,10 @@ def test_modules_needed_after_the_join_are_imported_before_the_wait_for_it(fake:
     code = """
 from types import SimpleNamespace
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.wire import wire_options
 from spark_group_source.query.driver import Driver
 options = {"kafka.bootstrap.servers": sys.argv[1], "kafka.group.id": "g", "subscribe": "t"}
 parsed = parse_options(options)
-driver = Driver(parsed, wire_options(parsed, "app-1"), application_id="app")
+driver = Driver(parsed.with_client_id("app-1"), application_id="app")
 driver._member = SimpleNamespace(await_assignment=lambda deadline: print("imports the wait") or True)
 driver.await_assignment()
 """

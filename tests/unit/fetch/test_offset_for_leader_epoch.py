@@ -13,6 +13,7 @@ from spark_group_source.errors import DataLoss, DeadlineExceeded, TopicError
 from spark_group_source.fetch import reader
 from spark_group_source.fetch.leaders import EpochEndOffset, epoch_end_offsets
 from spark_group_source.fetch.reader import read
+from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange, TopicPartition
 from spark_group_source.records.columns import arrow_schema
@@ -48,7 +49,8 @@ def wire(fake: FakeKafka) -> WireOptions:
 
 def task(fake: FakeKafka, start: int, end: int, epoch: int, **given: Any) -> FetchTask:
     ranges = (OffsetRange("t", 0, start, end, str(fake.ids["t"]), epoch),)
-    return FetchTask(ranges, wire(fake), arrow_schema(["value"]), **{"max_wait": 0.01, "poll_timeout": LONG} | given)
+    settings = FetchSettings(**{"max_wait": 0.01, "poll_timeout": LONG} | given)
+    return FetchTask(ranges, wire(fake), arrow_schema(["value"]), settings)
 
 
 def values(task: FetchTask) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 
 from spark_group_source.fetch import reader
 from spark_group_source.fetch.reader import TaskReader, read
+from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
@@ -35,13 +36,17 @@ def fake() -> Iterator[FakeKafka]:
     reader._idle_clusters.clear()
 
 
+WIRE = {"request_timeout", "metadata_max_age"}
+
+
 def task(fake: FakeKafka, rack: str | None = "here", **given: Any) -> FetchTask:
     brokers = tuple(("127.0.0.1", each.port) for each in fake.brokers.values())
-    wire = WireOptions(brokers, "test", request_timeout=given.pop("request_timeout", LONG), retry_backoff=0.01)
+    of_wire = {"request_timeout": LONG} | {key: given.pop(key) for key in WIRE & given.keys()}
+    wire = WireOptions(brokers, "test", retry_backoff=0.01, rack=rack, **of_wire)
     ranges = (OffsetRange("t", 0, 0, 20, str(fake.ids["t"])),)
     # Each fetch returns one record batch.
     more = {"max_wait": 0.01, "poll_timeout": LONG, "fetch_max_bytes": 200} | given
-    return FetchTask(ranges, wire, arrow_schema(["offset"]), rack=rack, **more)
+    return FetchTask(ranges, wire, arrow_schema(["offset"]), FetchSettings(**more))
 
 
 def offsets(batches: Iterator[pa.RecordBatch]) -> list[int]:
@@ -67,7 +72,7 @@ def test_without_a_replica_in_the_rack_the_leader_serves(fake: FakeKafka, rack: 
 
 def test_the_leader_is_asked_again_after_the_maximum_age_of_metadata(fake: FakeKafka) -> None:
     hand = [0.0]
-    made = task(fake, replica_max_age=5.0)
+    made = task(fake, metadata_max_age=5.0)
     cluster = Cluster(made.wire)
     try:
         rows = TaskReader(made, cluster, lambda: hand[0]).batches()

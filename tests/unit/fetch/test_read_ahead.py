@@ -15,6 +15,7 @@ import pytest
 from spark_group_source.fetch import read_ahead, reader
 from spark_group_source.fetch.read_ahead import LOCAL_DIRECTORIES, MAX_AGE, REMOVAL_INTERVAL
 from spark_group_source.fetch.reader import TaskReader, pooled_cluster, read
+from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange
 from spark_group_source.records.columns import arrow_schema
@@ -54,7 +55,8 @@ def task(fake: FakeKafka, *ranges: tuple[int, int, int], epoch: int = 0, **given
     brokers = tuple(("127.0.0.1", each.port) for each in fake.brokers.values())
     wire = WireOptions(brokers, "test", retry_backoff=0.01, retry_backoff_max=0.02)
     wanted = tuple(OffsetRange("t", number, start, end, str(fake.ids["t"]), epoch) for number, start, end in ranges)
-    return FetchTask(wanted, wire, arrow_schema(["value", "partition", "offset"]), **{"query_id": "q"} | given)
+    query_id = given.pop("query_id", "q")
+    return FetchTask(wanted, wire, arrow_schema(["value", "partition", "offset"]), FetchSettings(**given), query_id)
 
 
 def rows(task: FetchTask) -> list[tuple[int, int]]:

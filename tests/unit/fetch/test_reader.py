@@ -23,6 +23,7 @@ from spark_group_source.errors import (
 from spark_group_source.fetch import reader
 from spark_group_source.fetch.errors import MAX_ATTEMPTS
 from spark_group_source.fetch.reader import TaskReader, read
+from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
@@ -56,9 +57,8 @@ def task(fake: FakeKafka, *ranges: tuple[int, int, int], **given: Any) -> FetchT
     )
     topic_id = given.pop("topic_id") if "topic_id" in given else str(fake.ids["t"])
     wanted = tuple(OffsetRange("t", number, start, end, topic_id) for number, start, end in ranges)
-    return FetchTask(
-        wanted, wire, arrow_schema(["value", "partition", "offset"]), **{"max_wait": 0.01, "poll_timeout": LONG} | given
-    )
+    settings = FetchSettings(**{"max_wait": 0.01, "poll_timeout": LONG} | given)
+    return FetchTask(wanted, wire, arrow_schema(["value", "partition", "offset"]), settings)
 
 
 def offsets(batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch]) -> list[tuple[int, int]]:

@@ -48,7 +48,7 @@ class NoAssignor:
 
 
 def parsed(text: str) -> tuple[str, ...]:
-    return parse_options(GOOD | {STRATEGY: text}).assignors
+    return parse_options(GOOD | {STRATEGY: text}).group.assignors
 
 
 @pytest.mark.parametrize(

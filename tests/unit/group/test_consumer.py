@@ -13,8 +13,7 @@ from spark_group_source.group.consumer_messages import ConsumerGroupHeartbeatRes
 from spark_group_source.group.consumer_state import Heartbeat
 from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.membership import Phase
-from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.topics import Subscription
+from spark_group_source.group.settings import GroupSettings, Subscription
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.waiting import WakeupPipe
@@ -54,7 +53,7 @@ def protocol(hand: Hand) -> Iterator[ConsumerProtocol]:
     with FakeKafka() as fake:
         fake.create_topic("t")
         cluster, wakeup = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test")), WakeupPipe()
-        settings = GroupSettings("g", Subscription(("t",)), consumer_protocol=True)
+        settings = GroupSettings("g", Subscription(("t",)), WireOptions(()), consumer_protocol=True)
         created = ConsumerProtocol(cluster, settings, Listener(), hand, wakeup, None)
         created.subscribe(["t"])
         yield created

@@ -11,13 +11,15 @@ import pytest
 from spark_group_source.group.consumer import build_leave, build_request, interpret
 from spark_group_source.group.consumer_messages import ConsumerGroupHeartbeatResponse
 from spark_group_source.group.consumer_state import ConsumerMembership, HeartbeatAnswered, TopicIdPartition
-from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.topics import Subscription
+from spark_group_source.group.settings import GroupSettings, Subscription
 from spark_group_source.offsets import TopicPartition
+from spark_group_source.wire.settings import WireOptions
 
 A, B = (TopicPartition("t", number) for number in (0, 10))
 T = uuid.UUID(int=1)
-SETTINGS = GroupSettings("g", Subscription(("t",)), rack="r", remote_assignor="range", rebalance_timeout=300.0)
+SETTINGS = GroupSettings(
+    "g", Subscription(("t",)), WireOptions((), rack="r"), remote_assignor="range", rebalance_timeout=300.0
+)
 STATIC = replace(SETTINGS, instance_id="i")
 NEW = ConsumerMembership(member_id="m", topics=frozenset({"t", "s"}))
 OWNER = replace(NEW, generation=7, owned={B: 7, A: 7}, topic_ids={"t": T})

@@ -7,8 +7,8 @@ import pytest
 from spark_group_source import clock
 from spark_group_source.group import protocol
 from spark_group_source.group.protocol import PROMPT_JOINS, JoinBackoff
-from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.topics import Subscription
+from spark_group_source.group.settings import GroupSettings, Subscription
+from spark_group_source.wire.settings import WireOptions
 from tests.unit.hand_clock import Hand
 
 
@@ -23,7 +23,8 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def joins(hand: Hand, waits: list[float]) -> JoinBackoff:
-    settings = GroupSettings("g", Subscription(("t",)), retry_backoff=0.01, retry_backoff_max=1.0)
+    wire = WireOptions((), retry_backoff=0.01, retry_backoff_max=1.0)
+    settings = GroupSettings("g", Subscription(("t",)), wire)
     return JoinBackoff(settings, hand, None)
 
 

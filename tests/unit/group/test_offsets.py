@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,8 +15,7 @@ from spark_group_source.group.coordinator import WhileWaiting
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset, GroupOffsets
-from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.topics import Subscription
+from spark_group_source.group.settings import GroupSettings, Subscription
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
@@ -24,6 +24,7 @@ from tests.fake import FakeKafka, Fault
 LONG = 90.0
 MANY = 2_500
 TP = TopicPartition("t", 0)
+SETTINGS = GroupSettings("g", Subscription(("t",)), WireOptions(()))
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def fake() -> Iterator[FakeKafka]:
 
 def test_a_lookup_of_committed_offsets_has_a_timeout(fake: FakeKafka) -> None:
     cluster = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test"))
-    settings = GroupSettings("g", Subscription(("t",)), offset_fetch_timeout=0.3)
+    settings = replace(SETTINGS, offset_fetch_timeout=0.3)
     try:
         offsets = GroupOffsets(cluster, settings)
         fake.commit("g", {("t", 0): 7})
@@ -59,7 +60,7 @@ def test_an_unknown_partition_does_not_count_as_one_without_a_commit(fake: FakeK
 
     cluster = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test"))
     fake.next("OffsetFetch", Fault(edit=unknown))
-    failure = GroupOffsets(cluster, GroupSettings("g", Subscription(("t",)))).committed([TP], Deadline.after(LONG))
+    failure = GroupOffsets(cluster, SETTINGS).committed([TP], Deadline.after(LONG))
     cluster.close()
     assert isinstance(failure, RequestFailed), "its starting offset would skip or repeat records"
     assert failure.error is None, "a retry may succeed"
@@ -72,7 +73,7 @@ def test_a_former_coordinator_never_tells_a_member_what_is_committed() -> None:
         fake.coordinator = 2
         fake.former_coordinators.add(1)
         cluster = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test"))
-        settings, deadline = GroupSettings("g", Subscription(("t",))), Deadline.after(LONG)
+        settings, deadline = SETTINGS, Deadline.after(LONG)
         member, offsets = MembershipRequests(cluster, settings), GroupOffsets(cluster, settings)
 
         def names_broker_1(response: Any) -> None:
@@ -107,7 +108,7 @@ def many(fake: FakeKafka) -> Iterator[GroupOffsets]:
     """The offsets of a group, with a topic of many partitions."""
     fake.create_topic("many", partitions=MANY)
     cluster = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test"))
-    yield GroupOffsets(cluster, GroupSettings("g", Subscription(("many",))))
+    yield GroupOffsets(cluster, GroupSettings("g", Subscription(("many",)), WireOptions(())))
     cluster.close()
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.topics import Subscription
+from spark_group_source.group.settings import GroupSettings, Subscription
+from spark_group_source.wire.settings import WireOptions
 
 
 def settings(rebalance: float, session: float, heartbeat: float, request: float = 30.0) -> GroupSettings:
     return GroupSettings(
         "g",
         Subscription(("t",)),
+        WireOptions((), request_timeout=request),
         rebalance_timeout=rebalance,
         session_timeout=session,
         heartbeat_interval=heartbeat,
-        request_timeout=request,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.group.topics import Subscription
+from spark_group_source.group.settings import Subscription
 from spark_group_source.wire.cluster import Metadata, Topic
 
 TOPICS = {

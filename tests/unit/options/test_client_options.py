@@ -7,13 +7,11 @@ import os
 import pytest
 
 from spark_group_source.errors import OptionError
-from spark_group_source.group.topics import Subscription
+from spark_group_source.group.settings import Subscription
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS
 from spark_group_source.options.unsupported import UNSUPPORTED
-from spark_group_source.options.wire import wire_options
-from spark_group_source.query.clients import group_settings
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
 from spark_group_source.spark.tasks import Application, TaskPartition, TaskPlanner
@@ -101,14 +99,14 @@ def test_connection_options_reach_the_wire_settings() -> None:
         "groupOffsetFetch.timeoutMs": "7000",
     }
     parsed = parse_options(GOOD | given)
-    wire = wire_options(parsed, "me")
+    wire = parsed.with_client_id("me").wire
     assert (wire.reconnect_backoff, wire.reconnect_backoff_max) == (0.02, 0.3)
     assert (wire.connect_timeout, wire.connect_timeout_max, wire.max_idle) == (4.0, 5.0, 60.0)
     assert wire.canonical_bootstrap
     assert (wire.receive_buffer, wire.send_buffer) == (65536, 131072)
     assert (wire.source_host, wire.source_ports) == ("10.0.0.7", (40000, 40099))
-    group = group_settings(parsed)
-    assert (group.rack, group.offset_fetch_timeout) == ("eu-1a", 7.0)
+    group = parsed.group
+    assert (group.wire.rack, group.offset_fetch_timeout) == ("eu-1a", 7.0)
 
 
 def test_member_options_reach_the_group_settings() -> None:
@@ -121,13 +119,13 @@ def test_member_options_reach_the_group_settings() -> None:
         "kafka.request.timeout.ms": "7000",
         "kafka.metadata.max.age.ms": "40000",
     }
-    settings = group_settings(parse_options(GOOD | given))
+    settings = parse_options(GOOD | given).group
     assert (settings.group_id, settings.instance_id, settings.assignors) == ("g", "host-1", ("range", "sticky"))
     assert (settings.session_timeout, settings.heartbeat_interval, settings.rebalance_timeout) == (20.0, 1.0, 60.0)
-    assert (settings.request_timeout, settings.metadata_max_age) == (7.0, 40.0)
+    assert (settings.wire.request_timeout, settings.wire.metadata_max_age) == (7.0, 40.0)
     assert settings.subscription == Subscription(("t",))
     pattern = {key: text for key, text in GOOD.items() if key != "subscribe"} | {"subscribePattern": "x.*"}
-    internal = group_settings(parse_options(pattern | {"includeInternalTopics": "true"})).subscription
+    internal = parse_options(pattern | {"includeInternalTopics": "true"}).group.subscription
     assert internal == Subscription((), "x.*", True)
 
 
@@ -152,10 +150,12 @@ def test_read_options_reach_the_tasks() -> None:
         "failOnDataLoss": "false",
     }
     ((task,), (default,)) = ([each.task for each in partitions_of(some, RANGE)] for some in (given, {}))
-    assert (task.wire.request_timeout, task.wire.client_id, task.poll_timeout) == (7.0, "me", 9.0)
-    assert (task.check_crcs, task.read_committed, task.fail_on_data_loss) == (False, True, False)
-    assert (default.wire.request_timeout, default.poll_timeout) == (30.0, 120.0)
-    assert (default.check_crcs, default.read_committed, default.fail_on_data_loss) == (True, False, True)
+    assert (task.wire.request_timeout, task.wire.client_id, task.settings.poll_timeout) == (7.0, "me", 9.0)
+    settings = task.settings
+    assert (settings.check_crcs, settings.read_committed, settings.fail_on_data_loss) == (False, True, False)
+    assert (default.wire.request_timeout, default.settings.poll_timeout) == (30.0, 120.0)
+    settings = default.settings
+    assert (settings.check_crcs, settings.read_committed, settings.fail_on_data_loss) == (True, False, True)
 
 
 def test_task_size_options_reach_the_task_splitting() -> None:
@@ -173,7 +173,7 @@ def test_the_default_client_id_has_application_topics_or_pattern_and_process() -
         {key: text for key, text in GOOD.items() if key != "subscribe"} | {"subscribePattern": "x.*y"}
     )
     assert (
-        TaskPlanner(parsed, source_schema(False), Application("app")).wire_options().client_id
+        TaskPlanner(parsed, source_schema(False), Application("app")).options.wire.client_id
         == f"app-x.-y-{os.getpid()}"
     )
 
@@ -182,7 +182,7 @@ def test_a_long_default_client_id_keeps_application_id_and_process() -> None:
     long = TaskPlanner(
         parse_options(GOOD | {"subscribe": "t" * 249}), source_schema(False), Application("app", "local-1")
     )
-    assert long.wire_options().client_id == f"app-{'t' * 146}-local-1-{os.getpid()}"
+    assert long.options.wire.client_id == f"app-{'t' * 146}-local-1-{os.getpid()}"
 
 
 def test_tasks_keep_records_in_files_unless_spark_encrypts_its_files() -> None:
@@ -206,13 +206,14 @@ def test_fetch_options_reach_the_tasks() -> None:
         "kafka.metadata.max.age.ms": "60000",
     }
     (partition,) = partitions_of(given, RANGE)
-    task = partition.task
-    assert (task.max_bytes, task.max_partition_fetch_bytes, task.partition_max_bytes) == (
+    task, settings = partition.task, partition.task.settings
+    assert (settings.max_bytes, settings.max_partition_fetch_bytes, settings.partition_max_bytes) == (
         8_000_000,
         1_000_000,
         1_000_000,
     )
-    assert (task.min_bytes, task.max_wait, task.rack, task.replica_max_age) == (100_000, 0.25, "eu-1a", 60.0)
+    assert (settings.min_bytes, settings.max_wait) == (100_000, 0.25)
+    assert (task.wire.rack, task.wire.metadata_max_age) == ("eu-1a", 60.0)
 
 
 def test_a_first_backoff_or_timeout_above_the_maximum_is_the_maximum() -> None:
@@ -222,8 +223,8 @@ def test_a_first_backoff_or_timeout_above_the_maximum_is_the_maximum() -> None:
         "kafka.socket.connection.setup.timeout.ms": "60000",
         "kafka.socket.connection.setup.timeout.max.ms": "30000",
     }
-    parsed = parse_options(GOOD | given)
-    assert (parsed.reconnect_backoff, parsed.connect_timeout) == (1.0, 30.0)
+    wire = parse_options(GOOD | given).wire
+    assert (wire.reconnect_backoff, wire.connect_timeout) == (1.0, 30.0)
 
 
 def test_a_single_source_port_is_an_error() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 from spark_group_source.options import values
 from spark_group_source.options.option import Option
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.table import OPTIONS, SourceOptions
-from spark_group_source.query.clients import group_settings
+from spark_group_source.options.settings import SourceOptions
+from spark_group_source.options.table import OPTIONS
 from tests.unit.options.test_options import GOOD
 
 LARGEST = 2**31 - 1
@@ -36,8 +37,8 @@ BACKOFFS = [
 ]
 
 
-def seconds(parsed: SourceOptions, *fields: str) -> tuple[float, ...]:
-    return tuple(getattr(parsed, each) for each in fields)
+def seconds(parsed: SourceOptions, *places: str) -> tuple[float, ...]:
+    return tuple(attrgetter(each)(parsed) for each in places)
 
 
 @pytest.mark.parametrize("option", NUMBER_OPTIONS, ids=lambda option: option.name)
@@ -45,8 +46,8 @@ def seconds(parsed: SourceOptions, *fields: str) -> tuple[float, ...]:
 def test_a_single_option_accepts_and_keeps_each_valid_value(option: Option, data: st.DataObject) -> None:
     text = str(data.draw(st.integers(*NUMBERS[option.parse])))
     parsed = parse_options(GOOD | {option.name: text})
-    assert getattr(parsed, option.field) == option.parse(text)
-    assert group_settings(parsed).revocation_timeout > 0
+    assert attrgetter(option.place)(parsed) == option.parse(text)
+    assert parsed.group.revocation_timeout > 0
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_heartbeat_interval_and_session_timeout_derive_from_each_other(
     given_ms: dict[str, str], heartbeat: float, session: float
 ) -> None:
     parsed = parse_options(GOOD | {f"kafka.{name}.ms": text for name, text in given_ms.items()})
-    assert seconds(parsed, "heartbeat_interval", "session_timeout") == (heartbeat, session)
+    assert seconds(parsed, "group.heartbeat_interval", "group.session_timeout") == (heartbeat, session)
 
 
 @pytest.mark.parametrize(
@@ -81,15 +82,12 @@ def test_heartbeat_interval_and_session_timeout_derive_from_each_other(
 def test_fetch_wait_and_request_timeout_derive_from_each_other(
     given_ms: dict[str, str], wait: float, answer: float, poll: float
 ) -> None:
-    assert seconds(parse_options(GOOD | given_ms), "fetch_max_wait", "request_timeout", "poll_timeout") == (
-        wait,
-        answer,
-        poll,
-    )
+    places = ("fetch.max_wait", "wire.request_timeout", "fetch.poll_timeout")
+    assert seconds(parse_options(GOOD | given_ms), *places) == (wait, answer, poll)
 
 
 @pytest.mark.parametrize(("name", "field"), BACKOFFS)
 def test_first_and_maximum_backoff_derive_from_each_other(name: str, field: str) -> None:
-    fields = (field, f"{field}_max")
+    fields = (f"wire.{field}", f"wire.{field}_max")
     assert seconds(parse_options(GOOD | {f"{name}.ms": "60000"}), *fields) == (60.0, 60.0)
     assert seconds(parse_options(GOOD | {f"{name}.max.ms": "10"}), *fields) == (0.01, 0.01)

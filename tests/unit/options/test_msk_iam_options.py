@@ -9,7 +9,6 @@ import pytest
 
 from spark_group_source.errors import OptionError
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.wire import wire_options
 from spark_group_source.wire.settings import Sasl
 from spark_group_source.wire.tokens import MskIamTokens
 
@@ -36,7 +35,7 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
 
 
 def sasl(given: dict[str, str]) -> Sasl | None:
-    return wire_options(parse_options(given), "test").sasl
+    return parse_options(given).with_client_id("test").wire.sasl
 
 
 def tokens(settings: str) -> MskIamTokens:

@@ -10,7 +10,6 @@ import pytest
 
 from spark_group_source.errors import OptionError
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.wire import wire_options
 from spark_group_source.text import Secret
 from spark_group_source.wire.settings import Tls
 from spark_group_source.wire.tokens import ClientCredentials, FileTokens, FunctionTokens, RefreshWindow, TokenProvider
@@ -39,7 +38,7 @@ def line(settings: str) -> dict[str, str]:
 
 
 def provider(given: dict[str, str]) -> TokenProvider | None:
-    sasl = wire_options(parse_options(given), "me").sasl
+    sasl = parse_options(given).with_client_id("me").wire.sasl
     assert sasl is not None
     assert (sasl.username, sasl.password) == (None, None)
     assert pickle.loads(pickle.dumps(sasl)) == sasl

@@ -12,7 +12,6 @@ from spark_group_source.options import values
 from spark_group_source.options.offsets import parse_end, parse_fallback, parse_start, parse_timestamp_strategy
 from spark_group_source.options.option import Option
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.security import SECURITY_OPTIONS
 from spark_group_source.options.table import OPTIONS
 from spark_group_source.options.unsupported import UNSUPPORTED
 from tests.unit.options.test_options import GOOD
@@ -74,7 +73,7 @@ BY_NAME = {
 }
 """The same for options with their own parser."""
 
-VALUES = [option for option in OPTIONS if option not in SECURITY_OPTIONS]
+VALUES = [option for option in OPTIONS if not option.name.startswith(("kafka.security.", "kafka.sasl.", "kafka.ssl."))]
 """test_security_options.py tests the security options, which need files and other options."""
 
 NAMES = {
@@ -127,7 +126,7 @@ def test_blanks_around_a_value_are_ignored(option: Option) -> None:
 
 def test_blanks_in_a_pattern_are_kept() -> None:
     without_topics = {key: text for key, text in GOOD.items() if key != "subscribe"}
-    assert parse_options(without_topics | {"subscribePattern": " orders$"}).topic_pattern == " orders$"
+    assert parse_options(without_topics | {"subscribePattern": " orders$"}).group.subscription.pattern == " orders$"
 
 
 @pytest.mark.parametrize("kind", [each for each in KINDS if each not in NAMES], ids=lambda kind: kind.__name__)

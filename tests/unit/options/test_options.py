@@ -5,17 +5,19 @@ from __future__ import annotations
 import pytest
 
 from spark_group_source.errors import OptionError
+from spark_group_source.group.settings import GroupSettings, Subscription
 from spark_group_source.options.offsets import Earliest
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.table import OPTIONS, SourceOptions, defaults
-from spark_group_source.options.wire import wire_options
-from spark_group_source.query.clients import group_settings
+from spark_group_source.options.settings import SourceOptions
+from spark_group_source.options.table import OPTIONS, PARTS
+from spark_group_source.wire.settings import WireOptions
 
 GOOD = {"kafka.bootstrap.servers": "b1:9092", "kafka.group.id": "g", "subscribe": "t"}
 
 
 def test_three_options_are_enough_and_the_others_have_defaults() -> None:
-    assert parse_options(GOOD) == SourceOptions((("b1", 9092),), "g", ("t",))
+    group = GroupSettings("g", Subscription(("t",)), WireOptions((("b1", 9092),)))
+    assert parse_options(GOOD) == SourceOptions(group)
 
 
 def test_names_are_case_insensitive() -> None:
@@ -25,8 +27,8 @@ def test_names_are_case_insensitive() -> None:
 
 def test_lists_drop_blanks_and_duplicates() -> None:
     parsed = parse_options(GOOD | {"subscribe": " a, b ,,a", "kafka.bootstrap.servers": "b1:1, [::1]:2,SSL://b3:3,"})
-    assert parsed.topics == ("a", "b")
-    assert parsed.bootstrap_servers == (("b1", 1), ("::1", 2), ("b3", 3))
+    assert parsed.group.subscription.topics == ("a", "b")
+    assert parsed.wire.bootstrap_servers == (("b1", 1), ("::1", 2), ("b3", 3))
 
 
 def test_a_missing_required_option_is_named() -> None:
@@ -44,14 +46,14 @@ def test_exactly_one_topic_option_is_required() -> None:
             parse_options(GOOD | {name: value})
     with pytest.raises(OptionError, match="Options 'subscribePattern' and 'assign' are set"):
         parse_options(neither | ways)
-    assert parse_options(neither | {"subscribePattern": "t.*"}).topic_pattern == "t.*"
+    assert parse_options(neither | {"subscribePattern": "t.*"}).group.subscription.pattern == "t.*"
 
 
 ASSIGNED = {key: value for key, value in GOOD.items() if key != "subscribe"} | {"assign": '{"b": [1], "a": [2, 0]}'}
 
 
 def test_assigned_partitions_are_json_and_a_repeated_topic_adds_partitions() -> None:
-    parsed = parse_options(ASSIGNED | {"assign": '{"b": [1], "a": [2, 0], "b": [3]}'})
+    parsed = parse_options(ASSIGNED | {"assign": '{"b": [1], "a": [2, 0], "b": [3]}'}).group.subscription
     assert parsed.partitions == {("a", 0), ("a", 2), ("b", 1), ("b", 3)}
     assert parsed.topics == ("a", "b")
 
@@ -192,13 +194,13 @@ def test_a_fetch_wait_of_a_whole_request_timeout_is_an_error() -> None:
 
 
 def test_a_first_backoff_above_the_maximum_is_the_maximum() -> None:
-    parsed = parse_options(GOOD | {"kafka.retry.backoff.ms": "5000", "kafka.retry.backoff.max.ms": "2000"})
+    parsed = parse_options(GOOD | {"kafka.retry.backoff.ms": "5000", "kafka.retry.backoff.max.ms": "2000"}).wire
     assert (parsed.retry_backoff, parsed.retry_backoff_max) == (2.0, 2.0)
 
 
 def test_backoff_options_reach_the_member_and_all_connections() -> None:
     parsed = parse_options(GOOD | {"kafka.retry.backoff.ms": "20", "kafka.retry.backoff.max.ms": "300"})
-    for settings in (group_settings(parsed), wire_options(parsed, "me")):
+    for settings in (parsed.group.wire, parsed.wire):
         assert (settings.retry_backoff, settings.retry_backoff_max) == (0.02, 0.3)
 
 
@@ -223,10 +225,19 @@ def test_options_that_contradict_starting_at_committed_are_an_error(given: dict[
         parse_options(GOOD | given)
 
 
-def test_every_field_has_exactly_one_option() -> None:
-    fields = [option.field for option in OPTIONS]
-    assert sorted([*fields, "tls", "sasl"]) == sorted(SourceOptions.__dataclass_fields__)
-    assert len(defaults()) == len(OPTIONS) - 1
+WITHOUT_OPTION = {
+    "group", "fetch", "wire.tls", "wire.sasl", "group.subscription", "group.wire", "oauth.window",  # parts
+    "security.tls", "security.oauth", "security.given",
+    "wire.consumer_protocol",  # of the driver's connections only
+    "group.coordinator",  # state
+    "tls.in_login_line", "oauth.tls", "oauth.extensions",  # from the JAAS config
+}  # fmt: skip
+
+
+def test_every_option_has_its_own_field_and_every_other_field_a_reason() -> None:
+    fields = {f"{part}.{name}".strip(".") for part, kind in PARTS.items() for name in kind.__dataclass_fields__}
+    places = [option.place for option in OPTIONS]
+    assert sorted([*places, *WITHOUT_OPTION]) == sorted(fields)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +272,7 @@ def test_intervals_are_read_as_spark_reads_those_of_triggers(text: str, seconds:
 def test_options_of_the_other_group_protocol_are_refused(given: dict[str, str], without_effect: str, says: str) -> None:
     options = GOOD | {"kafka.group.protocol": "consumer"} | given
     if not without_effect:
-        assert not parse_options(options).consumer_protocol
+        assert not parse_options(options).group.consumer_protocol
         return
     with pytest.raises(OptionError) as raised:
         parse_options(options)

@@ -16,7 +16,6 @@ from spark_group_source.errors import OptionError
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS
-from spark_group_source.options.wire import wire_options
 from spark_group_source.spark.schema import source_schema, to_arrow_schema
 from spark_group_source.text import Secret
 from spark_group_source.wire.settings import Sasl, Tls
@@ -47,7 +46,7 @@ def encrypted(authority: Authority) -> Path:
 
 
 def wire(given: dict[str, str]) -> tuple[Tls | None, Sasl | None]:
-    made = wire_options(parse_options(given), "me")
+    made = parse_options(given).with_client_id("me").wire
     return made.tls, made.sasl
 
 
@@ -254,7 +253,7 @@ def test_options_and_tasks_survive_pickling_and_never_show_a_secret(encrypted: P
     given = {"kafka.ssl.keystore.key": key, "kafka.ssl.keystore.certificate.chain": chain}
     given["kafka.ssl.key.password"] = "s3cret"
     parsed = parse_options(ALICE | given | {"kafka.security.protocol": "SASL_SSL"})
-    task = FetchTask((), wire_options(parsed, "me"), to_arrow_schema(source_schema(False)))
+    task = FetchTask((), parsed.with_client_id("me").wire, to_arrow_schema(source_schema(False)))
     in_java = parse_options(SASL | {"kafka.sasl.mechanism": "PLAIN", "kafka.sasl.jaas.config": JAAS})
     for each in (parsed, task, in_java):
         shown = f"{each} {each!r} {[each]}"

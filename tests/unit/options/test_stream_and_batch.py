@@ -6,10 +6,10 @@ import pytest
 
 from spark_group_source.errors import OptionError
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.options import table
+from spark_group_source.options import settings, table
 from spark_group_source.options.offsets import AtTimestamp, Earliest, FromCommitted, Latest, SpecificOffsets
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.table import OPTIONS, SourceOptions
+from spark_group_source.options.settings import SourceOptions
 
 A = TopicPartition("t", 0)
 JSON = '{"t":{"0":7}}'
@@ -45,8 +45,8 @@ def parsed(group: str = "g", **given: str) -> SourceOptions:
 def test_the_default_start_is_latest_in_a_stream_and_earliest_in_a_batch_read(
     given: dict[str, str], stream: object, batch: object
 ) -> None:
-    assert table.stream_start(parsed(**given)) == stream
-    assert table.batch_start(parsed(**given)) == batch
+    assert settings.stream_start(parsed(**given)) == stream
+    assert settings.batch_start(parsed(**given)) == batch
 
 
 def test_one_time_precedes_times_by_partition_which_precede_offsets() -> None:
@@ -55,18 +55,18 @@ def test_one_time_precedes_times_by_partition_which_precede_offsets() -> None:
     time = {"startingTimestamp": "3", "endingTimestamp": "4"}
     of_all = parsed(**offsets, **times, **time)
     of_two = parsed(**offsets, **times)
-    assert table.batch_start(of_all) == table.stream_start(of_all) == AtTimestamp(3, "startingTimestamp", False)
-    assert table.batch_end(of_all) == AtTimestamp(4, "endingTimestamp", True)
-    assert table.batch_start(of_two) == AtTimestamp({A: 5}, "startingOffsetsByTimestamp", False)
-    assert table.batch_end(of_two) == AtTimestamp({A: 6}, "endingOffsetsByTimestamp", True)
-    assert table.batch_end(parsed(**offsets)) == SpecificOffsets({A: 7}, "endingOffsets")
-    assert table.batch_end(parsed()) == Latest()
+    assert settings.batch_start(of_all) == settings.stream_start(of_all) == AtTimestamp(3, "startingTimestamp", False)
+    assert settings.batch_end(of_all) == AtTimestamp(4, "endingTimestamp", True)
+    assert settings.batch_start(of_two) == AtTimestamp({A: 5}, "startingOffsetsByTimestamp", False)
+    assert settings.batch_end(of_two) == AtTimestamp({A: 6}, "endingOffsetsByTimestamp", True)
+    assert settings.batch_end(parsed(**offsets)) == SpecificOffsets({A: 7}, "endingOffsets")
+    assert settings.batch_end(parsed()) == Latest()
 
 
 @pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
 def test_the_timestamp_strategy_applies_to_starting_times(option: str) -> None:
     value = "3" if option == "startingTimestamp" else '{"t":{"0":3}}'
-    start = table.stream_start(parsed(**{option: value, "startingOffsetsByTimestampStrategy": "latest"}))
+    start = settings.stream_start(parsed(**{option: value, "startingOffsetsByTimestampStrategy": "latest"}))
     assert isinstance(start, AtTimestamp)
     assert start.or_latest
 
@@ -82,17 +82,17 @@ def test_the_timestamp_strategy_applies_to_starting_times(option: str) -> None:
 )
 def test_an_end_in_a_stream_is_an_error(option: str, value: str) -> None:
     with pytest.raises(OptionError, match=f"'{option}' is set, and a stream has no end.*availableNow.*spark.read"):
-        table.check_stream(parsed(**{option: value}))
+        settings.check_stream(parsed(**{option: value}))
 
 
 def test_a_group_id_is_required_in_a_stream_and_to_start_at_committed() -> None:
     with pytest.raises(OptionError, match="'kafka.group.id' is missing: a stream"):
-        table.check_stream(parsed(group=""))
-    table.check_stream(parsed())
-    table.check_batch(parsed(group=""))
+        settings.check_stream(parsed(group=""))
+    settings.check_stream(parsed())
+    settings.check_batch(parsed(group=""))
     with pytest.raises(OptionError, match="'kafka.group.id' is missing: 'startingOffsets' is committed"):
-        table.check_batch(parsed(group="", startingOffsets="committed"))
-    table.check_batch(parsed(startingOffsets="committed"))
+        settings.check_batch(parsed(group="", startingOffsets="committed"))
+    settings.check_batch(parsed(startingOffsets="committed"))
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_a_group_id_is_required_in_a_stream_and_to_start_at_committed() -> None:
 )
 def test_a_batch_read_from_latest_or_to_earliest_is_an_error(given: dict[str, str], says: str) -> None:
     with pytest.raises(OptionError, match=says):
-        table.check_batch(parsed(**given))
-    table.check_batch(parsed(**given, startingTimestamp="3", endingTimestamp="4"))
+        settings.check_batch(parsed(**given))
+    settings.check_batch(parsed(**given, startingTimestamp="3", endingTimestamp="4"))
 
 
 def test_ignored_options_have_their_names_from_the_table() -> None:
@@ -114,4 +114,3 @@ def test_ignored_options_have_their_names_from_the_table() -> None:
         "maxOffsetsPerTrigger",
         "kafka.session.timeout.ms",
     ]
-    assert set(table.STREAM_ONLY) <= {option.name for option in OPTIONS}

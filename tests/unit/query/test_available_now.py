@@ -22,17 +22,17 @@ from spark_group_source.group.description import GroupDescription, MemberDescrip
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.membership import RequestFailed
 from spark_group_source.group.offsets import CommittedOffset
-from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.topics import Subscription
+from spark_group_source.group.settings import GroupSettings, Subscription
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import available_now
 from spark_group_source.query.available_now import AvailableNowTarget
 from spark_group_source.query.clients import KafkaClients
 from spark_group_source.wire.cluster import Metadata, Topic
+from spark_group_source.wire.settings import WireOptions
 
 A, B, NEW = (TopicPartition("t", number) for number in range(3))
-SETTINGS = GroupSettings("g", Subscription(("t",)), session_timeout=40.0, rebalance_timeout=60.0)
+SETTINGS = GroupSettings("g", Subscription(("t",)), WireOptions(()), session_timeout=40.0, rebalance_timeout=60.0)
 
 
 class World:

@@ -14,10 +14,9 @@ from spark_group_source.clock import Clock, monotonic
 from spark_group_source.errors import DataLoss, DeadlineExceeded, GroupError, GroupSourceError, OptionError, TopicError
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.table import check_batch
+from spark_group_source.options.settings import check_batch
 from spark_group_source.query import batch_query, topics
 from spark_group_source.query.batch_query import Interval, RowFilter, plan
-from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
 
@@ -37,15 +36,17 @@ def fake() -> Iterator[FakeKafka]:
         yield running
 
 
+BACKOFF = {"kafka.retry.backoff.ms": "50", "kafka.retry.backoff.max.ms": "100"}
+
+
 def planned(fake: FakeKafka, clock: Clock = monotonic, /, **given: str) -> dict[str, tuple[int, int]]:
     """Start and end of each partition, by its name."""
-    options = {"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribe": "t"}
+    options = {"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribe": "t", **BACKOFF}
     if given.get("startingOffsets") == "committed":
         options["kafka.group.id"] = GROUP
     parsed = parse_options(options | given)
     check_batch(parsed)
-    wire = WireOptions(parsed.bootstrap_servers, "test", retry_backoff=0.05, retry_backoff_max=0.1)
-    return {str(each.tp): (each.start, each.end) for each in plan(parsed, wire, clock)}
+    return {str(each.tp): (each.start, each.end) for each in plan(parsed, clock)}
 
 
 def offsets(first: int, second: int, third: int, topic: str = "t") -> str:
@@ -86,7 +87,7 @@ def test_a_read_starts_and_ends_where_the_options_say(
 
 def test_ranges_have_the_topic_id_so_that_tasks_notice_a_recreated_topic(fake: FakeKafka) -> None:
     parsed = parse_options({"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribe": "t"})
-    found = plan(parsed, WireOptions(parsed.bootstrap_servers, "test"))
+    found = plan(parsed)
     assert found[0] == OffsetRange("t", 0, 2, 6, str(fake.ids["t"]))
 
 
@@ -243,7 +244,7 @@ def test_a_pattern_without_matches_has_no_rows_and_logs_a_warning(
 ) -> None:
     parsed = parse_options({"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribePattern": "none-.*"})
     with caplog.at_level(logging.WARNING):
-        assert plan(parsed, WireOptions(parsed.bootstrap_servers, "test")) == []
+        assert plan(parsed) == []
     assert "none-.*" in caplog.text
 
 
@@ -256,12 +257,11 @@ def test_a_partition_without_a_leader_is_an_error_in_time_and_never_left_out(fak
 
 def filtered(fake: FakeKafka, rows: RowFilter, /, **given: str) -> dict[str, tuple[int, int]]:
     """The ranges that are not empty of a read that needs these rows."""
-    options = {"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribe": "t"}
+    options = {"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribe": "t", **BACKOFF}
     if given.get("startingOffsets") == "committed":
         options["kafka.group.id"] = GROUP
     parsed = parse_options(options | given)
-    wire = WireOptions(parsed.bootstrap_servers, "test", retry_backoff=0.05, retry_backoff_max=0.1)
-    return {str(each.tp): (each.start, each.end) for each in plan(parsed, wire, rows=rows) if each.size}
+    return {str(each.tp): (each.start, each.end) for each in plan(parsed, rows=rows) if each.size}
 
 
 def since(milliseconds: int) -> RowFilter:

@@ -13,7 +13,6 @@ from spark_group_source.fetch import size_samples
 from spark_group_source.fetch.size_samples import sample_sizes
 from spark_group_source.offsets import Offsets, TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.wire import wire_options
 from spark_group_source.query.limits import MAX_OFFSET_SIZE, RETRY_INTERVAL, ByteLimit
 from spark_group_source.wire.cluster import Cluster
 from tests.fake import FakeKafka, Fault
@@ -173,7 +172,7 @@ def fake() -> Iterator[FakeKafka]:
 @pytest.fixture
 def cluster(fake: FakeKafka) -> Iterator[Cluster]:
     given = {"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribe": "t"}
-    with closing(Cluster(wire_options(parse_options(given), "test"))) as opened:
+    with closing(Cluster(parse_options(given).with_client_id("test").wire)) as opened:
         yield opened
 
 

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -20,7 +21,6 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import available_now, end_offsets, topics
 from spark_group_source.query.driver import Driver
 from spark_group_source.records.columns import arrow_schema
-from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka
 
 LONG = 90.0
@@ -103,10 +103,9 @@ class Query:
         if "assign" in given:
             del options["kafka.heartbeat.interval.ms"]
         self._options = parse_options(options | given)
-        self._wire = WireOptions(self._options.bootstrap_servers, "test", retry_backoff=0.005, retry_backoff_max=0.01)
         self.rows: list[Row] = []
         self.end = logged
-        self.driver = Driver(self._options, self._wire)
+        self.driver = Driver(self._options)
         self.made.append(self)
         self.driver.start(logged)
         if available_now:
@@ -127,10 +126,8 @@ class Query:
     def read(self, batch: BatchOffset) -> None:
         """Reads a batch that was planned."""
         schema = arrow_schema(["topic", "partition", "offset"])
-        loss = self._options.fail_on_data_loss
-        task = FetchTask(
-            tuple(batch.reads()), self._wire, schema, fail_on_data_loss=loss, max_wait=0.01, poll_timeout=LONG
-        )
+        settings = replace(self._options.fetch, max_wait=0.01, poll_timeout=LONG)
+        task = FetchTask(tuple(batch.reads()), self._options.wire, schema, settings)
         found = [row for part in read(task) for row in part.to_pylist()]
         self.rows += [(row["topic"], row["partition"], row["offset"]) for row in found]
         self.end = batch

@@ -17,7 +17,6 @@ from spark_group_source.group.offsets import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.driver import REPORT_INTERVAL, Driver
-from spark_group_source.wire.settings import WireOptions
 from tests.drivers import drivers
 from tests.fake import FakeKafka, Fault
 from tests.waiting import eventually
@@ -286,7 +285,7 @@ def test_close_may_be_repeated_and_needs_no_start(fake: FakeKafka, start: Start)
     options = parse_options(
         {"kafka.bootstrap.servers": fake.bootstrap_servers, "kafka.group.id": "g", "subscribe": "t"}
     )
-    Driver(options, WireOptions(options.bootstrap_servers, "test")).close()
+    Driver(options).close()
 
 
 def test_a_topic_whose_id_is_unknown_is_read_later_and_does_not_count_as_recreated(

@@ -11,7 +11,6 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DataLoss
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.wire import wire_options
 from spark_group_source.query import end_offsets
 from spark_group_source.query.end_offsets import EndOffsets
 from spark_group_source.wire.cluster import Cluster
@@ -31,7 +30,7 @@ def fake() -> Iterator[FakeKafka]:
 def ends(fake: FakeKafka, hand: Hand) -> Iterator[EndOffsets]:
     given = {"kafka.bootstrap.servers": fake.bootstrap_servers, "kafka.group.id": "g", "subscribe": "t"}
     options = parse_options(given)
-    cluster = Cluster(wire_options(options, "test"))
+    cluster = Cluster(options.with_client_id("test").wire)
     yield EndOffsets(cluster, options, hand)
     cluster.close()
 

@@ -13,7 +13,6 @@ import pytest
 from spark_group_source.group.description import MemberDescription
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.wire import wire_options
 from spark_group_source.query.driver import Driver, other_client_ids
 from tests.fake import FakeKafka, Fault
 
@@ -32,7 +31,7 @@ def started(fake: FakeKafka, application_id: str = "local-1") -> None:
     """Starts and closes a query."""
     given = {"kafka.bootstrap.servers": fake.bootstrap_servers, "kafka.group.id": "g", "subscribe": "t"}
     options = parse_options(given)
-    with closing(Driver(options, wire_options(options, OWN), application_id=application_id)) as driver:
+    with closing(Driver(options.with_client_id(OWN), application_id=application_id)) as driver:
         driver.start(BatchOffset())
         driver.await_assignment()
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.wire import wire_options
 from spark_group_source.query.topics import TopicIds
 from spark_group_source.wire.cluster import Cluster
 from tests.fake import FakeKafka, Fault
@@ -18,7 +17,7 @@ def test_the_id_of_a_new_topic_is_looked_up_once_and_kept(hand: Hand) -> None:
     with FakeKafka() as fake:
         fake.create_topic("t", 1)
         given = {"kafka.bootstrap.servers": fake.bootstrap_servers, "kafka.group.id": "g", "subscribe": "t"}
-        cluster = Cluster(wire_options(parse_options(given), "test"))
+        cluster = Cluster(parse_options(given).with_client_id("test").wire)
         ids = TopicIds(cluster, 300.0, hand, "g")
         try:
             assert not ids.recreated({"t"})  # these ids are out of date when the query reads the topic
@@ -44,7 +43,7 @@ def test_a_topic_that_one_broker_does_not_know_is_not_deleted(hand: Hand, monkey
     with FakeKafka(brokers=2) as fake:
         fake.create_topic("t", 1)
         given = {"kafka.bootstrap.servers": fake.bootstrap_servers, "kafka.group.id": "g", "subscribe": "t"}
-        cluster = Cluster(wire_options(parse_options(given), "test"))
+        cluster = Cluster(parse_options(given).with_client_id("test").wire)
         ids = TopicIds(cluster, 300.0, hand, "g")
         try:
             fake.next("Metadata", Fault(edit=unknown, broker=1), times=1000)

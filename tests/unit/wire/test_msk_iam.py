@@ -20,10 +20,10 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, GroupSourceError
 from spark_group_source.fetch.reader import read
+from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.wire import wire_options
 from spark_group_source.query.driver import Driver
 from spark_group_source.spark.schema import source_schema, to_arrow_schema
 from spark_group_source.wire import aws_signer
@@ -371,7 +371,7 @@ def test_a_query_with_javas_options_reads_commits_and_keeps_its_membership_while
 def test_a_task_signs_in_with_the_region_that_the_driver_found(msk: FakeMsk, aws: pytest.MonkeyPatch) -> None:
     parsed = parse_options(IAM | {"kafka.bootstrap.servers": msk.bootstrap_servers})
     ranges = (OffsetRange("t", 0, 0, 2),)
-    task = FetchTask(ranges, wire_options(parsed, "test"), to_arrow_schema(source_schema(False)), poll_timeout=LONG)
+    task = FetchTask(ranges, parsed.wire, to_arrow_schema(source_schema(False)), FetchSettings(poll_timeout=LONG))
     rows: list[Any] = [row for batch in read(pickle.loads(pickle.dumps(task))) for row in batch.to_pylist()]
     assert [row["value"] for row in rows] == [b"a", b"b"]
 

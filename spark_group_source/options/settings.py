@@ -1,0 +1,142 @@
+"""The parsed options: the settings of a query, in the parts that use them.
+
+Some options have another meaning in a batch query, or none. Spark creates the source before it asks for a stream or a
+batch reader, so the reader makes these checks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from spark_group_source.errors import OptionError
+from spark_group_source.fetch.settings import FetchSettings
+from spark_group_source.options.offsets import (
+    AtTimestamp,
+    Earliest,
+    EndSpec,
+    FromCommitted,
+    Latest,
+    SpecificOffsets,
+    StartSpec,
+)
+
+if TYPE_CHECKING:
+    from spark_group_source.group.settings import GroupSettings
+    from spark_group_source.wire.settings import WireOptions
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """All options after parsing and checks. Times are in seconds, sizes in bytes."""
+
+    group: GroupSettings
+    fetch: FetchSettings = field(default_factory=FetchSettings)
+    starting_offsets: StartSpec | None = None
+    starting_offsets_fallback: FromCommitted | None = None
+    starting_offsets_by_timestamp: AtTimestamp | None = None
+    starting_timestamp: AtTimestamp | None = None
+    starting_time_or_latest: bool = False
+    ending_offsets: EndSpec | None = None
+    ending_offsets_by_timestamp: AtTimestamp | None = None
+    ending_timestamp: AtTimestamp | None = None
+    max_offsets_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay: float = 900.0
+    available_now_timeout: float | None = None
+    min_batch_interval: float | None = None
+    reset_offsets_on_start: bool = False
+    starting_offsets_callback: str | None = None
+    commit_timeout: float = 5.0
+    commit_retries: int = 5
+    commit_retry_interval: float = 1.0
+    on_commit_failure: str = "warn"
+    commit_metadata: bool = False
+    include_headers: bool = False
+    push_down_filters: bool = False
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    min_records_per_task: int = 10_000
+
+    @property
+    def wire(self) -> WireOptions:
+        """The settings of connections."""
+        return self.group.wire
+
+    def with_client_id(self, client_id: str) -> SourceOptions:
+        """These options with another name of this query in Kafka's tools."""
+        wire = replace(self.wire, client_id=client_id)
+        return replace(self, group=replace(self.group, wire=wire))
+
+
+def check_stream(options: SourceOptions) -> None:
+    """Checks the options of a stream.
+
+    Raises:
+        OptionError: the group id is missing, or an end is set.
+    """
+    _require_group(options, "a stream is a member of a consumer group")
+    for end in (options.ending_timestamp, options.ending_offsets_by_timestamp, options.ending_offsets):
+        if end is not None:
+            option = "endingOffsets" if isinstance(end, Latest) else end.option
+            raise OptionError(
+                f"Option '{option}' is set, and a stream has no end.",
+                "Remove it. To stop at the current end offsets use .trigger(availableNow=True). To stop at an offset or"
+                " time use spark.read.format('kafka-group').",
+            )
+
+
+def check_batch(options: SourceOptions) -> None:
+    """Checks the options of a batch query.
+
+    Raises:
+        OptionError: it starts at latest or ends at earliest, or the group id is missing.
+    """
+    start, end = batch_start(options), batch_end(options)
+    starts = [*start.offsets.values(), start.others] if isinstance(start, SpecificOffsets) else [start]
+    if Latest() in starts:
+        raise OptionError(
+            "Option 'startingOffsets' is latest (-1), and a batch query from there has no records.",
+            "Set it to offsets, earliest (-2) or committed, or set a time with 'startingTimestamp'.",
+        )
+    if isinstance(end, SpecificOffsets) and Earliest() in end.offsets.values():
+        raise OptionError(
+            "Option 'endingOffsets' contains -2 (earliest), and a batch query up to there has no records.",
+            "Set it to offsets, or -1 for the end offset.",
+        )
+    if isinstance(start, FromCommitted):
+        _require_group(options, "'startingOffsets' is committed")
+
+
+def stream_start(options: SourceOptions) -> StartSpec:
+    """The start of a stream in partitions without a committed offset."""
+    return _start(options, Latest(), Latest())
+
+
+def batch_start(options: SourceOptions) -> StartSpec:
+    """The start of a batch query.
+
+    A group without a committed offset has processed nothing, so the read starts at earliest unless
+    ``startingOffsetsFallback`` is set.
+    """
+    return _start(options, Earliest(), Earliest())
+
+
+def batch_end(options: SourceOptions) -> EndSpec:
+    """The end of a batch query."""
+    return options.ending_timestamp or options.ending_offsets_by_timestamp or options.ending_offsets or Latest()
+
+
+def _start(options: SourceOptions, default: Earliest | Latest, uncommitted: Earliest | Latest) -> StartSpec:
+    time: AtTimestamp | None = options.starting_timestamp or options.starting_offsets_by_timestamp
+    if time is not None:
+        return replace(time, or_latest=options.starting_time_or_latest)
+    if isinstance(options.starting_offsets, FromCommitted):
+        return options.starting_offsets_fallback or FromCommitted(uncommitted)
+    return options.starting_offsets or default
+
+
+def _require_group(options: SourceOptions, why: str) -> None:
+    if not options.group.group_id:
+        raise OptionError(f"Option 'kafka.group.id' is missing: {why}.", "Set it with .option('kafka.group.id', ...).")
