@@ -160,19 +160,15 @@ def _check_group_protocol(values: Mapping[str, Any]) -> None:
         raise OptionError(f"Option {', '.join(without_effect)} has no effect with the protocol {protocol}.", action)
 
 
-_CAPPED = (
-    ("wire.retry_backoff", "wire.retry_backoff_max"),
-    ("wire.reconnect_backoff", "wire.reconnect_backoff_max"),
-    ("wire.connect_timeout", "wire.connect_timeout_max"),
-    ("oauth.retry_backoff", "oauth.retry_backoff_max"),
-)
+_FIRST_AND_MAXIMUM = [(small, large) for small, large, ratio in _RELATED if ratio == 1]
+_FIRST_AND_MAXIMUM += [("oauth.retry_backoff", "oauth.retry_backoff_max")]
 
 
 def _settings(values: dict[str, Any]) -> SourceOptions:
     """The settings with these values, which are by place, and the defaults."""
     given = [option.name for option in OPTIONS if values.get(option.place) not in (None, default_of(option.place))]
     # A first backoff above the maximum is the maximum, as in Kafka's Java client.
-    for small, large in _CAPPED:
+    for small, large in _FIRST_AND_MAXIMUM:
         values[small] = min(values.get(small, default_of(small)), values.get(large, default_of(large)))
     if _ASSIGNED in values:
         values[_TOPICS] = tuple(numbers_by_topic(values[_ASSIGNED]))

@@ -74,10 +74,10 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         self, options: SourceOptions, schema: StructType, application: Application, notifications: str = ""
     ) -> None:
         """``notifications`` is the path of the socket on which the user's process reports completed batches."""
-        self._options = options
         self._schema = schema
         self._application = application
         self._task_planner = TaskPlanner(options, schema, application, uuid.uuid4().hex)
+        self._options = self._task_planner.options
         self._driver: Driver | None = None
         self._available_now = False
         self._last_parsed = LoggedOffset.of(BatchOffset())
@@ -237,7 +237,7 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
             from spark_group_source.query.driver import Driver  # executors must not import the group's modules
 
             self._prepare()
-            self._driver = Driver(self._task_planner.options, application_id=self._application.id)
+            self._driver = Driver(self._options, application_id=self._application.id)
         return self._driver
 
     def _connect(self) -> None:

@@ -98,6 +98,12 @@ def test_packages_import_only_lower_layers(path: Path) -> None:
         assert not any(each.split(".")[0] == "pyspark" for each in imports(path))
 
 
+def test_options_import_only_the_settings_of_tasks_and_members() -> None:
+    allowed = {"fetch.settings", "group.settings", "group.assignors"}  # the last when an option names one
+    used = {each for path in (PACKAGE / "options").glob("*.py") for each in ours(path)}
+    assert {each for each in used if each.startswith(("fetch", "group"))} == allowed
+
+
 @pytest.mark.parametrize("name", sorted(PURE))
 def test_pure_modules_have_no_sockets_threads_or_files(name: str) -> None:
     path = PACKAGE / (name.replace(".", "/") + ".py")

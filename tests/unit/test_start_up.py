@@ -14,6 +14,7 @@ import spark_group_source
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import ALL_COLUMNS
+from spark_group_source.spark.source import GroupSource
 from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka
 from tests.unit.records.build import Record, batch
@@ -96,6 +97,20 @@ driver.await_assignment()
     names = imported(code, fake.bootstrap_servers)
     assert fake.request_count("DescribeGroups") == 1
     assert "kafka.protocol.admin" in names[: names.index("the wait")]
+
+
+def test_the_executors_copies_of_a_source_and_its_readers_import_no_options_and_no_membership(tmp_path: Path) -> None:
+    source = GroupSource({"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.group.id": "g", "subscribe": "t"})
+    schema = source.schema()
+    file = tmp_path / "copies"
+    file.write_bytes(pickle.dumps([source, source.streamReader(schema), source.reader(schema)]))
+    load = "import pickle, pathlib; source, *_ = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())"
+    names = imported(load, str(file))
+    assert "spark_group_source.spark.tasks" in names
+    assert not {*names} & (SLOW | MEMBERSHIP | {"kafka.protocol", "spark_group_source.options"})
+    in_the_planner = imported(f"{load}; source.streamReader(source.schema())", str(file))
+    assert "spark_group_source.group.settings" in in_the_planner
+    assert not {*in_the_planner} & (SLOW | {"kafka.protocol", "spark_group_source.options.parsing"})
 
 
 @pytest.mark.parametrize("value", [b"value", None])
