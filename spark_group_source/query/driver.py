@@ -144,6 +144,7 @@ class Driver:
         self._options = options
         self._clock = clock
         self._client_id, self._application_id = options.wire.client_id, application_id
+        # Only the driver's connections need the protocol, and what a member knows of its coordinator is its own.
         wire = replace(options.wire, consumer_protocol=options.group.consumer_protocol)
         self._settings = settings = replace(options.group, wire=wire, coordinator=CurrentCoordinator())
         timings = Timings()
