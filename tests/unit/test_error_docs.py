@@ -103,7 +103,7 @@ def test_an_explanation_needs_no_link_and_no_markdown() -> None:
     for section in sections().values():
         assert not re.search(r"\]\(|\*\w|\w\*", section)
     assert "fails with\n  DEADLINE_EXCEEDED." in sections()["DATA_LOSS"]
-    assert "Moving (docs/migrating.md in the project's repository)" in sections()["CHECKPOINT_MISMATCH"]
+    assert "Migrating (docs/migrating.md in the project's repository)" in sections()["CHECKPOINT_MISMATCH"]
 
 
 @pytest.mark.parametrize("quote", QUOTES)
