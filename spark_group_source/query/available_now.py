@@ -13,6 +13,7 @@ from spark_group_source.errors import (
     BrokerUnavailable,
     DeadlineExceeded,
     GroupSourceError,
+    RetriableError,
     TopicError,
     describe_error_code,
 )
@@ -107,8 +108,8 @@ class AvailableNowTarget:
         while self._target is None:
             try:
                 self._target = self._end_offsets(owned, deadline.at_most(LOOKUP_TIMEOUT), unknown_until)
-            except GroupSourceError as error:
-                if not error.retriable or deadline.remaining() <= self._interval:
+            except RetriableError as error:
+                if deadline.remaining() <= self._interval:
                     raise
                 log.warning("group %s: the end of this run cannot be looked up: %s", self._settings.group_id, error)
                 self._sleep()
@@ -147,9 +148,7 @@ class AvailableNowTarget:
                 self._looked_at = self._clock()
                 if looked_before is not None:
                     self._without_owner += min(self._looked_at - looked_before, MAX_LOOK)
-        except GroupSourceError as error:
-            if not error.retriable:
-                raise
+        except RetriableError as error:
             log.warning("group %s: the group's progress cannot be looked up: %s", self._settings.group_id, error)
         self._check_progress()
         return not self._unreached

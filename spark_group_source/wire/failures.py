@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spark_group_source.clock import RANDOM, Backoff, Clock, exponential, monotonic
-from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded
+from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, RetriableError
 from spark_group_source.wire.settings import WireOptions
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class ReconnectBackoff:
         count = failures.backoff.failures if failures else 0
         return exponential(self._options.connect_timeout, self._options.connect_timeout_max, count)
 
-    def record_failure(self, address: Address, error: BrokerUnavailable | DeadlineExceeded) -> None:
+    def record_failure(self, address: Address, error: RetriableError) -> None:
         """Starts the next backoff of this address."""
         failures = self._failures.get(address)
         if failures is None:
