@@ -24,6 +24,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, ProtocolError
+from spark_group_source.varints import decode_unsigned
 from spark_group_source.wire import sockets, versions
 from spark_group_source.wire.settings import Sasl, WireOptions
 from spark_group_source.wire.waiting import Interrupted, sleep, wait_ready
@@ -230,33 +231,21 @@ def header_size(request: Any, frame: memoryview) -> int | None:
     if request.API_KEY == ApiVersionsRequest.API_KEY or not flexible:
         return _CORRELATION_ID.size
     try:
-        return _after_tags(frame, _CORRELATION_ID.size)
+        return after_tags(frame, _CORRELATION_ID.size)
     except (IndexError, ValueError):
         return None
 
 
-def _after_tags(frame: memoryview, at: int) -> int:
+def after_tags(frame: memoryview, at: int) -> int:
     """Returns where the tagged fields end. The frame bounds them, so their count needs no limit of its own."""
-    count, at = _varint(frame, at)
+    count, at = decode_unsigned(frame, at)
     for _ in range(count):
-        _, at = _varint(frame, at)
-        size, at = _varint(frame, at)
+        _, at = decode_unsigned(frame, at)
+        size, at = decode_unsigned(frame, at)
         at += size
         if at > len(frame):
             raise ValueError("a tagged field ends after the frame")
     return at
-
-
-def _varint(frame: memoryview, at: int) -> tuple[int, int]:
-    """Reads an unsigned number of at most five bytes; returns it and where it ends."""
-    value = 0
-    for shift in range(0, 35, 7):
-        byte = frame[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    raise ValueError("a varint of more than five bytes")
 
 
 def _response_class(request: Any) -> Any:
