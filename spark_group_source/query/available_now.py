@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from spark_group_source.clock import Clock, Deadline
+from spark_group_source.clock import Clock, Deadline, LogEvery
 from spark_group_source.errors import (
     UNKNOWN_TOPIC_OR_PARTITION,
     BrokerUnavailable,
@@ -86,7 +86,8 @@ class AvailableNowTarget:
         self._target: dict[TopicPartition, int] | None = None
         self._unreached: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
-        self._progress_at = self._logged_at = clock()
+        self._progress_at = clock()
+        self._status_lines = LogEvery(LOG_INTERVAL, clock)
         self._looked_at: float | None = None
         self._without_owner = 0.0
         self._interval = POLL_INTERVALS[0]
@@ -115,7 +116,7 @@ class AvailableNowTarget:
                 self._sleep()
             else:
                 self._unreached = dict(self._target)
-                self._logged_at = self._clock()
+                self._status_lines.restart()
                 self._note_progress()
 
     def limit(self, end_offsets: Offsets) -> dict[TopicPartition, int]:
@@ -171,8 +172,7 @@ class AvailableNowTarget:
 
     def wait(self) -> None:
         """Waits before the next lookup; logs from time to time what the run waits for."""
-        if self._clock() - self._logged_at >= LOG_INTERVAL:
-            self._logged_at = self._clock()
+        if self._status_lines.try_acquire():
             owners = self._other_owners()
             if owners:
                 self._without_owner = 0.0

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.protocol.metadata import ApiVersionsRequest
 
-from spark_group_source.clock import Clock, Deadline, monotonic
+from spark_group_source.clock import WARN_EVERY, Clock, Deadline, LogEvery, monotonic
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, ProtocolError
 from spark_group_source.varints import decode_unsigned
 from spark_group_source.wire import sockets, versions
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from socket import socket
 
 log = logging.getLogger(__name__)
-
-LOG_EVERY = 60.0
 
 
 class Throttle:
@@ -48,16 +46,14 @@ class Throttle:
         self._peer = peer
         self._clock = clock
         self._until = 0.0
-        self._logged_at: float | None = None
+        self._warnings = LogEvery(WARN_EVERY, clock)
 
     def record(self, seconds: float) -> None:
         """Notes the throttle time of a response."""
         if seconds <= 0:
             return
-        now = self._clock()
-        self._until = max(self._until, now + seconds)
-        if self._logged_at is None or now - self._logged_at >= LOG_EVERY:
-            self._logged_at = now
+        self._until = max(self._until, self._clock() + seconds)
+        if self._warnings.try_acquire():
             log.warning("broker %s throttles this client, now for %.1f s: a quota is exceeded", self._peer, seconds)
 
     def remaining(self) -> float:
