@@ -1,5 +1,5 @@
-"""A monotonic clock that tests can replace, deadlines on it, and exponential backoff with jitter (KIP-580), in
-seconds.
+"""A monotonic clock that tests can replace, deadlines on it, intervals between repeated log lines, and exponential
+backoff with jitter (KIP-580), in seconds.
 
 Without jitter, all members of a group that lost a broker would reconnect to it at the same moments.
 """
@@ -58,6 +58,30 @@ class Deadline:
     def at_most(self, seconds: float) -> Deadline:
         """Returns the earlier of this deadline and ``seconds`` from now."""
         return Deadline(min(self.at, self.clock() + seconds), self.clock, self.wakeup)
+
+
+WARN_EVERY = 60.0
+"""Seconds between two warnings about a problem that lasts."""
+
+
+@dataclass(slots=True)
+class LogEvery:
+    """Lets a repeated log line through once in an ``interval``; the first one at once, or at ``due_at``."""
+
+    interval: float
+    clock: Clock = monotonic
+    due_at: float = float("-inf")
+
+    def try_acquire(self) -> bool:
+        """Whether a line is due; then the caller logs it, and the next is due after the interval."""
+        if self.clock() < self.due_at:
+            return False
+        self.restart()
+        return True
+
+    def restart(self) -> None:
+        """The next line is due after the interval."""
+        self.due_at = self.clock() + self.interval
 
 
 JITTER = 0.2

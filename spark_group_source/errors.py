@@ -4,8 +4,9 @@
     ├── OptionError            a source option is missing, unknown or has a bad value
     ├── CheckpointError        the query's checkpoint is of another source, release or group
     ├── CannotMigrate             the position of a query with ``format("kafka")`` cannot be taken from its checkpoint
-    ├── BrokerUnavailable      no broker could be reached, or a connection broke (retriable)
-    ├── DeadlineExceeded       an operation took longer than its timeout (retriable)
+    ├── RetriableError         a retry may succeed
+    │   ├── BrokerUnavailable  no broker could be reached, or a connection broke
+    │   └── DeadlineExceeded   an operation took longer than its timeout
     ├── AuthenticationFailed   a broker or an identity provider rejected the client, or the client its certificate
     ├── BrokerError            a broker responded with an error code
     │   ├── TopicError         a topic does not exist, or the client may not read it
@@ -40,7 +41,6 @@ class GroupSourceError(Exception):
     """
 
     code: ClassVar[str] = "KAFKA_GROUP_SOURCE"
-    retriable: ClassVar[bool] = False
 
     def __init__(self, happened: str, action: str = "") -> None:
         self.happened = happened
@@ -80,18 +80,20 @@ class CannotMigrate(GroupSourceError):
     code = "CANNOT_MIGRATE"
 
 
-class BrokerUnavailable(GroupSourceError):
-    """No broker could be reached, or a connection broke; a retry may succeed."""
+class RetriableError(GroupSourceError):
+    """A retry may succeed."""
+
+
+class BrokerUnavailable(RetriableError):
+    """No broker could be reached, or a connection broke."""
 
     code = "BROKER_UNAVAILABLE"
-    retriable = True
 
 
-class DeadlineExceeded(GroupSourceError):
-    """An operation took longer than its timeout; a retry may succeed."""
+class DeadlineExceeded(RetriableError):
+    """An operation took longer than its timeout."""
 
     code = "DEADLINE_EXCEEDED"
-    retriable = True
 
 
 class ProtocolError(GroupSourceError):

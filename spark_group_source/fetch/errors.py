@@ -11,10 +11,9 @@ from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import (
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
-    BrokerUnavailable,
     CorruptRecords,
     DataLoss,
-    DeadlineExceeded,
+    RetriableError,
     TopicError,
     describe_error_code,
 )
@@ -191,7 +190,7 @@ class FetchErrorHandler:
                 )
                 for timestamp in timestamps
             ]
-        except (BrokerUnavailable, DeadlineExceeded) as error:
+        except RetriableError as error:
             self.back_off([position], error.happened)
             return None
         if not all(tp in offsets for offsets in found):

@@ -18,7 +18,9 @@ from kafka.protocol.consumer import FetchRequest, IsolationLevel
 
 from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION, BrokerError, ProtocolError, describe_error_code
 from spark_group_source.offsets import UNKNOWN_EPOCH
+from spark_group_source.varints import decode_unsigned
 from spark_group_source.wire import versions
+from spark_group_source.wire.connection import after_tags
 
 UNKNOWN_TOPIC_ID = 100
 
@@ -208,22 +210,10 @@ class _Reader:
         self._position = end
         return view
 
-    def varint(self) -> int:
-        value = shift = 0
-        while shift < 35:
-            byte = self._body[self._position]
-            self._position += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-        raise ValueError("a varint of more than five bytes")
-
     def count(self) -> int:
         """The length of a compact array or byte string; null counts as empty."""
-        return max(0, self.varint() - 1)
+        length, self._position = decode_unsigned(self._body, self._position)
+        return max(0, length - 1)
 
     def skip_tags(self) -> None:
-        for _ in range(self.varint()):
-            self.varint()
-            self.view(self.varint())
+        self._position = after_tags(self._body, self._position)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from spark_group_source.clock import Clock, Deadline, monotonic
-from spark_group_source.errors import BrokerError, BrokerUnavailable, DeadlineExceeded, ProtocolError
+from spark_group_source.errors import BrokerError, DeadlineExceeded, ProtocolError, RetriableError
 from spark_group_source.fetch import read_ahead
 from spark_group_source.fetch.errors import FetchErrorHandler, PreferredReplicas, metadata_error
 from spark_group_source.fetch.leaders import UNDEFINED_EPOCH_OFFSET, epoch_end_offsets
@@ -102,7 +102,7 @@ class BrokerSelection:
             ):
                 # The metadata of this executor is older than the plan.
                 topics = self._cluster.topics(topic_names, self._errors.deadline(), fresh=True)
-        except (BrokerUnavailable, DeadlineExceeded) as error:
+        except RetriableError as error:
             self._errors.back_off(positions, error.happened)
             return
         with_leader: list[tuple[FetchPosition, int]] = []
@@ -257,7 +257,7 @@ class TaskReader:
         try:
             connection = self._cluster.connection(broker, deadline, PURPOSE)
             connection.send(request, deadline)
-        except (BrokerUnavailable, DeadlineExceeded) as error:
+        except RetriableError as error:
             self._errors.back_off(positions, error.happened)
             return
         self._in_flight[broker] = InFlightFetch(connection, positions, max_bytes, deadline)
@@ -288,7 +288,7 @@ class TaskReader:
     def _receive(self, fetch: InFlightFetch) -> Response | None:
         try:
             return fetch.connection.receive_raw(self._errors.deadline())
-        except (BrokerUnavailable, DeadlineExceeded) as error:
+        except RetriableError as error:
             self._errors.back_off(fetch.positions, error.happened)
             return None
 

@@ -125,14 +125,7 @@ Step = tuple[ConsumerMembership, list[Action]]
 
 
 def step(membership: ConsumerMembership, event: Event, now: float, revocation_timeout: float) -> Step:
-    """Returns the membership after ``event``, and the actions to perform.
-
-    Args:
-        membership: the membership before the event.
-        event: what happened.
-        now: seconds on the caller's monotonic clock.
-        revocation_timeout: how many seconds a revocation may wait for the batch that reads the partitions.
-    """
+    """As :func:`spark_group_source.group.classic_state.step`, with the events of this protocol."""
     if membership.ended:
         return membership, []
     match event:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from spark_group_source.clock import Backoff, Clock
+from spark_group_source.clock import WARN_EVERY, Backoff, Clock, LogEvery
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.membership import RequestFailed
 from spark_group_source.group.settings import GroupSettings
@@ -50,20 +50,15 @@ class HeartbeatSchedule:
         self.next_heartbeat = self._clock()
 
 
-WARN_EVERY = 60.0
-"""Seconds between two warnings while requests fail, for example because another member holds the same instance id."""
-
-
 class HeartbeatState:
     """When a request of one member last succeeded, and how it retries. Written by the member's thread alone."""
 
     def __init__(self, settings: GroupSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self._succeeded_at = clock()
-        self._warn_at = self._succeeded_at + WARN_EVERY
-        self._logged_action: ErrorAction | None = None
+        self._warnings = LogEvery(WARN_EVERY, clock)
         self._backoff = Backoff(settings.wire.retry_backoff, settings.wire.retry_backoff_max)
+        self.record_success()
 
     @property
     def time_since_heartbeat(self) -> float:
@@ -76,8 +71,8 @@ class HeartbeatState:
     def record_success(self) -> None:
         """A heartbeat or SyncGroup succeeded."""
         self._succeeded_at = self._clock()
-        self._logged_action = None
-        self._warn_at = self._succeeded_at + WARN_EVERY
+        self._logged_action: ErrorAction | None = None
+        self._warnings.restart()
         self._backoff.reset()
 
     def log_failure(self, failure: RequestFailed) -> None:
@@ -88,8 +83,7 @@ class HeartbeatState:
         quiet = failure.action in (ErrorAction.MEMBER_ID_REQUIRED, ErrorAction.REJOIN, self._logged_action)
         self._logged_action = failure.action
         log.log(logging.DEBUG if quiet else logging.INFO, "group %s: %s", self._settings.group_id, failure.reason)
-        if self._clock() >= self._warn_at:
-            self._warn_at = self._clock() + WARN_EVERY
+        if self._warnings.try_acquire():
             log.warning(
                 "group %s: no successful heartbeat for %.0f s, still retrying: %s",
                 self._settings.group_id,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.listener import (
@@ -16,7 +18,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from spark_group_source.clock import Clock, monotonic
+from spark_group_source.clock import Clock, LogEvery, monotonic
 from spark_group_source.group.settings import Counters
 from spark_group_source.lag.client import GroupLagClient, ThrottledLagClient
 from spark_group_source.lag.model import LagReport, RateWindow, Sample
@@ -32,15 +34,11 @@ class LogSink:
     """Logs one line at ``INFO`` for each source of a query, at most every ``interval`` seconds."""
 
     def __init__(self, interval: float = INTERVAL, clock: Clock = monotonic) -> None:
-        self._interval = interval
-        self._clock = clock
-        self._logged_at: dict[tuple[str, int], float] = {}
+        self._lines: defaultdict[tuple[str, int], LogEvery] = defaultdict(partial(LogEvery, interval, clock))
 
     def __call__(self, report: LagReport) -> None:
         """Logs a report if a line is due."""
-        key = report.query, report.source
-        if self._clock() - self._logged_at.get(key, float("-inf")) >= self._interval:
-            self._logged_at[key] = self._clock()
+        if self._lines[report.query, report.source].try_acquire():
             log.info("%s", report)
 
 

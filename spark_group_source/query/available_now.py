@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from spark_group_source.clock import Clock, Deadline
+from spark_group_source.clock import Clock, Deadline, LogEvery
 from spark_group_source.errors import (
     UNKNOWN_TOPIC_OR_PARTITION,
     BrokerUnavailable,
     DeadlineExceeded,
     GroupSourceError,
+    RetriableError,
     TopicError,
     describe_error_code,
 )
 from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.fetch.messages import FetchErrorAction, fetch_error_action
 from spark_group_source.group.description import STABLE
-from spark_group_source.group.membership import RequestFailed
+from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.topics import EveryBroker
@@ -68,15 +70,15 @@ class AvailableNowTarget:
         self,
         clients: KafkaClients,
         settings: GroupSettings,
-        client_id: str,
+        membership: Callable[[], Membership],
         options: SourceOptions,
         clock: Clock,
     ) -> None:
-        """``client_id`` is that of this query's member."""
+        """``membership`` returns that of this query as it is now."""
         self._cluster = clients.cluster
         self._group_offsets = clients.offsets
         self._settings = settings
-        self._client_id = client_id
+        self._membership = membership
         self._read_committed = options.fetch.read_committed
         self._fail_on_data_loss = options.fetch.fail_on_data_loss
         self._timeout = options.available_now_timeout
@@ -84,7 +86,8 @@ class AvailableNowTarget:
         self._target: dict[TopicPartition, int] | None = None
         self._unreached: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
-        self._progress_at = self._logged_at = clock()
+        self._progress_at = clock()
+        self._status_lines = LogEvery(LOG_INTERVAL, clock)
         self._looked_at: float | None = None
         self._without_owner = 0.0
         self._interval = POLL_INTERVALS[0]
@@ -106,14 +109,14 @@ class AvailableNowTarget:
         while self._target is None:
             try:
                 self._target = self._end_offsets(owned, deadline.at_most(LOOKUP_TIMEOUT), unknown_until)
-            except GroupSourceError as error:
-                if not error.retriable or deadline.remaining() <= self._interval:
+            except RetriableError as error:
+                if deadline.remaining() <= self._interval:
                     raise
                 log.warning("group %s: the end of this run cannot be looked up: %s", self._settings.group_id, error)
                 self._sleep()
             else:
                 self._unreached = dict(self._target)
-                self._logged_at = self._clock()
+                self._status_lines.restart()
                 self._note_progress()
 
     def limit(self, end_offsets: Offsets) -> dict[TopicPartition, int]:
@@ -131,6 +134,7 @@ class AvailableNowTarget:
             DeadlineExceeded: no progress for as long as a dead member and a rebalance may take, while no other member
                 owns the rest; or for ``availableNowTimeout``.
         """
+        self._progress_at = min(self._progress_at, self._clock())
         deadline = Deadline.after(LOOKUP_TIMEOUT + self._settings.offset_fetch_timeout, self._clock)
         committed = self._group_offsets.committed(self._unreached, deadline) if self._unreached else {}
         looked_before, self._looked_at = self._looked_at, None
@@ -145,9 +149,7 @@ class AvailableNowTarget:
                 self._looked_at = self._clock()
                 if looked_before is not None:
                     self._without_owner += min(self._looked_at - looked_before, MAX_LOOK)
-        except GroupSourceError as error:
-            if not error.retriable:
-                raise
+        except RetriableError as error:
             log.warning("group %s: the group's progress cannot be looked up: %s", self._settings.group_id, error)
         self._check_progress()
         return not self._unreached
@@ -164,13 +166,13 @@ class AvailableNowTarget:
             offsets.update({tp: end for tp, end in ends.items() if tp in offsets})
 
     def batch_planned(self) -> None:
-        """This query has a batch, which counts as progress however long it takes."""
+        """This query has a batch, which counts as progress until the next lookup, however long it takes."""
         self._note_progress()
+        self._progress_at = math.inf
 
     def wait(self) -> None:
         """Waits before the next lookup; logs from time to time what the run waits for."""
-        if self._clock() - self._logged_at >= LOG_INTERVAL:
-            self._logged_at = self._clock()
+        if self._status_lines.try_acquire():
             owners = self._other_owners()
             if owners:
                 self._without_owner = 0.0
@@ -266,7 +268,9 @@ class AvailableNowTarget:
             return None
         if isinstance(group, RequestFailed) or group.members_hidden:
             return None
-        others = [member for member in group.members if member.client_id != self._client_id]
+        # Not by client id: kafka.client.id may give all members the same one.
+        me = self._membership().member_id
+        others = [member for member in group.members if member.member_id != me]
         if group.state == STABLE:
             others = [member for member in others if member.partitions & self._unreached.keys()]
         return [f"{member.client_id} at {member.host}" for member in others]

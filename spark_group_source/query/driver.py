@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
-from spark_group_source.clock import Clock, Deadline, monotonic
+from spark_group_source.clock import Clock, Deadline, LogEvery, monotonic
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.description import MemberDescription
 from spark_group_source.group.manual_assignment import ManualAssignment
@@ -46,8 +46,8 @@ class QueryLog:
         self._counters = counters
         self._timings = timings
         self._clock = clock
-        self._warn_of_slow_batch_at = float("-inf")
-        self._report_at = clock() + REPORT_INTERVAL
+        self._slow_batches = LogEvery(SLOW_BATCH_INTERVAL, clock)
+        self._reports = LogEvery(REPORT_INTERVAL, clock, clock() + REPORT_INTERVAL)
         self._reported = ""
 
     def membership(self, me: Membership, since_heartbeat: float | None, rebalanced_at: float | None) -> None:
@@ -58,10 +58,7 @@ class QueryLog:
             since_heartbeat: seconds since its last heartbeat, if it has heartbeats.
             rebalanced_at: when its generation began, in seconds of the clock.
         """
-        if self._clock() < self._report_at:
-            return
-        self._report_at = self._clock() + REPORT_INTERVAL
-        if str(self._counters) != self._reported:
+        if self._reports.try_acquire() and str(self._counters) != self._reported:
             self._reported = str(self._counters)
             times = "" if since_heartbeat is None else f", last heartbeat {since_heartbeat:.0f} s ago"
             times += "" if rebalanced_at is None else f", last rebalance {self._clock() - rebalanced_at:.0f} s ago"
@@ -83,9 +80,8 @@ class QueryLog:
         """
         settings = self._settings
         no_revocations = bool(settings.subscription.partitions)  # with assign, there is no membership
-        if seconds <= settings.revocation_timeout or no_revocations or self._clock() < self._warn_of_slow_batch_at:
+        if seconds <= settings.revocation_timeout or no_revocations or not self._slow_batches.try_acquire():
             return
-        self._warn_of_slow_batch_at = self._clock() + SLOW_BATCH_INTERVAL
         log.warning(
             "group %s: a batch took %.0f s until its commit, but a revocation waits for at most %.0f s: a rebalance in"
             " this time makes the next owner repeat the batch. Make batches smaller with maxOffsetsPerTrigger, or raise"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Set
 from functools import partial
 
 from spark_group_source.clock import Clock, Deadline, monotonic
-from spark_group_source.errors import GroupSourceError
+from spark_group_source.errors import RetriableError
 from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.offsets import LATEST, Offsets, TopicPartition
 from spark_group_source.options.settings import SourceOptions
@@ -62,9 +62,7 @@ class LeaderlessProbe:
         began = self._clock()
         try:
             return look_up(partitions, self._timeout)
-        except GroupSourceError as error:
-            if not error.retriable:
-                raise
+        except RetriableError:
             return {}
         finally:
             self._timeout = min(self._timeout * 2, MAX_TIMEOUT)
@@ -177,9 +175,7 @@ class EndOffsets:
                 deadline=Deadline.after(LOOKUP_TIMEOUT, self._clock),
                 missing=set(),
             )
-        except GroupSourceError as error:
-            if not error.retriable:
-                raise
+        except RetriableError:
             return {}
 
     def forget(self, topics: Collection[str]) -> None:
@@ -204,9 +200,7 @@ class EndOffsets:
         look_up = partial(self._look_up, unknown=unknown)
         try:
             current = look_up(others, LOOKUP_TIMEOUT)
-        except GroupSourceError as error:
-            if not error.retriable:
-                raise
+        except RetriableError as error:
             log.warning("the end offsets of %d partition(s) are unknown: %s", len(others), error)
             current, others = {}, set()
         current |= self._probe.ends(leaderless, look_up)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_group_source.clock import Clock, Deadline
-from spark_group_source.errors import GroupSourceError
+from spark_group_source.errors import RetriableError
 from spark_group_source.fetch.leaders import UNDEFINED_EPOCH_OFFSET, EpochEndOffset, epoch_end_offsets
 from spark_group_source.offsets import UNKNOWN_EPOCH, Offsets, TopicPartition
 from spark_group_source.query.offset_tracker import OwnedPartition
@@ -117,9 +117,7 @@ class EpochCheck:
         try:
             topics = self._cluster.topics({tp.topic for tp in epochs}, deadline, fresh=True)
             answers = epoch_end_offsets(self._cluster, topics, epochs, deadline)
-        except GroupSourceError as error:
-            if not error.retriable:
-                raise
+        except RetriableError:
             answers = {}
         if epochs.keys() - self.unconfirmed:
             log.info("leaders of %s changed; %d of %d answered", names(epochs), len(answers), len(epochs))

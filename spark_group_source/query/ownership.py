@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 
 from spark_group_source.clock import Clock, Deadline, monotonic
-from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION, GroupSourceError
+from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION, GroupSourceError, RetriableError
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership, Phase, RequestFailed
@@ -173,7 +173,10 @@ class AssignedPartitions:
                     self.resolver.resolve(lookup, me, clients, within)
             except GroupSourceError as error:
                 # A topic may be deleted after its assignment: the next rebalance revokes it.
-                if not error.retriable and getattr(error, "error_code", None) != UNKNOWN_TOPIC_OR_PARTITION:
+                if (
+                    not isinstance(error, RetriableError)
+                    and getattr(error, "error_code", None) != UNKNOWN_TOPIC_OR_PARTITION
+                ):
                     raise
                 log.warning("group %s: no start position for %s: %s", self._group_id, names(lookup.partitions), error)
         self.committer.commit(me, clients, deadline)
@@ -195,9 +198,7 @@ class AssignedPartitions:
         partitions = frozenset(tp for tp in me.readable if tp.topic in ids)
         try:
             earliest = self.resolver.earliest(partitions, clients)
-        except GroupSourceError as error:
-            if not error.retriable:
-                raise
+        except RetriableError as error:
             log.warning("group %s: no start position for %s: %s", self._group_id, names(partitions), error)
             earliest = {}
         starts = {tp: Start(offset, StartRule.RECREATED) for tp, offset in earliest.items()}

@@ -86,8 +86,8 @@ class BatchPlanner:
 
     def prepare_for_available_now(self) -> None:
         """From here on batches end at the present end offsets. The first plan looks them up."""
-        client_id = self._clients.cluster.options.client_id
-        self._target = AvailableNowTarget(self._clients, self._settings, client_id, self._options, self._clock)
+        membership = self._member.snapshot
+        self._target = AvailableNowTarget(self._clients, self._settings, membership, self._options, self._clock)
 
     @property
     def batch_in_flight(self) -> bool:

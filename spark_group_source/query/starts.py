@@ -24,7 +24,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import DataLoss, DeadlineExceeded, GroupSourceError, OptionError
+from spark_group_source.errors import DataLoss, DeadlineExceeded, OptionError, RetriableError
 from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset
@@ -232,9 +232,7 @@ class StartOffsetResolver:
             try:
                 deadline = Deadline.after(RESOLVE_TIMEOUT)
                 self._latest = self._look_up(Latest(), latest, clients, deadline) if latest else {}
-            except GroupSourceError as error:
-                if not error.retriable:
-                    raise
+            except RetriableError as error:
                 log.warning("group %s: the latest offsets are looked up later: %s", self._group_id, error)
                 self._latest = {}
         return self._latest

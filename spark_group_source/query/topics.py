@@ -14,7 +14,7 @@ from spark_group_source.errors import (
     UNKNOWN_TOPIC_OR_PARTITION,
     BrokerUnavailable,
     DataLoss,
-    GroupSourceError,
+    RetriableError,
     TopicError,
     describe_error_code,
 )
@@ -53,9 +53,7 @@ def unknown_to_all(unknown: set[TopicPartition], cluster: Cluster, group_id: str
     view.expect(unknown)
     try:
         metadata = view.metadata({tp.topic for tp in unknown}, Deadline.after(LOOKUP_TIMEOUT))
-    except GroupSourceError as error:
-        if not error.retriable:
-            raise
+    except RetriableError:
         return set()
     return unknown - partitions_of(metadata.topics.values())
 
@@ -129,9 +127,7 @@ class TopicIds:
         names = {*topics, *self._read} if fresh else topics
         try:
             return self._cluster.topics(names, Deadline.after(LOOKUP_TIMEOUT, self._clock), fresh=fresh)
-        except GroupSourceError as error:
-            if not error.retriable:
-                raise
+        except RetriableError as error:
             log.warning("the topic lookup failed: %s", error)
             return {}
 

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from spark_group_source.varints import decode_unsigned
+
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 Memory = bytes | bytearray | memoryview
@@ -82,13 +84,8 @@ def decode_varint(memory: Sequence[int], start: int) -> tuple[int, int]:
     Raises:
         IndexError: it extends beyond ``memory``, or beyond ten bytes.
     """
-    raw = 0
-    for index in range(_MAX_SIZE):
-        byte = memory[start + index]
-        raw |= (byte & 0x7F) << 7 * index
-        if byte < _CONTINUATION_BIT:
-            return (raw >> 1) ^ -(raw & 1), start + index + 1
-    raise IndexError("a varint of more than ten bytes")
+    raw, after = decode_unsigned(memory, start, _MAX_SIZE)
+    return (raw >> 1) ^ -(raw & 1), after
 
 
 MIN_RECORD_SIZE = 7

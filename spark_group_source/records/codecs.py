@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from spark_group_source.errors import UnsupportedRecords
 from spark_group_source.records.batches import BatchLocation
+from spark_group_source.varints import decode_unsigned
 
 _STREAMS = {1: "gzip", 3: "lz4", 4: "zstd"}
 _NONE, _SNAPPY = 0, 2
@@ -58,7 +59,7 @@ class BatchBody:
                 filled += size
         except _TooLarge:
             raise self._too_large() from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, IndexError) as error:
             codec = _STREAMS.get(self._codec, "snappy")
             raise self._location.corrupt(f"its {codec} data cannot be decompressed ({error})") from error
         self._read += filled
@@ -116,19 +117,9 @@ def _snappy(payload: memoryview, limit: int) -> Iterator[memoryview]:
 
 
 def _snappy_block(block: memoryview, limit: int) -> memoryview:
-    size = _snappy_size(block)
+    size, _ = decode_unsigned(block, 0)
     if size > len(block) * _MAX_SNAPPY_RATIO:
         raise ValueError(f"a block of {len(block)} bytes cannot expand to {size}")
     if size > limit:
         raise _TooLarge
     return memoryview(pa.Codec("snappy").decompress(block, size)).cast("B")  # the bytes of an Arrow buffer are signed
-
-
-def _snappy_size(block: memoryview) -> int:
-    """The uncompressed size: a varint at the start of the block."""
-    size = 0
-    for index, byte in enumerate(block[:5]):
-        size |= (byte & 0x7F) << 7 * index
-        if byte < 0x80:
-            return size
-    raise ValueError("the uncompressed size of a block is incomplete")

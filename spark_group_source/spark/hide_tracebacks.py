@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Iterator
 
-from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, GroupSourceError
+from spark_group_source.errors import AuthenticationFailed, GroupSourceError, RetriableError
 
 log = logging.getLogger(__name__)
 
@@ -37,5 +37,5 @@ def _unreported_cause(error: BaseException) -> BaseException | None:
     cause = error.__cause__
     if isinstance(cause, GroupSourceError):
         return _unreported_cause(cause)
-    is_network_error = isinstance(error, BrokerUnavailable | DeadlineExceeded | AuthenticationFailed)
+    is_network_error = isinstance(error, RetriableError | AuthenticationFailed)
     return None if is_network_error and isinstance(cause, OSError | UnicodeError) else cause

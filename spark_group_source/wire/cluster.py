@@ -20,6 +20,7 @@ from spark_group_source.errors import (
     GroupError,
     GroupSourceError,
     ProtocolError,
+    RetriableError,
     describe_error_code,
 )
 from spark_group_source.offsets import Partitions, TopicPartition
@@ -200,7 +201,7 @@ class Connections:
             retriable = self._rejections.as_retriable(error, self._responded_at())
             self._reconnect_backoff.record_failure(address, retriable)
             raise retriable from error
-        except (BrokerUnavailable, DeadlineExceeded) as error:
+        except RetriableError as error:
             self._reconnect_backoff.record_failure(address, error)
             raise
         self._reconnect_backoff.record_success(address)

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.protocol.metadata import ApiVersionsRequest
 
-from spark_group_source.clock import Clock, Deadline, monotonic
+from spark_group_source.clock import WARN_EVERY, Clock, Deadline, LogEvery, monotonic
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, ProtocolError
+from spark_group_source.varints import decode_unsigned
 from spark_group_source.wire import sockets, versions
 from spark_group_source.wire.settings import Sasl, WireOptions
 from spark_group_source.wire.waiting import Interrupted, sleep, wait_ready
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from socket import socket
 
 log = logging.getLogger(__name__)
-
-LOG_EVERY = 60.0
 
 
 class Throttle:
@@ -47,16 +46,14 @@ class Throttle:
         self._peer = peer
         self._clock = clock
         self._until = 0.0
-        self._logged_at: float | None = None
+        self._warnings = LogEvery(WARN_EVERY, clock)
 
     def record(self, seconds: float) -> None:
         """Notes the throttle time of a response."""
         if seconds <= 0:
             return
-        now = self._clock()
-        self._until = max(self._until, now + seconds)
-        if self._logged_at is None or now - self._logged_at >= LOG_EVERY:
-            self._logged_at = now
+        self._until = max(self._until, self._clock() + seconds)
+        if self._warnings.try_acquire():
             log.warning("broker %s throttles this client, now for %.1f s: a quota is exceeded", self._peer, seconds)
 
     def remaining(self) -> float:
@@ -230,33 +227,21 @@ def header_size(request: Any, frame: memoryview) -> int | None:
     if request.API_KEY == ApiVersionsRequest.API_KEY or not flexible:
         return _CORRELATION_ID.size
     try:
-        return _after_tags(frame, _CORRELATION_ID.size)
+        return after_tags(frame, _CORRELATION_ID.size)
     except (IndexError, ValueError):
         return None
 
 
-def _after_tags(frame: memoryview, at: int) -> int:
+def after_tags(frame: memoryview, at: int) -> int:
     """Returns where the tagged fields end. The frame bounds them, so their count needs no limit of its own."""
-    count, at = _varint(frame, at)
+    count, at = decode_unsigned(frame, at)
     for _ in range(count):
-        _, at = _varint(frame, at)
-        size, at = _varint(frame, at)
+        _, at = decode_unsigned(frame, at)
+        size, at = decode_unsigned(frame, at)
         at += size
         if at > len(frame):
             raise ValueError("a tagged field ends after the frame")
     return at
-
-
-def _varint(frame: memoryview, at: int) -> tuple[int, int]:
-    """Reads an unsigned number of at most five bytes; returns it and where it ends."""
-    value = 0
-    for shift in range(0, 35, 7):
-        byte = frame[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    raise ValueError("a varint of more than five bytes")
 
 
 def _response_class(request: Any) -> Any:

@@ -11,16 +11,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spark_group_source.clock import RANDOM, Backoff, Clock, exponential, monotonic
-from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded
+from spark_group_source.clock import RANDOM, WARN_EVERY, Backoff, Clock, LogEvery, exponential, monotonic
+from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, RetriableError
 from spark_group_source.wire.settings import WireOptions
 
 log = logging.getLogger(__name__)
 
 RETRY_TIMEOUT = 300.0
 """How many seconds without a success make the rejection of settings that worked before final."""
-
-WARN_EVERY = 60.0
 
 _worked: set[WireOptions] = set()
 """Settings that a broker has accepted from this process."""
@@ -40,7 +38,7 @@ class AuthFailures:
         self._clock = clock
         self._first_at: float | None = None
         self._last_at = 0.0
-        self._warned_at: float | None = None
+        self._warnings = LogEvery(WARN_EVERY, clock)
 
     def record_success(self) -> None:
         """Notes that a broker accepted these settings."""
@@ -68,8 +66,7 @@ class AuthFailures:
         if now - first_at >= timeout:
             happened = f"{error.happened} No broker has accepted this client for {now - first_at:.0f} s."
             raise AuthenticationFailed(happened, error.action)
-        if self._warned_at is None or now - self._warned_at >= WARN_EVERY:
-            self._warned_at = now
+        if self._warnings.try_acquire():
             log.warning("brokers reject settings that worked before; retrying for up to %.0f s: %s", timeout, error)
         return BrokerUnavailable(error.happened, error.action)
 
@@ -118,7 +115,7 @@ class ReconnectBackoff:
         count = failures.backoff.failures if failures else 0
         return exponential(self._options.connect_timeout, self._options.connect_timeout_max, count)
 
-    def record_failure(self, address: Address, error: BrokerUnavailable | DeadlineExceeded) -> None:
+    def record_failure(self, address: Address, error: RetriableError) -> None:
         """Starts the next backoff of this address."""
         failures = self._failures.get(address)
         if failures is None:

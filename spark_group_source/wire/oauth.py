@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
-from spark_group_source.clock import Backoff, Clock, Deadline, monotonic
+from spark_group_source.clock import WARN_EVERY, Backoff, Clock, Deadline, LogEvery, monotonic
 from spark_group_source.errors import (
     AuthenticationFailed,
     BrokerUnavailable,
@@ -47,8 +47,6 @@ receive it in time, and the times of tokens are whole seconds."""
 
 IDLE_TIMEOUT = 3600.0
 """How many seconds without a new connection end the renewals, for example in a process whose query has ended."""
-
-WARN_EVERY = 60.0
 
 _REACH_ENDPOINT = "Check that this machine can reach it, and that it answers within seconds."
 _THREADS = "Raise the limit of threads or processes of this user or container."
@@ -109,7 +107,7 @@ class TokenCache:
         self._backoff = Backoff(*backoff)
         self._retry_at = 0.0
         self._used_at = clock()
-        self._warned_at: float | None = None
+        self._warnings = LogEvery(WARN_EVERY, clock)
 
     def fetch(self, deadline: Deadline) -> str:
         """Returns the kept token; waits for a new one only if none is valid.
@@ -225,7 +223,8 @@ class TokenCache:
             # From the request on: the service counts from some time before its answer arrives.
             begin = self._requested_at
             self._kept = _Kept(outcome.text, begin + outcome.lifetime - margin, begin + refresh_after)
-            self._error, self._failures, self._warned_at = None, 0, None
+            self._error, self._failures = None, 0
+            self._warnings = LogEvery(WARN_EVERY, self._clock)
             self._backoff = Backoff(*self._backoff_limits)
             self._retry_at = now + self._backoff_limits[1]
         else:
@@ -238,9 +237,8 @@ class TokenCache:
     def _warn(self, now: float) -> None:
         """Without a valid token the caller of :meth:`fetch` gets the error, and no warning is needed."""
         kept = self._valid()
-        if kept is None or (self._warned_at is not None and now - self._warned_at < WARN_EVERY):
+        if kept is None or not self._warnings.try_acquire():
             return
-        self._warned_at = now
         log.warning(
             "%d requests for a new token failed in a row; the old token is valid for %.0f s; retrying: %s",
             self._failures,

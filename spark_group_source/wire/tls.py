@@ -13,11 +13,13 @@ import select
 import socket
 import ssl
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeGuard
 
-from spark_group_source.clock import Deadline, monotonic
+from spark_group_source.clock import WARN_EVERY, Deadline, LogEvery
 from spark_group_source.errors import (
     AuthenticationFailed,
     BrokerUnavailable,
@@ -37,12 +39,10 @@ class UnusableCertificates(OptionError):
     """A file or a text can be read and is not what is needed. Perhaps somebody has not written it completely yet."""
 
 
-WARN_EVERY = 60.0
-
 _cache: dict[Tls, tuple[tuple[_FileStamp, ...], ssl.SSLContext]] = {}
 """The last context of each settings, with the stamps of the files it was built from."""
 
-_warned_at: dict[Tls, float] = {}
+_warnings: defaultdict[Tls, LogEvery] = defaultdict(partial(LogEvery, WARN_EVERY))
 
 
 def ssl_context(tls: Tls) -> ssl.SSLContext:
@@ -60,8 +60,7 @@ def ssl_context(tls: Tls) -> ssl.SSLContext:
     except OptionError as error:
         if tls not in _cache:
             raise
-        if tls not in _warned_at or monotonic() - _warned_at[tls] >= WARN_EVERY:
-            _warned_at[tls] = monotonic()
+        if _warnings[tls].try_acquire():
             log.warning("certificate files are unusable; keeping the certificates read before: %s", error)
     return _cache[tls][1]
 

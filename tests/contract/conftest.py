@@ -269,8 +269,9 @@ class Bench:
 
     def query(self, logged: BatchOffset | None = None, **options: str) -> Query:
         """Creates a query of the group, without starting it."""
-        client_id = f"contract-app-{len(self._queries)}"
-        self._queries.append(Query(self.options(**options), logged or BatchOffset(), client_id))
+        parsed = self.options(**options)
+        client_id = parsed.wire.client_id or f"contract-app-{len(self._queries)}"
+        self._queries.append(Query(parsed, logged or BatchOffset(), client_id))
         return self._queries[-1]
 
     def start(self, logged: BatchOffset | None = None, **options: str) -> Query:

@@ -123,9 +123,8 @@ def test_a_client_with_a_ticket_needs_no_kdc_and_another_waits_for_it(
     try:
         connect(kerberized)
         alice.unlink()
-        with pytest.raises(BrokerUnavailable, match="Cannot contact any KDC") as raised:
+        with pytest.raises(BrokerUnavailable, match="Cannot contact any KDC"):
             connect(kerberized)
-        assert raised.value.retriable
     finally:
         realm.start()
     connect(kerberized)
@@ -162,9 +161,8 @@ def test_a_kdc_that_does_not_respond_never_delays_a_client_beyond_its_deadline(
     realm.pause()
     deadline = Deadline.after(SHORT + LONG)
     try:
-        with pytest.raises(DeadlineExceeded, match="no ticket") as raised:
+        with pytest.raises(DeadlineExceeded, match="no ticket"):
             connect(kerberized, SHORT)
-        assert raised.value.retriable
         assert not deadline.expired()
     finally:
         realm.resume()

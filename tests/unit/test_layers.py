@@ -15,6 +15,7 @@ PACKAGE = Path(spark_group_source.__file__).parent
 PURE = {
     "errors",
     "text",
+    "varints",
     "clock",
     "offsets",
     "options.parsing",

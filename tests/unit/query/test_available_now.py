@@ -20,7 +20,7 @@ from spark_group_source.errors import (
 )
 from spark_group_source.group.description import GroupDescription, MemberDescription
 from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.membership import RequestFailed
+from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset
 from spark_group_source.group.settings import GroupSettings, Subscription
 from spark_group_source.offsets import TopicPartition
@@ -104,7 +104,7 @@ def make(world: World, fail_on_data_loss: bool = True, **options: str) -> Availa
     clients = KafkaClients(world, world)  # type: ignore[arg-type]
     given = {"kafka.bootstrap.servers": "h:1", "kafka.group.id": "g", "subscribe": "t"}
     parsed = parse_options(given | {"failOnDataLoss": str(fail_on_data_loss).lower()} | options)
-    return AvailableNowTarget(clients, SETTINGS, "me", parsed, world.clock)
+    return AvailableNowTarget(clients, SETTINGS, lambda: Membership(member_id="me"), parsed, world.clock)
 
 
 def wait(target: AvailableNowTarget, world: World, seconds: float) -> None:
@@ -249,7 +249,7 @@ def test_a_run_waits_without_limit_for_a_living_member_that_owns_the_rest(
     assert "the run waits for other at 10.0.0.2: t-0 at 4 of 10" in caplog.text
     world.group = GroupDescription("PreparingRebalance", "", (replace(OTHER, partitions=frozenset()),))
     wait(target, world, 1_000.0)
-    mine = replace(OTHER, client_id="me")
+    mine = replace(OTHER, member_id="me")
     world.group = GroupDescription("Stable", "range", (mine, replace(OTHER, partitions=frozenset({B}))))
     with pytest.raises(DeadlineExceeded, match="no other member owns the rest"):
         wait(target, world, 120.0)
@@ -261,6 +261,10 @@ def test_the_option_limits_the_wait_for_a_living_member(world: World) -> None:
     target.set_once()
     wait(target, world, 599.0)
     target.batch_planned()
+    world.now += 10_000.0
+    world.refused = RequestFailed(ErrorAction.REDISCOVER, "a lost answer")
+    assert not target.is_reached(), "the run's own batch does not count"
+    world.refused = None
     wait(target, world, 599.0)
     with pytest.raises(DeadlineExceeded, match="no progress.*60. s.*raise 'availableNowTimeout'"):
         wait(target, world, 4.0)

@@ -164,12 +164,22 @@ def test_idle_polls_commit_nothing(fake: FakeKafka, start: Start) -> None:
     assert len(fake.commits) == commits
 
 
+class Times:
+    """The clock of a driver's planner and log."""
+
+    def __init__(self, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = time.monotonic()
+        for part in (driver._planner, driver._query_log):
+            monkeypatch.setattr(part, "_clock", lambda: self.now)
+        for lines in (driver._query_log._reports, driver._query_log._slow_batches):
+            lines.clock = lambda: self.now
+
+
 def test_the_counters_are_logged_every_few_minutes_if_one_has_changed(
     fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver = start()
-    now = time.monotonic()
-    monkeypatch.setattr(driver._query_log, "_clock", lambda: now)
+    times = Times(driver, monkeypatch)
 
     def lines() -> list[str]:
         return [each.getMessage() for each in caplog.records if "last heartbeat" in each.getMessage()]
@@ -179,7 +189,7 @@ def test_the_counters_are_logged_every_few_minutes_if_one_has_changed(
         assert driver.plan_batch(end, None) is end
         assert not lines(), "not at once"
         for expected in (1, 1):
-            now += REPORT_INTERVAL + 1
+            times.now += REPORT_INTERVAL + 1
             driver.plan_batch(end, None)
             assert len(lines()) == expected
         fake.produce("t", ["more"])
@@ -187,7 +197,7 @@ def test_the_counters_are_logged_every_few_minutes_if_one_has_changed(
         assert following != end
         assert driver.plan_batch(following, None) is following
         assert len(lines()) == 1
-        now += REPORT_INTERVAL + 1
+        times.now += REPORT_INTERVAL + 1
         driver.plan_batch(following, None)
     assert "group g: owns 2 partition(s), batches 1, offsets 10, joins 2, rebalances 1, revoked 0," in lines()[0]
     assert "lost 0, commits 2, failed commits 0, last heartbeat" in lines()[0]
@@ -199,11 +209,10 @@ def test_response_times_of_the_coordinator_are_logged_since_the_last_such_line(
 ) -> None:
     fake.next("OffsetCommit", Fault(delay=0.2))
     driver = start()
-    now = time.monotonic()
-    monkeypatch.setattr(driver._query_log, "_clock", lambda: now)
+    times = Times(driver, monkeypatch)
     with caplog.at_level(logging.INFO):
         end = driver.plan_batch(BatchOffset(), None)
-        now += REPORT_INTERVAL + 1
+        times.now += REPORT_INTERVAL + 1
         driver.plan_batch(end, None)
         driver.close()
     (line,) = [each.getMessage() for each in caplog.records if "last heartbeat" in each.getMessage()]
@@ -221,15 +230,6 @@ def test_response_times_of_the_coordinator_are_logged_since_the_last_such_line(
 
 
 SLOW = "but a revocation waits for at most"
-
-
-class Times:
-    """The clock of a driver's planner and log."""
-
-    def __init__(self, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = time.monotonic()
-        for part in (driver._planner, driver._query_log):
-            monkeypatch.setattr(part, "_clock", lambda: self.now)
 
 
 def test_slow_batches_log_a_warning_with_the_setting_that_they_need_at_most_every_half_hour(

@@ -248,11 +248,9 @@ def test_a_deleted_partition_is_data_loss_for_a_query_that_has_read_it(
     assert spans(driver.plan_batch(logged, None)) == {0: (4, 5)}
 
 
-def test_the_counters_are_logged_without_a_heartbeat(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_counters_are_logged_without_a_heartbeat(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     driver = start()
-    monkeypatch.setattr(driver._query_log, "_report_at", 0.0)
+    driver._query_log._reports.due_at = 0.0
     with caplog.at_level(logging.INFO):
         driver.plan_batch(BatchOffset(), None)
     assert "group g: owns 2 partition(s), batches 0" in caplog.text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from kafka.record.util import encode_varint
 
 from spark_group_source.records.boundaries import decode_varint, decode_varints
+from spark_group_source.varints import decode_unsigned
 
 BORDERS = [sign * (2 ** (7 * size - 1) + shift) for size in range(1, 10) for sign in (1, -1) for shift in (-1, 0, 1)]
 LONGS = st.sampled_from([0, 2**63 - 1, -(2**63), *BORDERS]) | st.integers(-(2**63), 2**63 - 1)
@@ -36,7 +39,8 @@ def test_decoding_many_varints_stops_after_ten_bytes() -> None:
     assert after.tolist() == [10]
 
 
+@pytest.mark.parametrize("decode", [decode_varint, decode_unsigned])
 @pytest.mark.parametrize("raw", [b"", b"\x80", b"\xff" * 30])
-def test_a_varint_without_an_end_is_an_index_error(raw: bytes) -> None:
+def test_a_varint_without_an_end_is_an_index_error(raw: bytes, decode: Callable[[bytes, int], tuple[int, int]]) -> None:
     with pytest.raises(IndexError):
-        decode_varint(raw, 0)
+        decode(raw, 0)

@@ -6,10 +6,11 @@ import time
 
 import pytest
 
-from spark_group_source.clock import JITTER, Backoff, Deadline
+from spark_group_source.clock import JITTER, Backoff, Deadline, LogEvery
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka, Fault
+from tests.unit.hand_clock import Hand
 
 LONG = 90.0
 
@@ -28,6 +29,17 @@ def test_each_backoff_varies_within_the_jitter() -> None:
     backoffs = [backoff.next() for _ in range(1000)]
     assert len(set(backoffs)) > 900
     assert 1 - JITTER <= min(backoffs) < 1 - JITTER / 2 < 1 + JITTER / 2 < max(backoffs) <= 1 + JITTER
+
+
+def test_a_repeated_line_is_logged_at_once_and_then_once_in_an_interval(hand: Hand) -> None:
+    lines = LogEvery(60.0, hand)
+    assert [lines.try_acquire(), lines.try_acquire()] == [True, False]
+    hand.now = 60.0
+    lines.restart()
+    hand.now = 119.9
+    assert not lines.try_acquire()
+    hand.now = 120.0
+    assert lines.try_acquire()
 
 
 def test_many_failures_do_not_overflow() -> None:

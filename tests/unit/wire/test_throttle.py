@@ -10,14 +10,14 @@ import pytest
 from kafka.protocol import admin, consumer, metadata
 from kafka.protocol.consumer import HeartbeatRequest
 
-from spark_group_source.clock import Deadline
+from spark_group_source.clock import WARN_EVERY, Deadline
 from spark_group_source.errors import DeadlineExceeded
 from spark_group_source.fetch import messages
 from spark_group_source.fetch.messages import FetchPartition
 from spark_group_source.group import consumer_messages
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.connection import LOG_EVERY, Connection, Throttle
+from spark_group_source.wire.connection import Connection, Throttle
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 from tests.fake import FakeKafka, Fault
@@ -147,7 +147,7 @@ def test_the_longest_throttle_counts_and_the_log_line_is_rate_limited(caplog: py
     found.record(20.0)
     found.record(5.0)
     assert found.remaining() == 20.0
-    clock.now += LOG_EVERY
+    clock.now += WARN_EVERY
     assert found.remaining() == 0.0
     found.record(1.5)
     said = [record.getMessage() for record in caplog.records]
