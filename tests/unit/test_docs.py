@@ -11,12 +11,14 @@ import pytest
 from spark_group_source.options.table import OPTIONS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+PACKAGE = REPOSITORY / "spark_group_source"
+DESIGN = PACKAGE / "DESIGN.md"
 PAGES = [
     REPOSITORY / "README.md",
-    REPOSITORY / "spark_group_source" / "DESIGN.md",
+    DESIGN,
     *sorted((REPOSITORY / "docs").rglob("*.md")),
 ]
-HANDSHAKE = REPOSITORY / "spark_group_source" / "group" / "classic_state.py"
+HANDSHAKE = PACKAGE / "group" / "classic_state.py"
 CODE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.M | re.S)
 COMMENT = re.compile(r"<!--.*?-->", re.S)
 KNOWN = {option.name for option in OPTIONS}
@@ -66,3 +68,32 @@ def test_the_state_diagram_equals_that_of_the_code() -> None:
     shown = [code for _, code in CODE.findall(page) if "JOINING" in code]
     assert shown
     assert all(code in HANDSHAKE.read_text() for code in shown)
+
+
+def test_the_design_names_tests_that_exist() -> None:
+    sources = [path.read_text() for path in (REPOSITORY / "tests").rglob("test_*.py")]
+    existing = {name for source in sources for name in re.findall(r"^def (test_\w+)", source, re.M)}
+    named = set(re.findall(r"`(test_\w+)`", DESIGN.read_text()))
+    assert named
+    assert named <= existing
+
+
+def test_each_sentence_of_the_contract_has_its_tests() -> None:
+    rows = re.findall(r"^\| (\d+) \| (`test_.+) \|$", DESIGN.read_text(), re.M)
+    assert [int(sentence) for sentence, _ in rows] == list(range(1, 11))
+    assert all(len(re.findall("`test_", tests)) >= 2 for _, tests in rows)
+
+
+def test_the_map_of_the_design_has_each_module_once() -> None:
+    """A directory with a noun of its own covers its modules; ``__init__.py`` needs no line."""
+    code = next(code for _, code in CODE.findall(DESIGN.read_text()) if code.startswith("errors.py"))
+    named, directory = [], ""
+    for indent, name, noun in re.findall(r"^( {2}|)(\S+) *(.*)$", code, re.M):
+        directory = directory if indent else ""
+        if noun:
+            named.append(directory + name)
+        else:
+            directory = name
+    covered = tuple(name for name in named if name.endswith("/"))
+    modules = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"]
+    assert sorted(named) == sorted([*covered, *(each for each in modules if not each.startswith(covered))])
