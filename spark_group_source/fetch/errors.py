@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import (
     TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     CorruptRecords,
     DataLoss,
@@ -18,7 +19,7 @@ from spark_group_source.errors import (
     describe_error_code,
 )
 from spark_group_source.fetch.leaders import EpochEndOffset, list_offsets
-from spark_group_source.fetch.messages import UNKNOWN_TOPIC_ID, FetchErrorAction, fetch_error_action
+from spark_group_source.fetch.messages import FetchErrorAction, fetch_error_action
 from spark_group_source.fetch.position import FetchPosition
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition

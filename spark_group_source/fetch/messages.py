@@ -16,13 +16,17 @@ from typing import Any
 
 from kafka.protocol.consumer import FetchRequest, IsolationLevel
 
-from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION, BrokerError, ProtocolError, describe_error_code
+from spark_group_source.errors import (
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    BrokerError,
+    ProtocolError,
+    describe_error_code,
+)
 from spark_group_source.offsets import UNKNOWN_EPOCH
 from spark_group_source.varints import decode_unsigned
 from spark_group_source.wire import versions
 from spark_group_source.wire.connection import after_tags
-
-UNKNOWN_TOPIC_ID = 100
 
 
 class FetchErrorAction(Enum):

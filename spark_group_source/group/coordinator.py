@@ -132,6 +132,14 @@ class CoordinatorClient:
             return self._failed(error)
         return None
 
+    def topic_ids(self, topics: Collection[str], deadline: Deadline) -> dict[str, str] | RequestFailed:
+        """The ids that these topics have now, as any broker knows them."""
+        try:
+            found = self._cluster.topics(topics, deadline.at_most(self._cluster.options.request_timeout), fresh=True)
+        except CALL_ERRORS as error:
+            return self._failed(error)
+        return {name: topic.id for name, topic in found.items() if not topic.error}
+
     def connect_to_known(self, deadline: Deadline) -> RequestFailed | None:
         """Connects to the coordinator if it is the broker that knows the member's generation; ``None`` if so."""
         if failure := self.connect(deadline):

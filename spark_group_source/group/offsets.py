@@ -17,7 +17,13 @@ from kafka.protocol.api_key import ApiKey
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import FENCED_INSTANCE_ID, UNKNOWN_MEMBER_ID, UNKNOWN_SERVER_ERROR, describe_error_code
+from spark_group_source.errors import (
+    FENCED_INSTANCE_ID,
+    UNKNOWN_MEMBER_ID,
+    UNKNOWN_SERVER_ERROR,
+    UNKNOWN_TOPIC_ID,
+    describe_error_code,
+)
 from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.description import GroupDescription, describe
 from spark_group_source.group.error_actions import ErrorAction, error_action
@@ -125,13 +131,13 @@ class GroupOffsets:
         me: Membership,
         offsets: Mapping[TopicPartition, CommittedOffset],
         deadline: Deadline,
-        topic_ids: Mapping[str, str] | None = None,
+        topic_ids: Mapping[TopicPartition, str] | None = None,
     ) -> CommitResult:
         """Commits offsets as member ``me``; the broker rejects them if its generation is over.
 
-        Without a member id, the broker rejects them if the group has members. With all ``topic_ids`` and a broker of
-        Kafka 4.1 or later, it also rejects those of a topic that was recreated since. Many partitions take several
-        requests; the first that fails is the last one sent.
+        Without a member id, the broker rejects them if the group has members. Those of a topic that has another id than
+        in ``topic_ids`` now are rejected too: by a broker of Kafka 4.1 or later, or else after a lookup of the id. Many
+        partitions take several requests; the first that fails is the last one sent.
         """
         result = CommitResult()
         for chunk in self._chunks(offsets):
@@ -167,20 +173,32 @@ class GroupOffsets:
         me: Membership,
         offsets: Mapping[TopicPartition, CommittedOffset],
         deadline: Deadline,
-        topic_ids: Mapping[str, str],
+        topic_ids: Mapping[TopicPartition, str],
     ) -> CommitResult:
-        by_topic: dict[str, list[Any]] = defaultdict(list)
+        by_topic: dict[tuple[str, str], list[Any]] = defaultdict(list)
         version = versions.MEMBER_OFFSET_COMMIT if self._settings.consumer_protocol else versions.OFFSET_COMMIT
         if failure := self._client.connect(deadline):
             return CommitResult(failure=failure)
-        by_id = all(topic_ids.get(tp.topic) for tp in offsets) and self._client.supports(
+        by_id = all(topic_ids.get(tp) for tp in offsets) and self._client.supports(
             ApiKey.OffsetCommit, versions.OFFSET_COMMIT_BY_TOPIC_ID
         )
         if by_id:
             version = versions.OFFSET_COMMIT_BY_TOPIC_ID
+        elif topics := {tp.topic for tp in offsets if topic_ids.get(tp)}:
+            # The broker would take the name for that of the topic's successor.
+            current = self._client.topic_ids(topics, deadline)
+            if isinstance(current, RequestFailed):
+                return CommitResult(failure=current)
+            former = {
+                tp for tp in offsets if topic_ids.get(tp) and current.get(tp.topic, topic_ids[tp]) != topic_ids[tp]
+            }
+            if former:
+                others = {tp: commit for tp, commit in offsets.items() if tp not in former}
+                result = self._commit(me, others, deadline, topic_ids) if others else CommitResult()
+                return replace(result, errors={**result.errors, **dict.fromkeys(former, UNKNOWN_TOPIC_ID)})
         topic_of = OffsetCommitRequest.OffsetCommitRequestTopic
         for tp, commit in offsets.items():
-            by_topic[tp.topic].append(
+            by_topic[tp.topic, topic_ids[tp] if by_id else ""].append(
                 topic_of.OffsetCommitRequestPartition(
                     version=version,
                     partition_index=tp.partition,
@@ -196,18 +214,20 @@ class GroupOffsets:
             member_id=me.member_id,
             group_instance_id=self._settings.instance_id,
             topics=[
-                topic_of(version=version, partitions=parts, **_identity(name, topic_ids if by_id else {}))
-                for name, parts in by_topic.items()
+                topic_of(
+                    version=version, partitions=parts, **({"topic_id": UUID(topic_id)} if by_id else {"name": name})
+                )
+                for (name, topic_id), parts in by_topic.items()
             ],
         )
         response = self._client.call(request, deadline)
         if isinstance(response, RequestFailed):
             return CommitResult(unanswered=frozenset(offsets) if response.unanswered else frozenset(), failure=response)
-        names = {UUID(topic_id): name for name, topic_id in topic_ids.items()} if by_id else {}
+        names = {UUID(topic_id): name for name, topic_id in by_topic} if by_id else {}
         codes = {
-            TopicPartition(names.get(topic.topic_id, topic.name) if by_id else topic.name, part.partition_index): (
-                part.error_code
-            )
+            TopicPartition(
+                names.get(topic.topic_id, "") if by_id else topic.name, part.partition_index
+            ): part.error_code
             for topic in response.topics
             for part in topic.partitions
         }
@@ -287,8 +307,3 @@ class GroupOffsets:
     def describe(self, deadline: Deadline) -> GroupDescription | RequestFailed:
         """The group's state and members."""
         return describe(self._client, self._settings.group_id, deadline)
-
-
-def _identity(name: str, topic_ids: Mapping[str, str]) -> dict[str, Any]:
-    """How a request names a topic: by its id if there is one."""
-    return {"topic_id": UUID(topic_ids[name])} if topic_ids else {"name": name}

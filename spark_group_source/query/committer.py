@@ -97,7 +97,7 @@ class Committer:
             tp: CommittedOffset(owned.completed, self._metadata(owned, fields), owned.epoch)
             for tp, owned in sent.items()
         }
-        ids = {tp.topic: owned.topic_id for tp, owned in sent.items()}
+        ids = {tp: owned.topic_id for tp, owned in sent.items()}
         answer = clients.offsets.commit(me, offsets, deadline, ids)
         self._tracker.confirmed({tp: offsets[tp].offset for tp in answer.confirmed}, sent)
         self._tracker.unanswered({tp: sent[tp] for tp in answer.unanswered})
