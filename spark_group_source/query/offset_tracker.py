@@ -16,7 +16,7 @@ offset is older or newer than what it logged itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -80,6 +80,11 @@ def resume_at(
     return Start(committed.offset, StartRule.MOVED if lineage is None else StartRule.COMMITTED, lineage)
 
 
+def may_be_same(topic_id: str, other: str) -> bool:
+    """Whether two ids may be those of one topic; an empty one is unknown."""
+    return not (topic_id and other) or topic_id == other
+
+
 @dataclass(slots=True, eq=False)
 class OwnedPartition:
     """One owned partition with a position.
@@ -113,8 +118,7 @@ class OwnedPartition:
 
     def continues(self, read: OffsetRange) -> bool:
         """Whether the position lies behind ``read``, in the same topic and lineage."""
-        same_topic = not (self.topic_id and read.topic_id) or self.topic_id == read.topic_id
-        return same_topic and self.lineage == read.lineage and read.end <= self.position
+        return may_be_same(self.topic_id, read.topic_id) and self.lineage == read.lineage and read.end <= self.position
 
 
 @dataclass
@@ -163,11 +167,21 @@ class OffsetTracker:
             if partition is not None and partition.committed is not None and tp in self.in_flight:
                 self.given_up[tp] = partition.committed
 
-    def forget(self, topics: Collection[str]) -> None:
-        """These topics were recreated: forgets all offsets in the old ones."""
-        for by_partition in (self.logged, self.owned, self.in_flight, self.given_up):
-            for tp in [tp for tp in by_partition if tp.topic in topics]:
+    def forget(self, ids: Mapping[str, str]) -> set[TopicPartition]:
+        """These topics were recreated, with these ids: forgets all offsets in the former ones.
+
+        Returns the owned partitions whose position was one of them. Others have started in the new topic already.
+        """
+        former = self.in_other_topics(ids)
+        for by_partition in (self.logged, self.owned, self.in_flight):
+            for tp in [tp for tp, at in by_partition.items() if at.topic_id != ids.get(tp.topic, at.topic_id)]:
                 del by_partition[tp]
+        self.given_up = {tp: offset for tp, offset in self.given_up.items() if tp in self.logged}
+        return former
+
+    def in_other_topics(self, ids: Mapping[str, str]) -> set[TopicPartition]:
+        """Owned partitions with a position in a topic of another id than the one in ``ids``."""
+        return {tp for tp, owned in self.owned.items() if owned.topic_id != ids.get(tp.topic, owned.topic_id)}
 
     def planned(self, batch: BatchOffset) -> None:
         """Spark gets this batch.

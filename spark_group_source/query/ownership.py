@@ -185,24 +185,21 @@ class AssignedPartitions:
         self._retry_timer.restart(backoff if blocks_others else 0.0)
 
     def restart_topics(self, ids: Mapping[str, str], me: Membership, clients: KafkaClients) -> None:
-        """Reads recreated topics from their earliest offsets, whatever was read or committed. Caller: the query.
+        """Reads recreated topics, with these ids now, from their earliest offsets. Caller: the query.
 
-        Forgets what this query logged of them, also of partitions that other members own now. If no leader returns the
-        earliest offset, the partition stays unresolved, and the group's commit does not apply then either.
-
-        Args:
-            ids: the new id of each topic.
-            me: the membership.
-            clients: the caller's clients.
+        Forgets what this query knew of the former ones, also of partitions that other members own now. A partition that
+        has started in the new topic stays where it is. If no leader returns the earliest offset, the partition starts
+        at 0: until it is committed elsewhere, its next owner would start at the end in the former topic.
         """
-        partitions = frozenset(tp for tp in me.readable if tp.topic in ids)
+        positions = self.tracker.positions(me).items()
+        partitions = frozenset(tp for tp, at in positions if at.topic_id != ids.get(tp.topic, at.topic_id))
         try:
             earliest = self.resolver.earliest(partitions, clients)
         except RetriableError as error:
             log.warning("group %s: no start position for %s: %s", self._group_id, names(partitions), error)
             earliest = {}
-        starts = {tp: Start(offset, StartRule.RECREATED) for tp, offset in earliest.items()}
-        self.tracker.restart_topics(ids, partitions, starts)
+        starts = {tp: Start(earliest.get(tp, 0), StartRule.RECREATED) for tp in partitions}
+        self.tracker.restart_topics(ids, starts)
         log_starts(self._group_id, starts)
         self.committer.commit(me, clients)
 

@@ -177,10 +177,12 @@ class BatchPlanner:
         if self._target is not None:
             ends = self._target.limit(ends)
         topic_ids = self._topic_ids.of(topics)
+        # A lagging broker may have returned the id of a former topic when the partition started.
+        self._tracker.drop_other_topics(topic_ids)
         owned = {
             tp: partition
             for tp, partition in owned.items()
-            if tp.topic in topic_ids and tp not in self._epochs.unconfirmed
+            if topic_ids.get(tp.topic) == partition.topic_id and tp not in self._epochs.unconfirmed
         }
         positions = {tp: partition.position for tp, partition in owned.items()}
         # A rewind is logged at once, even without records to read: a restart resumes at the checkpointed end offset.

@@ -20,7 +20,7 @@ from spark_group_source.offsets import (
     Partitions,
     TopicPartition,
 )
-from spark_group_source.query.offset_tracker import OffsetTracker, OwnedPartition, Start, StartRule
+from spark_group_source.query.offset_tracker import OffsetTracker, OwnedPartition, Start, StartRule, may_be_same
 
 
 class RetryTimer:
@@ -109,13 +109,11 @@ class LoggedOffsets(NamedTuple):
         given_up: the committed offsets at which it gave partitions up in mid-batch.
         recreated: partitions of topics that were recreated since it logged them. The group's commits are in the new
             ones: Kafka deletes those of a deleted topic.
-        restarted: partitions of topics that it has restarted itself; a commit may be one in the old topic.
     """
 
     ranges: dict[TopicPartition, OffsetRange]
     given_up: Offsets
     recreated: Partitions
-    restarted: Partitions
 
 
 class SharedOffsetTracker:
@@ -124,7 +122,6 @@ class SharedOffsetTracker:
     ``_lock`` guards everything:
     - the tracker, and ``_owned``, the partitions that this query owns
     - ``_in_lookup``, owned partitions whose start position a thread is looking up
-    - ``_recreated``, partitions of a recreated topic whose earliest offset is still unknown
     - ``_found_recreated``, topics that a lookup of start positions found to be recreated, until the query checks them
     - ``_revocation_epoch``, how many times partitions were revoked or lost, or topics recreated
     - ``_pinned``, the pinned starts of the query
@@ -138,7 +135,6 @@ class SharedOffsetTracker:
         self._tracker = OffsetTracker()
         self._owned: set[TopicPartition] = set()
         self._in_lookup: set[TopicPartition] = set()
-        self._recreated: set[TopicPartition] = set()
         self._found_recreated: set[str] = set()
         self._revocation_epoch = 0
         self._pinned = PinnedStarts()
@@ -167,7 +163,6 @@ class SharedOffsetTracker:
         with self._lock:
             self._revocation_epoch += 1
             self._owned -= partitions
-            self._recreated -= partitions
             self._tracker.remove(partitions)
 
     def positions(self, me: Membership) -> dict[TopicPartition, OwnedPartition]:
@@ -229,9 +224,7 @@ class SharedOffsetTracker:
         with self._lock:
             logged = self._tracker.logged
             recreated = {
-                tp.topic
-                for tp, read in logged.items()
-                if read.topic_id and ids.get(tp.topic, read.topic_id) != read.topic_id
+                tp.topic for tp, read in logged.items() if not may_be_same(read.topic_id, ids.get(tp.topic, ""))
             }
             self._found_recreated |= recreated
             known = {tp for tp in partitions if tp.topic not in recreated}
@@ -239,7 +232,6 @@ class SharedOffsetTracker:
                 {tp: logged[tp] for tp in known & logged.keys()},
                 {tp: self._tracker.given_up[tp] for tp in known & self._tracker.given_up.keys()},
                 partitions - known,
-                partitions & self._recreated,
             )
 
     def take_recreated(self) -> set[str]:
@@ -276,7 +268,6 @@ class SharedOffsetTracker:
                 lineage = start.lineage if start.lineage is not None else new_lineage
                 assert lineage is not None
                 self._start(tp, start, lineage, committed.get(tp), ids)
-            self._recreated -= starts.keys()
             to_pin = StartRule.STARTING_OFFSETS, StartRule.RESET
             self._pinned = self._pinned.pin({tp: start.offset for tp, start in starts.items() if start.rule in to_pin})
             return True
@@ -289,12 +280,14 @@ class SharedOffsetTracker:
         committed: CommittedOffset | None,
         ids: Mapping[str, str],
     ) -> None:
+        topic_id = ids.get(tp.topic, "")
         logged = self._tracker.logged.get(tp)
+        logged = logged if logged is not None and may_be_same(logged.topic_id, topic_id) else None
         # A query that died has left the tag of a reset, perhaps with this checkpoint: by now a batch may be logged.
         tagged_reset = committed is not None and committed.tagged_reset
         outdated_tag = tagged_reset and logged is not None
         owned = self._tracker.start(tp, start, lineage, None if outdated_tag else committed)
-        owned.topic_id = ids.get(tp.topic, "")
+        owned.topic_id = topic_id
         owned.reset = tp in self._pinned.resets or (tagged_reset and not outdated_tag)
         if logged is not None and logged.end == start.offset:
             owned.epoch = logged.epoch
@@ -306,24 +299,26 @@ class SharedOffsetTracker:
         self._lineage = max(round(self._wall_clock() * 1000), self._lineage + 1)
         return self._lineage
 
-    def restart_topics(
-        self, ids: Mapping[str, str], partitions: Partitions, starts: Mapping[TopicPartition, Start]
-    ) -> None:
-        """These topics were recreated, with the ids ``ids``: forgets all offsets in the old ones. Caller: the query.
+    def restart_topics(self, ids: Mapping[str, str], starts: Mapping[TopicPartition, Start]) -> None:
+        """These topics were recreated, with these ids: forgets all offsets in the former ones. Caller: the query.
 
-        Args:
-            ids: the new id of each recreated topic.
-            partitions: their partitions that the query is to read from the beginning.
-            starts: where each of them starts, as far as leaders answer.
+        ``starts`` are where partitions start whose position is lost thereby.
         """
         with self._lock:
             self._revocation_epoch += 1
-            self._tracker.forget(ids)
-            mine = partitions & self._owned
-            self._recreated |= mine - starts.keys()
+            former = self._tracker.forget(ids)
+            self._pinned = self._pinned.without(
+                tp for tp in self._pinned.offsets.keys() | self._pinned.resets if tp.topic in ids
+            )
             lineage = self._begin_lineage()
-            for tp in mine & starts.keys():
+            for tp in former & starts.keys():
                 self._start(tp, starts[tp], lineage, None, ids)
+
+    def drop_other_topics(self, ids: Mapping[str, str]) -> None:
+        """Positions in topics with other ids than these are looked up again. Caller: the query."""
+        with self._lock:
+            for tp in self._tracker.in_other_topics(ids):
+                del self._tracker.owned[tp]
 
     def rewind(self, offsets: Offsets) -> None:
         """Moves positions back to ``offsets``, which lie before what was read and committed. Caller: the query."""

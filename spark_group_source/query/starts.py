@@ -3,8 +3,7 @@ order:
 
 1. **A reset**: ``resetOffsetsOnStart`` drops the group's commit. It applies to the first assignment of a new checkpoint
    only. A commit that another process wrote for this reset stays.
-2. **A recreated topic**: if the query has restarted it, the group's commit is one in the old topic, and is dropped. If
-   this lookup finds the topic's new id, the end that this query logged is dropped.
+2. **A recreated topic**: if this lookup finds the topic's new id, the end that this query logged is dropped.
 3. **The later of the group's commit and the end that this query logged last** (:func:`resume_at`).
 4. Without either, a **starting offset**:
    a. for partitions that existed when the query first started, and those of topics or partitions that were added to the
@@ -259,7 +258,7 @@ class StartOffsetResolver:
         self._warn_of_another_group(commits, logged.ranges)
         self._replayed.warn_if_read_by_others(commits, self._group_id)
         starts: dict[TopicPartition, Start] = {}
-        for tp in partitions - resets - logged.restarted:
+        for tp in partitions - resets:
             start = resume_at(
                 commits.get(tp),
                 logged.ranges.get(tp),
@@ -268,8 +267,8 @@ class StartOffsetResolver:
             )
             if start is not None:
                 starts[tp] = start
-        recreated = logged.recreated | logged.restarted
-        starts |= self._starting_offsets(partitions - starts.keys(), resets, recreated, pinned, clients, deadline)
+        without_start = partitions - starts.keys()
+        starts |= self._starting_offsets(without_start, resets, logged.recreated, pinned, clients, deadline)
         if unresolved := partitions - starts.keys():
             log.warning("group %s: no start position for %s: no leader answers", self._group_id, names(unresolved))
         starts = self._moved_by_callback(starts, logged.ranges)

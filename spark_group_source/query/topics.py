@@ -23,7 +23,7 @@ from spark_group_source.group.settings import Subscription
 from spark_group_source.group.topics import EveryBroker, TopicView
 from spark_group_source.offsets import BatchOffset, TopicPartition
 from spark_group_source.text import names
-from spark_group_source.wire.cluster import Cluster, Topic, partitions_of
+from spark_group_source.wire.cluster import Cluster, Metadata, Topic, metadata_from_each, partitions_of
 
 log = logging.getLogger(__name__)
 
@@ -89,16 +89,22 @@ class TopicIds:
         self._read |= {read.topic: read.topic_id for read in logged.ranges.values() if read.topic_id}
 
     def of(self, topics: Collection[str]) -> dict[str, str]:
-        """The id under which the query reads each topic; for a new topic the id it has now, if a broker returns it."""
-        # Cached metadata may be as old as this query. The topic may have been recreated since, and read by a member.
-        self._cluster.invalidate_topics(set(topics) - self._read.keys())
-        self._read = self._current_ids(topics) | self._read
+        """The id under which the query reads each topic; for a new topic the id it has now, if brokers agree on it."""
+        self._read |= self._agreed(set(topics) - self._read.keys())
         return {name: self._read[name] for name in topics if name in self._read}
 
     def recreated(self, topics: Collection[str]) -> dict[str, str]:
         """The ids of those topics that exist under another id than the one under which the query reads them."""
-        current = self._current_ids(topics)
-        return {name: now for name, now in current.items() if name in topics and self._read.get(name, now) != now}
+        current = self._look_up(topics)
+        changed = {
+            name
+            for name in current.keys() & topics
+            if not current[name].error and self._read.get(name, current[name].id) != current[name].id
+        }
+        # Metadata from before the recreation has the former id: if a broker has it, the next call looks it up again.
+        self._cluster.invalidate_topics(changed)
+        agreed = self._agreed(changed, all_answer=True)
+        return {name: now for name, now in agreed.items() if now != self._read[name]}
 
     def accept_recreated(self, ids: Mapping[str, str]) -> None:
         """From here on the query reads these topics under these ids."""
@@ -115,9 +121,19 @@ class TopicIds:
         partitions = {TopicPartition(name, 0) for name in missing}
         return {tp.topic for tp in unknown_to_all(partitions, self._cluster, self._group_id)}
 
-    def _current_ids(self, topics: Collection[str]) -> dict[str, str]:
-        """The ids of the topics that exist, as old as the cluster's metadata may be."""
-        return {name: topic.id for name, topic in self._look_up(topics).items() if not topic.error}
+    def _agreed(self, topics: Set[str], *, all_answer: bool = False) -> dict[str, str]:
+        """The ids of those topics that have the same id at every broker that answers; or at every broker."""
+        if not topics:
+            return {}
+        deadline = Deadline.after(LOOKUP_TIMEOUT, self._clock)
+        answers = [answer for _, answer in metadata_from_each(self._cluster, topics, deadline)]
+        found = [answer.topics for answer in answers if isinstance(answer, Metadata)]
+        if all_answer and len(found) < len(answers):
+            return {}
+        ids = {name: {at[name].id if name in at and not at[name].error else "" for at in found} for name in topics}
+        return {
+            name: at_brokers.pop() for name, at_brokers in ids.items() if len(at_brokers) == 1 and "" not in at_brokers
+        }
 
     def _look_up(self, topics: Collection[str]) -> dict[str, Topic]:
         fresh = self._clock() - self._looked_up_at > self._max_age

@@ -323,7 +323,7 @@ def test_logged_ends_of_a_recreated_topic_are_forgotten_even_of_partitions_that_
     assigned = make(clients, {A: 100, B: 100})
     mine = replace(OWNER, owned={A: 3})
     assigned.partitions_assigned(frozenset({A}), mine)
-    assigned.restart_topics({"t": ""}, mine, clients)
+    assigned.restart_topics({"t": "new"}, mine, clients)
     group.offsets[B] = CommittedOffset(4, COMMIT_TAG)  # the other member has read the new topic up to here
     assigned.partitions_assigned(frozenset({B}), OWNER)
     assert positions(assigned) == {A: 2, B: 4}
@@ -372,33 +372,18 @@ def test_the_retry_of_a_commit_does_not_wait_for_unresolved_starts(
 
 
 @pytest.mark.parametrize("answering", ["one", "none"])
-def test_a_partition_of_a_recreated_topic_starts_at_earliest_even_if_that_is_found_later(
+def test_a_recreated_topic_is_committed_at_once_at_earliest_or_at_0_if_no_leader_answers(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], answering: str
 ) -> None:
     assigned = make(clients, {A: 100, B: 100})
     group.offsets = {A: CommittedOffset(100, COMMIT_TAG), B: CommittedOffset(100, COMMIT_TAG)}
     assigned.partitions_assigned(BOTH, OWNER)
-    silent = {tp: logs.pop(tp) for tp in ((A,) if answering == "one" else (A, B))}
-    assigned.restart_topics({"t": ""}, OWNER, clients)
-    assert assigned.tracker.unresolved(OWNER) == silent.keys()
-    logs |= silent
-    assigned.resolve(assigned.tracker.unresolved(OWNER), OWNER, clients)
-    assert positions(assigned) == {A: 2, B: 0}
-    assert {tp: each.offset for tp, each in group.offsets.items()} == {A: 2, B: 0}
+    for tp in (B,) if answering == "one" else (A, B):
+        del logs[tp]
+    assigned.restart_topics({"t": "new"}, OWNER, clients)
+    assert positions(assigned) == {A: 2 if answering == "one" else 0, B: 0}
+    assert {tp: each.offset for tp, each in group.offsets.items()} == positions(assigned)
     # Lost, read by another member and assigned again: that member's commit is one in the new topic.
-    assigned.partitions_lost(frozenset({A}), "why")
-    group.offsets[A] = CommittedOffset(7, COMMIT_TAG)
-    assigned.partitions_assigned(frozenset({A}), OWNER)
-    assert positions(assigned)[A] == 7
-
-
-def test_a_partition_lost_before_its_recreated_topic_was_resolved_resumes_at_the_next_owners_commit(
-    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
-) -> None:
-    assigned = make(clients)
-    assigned.partitions_assigned(BOTH, OWNER)
-    logs.pop(A)
-    assigned.restart_topics({"t": ""}, OWNER, clients)
     assigned.partitions_lost(frozenset({A}), "why")
     group.offsets[A] = CommittedOffset(7, COMMIT_TAG)
     assigned.partitions_assigned(frozenset({A}), OWNER)
@@ -415,8 +400,8 @@ def test_a_recreated_topic_whose_leaders_do_not_answer_does_not_fail_the_query(
         raise BrokerUnavailable("No broker.")
 
     monkeypatch.setattr("spark_group_source.query.starts.list_offsets", nobody)
-    assigned.restart_topics({"t": ""}, OWNER, clients)
-    assert assigned.tracker.unresolved(OWNER) == BOTH
+    assigned.restart_topics({"t": "new"}, OWNER, clients)
+    assert positions(assigned) == {A: 0, B: 0}
 
 
 def test_a_start_is_looked_up_by_one_thread_only(

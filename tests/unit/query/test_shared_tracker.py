@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.offsets import CommittedOffset, commit_metadata
-from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
+from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.query.offset_tracker import Start, StartRule
 from spark_group_source.query.shared_tracker import PinnedStarts, SharedOffsetTracker
 
-A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+A, B, C, D = (TopicPartition("t", number) for number in range(4))
+OTHER = TopicPartition("u", 0)
 BOTH = frozenset({A, B})
 OWNER = Membership(member_id="m", generation=3, owned={A: 3, B: 3})
 
@@ -23,14 +24,21 @@ def test_one_thread_at_a_time_looks_up_the_start_of_a_partition() -> None:
     assert tracker.unresolved(OWNER) == BOTH, "no thread found a start"
 
 
-def test_a_recreated_topic_is_no_special_case_once_it_has_its_start() -> None:
+def test_nothing_known_of_a_topic_outlives_its_recreation_and_a_start_in_the_new_topic_stays() -> None:
     tracker = SharedOffsetTracker()
+    logged = BatchOffset.of([OffsetRange(*A, 0, 9, "former"), OffsetRange(*B, 0, 9, "former", epoch=4)])
+    tracker.restore(logged, PinnedStarts({C: 70, OTHER: 5}, frozenset({D})))
     tracker.partitions_assigned(BOTH)
-    tracker.restart_topics({"t": "new"}, BOTH, {})
-    with tracker.start_lookup(BOTH) as lookup:
-        assert tracker.logged(BOTH, {"t": "new"}).restarted == BOTH
-        assert tracker.record_starts(lookup, {A: Start(2, StartRule.RECREATED, None)}, {}, {})
-    assert tracker.logged(BOTH, {"t": "new"}).restarted == {B}
+    with tracker.start_lookup(frozenset({A})) as lookup:
+        assert tracker.record_starts(lookup, {A: Start(9, StartRule.LOGGED)}, {}, {"t": "former"})
+    with tracker.start_lookup(frozenset({B})) as lookup:
+        assert tracker.record_starts(lookup, {B: Start(9, StartRule.COMMITTED)}, {}, {"t": "new"})
+    tracker.restart_topics({"t": "new"}, dict.fromkeys(BOTH, Start(0, StartRule.RECREATED)))
+    positions = tracker.positions(OWNER)
+    assert {tp: (each.position, each.topic_id) for tp, each in positions.items()} == {A: (0, "new"), B: (9, "new")}
+    assert positions[B].epoch == UNKNOWN_EPOCH
+    assert not tracker.logged(BOTH, {"t": "new"}).ranges
+    assert tracker.pinned_starts() == PinnedStarts({OTHER: 5})
 
 
 def test_a_new_lineage_is_later_than_all_that_the_query_has_seen_whatever_its_clock_says() -> None:

@@ -57,3 +57,39 @@ def test_a_topic_that_one_broker_does_not_know_is_not_deleted(hand: Hand, monkey
             assert ids.deleted({"t"}) == {"t"}
         finally:
             cluster.close()
+
+
+def test_one_broker_with_the_former_id_decides_nothing(hand: Hand) -> None:
+    def lags(answer: Any) -> None:
+        for topic in answer.topics:
+            topic.topic_id = former
+
+    with FakeKafka(brokers=2) as fake:
+        fake.create_topic("t", 1)
+        former = fake.ids["t"]
+        fake.delete_topic("t")
+        fake.create_topic("t", 1)
+        given = {"kafka.bootstrap.servers": fake.bootstrap_servers, "kafka.group.id": "g", "subscribe": "t"}
+        cluster = Cluster(wire_options(parse_options(given), "test"))
+        ids = TopicIds(cluster, 300.0, hand, "g")
+        try:
+            fake.next("Metadata", Fault(edit=lags, broker=1), times=1000)
+            assert not ids.recreated({"t"})
+            assert ids.of({"t"}) == {}
+            fake.clear_faults()
+            assert ids.of({"t"}) == {"t": str(fake.ids["t"])}
+            fake.next("Metadata", Fault(edit=lags, broker=1), times=1000)
+            for _ in range(20):  # whichever broker is asked first
+                cluster.invalidate_topics({"t"})
+                assert ids.recreated({"t"}) == {}
+            former = fake.ids["t"]
+            fake.delete_topic("t")
+            fake.create_topic("t", 1)
+            fake.clear_faults()
+            fake.next("Metadata", Fault(drop="before", broker=1), times=1000)
+            assert ids.recreated({"t"}) == {}, "the other broker may know it under the former id"
+            fake.clear_faults()
+            cluster.invalidate_topics({"t"})
+            assert ids.recreated({"t"}) == {"t": str(fake.ids["t"])}
+        finally:
+            cluster.close()
