@@ -23,7 +23,7 @@ from spark_group_source.fetch.messages import FetchErrorAction, fetch_error_acti
 from spark_group_source.fetch.position import FetchPosition
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition
-from spark_group_source.wire.cluster import Cluster, Metadata, Topic, metadata_from_each
+from spark_group_source.wire.cluster import Cluster, Topic, unknown_to_all
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,8 @@ class FetchErrorHandler:
         elif action is FetchErrorAction.CONFIRM_TOPIC_DELETED and attempts > MAX_ATTEMPTS:
             deleted = f"the topic with id {position.topic_id} was deleted"
             reason = deleted if position.topic_id else "the topic does not exist"
-            if self._unknown_to_all(position):
+            ids = {position.tp.topic: position.topic_id}
+            if unknown_to_all(self._cluster, [position.tp], self.deadline(), ids):
                 self._skip_lost(position, position.range.end, f"{reason} ({describe_error_code(error_code)})")
             else:
                 self.back_off(
@@ -198,17 +199,6 @@ class FetchErrorHandler:
             self.handle_error(position, UNKNOWN_TOPIC_ID)
             return None
         return [offsets[tp] for offsets in found]
-
-    def _unknown_to_all(self, position: FetchPosition) -> bool:
-        """Whether every broker answers that the topic does not exist. A single broker's metadata may lag behind."""
-        topic = position.tp.topic
-        for broker, answer in metadata_from_each(self._cluster, [topic], self.deadline()):
-            if not isinstance(answer, Metadata):
-                log.info("fetch: broker %d returned no topics: %s", broker, answer)
-                return False
-            if metadata_error(position, answer.topics.get(topic)) != UNKNOWN_TOPIC_ID:
-                return False
-        return bool(self._cluster.broker_ids())
 
     def _skip_lost(self, position: FetchPosition, end: int, reason: str) -> None:
         """Fails because the offsets before ``end`` are lost, or warns and continues after them."""

@@ -26,7 +26,7 @@ from spark_group_source.errors import (
 from spark_group_source.fetch.messages import FetchErrorAction, fetch_error_action
 from spark_group_source.offsets import UNKNOWN_EPOCH, Offsets, TopicPartition
 from spark_group_source.wire import versions, waiting
-from spark_group_source.wire.cluster import Cluster, Topic
+from spark_group_source.wire.cluster import Cluster, Topic, unknown_to_all
 from spark_group_source.wire.connection import Connection
 
 CONSUMER = -1
@@ -125,10 +125,10 @@ def list_offsets(
 ) -> dict[TopicPartition, int]:
     """The offset of each partition at -2 (earliest), -1 (latest) or a timestamp in milliseconds: -1 for no such record.
 
-    Partitions whose leader moved are retried. If ``missing`` is given, partitions that brokers do not know are added to
-    it and left out, after :data:`MIN_ATTEMPTS` and two such attempts in a row. Partitions whose leader does not answer
-    are then left out as well; if no partition has an answer, the call fails early, and the caller retries. ``epochs``
-    receives the leader epochs of the responses: for the latest offset, the epoch of the leader that answered.
+    Partitions whose leader moved are retried. If ``missing`` is given, partitions that no broker knows are added to it
+    and left out, after :data:`MIN_ATTEMPTS` and two attempts in a row without them. Partitions whose leader does not
+    answer are then left out as well; if no partition has an answer, the call fails early, and the caller retries.
+    ``epochs`` receives the leader epochs of the responses: for the latest offset, that of the leader that answered.
 
     Raises:
         TopicError: the principal may not describe a topic; or one is unknown at the deadline, without ``missing``.
@@ -155,11 +155,11 @@ def list_offsets(
         # A broker that has just started knows no topics, so one response is not enough.
         last_unknown, unknown = unknown, _unknown_partitions(errors)
         if missing is not None and have_metadata and attempt >= MIN_ATTEMPTS:
-            absent |= unknown & last_unknown
+            absent |= unknown_to_all(cluster, unknown & last_unknown, deadline)
             missing |= absent
         if not errors.keys() - absent:
             continue
-        give_up = missing is not None and attempt >= MIN_ATTEMPTS and not unknown - absent
+        give_up = missing is not None and attempt >= MIN_ATTEMPTS and not unknown - last_unknown
         if not have_metadata or deadline.remaining() <= backoff or give_up:
             # The next call asks for the leaders first: a silent leader may have been replaced.
             cluster.invalidate_topics(tp.topic for tp in errors)

@@ -29,7 +29,7 @@ from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query.clients import KafkaClients
 from spark_group_source.query.topics import raise_or_skip_deleted
 from spark_group_source.text import some
-from spark_group_source.wire.cluster import Topic, partitions_of
+from spark_group_source.wire.cluster import Topic, partitions_of, unknown_to_all
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +197,8 @@ class AvailableNowTarget:
         partitions = partitions_of(topics.values()) | {tp for tp in owned if tp.topic not in unknown}
         ends, missing = self._look_up(partitions, LATEST, deadline)
         leaderless = partitions - ends.keys() - missing
-        if leaderless or ((unknown or missing) and not unknown_until.expired()):
+        deleted = unknown_to_all(self._cluster, {TopicPartition(name, 0) for name in unknown}, deadline)
+        if leaderless or len(deleted) < len(unknown) or ((unknown or missing) and not unknown_until.expired()):
             without_end = [*sorted(unknown), *map(str, sorted(leaderless | missing))]
             raise BrokerUnavailable(f"No broker returns the end of {some(without_end)}.")
         raise_or_skip_deleted(unknown, self._fail_on_data_loss)

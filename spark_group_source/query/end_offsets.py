@@ -15,7 +15,7 @@ from spark_group_source.errors import RetriableError
 from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.offsets import LATEST, Offsets, TopicPartition
 from spark_group_source.options.settings import SourceOptions
-from spark_group_source.query.topics import raise_or_skip_deleted, unknown_to_all
+from spark_group_source.query.topics import raise_or_skip_deleted
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
 
@@ -194,17 +194,16 @@ class EndOffsets:
     def _refresh(self, partitions: Set[TopicPartition]) -> None:
         if self._clock() - self._deleted_at > UNKNOWN_INTERVAL:
             self._deleted = set()
-        unknown: set[TopicPartition] = set()
+        deleted: set[TopicPartition] = set()
         leaderless = self._probe.partitions & partitions
         others = partitions - self._deleted - leaderless
-        look_up = partial(self._look_up, unknown=unknown)
+        look_up = partial(self._look_up, missing=deleted)
         try:
             current = look_up(others, LOOKUP_TIMEOUT)
         except RetriableError as error:
             log.warning("the end offsets of %d partition(s) are unknown: %s", len(others), error)
             current, others = {}, set()
         current |= self._probe.ends(leaderless, look_up)
-        deleted = unknown_to_all(unknown, self._cluster, self._options.group.group_id)
         raise_or_skip_deleted(deleted, self._options.fetch.fail_on_data_loss)
         if deleted:
             self._deleted |= deleted
@@ -218,13 +217,13 @@ class EndOffsets:
             self.known, self._advanced_at = ends, self._looked_up_at
 
     def _look_up(
-        self, partitions: Set[TopicPartition], timeout: float, unknown: set[TopicPartition]
+        self, partitions: Set[TopicPartition], timeout: float, missing: set[TopicPartition]
     ) -> dict[TopicPartition, int]:
         return list_offsets(
             self._cluster,
             dict.fromkeys(partitions, LATEST),
             read_committed=self._options.fetch.read_committed,
             deadline=Deadline.after(timeout, self._clock),
-            missing=unknown,
+            missing=missing,
             epochs=self.epochs,
         )

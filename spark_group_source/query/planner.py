@@ -63,7 +63,7 @@ class BatchPlanner:
         self._clock = clock
         self.end_offsets = EndOffsets(clients.cluster, options, clock)
         self._epochs = EpochCheck(clients.cluster, self._tracker, clock)
-        self._topic_ids = TopicIds(clients.cluster, options.wire.metadata_max_age, clock, options.group.group_id)
+        self._topic_ids = TopicIds(clients.cluster, options.wire.metadata_max_age, clock)
         self._data_loss = DataLossCheck(
             settings.subscription,
             self.end_offsets,

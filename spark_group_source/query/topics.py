@@ -20,10 +20,10 @@ from spark_group_source.errors import (
 )
 from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION as UNKNOWN
 from spark_group_source.group.settings import Subscription
-from spark_group_source.group.topics import EveryBroker, TopicView
+from spark_group_source.group.topics import EveryBroker
 from spark_group_source.offsets import BatchOffset, TopicPartition
 from spark_group_source.text import names
-from spark_group_source.wire.cluster import Cluster, Metadata, Topic, metadata_from_each, partitions_of
+from spark_group_source.wire.cluster import Cluster, Metadata, Topic, metadata_from_each, unknown_to_all
 
 log = logging.getLogger(__name__)
 
@@ -45,19 +45,6 @@ def raise_or_skip_deleted(deleted: Set[TopicPartition] | Set[str], fail_on_data_
     log.warning("%s does not exist any more; the query continues without, because failOnDataLoss is false", listed)
 
 
-def unknown_to_all(unknown: set[TopicPartition], cluster: Cluster, group_id: str) -> set[TopicPartition]:
-    """Those partitions that no broker knows. A single broker's metadata may lag behind."""
-    if not unknown:
-        return set()
-    view = TopicView(cluster, group_id)
-    view.expect(unknown)
-    try:
-        metadata = view.metadata({tp.topic for tp in unknown}, Deadline.after(LOOKUP_TIMEOUT))
-    except RetriableError:
-        return set()
-    return unknown - partitions_of(metadata.topics.values())
-
-
 LOOKUP_TIMEOUT = 10.0
 """Maximum seconds for one lookup of the topics."""
 
@@ -71,9 +58,8 @@ DELETED_INTERVAL = 0.3
 class TopicIds:
     """The topic ids of the positions, compared with those that the brokers return now."""
 
-    def __init__(self, cluster: Cluster, max_age: float, clock: Clock, group_id: str) -> None:
+    def __init__(self, cluster: Cluster, max_age: float, clock: Clock) -> None:
         self._cluster = cluster
-        self._group_id = group_id
         self._max_age = max_age
         self._clock = clock
         self._read: dict[str, str] = {}
@@ -90,7 +76,12 @@ class TopicIds:
 
     def of(self, topics: Collection[str]) -> dict[str, str]:
         """The id under which the query reads each topic; for a new topic the id it has now, if brokers agree on it."""
-        self._read |= self._agreed(set(topics) - self._read.keys())
+        if new := set(topics) - self._read.keys():
+            # A position under the id of a former topic would make the topic of now count as recreated.
+            answers = metadata_from_each(self._cluster, new, Deadline.after(LOOKUP_TIMEOUT, self._clock))
+            known = [answer.topics.values() for _, answer in answers if isinstance(answer, Metadata)]
+            ids = {(topic.name, topic.id) for each in known for topic in each if not topic.error}
+            self._read |= {name: id_ for name, id_ in ids if [each for each, _ in ids].count(name) == 1}
         return {name: self._read[name] for name in topics if name in self._read}
 
     def recreated(self, topics: Collection[str]) -> dict[str, str]:
@@ -101,10 +92,10 @@ class TopicIds:
             for name in current.keys() & topics
             if not current[name].error and self._read.get(name, current[name].id) != current[name].id
         }
-        # Metadata from before the recreation has the former id: if a broker has it, the next call looks it up again.
-        self._cluster.invalidate_topics(changed)
-        agreed = self._agreed(changed, all_answer=True)
-        return {name: now for name, now in agreed.items() if now != self._read[name]}
+        gone = self._unknown_to_all(changed, self._read)
+        # The next call asks for the others again.
+        self._cluster.invalidate_topics(changed - gone)
+        return {name: current[name].id for name in gone}
 
     def accept_recreated(self, ids: Mapping[str, str]) -> None:
         """From here on the query reads these topics under these ids."""
@@ -117,23 +108,12 @@ class TopicIds:
             time.sleep(DELETED_INTERVAL)
             self._cluster.invalidate_topics(missing)
             missing = _unknown(self._look_up(missing))
-        # One broker may have answered each lookup, and its metadata may lag for long.
-        partitions = {TopicPartition(name, 0) for name in missing}
-        return {tp.topic for tp in unknown_to_all(partitions, self._cluster, self._group_id)}
+        return self._unknown_to_all(missing)
 
-    def _agreed(self, topics: Set[str], *, all_answer: bool = False) -> dict[str, str]:
-        """The ids of those topics that have the same id at every broker that answers; or at every broker."""
-        if not topics:
-            return {}
+    def _unknown_to_all(self, topics: Iterable[str], ids: Mapping[str, str] | None = None) -> set[str]:
         deadline = Deadline.after(LOOKUP_TIMEOUT, self._clock)
-        answers = [answer for _, answer in metadata_from_each(self._cluster, topics, deadline)]
-        found = [answer.topics for answer in answers if isinstance(answer, Metadata)]
-        if all_answer and len(found) < len(answers):
-            return {}
-        ids = {name: {at[name].id if name in at and not at[name].error else "" for at in found} for name in topics}
-        return {
-            name: at_brokers.pop() for name, at_brokers in ids.items() if len(at_brokers) == 1 and "" not in at_brokers
-        }
+        partitions = [TopicPartition(name, 0) for name in topics]
+        return {tp.topic for tp in unknown_to_all(self._cluster, partitions, deadline, ids)}
 
     def _look_up(self, topics: Collection[str]) -> dict[str, Topic]:
         fresh = self._clock() - self._looked_up_at > self._max_age
@@ -201,7 +181,12 @@ class TopicValidator:
             }
             if not errors and not missing:
                 return topics
-            if asked_all or TOPIC_AUTHORIZATION_FAILED in errors.values():
+            unknown = {
+                TopicPartition(name, 0) for name, error_code in errors.items() if error_code == UNKNOWN
+            } | missing
+            if TOPIC_AUTHORIZATION_FAILED in errors.values() or (
+                asked_all and (deadline.expired() or unknown_to_all(self._cluster, unknown, deadline) == unknown)
+            ):
                 break
             time.sleep(RETRY_INTERVAL)
         self._raise_or_skip(errors, missing, read_before)

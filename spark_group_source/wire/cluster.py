@@ -4,6 +4,7 @@ can answer.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 from spark_group_source.clock import Backoff, Deadline, monotonic
 from spark_group_source.errors import (
     GROUP_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
     AuthenticationFailed,
     BrokerUnavailable,
     DeadlineExceeded,
@@ -24,10 +26,13 @@ from spark_group_source.errors import (
     describe_error_code,
 )
 from spark_group_source.offsets import Partitions, TopicPartition
+from spark_group_source.text import names
 from spark_group_source.wire import sockets, versions, waiting
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.failures import AuthFailures, ReconnectBackoff
 from spark_group_source.wire.settings import WireOptions
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,6 +429,33 @@ def metadata_from_each(
         except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
             answer = error
         yield broker, answer
+
+
+def unknown_to_all(
+    cluster: Cluster, partitions: Iterable[TopicPartition], deadline: Deadline, ids: Mapping[str, str] | None = None
+) -> set[TopicPartition]:
+    """Those partitions that no broker knows: they were deleted, or their topic was recreated under another id.
+
+    One broker may lag behind for long, so each has to answer. A caller that has no position yet leaves out ``ids``.
+    """
+    unknown = set(partitions)
+    answers = metadata_from_each(cluster, {tp.topic for tp in unknown}, deadline) if unknown else ()
+    for broker, answer in answers:
+        if not isinstance(answer, Metadata):
+            log.info("broker %d does not say whether %s exist: %s", broker, names(unknown), answer)
+            return set()
+        unknown = {tp for tp in unknown if not _knows(answer.topics.get(tp.topic), tp, (ids or {}).get(tp.topic, ""))}
+    return unknown if cluster.broker_ids() else set()
+
+
+def _knows(topic: Topic | None, tp: TopicPartition, topic_id: str) -> bool:
+    if (
+        topic is None
+        or topic.error == UNKNOWN_TOPIC_OR_PARTITION
+        or (not topic.error and topic_id not in ("", topic.id))
+    ):
+        return False
+    return bool(topic.error) or tp.partition in topic.partitions
 
 
 def _coordinator_error(group_id: str, error_code: int) -> GroupError:

@@ -169,9 +169,11 @@ def test_a_partition_that_does_not_exist_is_an_error_or_missing(
     assert missing == {B}
 
 
-@pytest.mark.parametrize(("attempts", "expected"), [(1, set()), (2, {B})])
-def test_a_partition_is_missing_after_two_attempts_in_a_row(
-    fake: FakeKafka, long_backoff: Cluster, hand: Hand, attempts: int, expected: set[TopicPartition]
+@pytest.mark.parametrize(
+    ("answers", "expected"), [(1, set()), (2, set()), (3, set()), (4, {B})], ids=["1", "2", "2 + 1", "2 + 2"]
+)
+def test_a_partition_is_missing_after_two_attempts_in_a_row_and_if_no_broker_knows_it(
+    fake: FakeKafka, long_backoff: Cluster, hand: Hand, answers: int, expected: set[TopicPartition]
 ) -> None:
     def unknown(answer: Any) -> None:
         for topic in answer.topics:
@@ -179,7 +181,7 @@ def test_a_partition_is_missing_after_two_attempts_in_a_row(
 
     fake.logs["t"][1].leader = None
     fake.next("Metadata", Fault(), times=3)
-    fake.next("Metadata", Fault(edit=unknown), times=attempts)
+    fake.next("Metadata", Fault(edit=unknown), times=answers)
     missing: set[TopicPartition] = set()
     assert ends(long_backoff, missing, within=1000.0, clock=hand) == {"t-0": 3}
     assert missing == expected

@@ -61,10 +61,10 @@ class World:
         return Metadata({}, {"t": Topic("t", "id", partitions, error=self.topic_error)})
 
     def broker_ids(self) -> list[int]:
-        return [*range(len(self.lagging))]
+        return [*range(1 + len(self.lagging))]
 
     def metadata_from(self, broker: int, *_: Any) -> Metadata:
-        return self.lagging[broker]
+        return [self.metadata(), *self.lagging][broker]
 
     def describe(self, _: Any) -> GroupDescription | RequestFailed:
         return self.group
@@ -176,6 +176,18 @@ def test_a_topic_deleted_before_the_run_is_data_loss_or_left_out(
     target.set_once()
     assert f"{what} does not exist any more" in caplog.text
     assert target.limit({A: 50, B: 60}) == ({A: 0, B: 3} if what == "t-0" else {A: 0, B: 0})
+
+
+def test_no_topic_is_deleted_before_the_run_while_a_broker_does_not_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any) -> Metadata:
+        raise BrokerUnavailable("Broker 0 is away.")
+
+    monkeypatch.setattr(world, "metadata_from", away)
+    world.topic_error = 3
+    with pytest.raises(BrokerUnavailable, match="returns the end of t"):
+        make(world).set_once()
 
 
 def test_a_partition_deleted_during_the_run_is_an_error_that_names_it(world: World, target: AvailableNowTarget) -> None:

@@ -293,7 +293,7 @@ def test_a_topic_whose_id_is_unknown_is_read_later_and_does_not_count_as_recreat
 ) -> None:
     driver = start()
     with monkeypatch.context() as outage:
-        outage.setattr(driver._planner._topic_ids, "_agreed", lambda topics, **_: {})
+        outage.setattr(driver._planner._topic_ids, "of", lambda topics: {})
         nothing = driver.plan_batch(BatchOffset(), None)
         assert not nothing.reads()
     assert [each.topic_id for each in driver.plan_batch(nothing, None).reads()] == [str(fake.ids["t"])]
