@@ -26,6 +26,7 @@ The numbers at the end are error codes of Kafka's protocol that several packages
 
 from __future__ import annotations
 
+from logging import Logger
 from typing import ClassVar
 
 EXPLAIN = "python -m spark_group_source explain"
@@ -144,6 +145,13 @@ class DataLoss(GroupSourceError):
     """Kafka no longer has records that the query needs (retention, truncation, a deleted or recreated topic)."""
 
     code = "DATA_LOSS"
+
+
+def raise_or_warn(log: Logger, fail_on_data_loss: bool, happened: str, action: str, otherwise: str) -> None:
+    """Raises :class:`DataLoss`, or logs a warning with what the source does ``otherwise``, as failOnDataLoss says."""
+    if fail_on_data_loss:
+        raise DataLoss(f"{happened}.", action)
+    log.warning("%s. %s, because failOnDataLoss is false.", happened, otherwise)
 
 
 class RecordsError(GroupSourceError):

@@ -13,10 +13,10 @@ from spark_group_source.errors import (
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     CorruptRecords,
-    DataLoss,
     RetriableError,
     TopicError,
     describe_error_code,
+    raise_or_warn,
 )
 from spark_group_source.fetch.leaders import EpochEndOffset, list_offsets
 from spark_group_source.fetch.messages import FetchErrorAction, fetch_error_action
@@ -206,14 +206,14 @@ class FetchErrorHandler:
         position.advance(end)
 
     def _report_loss(self, position: FetchPosition, start: int, end: int, reason: str) -> None:
-        loss = f"Offsets [{start}, {end}) of {position.tp}, in the range {position.range}, are lost: {reason}."
-        if self._task.settings.fail_on_data_loss:
-            raise DataLoss(
-                loss,
-                "Retention deleted records, the log was truncated, or the topic was recreated. To continue without"
-                " these records, set failOnDataLoss to false.",
-            )
-        log.warning("%s They are skipped, because failOnDataLoss is false.", loss)
+        raise_or_warn(
+            log,
+            self._task.settings.fail_on_data_loss,
+            f"Offsets [{start}, {end}) of {position.tp}, in the range {position.range}, are lost: {reason}",
+            "Retention deleted records, the log was truncated, or the topic was recreated. To continue without these"
+            " records, set failOnDataLoss to false.",
+            "They are skipped",
+        )
 
 
 def metadata_error(position: FetchPosition, topic: Topic | None) -> int:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import NamedTuple
 
 from spark_group_source.clock import Clock, Deadline, monotonic
-from spark_group_source.errors import DataLoss, DeadlineExceeded, OptionError
+from spark_group_source.errors import DeadlineExceeded, OptionError, raise_or_warn
 from spark_group_source.fetch.leaders import UNDEFINED_EPOCH_OFFSET, epoch_end_offsets, list_offsets
 from spark_group_source.group.coordinator import retry_until_response
 from spark_group_source.group.membership import RequestFailed
@@ -246,13 +246,14 @@ class _BatchQuery:
     def _raise_or_warn_diverged(self, replaced: range, happened: str) -> None:
         if not self._rows.keeps_offsets(replaced.start, replaced.stop):
             return
-        if self._fetch.fail_on_data_loss:
-            raise DataLoss(
-                f"{happened}.",
-                "An unclean leader was elected. Set failOnDataLoss to false to read from the first replaced record, or"
-                " give other startingOffsets.",
-            )
-        log.warning("%s. The read starts at the first replaced record, because failOnDataLoss is false.", happened)
+        raise_or_warn(
+            log,
+            self._fetch.fail_on_data_loss,
+            happened,
+            "An unclean leader was elected. Set failOnDataLoss to false to read from the first replaced record, or give"
+            " other startingOffsets.",
+            "The read starts at the first replaced record",
+        )
 
 
 def _from(offset_range: OffsetRange, start: int) -> OffsetRange:

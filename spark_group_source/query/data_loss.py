@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from spark_group_source.errors import DataLoss
+from spark_group_source.errors import raise_or_warn
 from spark_group_source.fetch.leaders import UNDEFINED_EPOCH_OFFSET
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.settings import Subscription
@@ -34,6 +34,7 @@ from spark_group_source.query.leader_epochs import EpochCheck, LogTruncation
 from spark_group_source.query.offset_tracker import OwnedPartition
 from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.topics import TopicIds, raise_or_skip_deleted
+from spark_group_source.text import names
 
 log = logging.getLogger(__name__)
 
@@ -99,14 +100,14 @@ class DataLossCheck:
         recreated = self._topic_ids.recreated(topics)
         if not recreated:
             return False
-        names = ", ".join(sorted(recreated))
-        if self._fail_on_data_loss:
-            raise DataLoss(
-                f"Topic {names} was deleted and recreated since this query read it.",
-                "Start with a new checkpoint and reset the group's offsets, or set failOnDataLoss to false to read the"
-                " new topic from its earliest offset.",
-            )
-        log.warning("topic %s was recreated; it is read from earliest, because failOnDataLoss is false", names)
+        raise_or_warn(
+            log,
+            self._fail_on_data_loss,
+            f"Topic {names(recreated)} was deleted and recreated since this query read it",
+            "Start with a new checkpoint and reset the group's offsets, or set failOnDataLoss to false to read the new"
+            " topic from its earliest offset.",
+            "It is read from earliest",
+        )
         self._restart_recreated(recreated, me)
         return True
 
@@ -176,10 +177,11 @@ class DataLossCheck:
         )
 
     def _raise_or_warn(self, happened: str, reason: str, resumes_at: str) -> None:
-        if self._fail_on_data_loss:
-            raise DataLoss(
-                f"{happened}.",
-                f"{reason} Start with a new checkpoint and reset the group's offsets, or set failOnDataLoss to false to"
-                f" continue at {resumes_at}.",
-            )
-        log.warning("%s: the query continues at %s, because failOnDataLoss is false", happened, resumes_at)
+        raise_or_warn(
+            log,
+            self._fail_on_data_loss,
+            happened,
+            f"{reason} Start with a new checkpoint and reset the group's offsets, or set failOnDataLoss to false to"
+            f" continue at {resumes_at}.",
+            f"The query continues at {resumes_at}",
+        )

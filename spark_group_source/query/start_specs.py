@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from spark_group_source.errors import DataLoss, OptionError
+from spark_group_source.errors import OptionError, raise_or_warn
 from spark_group_source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
 from spark_group_source.options.offsets import (
     AtTimestamp,
@@ -122,14 +122,14 @@ def raise_or_clamp(
         if offset != clamped[tp] and is_needed(*sorted((offset, clamped[tp]))):
             outside.append(f"{offset} for {tp}, whose log holds [{start}, {end})")
     if outside:
-        happened = f"{prefix} offset {some(outside, '; ')}."
-        if fail_on_data_loss:
-            raise DataLoss(
-                happened,
-                "Retention has deleted its records, or nothing is written there yet. Give offsets in the log, or set"
-                " failOnDataLoss to false to use the nearest.",
-            )
-        log.warning("%s The nearest offset is used, because failOnDataLoss is false.", happened)
+        raise_or_warn(
+            log,
+            fail_on_data_loss,
+            f"{prefix} offset {some(outside, '; ')}",
+            "Retention has deleted its records, or nothing is written there yet. Give offsets in the log, or set"
+            " failOnDataLoss to false to use the nearest.",
+            "The nearest offset is used",
+        )
     return clamped
 
 

@@ -23,7 +23,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import DataLoss, DeadlineExceeded, OptionError, RetriableError
+from spark_group_source.errors import DeadlineExceeded, OptionError, RetriableError, raise_or_warn
 from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset
@@ -351,21 +351,16 @@ class StartOffsetResolver:
         """
         earliest = self._look_up(Earliest(), partitions, clients, deadline)
         late = {tp: offset for tp, offset in earliest.items() if offset > 0}
-        if not late:
-            return earliest
-        gaps = some([f"{tp} at offset {offset}" for tp, offset in sorted(late.items())])
-        if self._options.fetch.fail_on_data_loss:
-            raise DataLoss(
-                f"Partitions that are new to the group '{self._group_id}' do not begin at offset 0: {gaps}.",
+        if late:
+            gaps = some([f"{tp} at offset {offset}" for tp, offset in sorted(late.items())])
+            raise_or_warn(
+                log,
+                self._options.fetch.fail_on_data_loss,
+                f"Partitions that are new to the group '{self._group_id}' do not begin at offset 0: {gaps}",
                 "Earlier records were deleted unread. To continue without them set failOnDataLoss to false, or commit"
                 " a start offset (kafka-consumer-groups --reset-offsets).",
+                "They are read from there",
             )
-        log.warning(
-            "group %s: new partitions do not begin at offset 0: %s; the query reads them from there, because"
-            " failOnDataLoss is false",
-            self._group_id,
-            gaps,
-        )
         return earliest
 
     def earliest(self, partitions: Partitions, clients: KafkaClients) -> dict[TopicPartition, int]:

@@ -13,10 +13,10 @@ from spark_group_source.errors import (
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
     BrokerUnavailable,
-    DataLoss,
     RetriableError,
     TopicError,
     describe_error_code,
+    raise_or_warn,
 )
 from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION as UNKNOWN
 from spark_group_source.group.settings import Subscription
@@ -34,15 +34,14 @@ def raise_or_skip_deleted(deleted: Set[TopicPartition] | Set[str], fail_on_data_
     Raises:
         DataLoss: it is true.
     """
-    if not deleted:
-        return
-    listed = names(deleted)
-    if fail_on_data_loss:
-        raise DataLoss(
-            f"{listed} does not exist any more.",
+    if deleted:
+        raise_or_warn(
+            log,
+            fail_on_data_loss,
+            f"{names(deleted)} does not exist any more",
             "Remove the topic from the subscription, or set failOnDataLoss to false to continue with the others.",
+            "The query continues without",
         )
-    log.warning("%s does not exist any more; the query continues without, because failOnDataLoss is false", listed)
 
 
 LOOKUP_TIMEOUT = 10.0

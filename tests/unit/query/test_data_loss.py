@@ -464,7 +464,7 @@ def test_a_new_partition_that_does_not_begin_at_its_first_offset_is_data_loss(
     with caplog.at_level(logging.WARNING):
         accepted = Query(fake, query.end, failOnDataLoss="false").until({("gone", 1, 4)})
     assert accepted.rows == of("gone", 1, 3, 5)
-    assert "gone-1 at offset 3; the query reads them from there" in caplog.text
+    assert "gone-1 at offset 3. They are read from there" in caplog.text
     accepted.close()
 
 

@@ -91,7 +91,7 @@ def test_if_data_loss_is_accepted_all_new_records_are_read_once(
     with caplog.at_level(logging.WARNING):
         found = after(replace, fake, how, failOnDataLoss="false").until(set(expected))
     assert sorted(found.rows) == sorted(expected)
-    assert "the query continues at offset 2, because failOnDataLoss is false" in caplog.text
+    assert "The query continues at offset 2, because failOnDataLoss is false" in caplog.text
     assert fake.group("g").offsets["harmed", 0] == (9, ANY_LINEAGE)
     assert fake.group("g").epochs["harmed", 0] == 1
     found.close()

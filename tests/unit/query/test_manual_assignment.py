@@ -244,7 +244,7 @@ def test_a_deleted_partition_is_data_loss_for_a_query_that_has_read_it(
         start(logged, assign='{"t": [0, 7]}')
     with caplog.at_level(logging.WARNING):
         driver = start(logged, assign='{"t": [0, 7]}', failOnDataLoss="false")
-    assert "t-7 does not exist any more; the query continues without" in caplog.text
+    assert "t-7 does not exist any more. The query continues without" in caplog.text
     assert spans(driver.plan_batch(logged, None)) == {0: (4, 5)}
 
 
