@@ -62,7 +62,8 @@ def resume_at(
     Args:
         committed: the group's committed offset, if there is one.
         logged: the range that this query logged last for the partition, if it ever read it.
-        replayed: the range that Spark has just read again: a decision for an offset in it is followed already.
+        replayed: the range that Spark has just read again, with the time of that as its lineage: a decision that was
+            made before, for an offset in it, is followed already.
         given_up: the committed offset when this query, in mid-batch, gave the partition up. A consumer that commits
             from there on does not move the group back; it reads what this query reads as well.
     """
@@ -73,7 +74,11 @@ def resume_at(
         if lineage is not None and (lineage, committed.offset) < (logged.lineage, logged.end):
             return Start(logged.end, StartRule.LOGGED, logged.lineage)
         if committed.offset < logged.end:
-            if replayed is not None and replayed.start <= committed.offset < replayed.end:
+            if (
+                replayed is not None
+                and committed.lineage <= replayed.lineage
+                and replayed.start <= committed.offset < replayed.end
+            ):
                 return Start(logged.end, StartRule.REPLAYED, lineage)
             if lineage is None and given_up is not None and given_up <= committed.offset:
                 return Start(logged.end, StartRule.LOGGED, logged.lineage)

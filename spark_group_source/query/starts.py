@@ -21,7 +21,9 @@ apply ``failOnDataLoss``.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DataLoss, DeadlineExceeded, OptionError, RetriableError
@@ -88,10 +90,11 @@ class ReplayedBatch:
     """The ranges that Spark has just read again, of partitions that have not started since."""
 
     def __init__(self, ranges: Iterable[OffsetRange] = ()) -> None:
-        self._ranges = {read.tp: read for read in ranges}
+        now = round(time.time() * 1000)
+        self._ranges = {read.tp: replace(read, lineage=now) for read in ranges}
 
     def range_of(self, tp: TopicPartition) -> OffsetRange | None:
-        """What was read again of a partition, if anything was."""
+        """What was read again of a partition, if anything was, in the lineage of that moment: see :func:`resume_at`."""
         return self._ranges.get(tp)
 
     def warn_if_read_by_others(self, commits: Mapping[TopicPartition, CommittedOffset], group_id: str) -> None:
