@@ -168,6 +168,9 @@ RESOLVE_TIMEOUT = 10.0
 """Maximum seconds for the leaders to return start positions, after the group has returned its commits. What is still
 unresolved then is looked up again."""
 
+MAX_CLOCK_SKEW = 60.0
+"""Seconds by which a lineage may lie in the future without a warning."""
+
 Commits = Mapping[TopicPartition, CommittedOffset]
 
 
@@ -182,6 +185,7 @@ class StartOffsetResolver:
         self._latest: Offsets | None = None
         self._replayed = ReplayedBatch()
         self._checkpoint_without_group = False
+        self._warned_of_clock = False
         self._unchecked_commits: Partitions | None = None
 
     def restore(
@@ -254,6 +258,7 @@ class StartOffsetResolver:
             GroupSourceError: the group or the leaders do not answer, or reject the request.
         """
         partitions = lookup.partitions
+        self._warn_of_wrong_clock([*commits.values(), *logged.ranges.values()])
         pinned = self._tracker.pinned_starts()
         commits = self._committed(partitions, me, clients, deadline)
         resets = (partitions & pinned.resets) - {tp for tp, commit in commits.items() if commit.tagged_reset}
@@ -404,6 +409,18 @@ class StartOffsetResolver:
 
 def log_starts(group_id: str, starts: Mapping[TopicPartition, Start]) -> None:
     """Logs where partitions start, and by which rule."""
+    def _warn_of_wrong_clock(self, positions: Iterable[CommittedOffset | OffsetRange]) -> None:
+        """Warns once if a lineage began in the future."""
+        ahead = max((each.lineage for each in positions), default=0) / 1000 - time.time()
+        if ahead > MAX_CLOCK_SKEW and not self._warned_of_clock:
+            self._warned_of_clock = True
+            log.warning(
+                "group %s: somebody moved the group's offsets at a time that is %.0f s in the future: the clock of this"
+                " host or of another one is wrong. Until then a later move may count as the earlier one.",
+                self._group_id,
+                ahead,
+            )
+
     if starts:
         listed = ", ".join(f"{tp} at {start.offset} ({start.rule.value})" for tp, start in sorted(starts.items()))
         log.info("group %s: starts %s", group_id, listed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -766,6 +767,21 @@ def test_unresolved_and_uncommitted_starts_are_retried_after_heartbeats(
     retry_if_due(assigned)
     assert len(group.waits) == tries, "not before the retry interval"
     hand.now += 1.0
+def test_a_move_in_the_future_logs_one_warning(
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    now = round(time.time() * 1000)
+    group.offsets = {tp: CommittedOffset(4, commit_metadata({"lineage": now})) for tp in BOTH}
+    assigned = make(clients)
+    assigned.partitions_assigned(frozenset({A}), OWNER)
+    assert "in the future" not in caplog.text
+    group.offsets[B] = CommittedOffset(4, commit_metadata({"lineage": now + 3_600_000}))
+    for _ in range(2):
+        assigned.partitions_lost(frozenset({B}), "why")
+        assigned.partitions_assigned(frozenset({B}), OWNER)
+    assert caplog.text.count("in the future") == 1
+
+
     retry_if_due(assigned)
     assert group.commits == [{A: 2, B: 0}]
     assert max(group.waits) <= 45.0 / 2
