@@ -15,7 +15,6 @@ offset is older or newer than what it logged itself.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -98,7 +97,6 @@ class OwnedPartition:
         committed: what the group has of this lineage; ``None`` if that is nothing or unknown.
         rejected: whether the coordinator rejected the last commit, because it does not know the partition.
         reset: whether ``resetOffsetsOnStart`` moved it, and no logged batch says so.
-        unsettled_until: until when a commit without an answer may still arrive, in seconds of the tracker's clock.
     """
 
     position: int
@@ -109,7 +107,6 @@ class OwnedPartition:
     committed: int | None = None
     rejected: bool = False
     reset: bool = False
-    unsettled_until: float = -math.inf
 
     @property
     def pending(self) -> bool:
@@ -134,6 +131,8 @@ class OffsetTracker:
     logged: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
     owned: dict[TopicPartition, OwnedPartition] = field(default_factory=dict)
     in_flight: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
+    ``unsettled_until`` is until when a commit without an answer may still arrive, in seconds of the tracker's clock,
+    also after the partition was moved or its topic recreated.
     given_up: dict[TopicPartition, int] = field(default_factory=dict)
     deleted: frozenset[TopicPartition] = frozenset()
 
@@ -141,6 +140,7 @@ class OffsetTracker:
         self, tp: TopicPartition, start: Start, lineage: int, committed: CommittedOffset | None
     ) -> OwnedPartition:
         """A newly assigned partition starts, which is to be committed at once if the group has it not.
+    unsettled_until: dict[TopicPartition, float] = field(default_factory=dict)
 
         Args:
             tp: the partition.
@@ -169,6 +169,7 @@ class OffsetTracker:
                 self.given_up[tp] = partition.committed
 
     def forget(self, topics: Collection[str]) -> None:
+            self.unsettled_until.pop(tp, None)  # the coordinator rejects what arrives now
         """These topics were recreated: forgets all offsets in the old ones."""
         for by_partition in (self.logged, self.owned, self.in_flight, self.given_up):
             for tp in [tp for tp in by_partition if tp.topic in topics]:
@@ -243,14 +244,13 @@ class OffsetTracker:
                 partition.rejected = False
                 partition.committed = max(offset, -1 if partition.committed is None else partition.committed)
 
-    def unanswered(self, sent: Mapping[TopicPartition, OwnedPartition], until: float) -> None:
+    def unanswered(self, sent: Iterable[TopicPartition], until: float) -> None:
         """No answer came to commits of these partitions: they may be applied late, after later ones."""
-        for partition in sent.values():
-            partition.unsettled_until = until
+        self.unsettled_until |= dict.fromkeys(self.owned.keys() & set(sent), until)
 
     def unsettled(self, now: float) -> set[TopicPartition]:
         """Partitions whose committed offset a late commit may still move back."""
-        return {tp for tp, partition in self.owned.items() if now < partition.unsettled_until}
+        return {tp for tp, until in self.unsettled_until.items() if now < until}
 
     def verify(self, found: Mapping[TopicPartition, CommittedOffset]) -> set[TopicPartition]:
         """Makes the commits pending again that a late one of ours has moved back, as the group's offsets show.
