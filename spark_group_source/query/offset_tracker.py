@@ -84,6 +84,11 @@ def resume_at(
     return Start(committed.offset, StartRule.MOVED if lineage is None else StartRule.COMMITTED, lineage)
 
 
+MAX_REJECTIONS = 3
+"""Rejected commits of a partition in a row after which no revocation waits for it. The first may be the answer of a
+coordinator with old metadata."""
+
+
 @dataclass(slots=True, eq=False)
 class OwnedPartition:
     """One owned partition with a position.
@@ -95,7 +100,7 @@ class OwnedPartition:
         epoch: the leader epoch of the position.
         completed: the end of what Spark has completed, which may be committed.
         committed: what the group has of this lineage; ``None`` if that is nothing or unknown.
-        rejected: whether the coordinator rejected the last commit, because it does not know the partition.
+        rejections: how many times in a row the coordinator rejected a commit, because it does not know the partition.
         reset: whether ``resetOffsetsOnStart`` moved it, and no logged batch says so.
     """
 
@@ -105,7 +110,7 @@ class OwnedPartition:
     epoch: int = UNKNOWN_EPOCH
     completed: int = 0
     committed: int | None = None
-    rejected: bool = False
+    rejections: int = 0
     reset: bool = False
 
     @property
@@ -126,21 +131,21 @@ class OffsetTracker:
     ``logged`` is the last range that Spark has logged, of every partition this query ever read. ``owned`` are the
     owned partitions that have a position. ``in_flight`` are the ranges of the batch in flight. ``given_up`` are the
     committed offsets of partitions that were given up in mid-batch. ``deleted`` are partitions that no broker knows.
+    ``unsettled_until`` is until when a commit without an answer may still arrive, in seconds of the tracker's clock,
+    also after the partition was moved or its topic recreated.
     """
 
     logged: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
     owned: dict[TopicPartition, OwnedPartition] = field(default_factory=dict)
     in_flight: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
-    ``unsettled_until`` is until when a commit without an answer may still arrive, in seconds of the tracker's clock,
-    also after the partition was moved or its topic recreated.
     given_up: dict[TopicPartition, int] = field(default_factory=dict)
     deleted: frozenset[TopicPartition] = frozenset()
+    unsettled_until: dict[TopicPartition, float] = field(default_factory=dict)
 
     def start(
         self, tp: TopicPartition, start: Start, lineage: int, committed: CommittedOffset | None
     ) -> OwnedPartition:
         """A newly assigned partition starts, which is to be committed at once if the group has it not.
-    unsettled_until: dict[TopicPartition, float] = field(default_factory=dict)
 
         Args:
             tp: the partition.
@@ -164,12 +169,12 @@ class OffsetTracker:
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         """The query no longer owns these: it plans and commits nothing of them from here on."""
         for tp in partitions:
+            self.unsettled_until.pop(tp, None)  # the coordinator rejects what arrives now
             partition = self.owned.pop(tp, None)
             if partition is not None and partition.committed is not None and tp in self.in_flight:
                 self.given_up[tp] = partition.committed
 
     def forget(self, topics: Collection[str]) -> None:
-            self.unsettled_until.pop(tp, None)  # the coordinator rejects what arrives now
         """These topics were recreated: forgets all offsets in the old ones."""
         for by_partition in (self.logged, self.owned, self.in_flight, self.given_up):
             for tp in [tp for tp in by_partition if tp.topic in topics]:
@@ -215,13 +220,13 @@ class OffsetTracker:
         return {
             tp: partition
             for tp, partition in self.owned.items()
-            if partition.pending and not (partition.rejected and tp in self.deleted)
+            if partition.pending and not (partition.rejections and tp in self.deleted)
         }
 
     def uncommitted(self) -> set[TopicPartition]:
-        """Partitions with a pending commit for which a revocation waits. It does not wait for a rejected one: that
-        topic may be deleted."""
-        return {tp for tp, partition in self.pending().items() if not partition.rejected}
+        """Partitions with a pending commit for which a revocation waits. After :data:`MAX_REJECTIONS` it waits no
+        longer: that topic may be deleted."""
+        return {tp for tp, partition in self.pending().items() if partition.rejections < MAX_REJECTIONS}
 
     def commit_again(self, partitions: Iterable[TopicPartition]) -> None:
         """Makes the committed offsets of these pending again, unchanged."""
@@ -231,17 +236,17 @@ class OffsetTracker:
 
     def commits_rejected(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
         """The coordinator has rejected commits of these partitions; returns those that were not rejected before."""
-        newly = {tp for tp in partitions if tp in self.owned and not self.owned[tp].rejected}
-        for tp in newly:
-            self.owned[tp].rejected = True
-        return newly
+        rejected = self.owned.keys() & set(partitions)
+        for tp in rejected:
+            self.owned[tp].rejections += 1
+        return {tp for tp in rejected if self.owned[tp].rejections == 1}
 
     def confirmed(self, offsets: Offsets, sent: Mapping[TopicPartition, OwnedPartition]) -> None:
         """The group has committed these offsets of partitions as they were owned when the commit was ``sent``."""
         for tp, offset in offsets.items():
             partition = self.owned.get(tp)
             if partition is not None and partition is sent[tp]:
-                partition.rejected = False
+                partition.rejections = 0
                 partition.committed = max(offset, -1 if partition.committed is None else partition.committed)
 
     def unanswered(self, sent: Iterable[TopicPartition], until: float) -> None:

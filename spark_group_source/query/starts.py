@@ -236,12 +236,8 @@ class StartOffsetResolver:
         if self._latest is None:
             spec = _without_commit(stream_start(self._options))
             latest = [tp for tp in existing if _is_latest(spec, tp)]
-            try:
-                deadline = Deadline.after(RESOLVE_TIMEOUT)
-                self._latest = self._look_up(Latest(), latest, clients, deadline) if latest else {}
-            except RetriableError as error:
-                log.warning("group %s: the latest offsets are looked up later: %s", self._group_id, error)
-                self._latest = {}
+            deadline = Deadline.after(RESOLVE_TIMEOUT)
+            self._latest = self._look_up(Latest(), latest, clients, deadline) if latest else {}
         return self._latest
 
     @property
@@ -258,13 +254,13 @@ class StartOffsetResolver:
             GroupSourceError: the group or the leaders do not answer, or reject the request.
         """
         partitions = lookup.partitions
-        self._warn_of_wrong_clock([*commits.values(), *logged.ranges.values()])
         pinned = self._tracker.pinned_starts()
         commits = self._committed(partitions, me, clients, deadline)
         resets = (partitions & pinned.resets) - {tp for tp, commit in commits.items() if commit.tagged_reset}
         ids = self._topic_ids(partitions, clients, deadline)
         logged = self._tracker.logged(partitions, ids)
         self._warn_of_another_group(commits, logged.ranges)
+        self._warn_of_wrong_clock([*commits.values(), *logged.ranges.values()])
         self._replayed.warn_if_read_by_others(commits, self._group_id)
         starts: dict[TopicPartition, Start] = {}
         for tp in partitions - resets - logged.restarted:
@@ -278,8 +274,6 @@ class StartOffsetResolver:
                 starts[tp] = start
         recreated = logged.recreated | logged.restarted
         starts |= self._starting_offsets(partitions - starts.keys(), resets, recreated, pinned, clients, deadline)
-        if unresolved := partitions - starts.keys():
-            log.warning("group %s: no start position for %s: no leader answers", self._group_id, names(unresolved))
         starts = self._moved_by_callback(starts, logged.ranges)
         if self._tracker.record_starts(lookup, starts, commits, ids):
             self._replayed.started(starts)
@@ -384,6 +378,8 @@ class StartOffsetResolver:
     def _look_up(
         self, spec: OffsetSpec, partitions: Collection[TopicPartition], clients: KafkaClients, deadline: Deadline
     ) -> dict[TopicPartition, int]:
+        """The offsets of these partitions, as far as leaders answer."""
+
         def look_up(specs: Offsets) -> Offsets:
             return list_offsets(
                 clients.cluster,
@@ -393,7 +389,14 @@ class StartOffsetResolver:
                 missing=set(),  # these are left out, and stay unresolved
             )
 
-        return resolve_spec(spec, partitions, look_up, self._options.fetch.fail_on_data_loss)
+        why: object = "no leader answers"
+        try:
+            offsets = resolve_spec(spec, partitions, look_up, self._options.fetch.fail_on_data_loss)
+        except RetriableError as error:
+            offsets, why = {}, error
+        if unresolved := set(partitions) - offsets.keys():
+            log.warning("group %s: no start position for %s: %s", self._group_id, names(unresolved), why)
+        return offsets
 
     def _warn_of_another_group(self, commits: Commits, logged: Mapping[TopicPartition, OffsetRange]) -> None:
         """Warns once if the checkpoint may belong to another group."""
@@ -406,9 +409,6 @@ class StartOffsetResolver:
                 names(logged),
             )
 
-
-def log_starts(group_id: str, starts: Mapping[TopicPartition, Start]) -> None:
-    """Logs where partitions start, and by which rule."""
     def _warn_of_wrong_clock(self, positions: Iterable[CommittedOffset | OffsetRange]) -> None:
         """Warns once if a lineage began in the future."""
         ahead = max((each.lineage for each in positions), default=0) / 1000 - time.time()
@@ -421,6 +421,9 @@ def log_starts(group_id: str, starts: Mapping[TopicPartition, Start]) -> None:
                 ahead,
             )
 
+
+def log_starts(group_id: str, starts: Mapping[TopicPartition, Start]) -> None:
+    """Logs where partitions start, and by which rule."""
     if starts:
         listed = ", ".join(f"{tp} at {start.offset} ({start.rule.value})" for tp, start in sorted(starts.items()))
         log.info("group %s: starts %s", group_id, listed)

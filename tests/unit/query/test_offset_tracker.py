@@ -10,7 +10,7 @@ import pytest
 
 from spark_group_source.group.offsets import COMMIT_TAG, CommittedOffset, commit_metadata
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
-from spark_group_source.query.offset_tracker import OffsetTracker, Start, StartRule, resume_at
+from spark_group_source.query.offset_tracker import MAX_REJECTIONS, OffsetTracker, Start, StartRule, resume_at
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -201,10 +201,11 @@ def test_the_commit_of_another_program_gets_our_tag_and_a_lineage_at_once() -> N
     assert (pending(tracker), tracker.owned[A].lineage) == ({A: 5}, 7)
 
 
-def test_a_rejected_commit_stays_pending_but_delays_no_revocation() -> None:
+def test_a_rejected_commit_stays_pending_but_a_revocation_waits_only_for_a_few_retries() -> None:
     tracker = owning(a=0, b=(5, ours(5)))
-    assert tracker.commits_rejected({A}) == {A}
-    assert tracker.commits_rejected({A}) == set(), "it is new only once"
+    for rejections in range(MAX_REJECTIONS):
+        assert tracker.uncommitted() == {A}
+        assert tracker.commits_rejected({A}) == (set() if rejections else {A}), "it is new only once"
     assert (pending(tracker), tracker.uncommitted()) == ({A: 0}, set())
     tracker.confirmed({A: 0}, tracker.pending())
     plan(tracker, a=3)
