@@ -55,14 +55,14 @@ class RebalanceListener(Protocol):
         """This member is in a new generation, and knows its assignment."""
 
     def uncommitted(self) -> Partitions:
-        """Partitions with pending commits, for which a revocation waits. It must return at once."""
+        """Partitions with pending commits or starts, for which a revocation waits. It must return at once."""
 
     def retry_due(self, me: Membership) -> float:
         """When :meth:`retry` is to be called, in seconds of the clock; infinity if there is nothing to retry."""
 
     def retry(self, me: Membership, deadline: Deadline) -> None:
-        """Retries failed commits, and lookups of start positions if no revocation is pending. The call delays
-        heartbeats: it must return by the deadline."""
+        """Retries failed commits and lookups of start positions. The call delays heartbeats: it must return by the
+        deadline, and by that of a pending revocation."""
 
     def partitions_revoked(self, partitions: Partitions, in_flight: Partitions, uncommitted: Partitions) -> None:
         """These are revoked. The batch that reads ``in_flight`` ones did not end in time; what was completed of

@@ -74,11 +74,11 @@ class Committer:
             CommitFailed: it has failed too often in a row, and ``onCommitFailure`` is ``fail``.
             AuthenticationFailed, GroupError: this client may not commit, or the brokers no longer accept it.
         """
+        self.member.commits_changed()  # also if nothing is pending any more: a revocation may wait for it
         if not self._tracker.pending(me):
             return True
         timeout = self._options.commit_timeout
         deadline = deadline.at_most(timeout) if deadline else Deadline.after(timeout)
-        self.member.commits_changed()
         if not self._one_commit.acquire(timeout=deadline.remaining()):
             return False
         try:
@@ -141,7 +141,9 @@ class Committer:
     def _metadata(self, owned: OwnedPartition, fields: Mapping[str, Any]) -> str:
         tag = RESET_TAG if owned.reset else COMMIT_TAG
         lineage = {} if owned.lineage == NO_LINEAGE else {"lineage": owned.lineage}
-        return (commit_metadata({**lineage, **fields}, tag), commit_metadata(lineage, tag), tag, "")[self._trimmed]
+        # A tag without its lineage would stand for the first one: without both, the next owner begins a new lineage.
+        short = "" if lineage else tag
+        return (commit_metadata({**lineage, **fields}, tag), commit_metadata(lineage, tag), short, "")[self._trimmed]
 
     def _commit_failed(self, partitions: Iterable[TopicPartition], why: str) -> None:
         self._counters.failed_commits += 1

@@ -15,7 +15,6 @@ offset is older or newer than what it logged itself.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -62,7 +61,8 @@ def resume_at(
     Args:
         committed: the group's committed offset, if there is one.
         logged: the range that this query logged last for the partition, if it ever read it.
-        replayed: the range that Spark has just read again: a decision for an offset in it is followed already.
+        replayed: the range that Spark has just read again, with the time of that as its lineage: a decision that was
+            made before, for an offset in it, is followed already.
         given_up: the committed offset when this query, in mid-batch, gave the partition up. A consumer that commits
             from there on does not move the group back; it reads what this query reads as well.
     """
@@ -73,11 +73,20 @@ def resume_at(
         if lineage is not None and (lineage, committed.offset) < (logged.lineage, logged.end):
             return Start(logged.end, StartRule.LOGGED, logged.lineage)
         if committed.offset < logged.end:
-            if replayed is not None and replayed.start <= committed.offset < replayed.end:
+            if (
+                replayed is not None
+                and committed.lineage <= replayed.lineage
+                and replayed.start <= committed.offset < replayed.end
+            ):
                 return Start(logged.end, StartRule.REPLAYED, lineage)
             if lineage is None and given_up is not None and given_up <= committed.offset:
                 return Start(logged.end, StartRule.LOGGED, logged.lineage)
     return Start(committed.offset, StartRule.MOVED if lineage is None else StartRule.COMMITTED, lineage)
+
+
+MAX_REJECTIONS = 3
+"""Rejected commits of a partition in a row after which no revocation waits for it. The first may be the answer of a
+coordinator with old metadata."""
 
 
 def may_be_same(topic_id: str, other: str) -> bool:
@@ -96,9 +105,8 @@ class OwnedPartition:
         epoch: the leader epoch of the position.
         completed: the end of what Spark has completed, which may be committed.
         committed: what the group has of this lineage; ``None`` if that is nothing or unknown.
-        rejected: whether the coordinator rejected the last commit, because it does not know the partition.
+        rejections: how many times in a row the coordinator rejected a commit, because it does not know the partition.
         reset: whether ``resetOffsetsOnStart`` moved it, and no logged batch says so.
-        unsettled_until: until when a commit without an answer may still arrive, in seconds of the tracker's clock.
     """
 
     position: int
@@ -107,9 +115,8 @@ class OwnedPartition:
     epoch: int = UNKNOWN_EPOCH
     completed: int = 0
     committed: int | None = None
-    rejected: bool = False
+    rejections: int = 0
     reset: bool = False
-    unsettled_until: float = -math.inf
 
     @property
     def pending(self) -> bool:
@@ -128,6 +135,8 @@ class OffsetTracker:
     ``logged`` is the last range that Spark has logged, of every partition this query ever read. ``owned`` are the
     owned partitions that have a position. ``in_flight`` are the ranges of the batch in flight. ``given_up`` are the
     committed offsets of partitions that were given up in mid-batch. ``deleted`` are partitions that no broker knows.
+    ``unsettled_until`` is until when a commit without an answer may still arrive, in seconds of the tracker's clock,
+    also after the partition was moved or its topic recreated.
     """
 
     logged: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
@@ -135,6 +144,7 @@ class OffsetTracker:
     in_flight: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
     given_up: dict[TopicPartition, int] = field(default_factory=dict)
     deleted: frozenset[TopicPartition] = frozenset()
+    unsettled_until: dict[TopicPartition, float] = field(default_factory=dict)
 
     def start(
         self, tp: TopicPartition, start: Start, lineage: int, committed: CommittedOffset | None
@@ -163,6 +173,7 @@ class OffsetTracker:
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         """The query no longer owns these: it plans and commits nothing of them from here on."""
         for tp in partitions:
+            self.unsettled_until.pop(tp, None)  # the coordinator rejects what arrives now
             partition = self.owned.pop(tp, None)
             if partition is not None and partition.committed is not None and tp in self.in_flight:
                 self.given_up[tp] = partition.committed
@@ -223,13 +234,13 @@ class OffsetTracker:
         return {
             tp: partition
             for tp, partition in self.owned.items()
-            if partition.pending and not (partition.rejected and tp in self.deleted)
+            if partition.pending and not (partition.rejections and tp in self.deleted)
         }
 
     def uncommitted(self) -> set[TopicPartition]:
-        """Partitions with a pending commit for which a revocation waits. It does not wait for a rejected one: that
-        topic may be deleted."""
-        return {tp for tp, partition in self.pending().items() if not partition.rejected}
+        """Partitions with a pending commit for which a revocation waits. After :data:`MAX_REJECTIONS` it waits no
+        longer: that topic may be deleted."""
+        return {tp for tp, partition in self.pending().items() if partition.rejections < MAX_REJECTIONS}
 
     def commit_again(self, partitions: Iterable[TopicPartition]) -> None:
         """Makes the committed offsets of these pending again, unchanged."""
@@ -239,27 +250,26 @@ class OffsetTracker:
 
     def commits_rejected(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
         """The coordinator has rejected commits of these partitions; returns those that were not rejected before."""
-        newly = {tp for tp in partitions if tp in self.owned and not self.owned[tp].rejected}
-        for tp in newly:
-            self.owned[tp].rejected = True
-        return newly
+        rejected = self.owned.keys() & set(partitions)
+        for tp in rejected:
+            self.owned[tp].rejections += 1
+        return {tp for tp in rejected if self.owned[tp].rejections == 1}
 
     def confirmed(self, offsets: Offsets, sent: Mapping[TopicPartition, OwnedPartition]) -> None:
         """The group has committed these offsets of partitions as they were owned when the commit was ``sent``."""
         for tp, offset in offsets.items():
             partition = self.owned.get(tp)
             if partition is not None and partition is sent[tp]:
-                partition.rejected = False
+                partition.rejections = 0
                 partition.committed = max(offset, -1 if partition.committed is None else partition.committed)
 
-    def unanswered(self, sent: Mapping[TopicPartition, OwnedPartition], until: float) -> None:
+    def unanswered(self, sent: Iterable[TopicPartition], until: float) -> None:
         """No answer came to commits of these partitions: they may be applied late, after later ones."""
-        for partition in sent.values():
-            partition.unsettled_until = until
+        self.unsettled_until |= dict.fromkeys(self.owned.keys() & set(sent), until)
 
     def unsettled(self, now: float) -> set[TopicPartition]:
         """Partitions whose committed offset a late commit may still move back."""
-        return {tp for tp, partition in self.owned.items() if now < partition.unsettled_until}
+        return {tp for tp, until in self.unsettled_until.items() if now < until}
 
     def verify(self, found: Mapping[TopicPartition, CommittedOffset]) -> set[TopicPartition]:
         """Makes the commits pending again that a late one of ours has moved back, as the group's offsets show.

@@ -64,7 +64,7 @@ class AssignedPartitions:
         self.resolve(partitions, me, self._member_clients, deadline)
 
     def uncommitted(self) -> Partitions:
-        """Partitions with pending commits, for which a revocation waits. Caller: anybody."""
+        """Partitions for which a revocation waits: see :meth:`SharedOffsetTracker.uncommitted`. Caller: anybody."""
         return self.tracker.uncommitted()
 
     def retry_due(self, me: Membership) -> float:
@@ -73,6 +73,8 @@ class AssignedPartitions:
 
     def retry(self, me: Membership, deadline: Deadline) -> None:
         """Retries what failed: the query may be busy. Caller: the member's thread."""
+        if me.phase is Phase.REVOKING:
+            deadline = deadline.at_most(me.revoke_by - self._clock())
         self.retry_pending(me, self._member_clients, deadline)
 
     def join_started(self) -> None:
@@ -140,8 +142,9 @@ class AssignedPartitions:
         return bool(self._unresolved(me) or self.tracker.pending(me) or self.tracker.unsettled(me))
 
     def _unresolved(self, me: Membership) -> Partitions:
-        """A lookup may take half a session, so none begins while a revocation is pending, which has a deadline."""
-        return frozenset() if me.phase is Phase.REVOKING else self.tracker.unresolved(me)
+        """While a revocation is pending, which has a deadline, only those partitions for which one waits."""
+        unresolved = self.tracker.unresolved(me)
+        return unresolved & self.tracker.uncommitted() if me.phase is Phase.REVOKING else unresolved
 
     def verify(self, me: Membership, clients: KafkaClients, deadline: Deadline | None = None) -> None:
         """Makes commits pending again that a late one has moved back: its answer never came. Caller: both threads."""
@@ -181,7 +184,8 @@ class AssignedPartitions:
                 log.warning("group %s: no start position for %s: %s", self._group_id, names(lookup.partitions), error)
         self.committer.commit(me, clients, deadline)
         backoff = min((self._clock() - began) * RESOLVE_BACKOFF_FACTOR, RESOLVE_BACKOFF_MAX)
-        blocks_others = self.tracker.unresolved(me) and self.tracker.positions(me) and not self.tracker.uncommitted()
+        unresolved = self.tracker.unresolved(me)
+        blocks_others = unresolved and self.tracker.positions(me) and not self.tracker.uncommitted() - unresolved
         self._retry_timer.restart(backoff if blocks_others else 0.0)
 
     def restart_topics(self, ids: Mapping[str, str], me: Membership, clients: KafkaClients) -> None:

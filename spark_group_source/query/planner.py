@@ -186,10 +186,12 @@ class BatchPlanner:
         }
         positions = {tp: partition.position for tp, partition in owned.items()}
         # A rewind is logged at once, even without records to read: a restart resumes at the checkpointed end offset.
-        # So is the start of a new query, because a restart must not resolve that again.
+        # So are the starts of a new query and of added partitions, because a restart must not resolve them again.
         must_log = (
             must_log
             or start.is_empty
+            or bool(positions.keys() - start.ranges.keys() - start.pinned_starts.keys())
+            or bool(self._tracker.pinned_starts().offsets.items() - start.pinned_starts.items())
             or any(
                 _is_rewind(start.ranges.get(tp), position, topic_ids[tp.topic]) for tp, position in positions.items()
             )

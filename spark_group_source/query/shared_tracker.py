@@ -121,6 +121,7 @@ class SharedOffsetTracker:
 
     ``_lock`` guards everything:
     - the tracker, and ``_owned``, the partitions that this query owns
+    - ``_to_look_up``, owned partitions whose start position no lookup has covered yet: a revocation waits for that
     - ``_in_lookup``, owned partitions whose start position a thread is looking up
     - ``_found_recreated``, topics that a lookup of start positions found to be recreated, until the query checks them
     - ``_revocation_epoch``, how many times partitions were revoked or lost, or topics recreated
@@ -134,6 +135,7 @@ class SharedOffsetTracker:
         self._lock = threading.Lock()
         self._tracker = OffsetTracker()
         self._owned: set[TopicPartition] = set()
+        self._to_look_up: set[TopicPartition] = set()
         self._in_lookup: set[TopicPartition] = set()
         self._found_recreated: set[str] = set()
         self._revocation_epoch = 0
@@ -151,6 +153,7 @@ class SharedOffsetTracker:
         """The query owns these from now on, without a position so far. Caller: the member's thread."""
         with self._lock:
             self._owned |= partitions
+            self._to_look_up |= partitions
             self._pinned = self._pinned.assign(partitions)
 
     def pinned_starts(self) -> PinnedStarts:
@@ -163,6 +166,7 @@ class SharedOffsetTracker:
         with self._lock:
             self._revocation_epoch += 1
             self._owned -= partitions
+            self._to_look_up -= partitions
             self._tracker.remove(partitions)
 
     def positions(self, me: Membership) -> dict[TopicPartition, OwnedPartition]:
@@ -198,9 +202,9 @@ class SharedOffsetTracker:
             self._tracker.commit_again(resets)  # without the tag of a reset
 
     def unresolved(self, me: Membership) -> Partitions:
-        """Readable partitions without a position that no thread is looking up."""
+        """Owned partitions without a position that no thread is looking up."""
         with self._lock:
-            return frozenset((me.readable.keys() & self._owned) - self._tracker.owned.keys() - self._in_lookup)
+            return frozenset((me.owned.keys() & self._owned) - self._tracker.owned.keys() - self._in_lookup)
 
     @contextmanager
     def start_lookup(self, partitions: Partitions) -> Iterator[StartLookup]:
@@ -268,6 +272,7 @@ class SharedOffsetTracker:
                 lineage = start.lineage if start.lineage is not None else new_lineage
                 assert lineage is not None
                 self._start(tp, start, lineage, committed.get(tp), ids)
+            self._to_look_up -= lookup.partitions
             to_pin = StartRule.STARTING_OFFSETS, StartRule.RESET
             self._pinned = self._pinned.pin({tp: start.offset for tp, start in starts.items() if start.rule in to_pin})
             return True
@@ -317,8 +322,10 @@ class SharedOffsetTracker:
     def drop_other_topics(self, ids: Mapping[str, str]) -> None:
         """Positions in topics with other ids than these are looked up again. Caller: the query."""
         with self._lock:
-            for tp in self._tracker.in_other_topics(ids):
+            dropped = self._tracker.in_other_topics(ids)
+            for tp in dropped:
                 del self._tracker.owned[tp]
+            self._to_look_up |= dropped
 
     def rewind(self, offsets: Offsets) -> None:
         """Moves positions back to ``offsets``, which lie before what was read and committed. Caller: the query."""
@@ -328,9 +335,10 @@ class SharedOffsetTracker:
                 self._tracker.move(tp, offsets[tp], lineage)
 
     def uncommitted(self) -> Partitions:
-        """Partitions with a pending commit for which a revocation waits. Caller: anybody."""
+        """Partitions for which a revocation waits: with a pending commit, or without a lookup of their start, which
+        may be a later offset for the next owner. It does not wait for a leader. Caller: anybody."""
         with self._lock:
-            return frozenset(self._tracker.uncommitted())
+            return frozenset(self._tracker.uncommitted() | (self._to_look_up - self._tracker.owned.keys()))
 
     def pending(self, me: Membership) -> dict[TopicPartition, OwnedPartition]:
         """The pending commits of partitions that ``me`` owns: :meth:`confirmed` and others take them."""

@@ -20,7 +20,9 @@ apply ``failOnDataLoss``.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DeadlineExceeded, OptionError, RetriableError, raise_or_warn
@@ -87,10 +89,11 @@ class ReplayedBatch:
     """The ranges that Spark has just read again, of partitions that have not started since."""
 
     def __init__(self, ranges: Iterable[OffsetRange] = ()) -> None:
-        self._ranges = {read.tp: read for read in ranges}
+        now = round(time.time() * 1000)
+        self._ranges = {read.tp: replace(read, lineage=now) for read in ranges}
 
     def range_of(self, tp: TopicPartition) -> OffsetRange | None:
-        """What was read again of a partition, if anything was."""
+        """What was read again of a partition, if anything was, in the lineage of that moment: see :func:`resume_at`."""
         return self._ranges.get(tp)
 
     def warn_if_read_by_others(self, commits: Mapping[TopicPartition, CommittedOffset], group_id: str) -> None:
@@ -164,6 +167,9 @@ RESOLVE_TIMEOUT = 10.0
 """Maximum seconds for the leaders to return start positions, after the group has returned its commits. What is still
 unresolved then is looked up again."""
 
+MAX_CLOCK_SKEW = 60.0
+"""Seconds by which a lineage may lie in the future without a warning."""
+
 Commits = Mapping[TopicPartition, CommittedOffset]
 
 
@@ -178,6 +184,7 @@ class StartOffsetResolver:
         self._latest: Offsets | None = None
         self._replayed = ReplayedBatch()
         self._checkpoint_without_group = False
+        self._warned_of_clock = False
         self._unchecked_commits: Partitions | None = None
 
     def restore(
@@ -228,12 +235,8 @@ class StartOffsetResolver:
         if self._latest is None:
             spec = _without_commit(stream_start(self._options))
             latest = [tp for tp in existing if _is_latest(spec, tp)]
-            try:
-                deadline = Deadline.after(RESOLVE_TIMEOUT)
-                self._latest = self._look_up(Latest(), latest, clients, deadline) if latest else {}
-            except RetriableError as error:
-                log.warning("group %s: the latest offsets are looked up later: %s", self._group_id, error)
-                self._latest = {}
+            deadline = Deadline.after(RESOLVE_TIMEOUT)
+            self._latest = self._look_up(Latest(), latest, clients, deadline) if latest else {}
         return self._latest
 
     @property
@@ -256,6 +259,7 @@ class StartOffsetResolver:
         ids = self._topic_ids(partitions, clients, deadline)
         logged = self._tracker.logged(partitions, ids)
         self._warn_of_another_group(commits, logged.ranges)
+        self._warn_of_wrong_clock([*commits.values(), *logged.ranges.values()])
         self._replayed.warn_if_read_by_others(commits, self._group_id)
         starts: dict[TopicPartition, Start] = {}
         for tp in partitions - resets:
@@ -269,8 +273,6 @@ class StartOffsetResolver:
                 starts[tp] = start
         without_start = partitions - starts.keys()
         starts |= self._starting_offsets(without_start, resets, logged.recreated, pinned, clients, deadline)
-        if unresolved := partitions - starts.keys():
-            log.warning("group %s: no start position for %s: no leader answers", self._group_id, names(unresolved))
         starts = self._moved_by_callback(starts, logged.ranges)
         if self._tracker.record_starts(lookup, starts, commits, ids):
             self._replayed.started(starts)
@@ -370,6 +372,8 @@ class StartOffsetResolver:
     def _look_up(
         self, spec: OffsetSpec, partitions: Collection[TopicPartition], clients: KafkaClients, deadline: Deadline
     ) -> dict[TopicPartition, int]:
+        """The offsets of these partitions, as far as leaders answer."""
+
         def look_up(specs: Offsets) -> Offsets:
             return list_offsets(
                 clients.cluster,
@@ -379,7 +383,14 @@ class StartOffsetResolver:
                 missing=set(),  # these are left out, and stay unresolved
             )
 
-        return resolve_spec(spec, partitions, look_up, self._options.fetch.fail_on_data_loss)
+        why: object = "no leader answers"
+        try:
+            offsets = resolve_spec(spec, partitions, look_up, self._options.fetch.fail_on_data_loss)
+        except RetriableError as error:
+            offsets, why = {}, error
+        if unresolved := set(partitions) - offsets.keys():
+            log.warning("group %s: no start position for %s: %s", self._group_id, names(unresolved), why)
+        return offsets
 
     def _warn_of_another_group(self, commits: Commits, logged: Mapping[TopicPartition, OffsetRange]) -> None:
         """Warns once if the checkpoint may belong to another group."""
@@ -390,6 +401,18 @@ class StartOffsetResolver:
                 " checkpoint belongs to another group, stop the query and use a new checkpoint location.",
                 self._group_id,
                 names(logged),
+            )
+
+    def _warn_of_wrong_clock(self, positions: Iterable[CommittedOffset | OffsetRange]) -> None:
+        """Warns once if a lineage began in the future."""
+        ahead = max((each.lineage for each in positions), default=0) / 1000 - time.time()
+        if ahead > MAX_CLOCK_SKEW and not self._warned_of_clock:
+            self._warned_of_clock = True
+            log.warning(
+                "group %s: somebody moved the group's offsets at a time that is %.0f s in the future: the clock of this"
+                " host or of another one is wrong. Until then a later move may count as the earlier one.",
+                self._group_id,
+                ahead,
             )
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from spark_group_source.group.membership import Phase
 from spark_group_source.group.offsets import COMMIT_TAG
 from spark_group_source.query import available_now
-from tests.contract.conftest import BASES, TIMEOUT_S, Bench, eventually
+from tests.contract.conftest import BASES, TIMEOUT_S, Bench, Query, eventually
 from tests.fake import FakeKafka, Fault
 
-UNKNOWN_TOPIC, NOT_LEADER, LOADING, NOT_COORDINATOR, REBALANCING = 3, 6, 14, 16, 27
+UNKNOWN_TOPIC, NOT_LEADER, LOADING, NOT_COORDINATOR, REBALANCING, UNKNOWN_TOPIC_ID = 3, 6, 14, 16, 27, 100
 FOR_EVER = 100_000
 
 
@@ -115,6 +116,69 @@ def test_a_run_reads_all_its_partitions_even_if_one_broker_does_not_know_some(on
     on_fake.next("Metadata", Fault(edit=lag))
     run.idle()
     assert sum(each.size for each in run.read) == 20
+
+
+@pytest.mark.parametrize("api", ["OffsetFetch", "OffsetCommit"])
+def test_a_start_whose_lookup_or_commit_failed_is_committed_before_its_revocation(
+    on_fake: Bench, fake: FakeKafka, api: str
+) -> None:
+    options = {"startingOffsets": "latest", "offsetCommit_retryIntervalMs": "500"}
+    on_fake.produce(3, 3, 3, 3)
+    on_fake.next(api, Fault(error=LOADING))
+    first = on_fake.query(None, **options)
+    first.driver.start(first.end)
+    eventually(lambda: len(first.me.owned) == 4 and not on_fake.has_faults(api), "the failure")
+    on_fake.produce(5, 5, 5, 5)
+    second = on_fake.query(None, **options)
+    second.driver.start(second.end)
+    read = share(first, second)
+    assert read == dict.fromkeys(range(4), 3), "the latest offset when the first query began"
+
+
+@pytest.mark.parametrize("error_code", [UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID, LOADING])
+def test_one_error_of_the_commit_for_which_a_revocation_waits_repeats_nothing(
+    on_fake: Bench, fake: FakeKafka, error_code: int
+) -> None:
+    on_fake.produce(5, 5, 5, 5)
+    first = on_fake.start(offsetCommit_retryIntervalMs="500")
+    first.begin()
+    second = on_fake.query()
+    second.driver.start(second.end)
+    eventually(lambda: first.me.phase is Phase.REVOKING, "the revocation to wait")
+    on_fake.next("OffsetCommit", Fault(error=error_code))
+    first.finish()
+    first.driver.complete(first.end)
+    share(first, second)
+    assert not second.read
+
+
+def share(first: Query, second: Query) -> dict[int, int]:
+    """Runs both queries until they own half of the partitions each, and have read all; returns where each began."""
+
+    def done() -> bool:
+        for query in (first, second):
+            if query.running is None and query.poll():
+                query.finish()
+        return len(first.owns()) == len(second.owns()) == 2
+
+    eventually(done, "an even split")
+    done()
+    return {each.partition: each.start for query in (first, second) for each in query.read}
+
+
+def test_a_restart_keeps_the_start_of_an_added_topic_whose_commit_failed(on_fake: Bench, fake: FakeKafka) -> None:
+    options = {"startingOffsets": "latest", "subscribe": f"{on_fake.topic},{fake.create_topic('added', 1)}"}
+    query = on_fake.start(startingOffsets="latest").idle()
+    query.close()
+    fake.produce("added", ["v"] * 3)
+    on_fake.next("OffsetCommit", Fault(error=LOADING), times=FOR_EVER)
+    query = on_fake.start(query.end, **options)
+    assert not query.poll(), "there is nothing to read"
+    query.close()
+    fake.clear_faults()
+    fake.produce("added", ["v"] * 5)
+    query = on_fake.start(query.end, **options)
+    assert [(each.topic, each.start, each.end) for each in query.begin()] == [("added", 3, 8)]
 
 
 # Reading

@@ -69,6 +69,23 @@ def test_commit_metadata_that_is_too_large_is_left_out_with_one_warning_and_the_
         bench.close()
 
 
+def test_a_rewind_holds_for_every_later_owner_although_its_lineage_is_too_large(group: str) -> None:
+    with FakeKafka(max_metadata=len(COMMIT_TAG)) as kafka:
+        bench = Bench(kafka, kafka.create_topic("topic", partitions=1), group)
+        bench.produce(5)
+        first = bench.start().idle()
+        first.close()
+        bench.rewind({0: 2})
+        second = bench.start()
+        second.begin(limit=1)
+        second.finish()
+        second.poll(limit=1)
+        second.close()
+        first = bench.start(first.end).idle()
+        assert [(read.start, read.end) for read in first.read] == [(3, 5)]
+        bench.close()
+
+
 @pytest.mark.parametrize(
     "fault",
     [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,11 +14,12 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, GroupError, GroupSourceError, OptionError
 from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.membership import Membership, RequestFailed
+from spark_group_source.group.membership import Membership, Phase, RequestFailed
 from spark_group_source.group.offsets import COMMIT_TAG, RESET_TAG, CommitResult, CommittedOffset, commit_metadata
-from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
+from spark_group_source.offsets import BatchOffset, OffsetRange, Partitions, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.clients import KafkaClients
+from spark_group_source.query.offset_tracker import MAX_REJECTIONS
 from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.starts import OffsetsByTopic
 from spark_group_source.wire.cluster import Topic
@@ -497,16 +500,82 @@ def test_a_refused_commit_is_counted_and_stays_pending(
     assert not assigned.tracker.uncommitted()
 
 
-def test_a_partition_that_cannot_be_committed_does_not_delay_its_revocation(
+def test_a_partition_that_cannot_be_committed_does_not_delay_its_revocation_for_long(
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned = make(clients)
     assigned.partitions_assigned(BOTH, OWNER)
     read(assigned, {A: 6, B: 5})
     group.errors = {A: 3}
-    assert assigned.committer.commit(OWNER, clients)
+    for _ in range(MAX_REJECTIONS):
+        assert assigned.tracker.uncommitted()
+        assert assigned.committer.commit(OWNER, clients)
     assert group.offsets[B].offset == 5
     assert not assigned.tracker.uncommitted()
+
+
+def test_a_revocation_waits_until_the_start_is_looked_up_but_for_no_leader(
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assigned, hand = make(clients), Hand()
+    assigned._retry_timer._clock = assigned._clock = hand
+    group.offsets[A] = CommittedOffset(4)
+    group.refused = RequestFailed(ErrorAction.RETRY, "why")
+    assigned.partitions_assigned(BOTH, OWNER)
+    assert assigned.uncommitted() == BOTH
+    group.refused = None
+    revoking = replace(OWNER, phase=Phase.REVOKING, revoking=BOTH, revoke_by=5.0)
+    group.waits.clear()
+
+    def nobody(*_: Any, **__: Any) -> Any:
+        raise BrokerUnavailable("No broker.")
+
+    monkeypatch.setattr("spark_group_source.query.starts.list_offsets", nobody)
+    hand.now += assigned.retry_due(revoking)
+    assigned.retry(revoking, Deadline.after(45.0 / 2))
+    assert group.commits == [{A: 4}], "which needs no leader"
+    assert max(group.waits) <= 5.0, "a revocation has a deadline"
+    assert (assigned.uncommitted(), assigned.tracker.unresolved(OWNER)) == (frozenset(), frozenset({B}))
+    assert assigned.retry_due(revoking) == math.inf
+
+
+def test_a_revocation_waits_no_longer_for_a_commit_to_a_topic_that_was_recreated(
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assigned = make(clients)
+    assigned.partitions_assigned(BOTH, OWNER)
+    read(assigned, {A: 6})
+    group.refused = RequestFailed(ErrorAction.RETRY, "why")
+    assigned.committer.commit(OWNER, clients)
+    group.refused = None
+    told: list[Partitions] = []
+    monkeypatch.setattr(assigned.committer.member, "commits_changed", lambda: told.append(assigned.uncommitted()))
+    logs.clear()
+    assigned.restart_topics({"t": "new"}, OWNER, clients)
+    assert told[-1:] == [frozenset()]
+
+
+@pytest.mark.parametrize("moved_by", ["rewind", "recreation"])
+def test_a_late_commit_does_not_stay_the_last_word_after_its_partition_was_moved(
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], moved_by: str
+) -> None:
+    assigned, hand = make(clients), Hand()
+    assigned._retry_timer._clock = assigned._clock = hand
+    assigned.partitions_assigned(BOTH, OWNER)
+    read(assigned, {A: 6})
+    group.refused = RequestFailed(ErrorAction.RETRY, "why", unanswered=True)
+    assigned.committer.commit(OWNER, clients)
+    group.refused = None
+    if moved_by == "rewind":
+        assigned.rewind({A: 2}, OWNER, clients)
+    else:
+        assigned.restart_topics({"t": "new"}, OWNER, clients)
+    moved = group.offsets[A]
+    assert moved.offset == 2
+    group.offsets[A] = CommittedOffset(6, COMMIT_TAG)
+    hand.now += 1.0
+    retry_if_due(assigned)
+    assert group.offsets[A] == moved
 
 
 def test_a_reset_applies_to_the_first_assignment_of_a_new_checkpoint_only(
@@ -681,6 +750,21 @@ def test_a_replayed_batch_that_others_have_read_logs_a_warning_with_its_ranges(
     assigned.partitions_assigned(BOTH, OWNER)
     assert caplog.text.count("has just replayed") == 1, "what this query has committed since is its own"
     assert positions(assigned) == {A: 9, B: 4}
+
+
+def test_a_move_in_the_future_logs_one_warning(
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    now = round(time.time() * 1000)
+    group.offsets = {tp: CommittedOffset(4, commit_metadata({"lineage": now})) for tp in BOTH}
+    assigned = make(clients)
+    assigned.partitions_assigned(frozenset({A}), OWNER)
+    assert "in the future" not in caplog.text
+    group.offsets[B] = CommittedOffset(4, commit_metadata({"lineage": now + 3_600_000}))
+    for _ in range(2):
+        assigned.partitions_lost(frozenset({B}), "why")
+        assigned.partitions_assigned(frozenset({B}), OWNER)
+    assert caplog.text.count("in the future") == 1
 
 
 def test_an_old_checkpoint_logs_a_warning_if_the_group_has_committed_none_of_it(
