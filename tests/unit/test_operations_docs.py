@@ -33,6 +33,10 @@ def logged() -> list[tuple[str, str]]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("log."):
                 found += [(text.removeprefix("group %s: "), level) for text, level in line_of(node)]
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "raise_or_warn":
+                happened, otherwise = (text_of(node.args[position]) for position in (2, 4))
+                found.append((f"{happened}. {otherwise}, because failOnDataLoss is false.", "warning"))
+    found.remove(("%s. %s, because failOnDataLoss is false.", "warning"))
     # A line of nothing but what the group answered has no words to look for.
     return sorted((text, level) for text, level in found if re.search("[a-z]{3}", VARIES.sub("", text)))
 
@@ -43,6 +47,13 @@ def line_of(call: ast.Call) -> list[tuple[str, str]]:
     texts = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
     level = SHOWN.get("info" if method == "log" else method)
     return [(texts[0], level)] if texts and level else []
+
+
+def text_of(argument: ast.expr) -> str:
+    """A text with ``%s`` for what varies."""
+    if isinstance(argument, ast.JoinedStr):
+        return "".join(text_of(part) for part in argument.values)
+    return argument.value if isinstance(argument, ast.Constant) and isinstance(argument.value, str) else "%s"
 
 
 def says(row: str, text: str) -> bool:
