@@ -73,7 +73,7 @@ class Ownership:
         """Nothing is to be retried."""
         return math.inf
 
-    def retry(self, me: Membership, deadline: Deadline) -> None:
+    def retry_commits_and_starts(self, me: Membership, deadline: Deadline) -> None:
         """Nothing to record."""
 
 

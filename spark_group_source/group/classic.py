@@ -42,8 +42,15 @@ from spark_group_source.group.classic_state import (
 )
 from spark_group_source.group.coordinator import CoordinatorClient, WhileWaiting
 from spark_group_source.group.description import PROTOCOL_TYPE, STABLE, GroupDescription, describe
-from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.membership import NO_GENERATION, Action, Membership, Phase, RequestFailed, Tick
+from spark_group_source.group.membership import (
+    NO_GENERATION,
+    Action,
+    ErrorAction,
+    Membership,
+    Phase,
+    RequestFailed,
+    Tick,
+)
 from spark_group_source.group.protocol import GroupProtocol, RebalanceListener, SharedMembership
 from spark_group_source.group.settings import GroupSettings, Timings
 from spark_group_source.group.topics import TopicView
@@ -77,14 +84,12 @@ class MembershipRequests:
         self._cluster = cluster
         self._client = CoordinatorClient(cluster, settings.group_id, "membership", timings, settings.coordinator)
         # A pending JoinGroup or SyncGroup blocks later requests on its connection: heartbeats need another connection.
-        self._heartbeat_client = CoordinatorClient(
-            cluster, settings.group_id, "liveness", timings, settings.coordinator
-        )
+        self._liveness_client = CoordinatorClient(cluster, settings.group_id, "liveness", timings, settings.coordinator)
 
     def rediscover(self) -> None:
         """Finds the coordinator again before the next request."""
         self._client.rediscover()
-        self._heartbeat_client.rediscover()
+        self._liveness_client.rediscover()
 
     def join(
         self, me: Membership, subscriptions: Mapping[str, bytes], deadline: Deadline, while_waiting: WhileWaiting
@@ -151,7 +156,7 @@ class MembershipRequests:
             return response
         if response.error_code:
             return self._client.failure("SyncGroup", response.error_code)
-        self._client.knows_generation()
+        self._client.confirm_generation()
         try:
             return decode_assignment(response.assignment)
         except ProtocolError as error:
@@ -168,17 +173,17 @@ class MembershipRequests:
             member_id=me.member_id,
             group_instance_id=self._settings.instance_id,
         )
-        client = self._heartbeat_client if join_or_sync_pending else self._client
+        client = self._liveness_client if join_or_sync_pending else self._client
         response = client.call(request, deadline)
         if isinstance(response, RequestFailed):
             return response
         if response.error_code in (0, REBALANCE_IN_PROGRESS):
-            client.knows_generation()
+            client.confirm_generation()
         return client.failure("Heartbeat", response.error_code) if response.error_code else None
 
     def find_coordinator(self, deadline: Deadline) -> RequestFailed | None:
         """Looks up where the group's coordinator is now, while a JoinGroup or SyncGroup is pending."""
-        return self._heartbeat_client.find_coordinator(deadline)
+        return self._liveness_client.find_coordinator(deadline)
 
     @property
     def throttled(self) -> float:
@@ -189,7 +194,7 @@ class MembershipRequests:
     @property
     def coordinator_moved(self) -> bool:
         """Whether a heartbeat or lookup found another coordinator than that of the pending JoinGroup or SyncGroup."""
-        return self._heartbeat_client.broker_id not in (None, self._client.broker_id)
+        return self._liveness_client.broker_id not in (None, self._client.broker_id)
 
     def describe(self, deadline: Deadline) -> GroupDescription | RequestFailed:
         """Returns the group's state and members."""
@@ -408,7 +413,7 @@ class Rebalance:
         return Deadline.after(seconds, self._clock, self._wakeup)
 
 
-class Heartbeats:
+class HeartbeatSender:
     """Sends the heartbeats of one member. All methods are for the member's thread.
 
     ``session_ends`` is when the session ends according to the last successful request: one session timeout after it was
@@ -447,7 +452,7 @@ class Heartbeats:
         return failure
 
     def while_join_or_sync_waits(self, me: Membership) -> WhileWaiting:
-        """Heartbeats on the second connection, to check that the coordinator still knows ``me``.
+        """HeartbeatSender on the second connection, to check that the coordinator still knows ``me``.
 
         A pending JoinGroup or SyncGroup proves nothing: it may be lost with its connection, and other members own the
         partitions by now.
@@ -496,7 +501,7 @@ class ClassicProtocol(GroupProtocol):
         self._rebalance = Rebalance(cluster, self._requests, settings, clock, wakeup)
         start = ClassicMembership(cooperative=self._rebalance.cooperative)
         self.shared = SharedMembership(settings, clock, step, start, Join(), listener.uncommitted)
-        self._heartbeats = Heartbeats(self._requests, self.shared, settings, clock, wakeup)
+        self._heartbeats = HeartbeatSender(self._requests, self.shared, settings, clock, wakeup)
 
     def subscribe(self, topics: Collection[str]) -> None:
         """See :meth:`GroupProtocol.subscribe`."""
@@ -517,7 +522,7 @@ class ClassicProtocol(GroupProtocol):
         if me.phase not in (Phase.STABLE, Phase.REVOKING):
             return
         if not self.schedule.try_acquire(self._requests.throttled) or self._heartbeat(me):
-            self.retry()
+            self.retry_commits_and_starts()
 
     def _heartbeat(self, me: ClassicMembership) -> bool:
         """Sends a heartbeat, then checks topics if that is due; whether there is time for retries."""

@@ -8,7 +8,7 @@
       └──── rebalance, no batch to wait for ◀─┴───────────┘
 
 :func:`step` takes an event and returns the new state and the actions to perform. The reconciler decides about the
-partitions; its acknowledgement is a JoinGroup. :mod:`spark_group_source.group.member` performs the actions and reports
+partitions; its acknowledgement is a JoinGroup. :class:`.protocol.GroupProtocol` performs the actions and reports
 their results.
 """
 
@@ -18,11 +18,11 @@ import math
 from dataclasses import dataclass, replace
 
 from spark_group_source.group import membership as reconciler
-from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.membership import (
     Acknowledge,
     Action,
     AwaitBackoff,
+    ErrorAction,
     Event,
     Membership,
     Phase,

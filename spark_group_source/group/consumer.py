@@ -32,8 +32,7 @@ from spark_group_source.group.consumer_state import (
     step,
 )
 from spark_group_source.group.coordinator import CoordinatorClient
-from spark_group_source.group.error_actions import ErrorAction, fatal
-from spark_group_source.group.membership import NO_GENERATION, Action, Phase, RequestFailed, Tick
+from spark_group_source.group.membership import NO_GENERATION, Action, ErrorAction, Phase, RequestFailed, Tick, fatal
 from spark_group_source.group.protocol import GroupProtocol, RebalanceListener, SharedMembership
 from spark_group_source.group.settings import GroupSettings, Timings
 from spark_group_source.group.topics import TopicView
@@ -218,7 +217,7 @@ class ConsumerProtocol(GroupProtocol):
             if stable and self.settings.subscription.pattern is not None and self.clock() >= self._next_topic_check:
                 self._check_topics()
                 return
-        self.retry()
+        self.retry_commits_and_starts()
 
     def start_positions_deadline(self) -> Deadline:
         """See :meth:`GroupProtocol.start_positions_deadline`."""
@@ -257,7 +256,7 @@ class ConsumerProtocol(GroupProtocol):
                 self._leave_former_epoch(error_code)
             self.request_failed(failure)
             return False
-        self._client.knows_generation()
+        self._client.confirm_generation()
         self.heartbeat_state.record_success()
         answer = interpret(response, me.report, sent_at + self._session_timeout)
         self.shared.post(answer)

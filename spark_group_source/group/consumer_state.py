@@ -24,12 +24,12 @@ from typing import NamedTuple
 from uuid import UUID
 
 from spark_group_source.group import membership as reconciler
-from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.membership import (
     Acknowledge,
     Action,
     Assigned,
     AwaitBackoff,
+    ErrorAction,
     Event,
     Membership,
     Phase,

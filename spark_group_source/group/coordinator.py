@@ -17,8 +17,7 @@ from spark_group_source.errors import (
     ProtocolError,
     describe_error_code,
 )
-from spark_group_source.group.error_actions import ErrorAction, error_action, fatal
-from spark_group_source.group.membership import RequestFailed
+from spark_group_source.group.membership import ErrorAction, RequestFailed, error_action, fatal
 from spark_group_source.group.settings import CurrentCoordinator, Timings
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
@@ -32,7 +31,7 @@ CALL_ERRORS = BrokerUnavailable, DeadlineExceeded, ProtocolError, GroupError, Au
 
 @dataclass(frozen=True, slots=True)
 class WhileWaiting:
-    """Heartbeats of a member while the response to a JoinGroup or SyncGroup may take minutes.
+    """HeartbeatSender of a member while the response to a JoinGroup or SyncGroup may take minutes.
 
     ``heartbeat`` is called each ``interval`` seconds. If it returns a failure, the pending response has one more
     interval to arrive; then the failure ends the wait.
@@ -150,7 +149,7 @@ class CoordinatorClient:
         self.rediscover()
         return RequestFailed(ErrorAction.REDISCOVER, f"broker {found} has not answered as the member's coordinator")
 
-    def knows_generation(self) -> None:
+    def confirm_generation(self) -> None:
         """The broker of the last request has answered the member as one of its present generation."""
         self._current.knows_generation = self._broker_id
 

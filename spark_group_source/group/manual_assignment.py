@@ -12,8 +12,7 @@ from collections.abc import Collection
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import UNKNOWN_MEMBER_ID, GroupError
-from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.membership import Membership, Phase, RequestFailed
+from spark_group_source.group.membership import ErrorAction, Membership, Phase, RequestFailed
 from spark_group_source.group.offsets import NO_MEMBERS, GroupOffsets
 from spark_group_source.group.protocol import RebalanceListener
 from spark_group_source.group.settings import GroupSettings, Timings

@@ -13,8 +13,7 @@ from contextlib import closing
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.membership import Close, Leave, Membership, RequestFailed
+from spark_group_source.group.membership import Close, ErrorAction, Leave, Membership, RequestFailed
 from spark_group_source.group.protocol import LEAVE_TIMEOUT, GroupProtocol, RebalanceListener
 from spark_group_source.group.settings import GroupSettings, Timings
 from spark_group_source.offsets import Partitions

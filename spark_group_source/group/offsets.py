@@ -26,8 +26,7 @@ from spark_group_source.errors import (
 )
 from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.description import GroupDescription, describe
-from spark_group_source.group.error_actions import ErrorAction, error_action
-from spark_group_source.group.membership import NO_GENERATION, Membership, RequestFailed
+from spark_group_source.group.membership import NO_GENERATION, ErrorAction, Membership, RequestFailed, error_action
 from spark_group_source.group.settings import GroupSettings, Timings
 from spark_group_source.offsets import NO_LINEAGE, UNKNOWN_EPOCH, Partitions, TopicPartition, numbers_by_topic
 from spark_group_source.wire import versions
@@ -307,3 +306,17 @@ class GroupOffsets:
     def describe(self, deadline: Deadline) -> GroupDescription | RequestFailed:
         """The group's state and members."""
         return describe(self._client, self._settings.group_id, deadline)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaClients:
+    """One thread's clients for the logs and for the group's offsets."""
+
+    cluster: Cluster
+    offsets: GroupOffsets
+
+    @classmethod
+    def connect(cls, settings: GroupSettings, timings: Timings) -> KafkaClients:
+        """Clients with connections of their own, which open on first use."""
+        cluster = Cluster(settings.wire)
+        return cls(cluster, GroupOffsets(cluster, settings, timings))

@@ -1,5 +1,6 @@
-"""The part of a member that both group protocols have: backoffs, notifications, leaving, and the membership with its
-pending actions, which the member's thread and the query's thread share.
+"""The part of a member that both group protocols have: when a heartbeat is due and what follows if it fails, backoffs,
+notifications, leaving, and the membership with its pending actions, which the member's thread and the query's
+thread share.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
-from spark_group_source.clock import Backoff, Clock, Deadline, Wakeup
-from spark_group_source.group.error_actions import MAY_HEAL, ErrorAction
-from spark_group_source.group.heartbeats import HeartbeatSchedule, HeartbeatState
+from spark_group_source.clock import WARN_EVERY, Backoff, Clock, Deadline, LogEvery, Wakeup
 from spark_group_source.group.membership import (
+    MAY_HEAL,
     Action,
     Assigned,
     AwaitBackoff,
     BatchCompleted,
     BatchPlanned,
     CommitsChanged,
+    ErrorAction,
     Event,
     Lost,
     Membership,
@@ -40,6 +41,90 @@ from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.waiting import sleep
 
 log = logging.getLogger(__name__)
+
+
+class HeartbeatSchedule:
+    """One member's heartbeats, ``interval`` seconds apart. All methods are for the member's thread.
+
+    ``next_heartbeat`` is when the next one is due, in seconds of the clock.
+    """
+
+    def __init__(self, interval: float, clock: Clock) -> None:
+        self.interval = interval
+        self.next_heartbeat = 0.0
+        self._clock = clock
+
+    def try_acquire(self, throttled: float) -> bool:
+        """Whether a heartbeat is due; then the caller sends it, and the next is due after the interval.
+
+        While the broker throttles this client, for ``throttled`` seconds, it reads no request: the heartbeat is due
+        when that time ends.
+        """
+        if self._clock() < self.next_heartbeat:
+            return False
+        if throttled:
+            self.next_heartbeat = self._clock() + throttled
+            return False
+        self.schedule_next()
+        return True
+
+    def schedule_next(self) -> None:
+        """The next heartbeat is due after the interval."""
+        self.next_heartbeat = self._clock() + self.interval
+
+    def schedule_within(self, seconds: float) -> None:
+        """The next heartbeat is due after at most so many seconds."""
+        self.next_heartbeat = min(self.next_heartbeat, self._clock() + seconds)
+
+    def schedule_now(self) -> None:
+        """The next heartbeat is due at once."""
+        self.next_heartbeat = self._clock()
+
+
+class HeartbeatState:
+    """When a request of one member last succeeded, and how it retries. Written by the member's thread alone."""
+
+    def __init__(self, settings: GroupSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._warnings = LogEvery(WARN_EVERY, clock)
+        self._backoff = Backoff(settings.wire.retry_backoff, settings.wire.retry_backoff_max)
+        self.record_success()
+
+    @property
+    def time_since_heartbeat(self) -> float:
+        """Seconds since the response to the last successful heartbeat or SyncGroup. Caller: anybody.
+
+        A heartbeat also succeeds with REBALANCE_IN_PROGRESS while a revocation is pending.
+        """
+        return self._clock() - self._succeeded_at
+
+    def record_success(self) -> None:
+        """A heartbeat or SyncGroup succeeded."""
+        self._succeeded_at = self._clock()
+        self._logged_action: ErrorAction | None = None
+        self._warnings.restart()
+        self._backoff.reset()
+
+    def log_failure(self, failure: RequestFailed) -> None:
+        """Logs each kind of failure once, and a warning each minute without success.
+
+        An error that leads to a join at once is logged with DEBUG: the line on the join has the reason.
+        """
+        quiet = failure.action in (ErrorAction.MEMBER_ID_REQUIRED, ErrorAction.REJOIN, self._logged_action)
+        self._logged_action = failure.action
+        log.log(logging.DEBUG if quiet else logging.INFO, "group %s: %s", self._settings.group_id, failure.reason)
+        if self._warnings.try_acquire():
+            log.warning(
+                "group %s: no successful heartbeat for %.0f s, still retrying: %s",
+                self._settings.group_id,
+                self.time_since_heartbeat,
+                failure.reason,
+            )
+
+    def next_backoff(self) -> float:
+        """Seconds to wait before the next request; they double with each retry until one succeeds."""
+        return self._backoff.next()
 
 
 class RebalanceListener(Protocol):
@@ -60,7 +145,7 @@ class RebalanceListener(Protocol):
     def retry_due(self, me: Membership) -> float:
         """When :meth:`retry` is to be called, in seconds of the clock; infinity if there is nothing to retry."""
 
-    def retry(self, me: Membership, deadline: Deadline) -> None:
+    def retry_commits_and_starts(self, me: Membership, deadline: Deadline) -> None:
         """Retries failed commits and lookups of start positions. The call delays heartbeats: it must return by the
         deadline, and by that of a pending revocation."""
 
@@ -347,10 +432,10 @@ class GroupProtocol(ABC):
         me = self.shared.membership
         return self.listener.retry_due(me) if me.phase in (Phase.STABLE, Phase.REVOKING) else math.inf
 
-    def retry(self) -> None:
+    def retry_commits_and_starts(self) -> None:
         """Retries failed commits and start positions if that is due, also while a revocation waits for a commit."""
         if self.clock() >= self.retry_due():
-            self.listener.retry(self.shared.membership, self.start_positions_deadline())
+            self.listener.retry_commits_and_starts(self.shared.membership, self.start_positions_deadline())
 
     def assignment_received(self) -> None:
         """Notifies the listener of a new assignment; then the query may know that it has one."""

@@ -24,7 +24,6 @@ from spark_group_source.options.offsets import (
     timestamp_parser,
     timestamps_parser,
 )
-from spark_group_source.options.option import Option
 from spark_group_source.options.security import SecurityOptions
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.options.tls import (
@@ -37,6 +36,7 @@ from spark_group_source.options.tls import (
     secret,
 )
 from spark_group_source.options.values import (
+    Option,
     assignor_names,
     boolean,
     buffer,

@@ -12,8 +12,7 @@ import re
 
 from spark_group_source.errors import OptionError
 from spark_group_source.options import msk_iam
-from spark_group_source.options.option import Option
-from spark_group_source.options.values import non_blank
+from spark_group_source.options.values import Option, non_blank
 from spark_group_source.text import Secret
 from spark_group_source.wire.settings import TLS_VERSIONS, Tls, how_to_convert
 

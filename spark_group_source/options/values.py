@@ -1,4 +1,6 @@
-"""Parsers of option values. Each raises ValueError for an invalid text; the message completes "It must be"."""
+"""One row of the option table, and the parsers of option values. Each parser raises ValueError for an invalid text;
+the message completes "It must be".
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,30 @@ import json
 import re
 import urllib.parse
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.user_code import load
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """The public name, the place of the value in the settings, the parser of the text, and what the option means.
+
+    The place is ``field`` for a field of ``SourceOptions``, or ``part.field``. Descriptions of limits read
+    "Maximum ...", "Minimum ..." or "How long ...", with the unit. Messages never show the value of a ``secret`` option.
+    A batch query ignores a ``stream_only`` option with a warning: it has one batch and no member.
+    """
+
+    name: str
+    place: str
+    parse: Callable[[str], Any]
+    description: str
+    required: bool = False
+    secret: bool = False
+    stream_only: bool = False
 
 
 def host_ports(text: str) -> tuple[tuple[str, int], ...]:

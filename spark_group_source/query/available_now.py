@@ -21,12 +21,11 @@ from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.fetch.messages import FetchErrorAction, fetch_error_action
 from spark_group_source.group.description import STABLE
 from spark_group_source.group.membership import Membership, RequestFailed
-from spark_group_source.group.offsets import CommittedOffset
+from spark_group_source.group.offsets import CommittedOffset, KafkaClients
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.topics import EveryBroker
 from spark_group_source.offsets import EARLIEST, LATEST, Offsets, Partitions, TopicPartition
 from spark_group_source.options.settings import SourceOptions
-from spark_group_source.query.clients import KafkaClients
 from spark_group_source.query.topics import raise_or_skip_deleted
 from spark_group_source.text import some
 from spark_group_source.wire.cluster import Topic, partitions_of, unknown_to_all

@@ -9,16 +9,14 @@ from typing import Any
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import CommitFailed, describe_error_code
-from spark_group_source.group.error_actions import ErrorAction, denied, error_action
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
-from spark_group_source.group.membership import Membership
-from spark_group_source.group.offsets import COMMIT_TAG, RESET_TAG, CommittedOffset, commit_metadata
+from spark_group_source.group.membership import ErrorAction, Membership, denied, error_action
+from spark_group_source.group.offsets import COMMIT_TAG, RESET_TAG, CommittedOffset, KafkaClients, commit_metadata
 from spark_group_source.group.settings import Counters
 from spark_group_source.offsets import NO_LINEAGE, TopicPartition
 from spark_group_source.options.offsets import SpecificOffsets
 from spark_group_source.options.settings import SourceOptions, stream_start
-from spark_group_source.query.clients import KafkaClients
 from spark_group_source.query.offset_tracker import OwnedPartition
 from spark_group_source.query.shared_tracker import RetryTimer, SharedOffsetTracker
 from spark_group_source.text import names

@@ -26,9 +26,9 @@ from collections.abc import Mapping
 from spark_group_source.errors import raise_or_warn
 from spark_group_source.fetch.leaders import UNDEFINED_EPOCH_OFFSET
 from spark_group_source.group.membership import Membership
+from spark_group_source.group.offsets import KafkaClients
 from spark_group_source.group.settings import Subscription
 from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition
-from spark_group_source.query.clients import KafkaClients
 from spark_group_source.query.end_offsets import EndOffsets
 from spark_group_source.query.leader_epochs import EpochCheck, LogTruncation
 from spark_group_source.query.offset_tracker import OwnedPartition

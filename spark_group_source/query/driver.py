@@ -17,11 +17,10 @@ from spark_group_source.group.description import MemberDescription
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership, RequestFailed
-from spark_group_source.group.offsets import GroupOffsets
+from spark_group_source.group.offsets import GroupOffsets, KafkaClients
 from spark_group_source.group.settings import Counters, CurrentCoordinator, GroupSettings, Timings
 from spark_group_source.offsets import BatchOffset, Offsets
 from spark_group_source.options.settings import SourceOptions, stream_start
-from spark_group_source.query.clients import KafkaClients
 from spark_group_source.query.ownership import AssignedPartitions, BatchCommits
 from spark_group_source.query.planner import BatchLimits, BatchPlanner
 from spark_group_source.query.start_specs import check_names

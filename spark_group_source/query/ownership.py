@@ -15,10 +15,10 @@ from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION, GroupSourceErr
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership, Phase, RequestFailed
+from spark_group_source.group.offsets import KafkaClients
 from spark_group_source.group.settings import Counters
 from spark_group_source.offsets import BatchOffset, Offsets, Partitions
 from spark_group_source.options.settings import SourceOptions
-from spark_group_source.query.clients import KafkaClients
 from spark_group_source.query.committer import Committer
 from spark_group_source.query.offset_tracker import Start, StartRule
 from spark_group_source.query.shared_tracker import RetryTimer, SharedOffsetTracker
@@ -71,7 +71,7 @@ class AssignedPartitions:
         """When :meth:`retry_pending` has something to do, in seconds of the clock. Caller: the member's thread."""
         return self._retry_timer.due_at if self._to_retry(me) else math.inf
 
-    def retry(self, me: Membership, deadline: Deadline) -> None:
+    def retry_commits_and_starts(self, me: Membership, deadline: Deadline) -> None:
         """Retries what failed: the query may be busy. Caller: the member's thread."""
         if me.phase is Phase.REVOKING:
             deadline = deadline.at_most(me.revoke_by - self._clock())

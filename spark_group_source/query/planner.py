@@ -11,11 +11,11 @@ from spark_group_source.clock import Clock
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership
+from spark_group_source.group.offsets import KafkaClients
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, TopicPartition
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query.available_now import AvailableNowTarget
-from spark_group_source.query.clients import KafkaClients
 from spark_group_source.query.data_loss import DataLossCheck
 from spark_group_source.query.end_offsets import EndOffsets
 from spark_group_source.query.leader_epochs import EpochCheck

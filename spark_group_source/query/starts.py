@@ -28,7 +28,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import DeadlineExceeded, OptionError, RetriableError, raise_or_warn
 from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.group.membership import Membership, RequestFailed
-from spark_group_source.group.offsets import CommittedOffset
+from spark_group_source.group.offsets import CommittedOffset, KafkaClients
 from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, TopicPartition
 from spark_group_source.options.offsets import (
     Earliest,
@@ -40,7 +40,6 @@ from spark_group_source.options.offsets import (
     number_in_json,
 )
 from spark_group_source.options.settings import SourceOptions, stream_start
-from spark_group_source.query.clients import KafkaClients
 from spark_group_source.query.offset_tracker import Start, StartRule, resume_at
 from spark_group_source.query.shared_tracker import PinnedStarts, SharedOffsetTracker, StartLookup
 from spark_group_source.query.start_specs import resolve_spec

@@ -15,8 +15,7 @@ from spark_group_source.group.consumer import ConsumerProtocol
 from spark_group_source.group.consumer_messages import ConsumerGroupDescribeRequest
 from spark_group_source.group.consumer_state import ConsumerMembership
 from spark_group_source.group.coordinator import CoordinatorClient
-from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.membership import Phase, RequestFailed
+from spark_group_source.group.membership import ErrorAction, Phase, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset, GroupOffsets
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster

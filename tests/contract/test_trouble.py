@@ -17,8 +17,7 @@ from spark_group_source.errors import (
     TopicError,
     describe_error_code,
 )
-from spark_group_source.group.error_actions import ERROR_ACTIONS, MAY_HEAL, ErrorAction, denied
-from spark_group_source.group.membership import Phase, RequestFailed
+from spark_group_source.group.membership import ERROR_ACTIONS, MAY_HEAL, ErrorAction, Phase, RequestFailed, denied
 from spark_group_source.group.offsets import COMMIT_TAG, CommittedOffset
 from spark_group_source.query import topics
 from tests.contract.conftest import BASES, TIMEOUT_S, Bench, Query, eventually
@@ -661,10 +660,10 @@ def test_a_member_fenced_by_the_same_instance_id_fails_with_that_reason(on_fake:
 def test_a_member_waits_for_an_unreleased_instance_id_and_warns_each_minute(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("spark_group_source.group.heartbeats.WARN_EVERY", 0.05)
+    monkeypatch.setattr("spark_group_source.group.protocol.WARN_EVERY", 0.05)
     on_fake.next("JoinGroup", Fault(error=111), times=10_000)
     query = on_fake.query(kafka_group_instance_id="one", kafka_retry_backoff_max_ms="100")
-    with caplog.at_level(logging.WARNING, "spark_group_source.group.heartbeats"):
+    with caplog.at_level(logging.WARNING, "spark_group_source.group.protocol"):
         query.driver.start(query.end)
         eventually(lambda: caplog.text.count("111 (UNRELEASED_INSTANCE_ID)") >= 3, "warnings")
     fake.clear_faults()

@@ -31,7 +31,6 @@ PURE = {
     "group.classic_state",
     "group.consumer_state",
     "group.offsets",
-    "group.error_actions",
     "group.description",
     "lag.model",
     "lag.progress",

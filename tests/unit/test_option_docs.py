@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from spark_group_source.options.option import Option
 from spark_group_source.options.table import OPTIONS, default_of
 from spark_group_source.options.unsupported import UNSUPPORTED
+from spark_group_source.options.values import Option
 from tests.unit.options.test_client_options import CONSUMER, SECURITY
 
 TESTS = Path(__file__).resolve().parents[1]

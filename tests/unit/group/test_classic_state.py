@@ -16,7 +16,6 @@ from spark_group_source.group.classic_state import (
     Synced,
     step,
 )
-from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.membership import (
     SESSION_TIMED_OUT,
     Action,
@@ -25,6 +24,7 @@ from spark_group_source.group.membership import (
     BatchCompleted,
     BatchPlanned,
     Close,
+    ErrorAction,
     Event,
     Leave,
     Lost,

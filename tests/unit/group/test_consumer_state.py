@@ -19,7 +19,6 @@ from spark_group_source.group.consumer_state import (
     TopicsFound,
     step,
 )
-from spark_group_source.group.error_actions import ErrorAction, error_action, fatal
 from spark_group_source.group.membership import (
     SESSION_TIMED_OUT,
     Action,
@@ -28,6 +27,7 @@ from spark_group_source.group.membership import (
     BatchCompleted,
     BatchPlanned,
     Close,
+    ErrorAction,
     Event,
     Leave,
     Lost,
@@ -35,6 +35,8 @@ from spark_group_source.group.membership import (
     RequestFailed,
     Revoked,
     Tick,
+    error_action,
+    fatal,
 )
 from spark_group_source.offsets import TopicPartition
 

@@ -15,8 +15,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.group.consumer_messages import ConsumerGroupDescribeResponse
 from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.description import GroupDescription, MemberDescription, describe
-from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.membership import RequestFailed
+from spark_group_source.group.membership import ErrorAction, RequestFailed
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions

@@ -6,9 +6,8 @@ import logging
 
 import pytest
 
-from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.heartbeats import HeartbeatState
-from spark_group_source.group.membership import RequestFailed
+from spark_group_source.group.membership import ErrorAction, RequestFailed
+from spark_group_source.group.protocol import HeartbeatState
 from spark_group_source.group.settings import GroupSettings, Subscription
 from spark_group_source.wire.settings import WireOptions
 from tests.unit.hand_clock import Hand

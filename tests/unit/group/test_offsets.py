@@ -12,8 +12,7 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.group.classic import JoinResult, MembershipRequests
 from spark_group_source.group.coordinator import WhileWaiting
-from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.membership import Membership, RequestFailed
+from spark_group_source.group.membership import ErrorAction, Membership, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset, GroupOffsets
 from spark_group_source.group.settings import GroupSettings, Subscription
 from spark_group_source.offsets import TopicPartition

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_group_source.options import values
-from spark_group_source.options.option import Option
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.options.table import OPTIONS
+from spark_group_source.options.values import Option
 from tests.unit.options.test_options import GOOD
 
 LARGEST = 2**31 - 1

@@ -10,10 +10,10 @@ import pytest
 from spark_group_source.errors import OptionError
 from spark_group_source.options import values
 from spark_group_source.options.offsets import parse_end, parse_fallback, parse_start, parse_timestamp_strategy
-from spark_group_source.options.option import Option
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS
 from spark_group_source.options.unsupported import UNSUPPORTED
+from spark_group_source.options.values import Option
 from tests.unit.options.test_options import GOOD
 
 LARGE = "2147483648"

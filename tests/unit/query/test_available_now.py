@@ -19,15 +19,13 @@ from spark_group_source.errors import (
     TopicError,
 )
 from spark_group_source.group.description import GroupDescription, MemberDescription
-from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.membership import Membership, RequestFailed
-from spark_group_source.group.offsets import CommittedOffset
+from spark_group_source.group.membership import ErrorAction, Membership, RequestFailed
+from spark_group_source.group.offsets import CommittedOffset, KafkaClients
 from spark_group_source.group.settings import GroupSettings, Subscription
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import available_now
 from spark_group_source.query.available_now import AvailableNowTarget
-from spark_group_source.query.clients import KafkaClients
 from spark_group_source.wire.cluster import Metadata, Topic
 from spark_group_source.wire.settings import WireOptions
 

@@ -13,12 +13,17 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, GroupError, GroupSourceError, OptionError
-from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.membership import Membership, Phase, RequestFailed
-from spark_group_source.group.offsets import COMMIT_TAG, RESET_TAG, CommitResult, CommittedOffset, commit_metadata
+from spark_group_source.group.membership import ErrorAction, Membership, Phase, RequestFailed
+from spark_group_source.group.offsets import (
+    COMMIT_TAG,
+    RESET_TAG,
+    CommitResult,
+    CommittedOffset,
+    KafkaClients,
+    commit_metadata,
+)
 from spark_group_source.offsets import BatchOffset, OffsetRange, Partitions, TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.query.clients import KafkaClients
 from spark_group_source.query.offset_tracker import MAX_REJECTIONS
 from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.starts import OffsetsByTopic
@@ -150,7 +155,7 @@ def positions(assigned: AssignedPartitions) -> dict[TopicPartition, int]:
 def retry_if_due(assigned: AssignedPartitions) -> None:
     """What the member's thread does between its heartbeats."""
     if assigned._clock() >= assigned.retry_due(OWNER):
-        assigned.retry(OWNER, Deadline.after(45.0 / 2))
+        assigned.retry_commits_and_starts(OWNER, Deadline.after(45.0 / 2))
 
 
 def test_start_positions_of_assigned_partitions_are_committed_at_once(
@@ -532,7 +537,7 @@ def test_a_revocation_waits_until_the_start_is_looked_up_but_for_no_leader(
 
     monkeypatch.setattr("spark_group_source.query.starts.list_offsets", nobody)
     hand.now += assigned.retry_due(revoking)
-    assigned.retry(revoking, Deadline.after(45.0 / 2))
+    assigned.retry_commits_and_starts(revoking, Deadline.after(45.0 / 2))
     assert group.commits == [{A: 4}], "which needs no leader"
     assert max(group.waits) <= 5.0, "a revocation has a deadline"
     assert (assigned.uncommitted(), assigned.tracker.unresolved(OWNER)) == (frozenset(), frozenset({B}))
