@@ -89,7 +89,7 @@ END = 60
 
 
 @pytest.mark.parametrize("seed", range(1500))
-def test_every_record_from_the_last_decision_on_is_read_in_random_histories_of_up_to_four_queries(seed: int) -> None:
+def test_every_record_from_the_last_rewind_on_is_read_in_random_histories_of_up_to_four_queries(seed: int) -> None:
     """The oracle is the sentence: each record from the offset on that an operator or a callback decides, up to the end,
     is read by somebody after that; without them, nobody goes back behind what he has completed and committed."""
     random_ = random.Random(seed)
