@@ -197,11 +197,7 @@ class AssignedPartitions:
         """
         positions = self.tracker.positions(me).items()
         partitions = frozenset(tp for tp, at in positions if at.topic_id != ids.get(tp.topic, at.topic_id))
-        try:
-            earliest = self.resolver.earliest(partitions, clients)
-        except RetriableError as error:
-            log.warning("group %s: no start position for %s: %s", self._group_id, names(partitions), error)
-            earliest = {}
+        earliest = self.resolver.earliest(partitions, clients)
         starts = {tp: Start(earliest.get(tp, 0), StartRule.RECREATED) for tp in partitions}
         self.tracker.restart_topics(ids, starts)
         log_starts(self._group_id, starts)
