@@ -4,7 +4,7 @@
 logs a warning. The kinds, in the order in which they are checked:
 
 1. When the query starts: a topic or partition was **deleted** (``TopicValidator``).
-2. When a partition starts: its ``startingOffsets`` are **outside the log** (``resolution``), or it was added and does
+2. When a partition starts: its ``startingOffsets`` are **outside the log** (``start_specs``), or it was added and does
    not begin at offset 0, so its first records were **deleted unread** (``StartOffsetResolver``).
 3. Before each batch, in :meth:`DataLossCheck.check`:
    a. a topic was **recreated**: it has another topic id;

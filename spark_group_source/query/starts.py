@@ -1,10 +1,11 @@
-"""Where newly assigned partitions start. For each partition :meth:`StartOffsetResolver.resolve` applies, in this
-order:
+"""Where newly assigned partitions start. A batch that Spark replays keeps its own ranges; for the batch after it, and for
+each partition, :meth:`StartOffsetResolver.resolve` applies in this order:
 
 1. **A reset**: ``resetOffsetsOnStart`` drops the group's commit. It applies to the first assignment of a new checkpoint
    only. A commit that another process wrote for this reset stays.
 2. **A recreated topic**: if this lookup finds the topic's new id, the end that this query logged is dropped.
-3. **The later of the group's commit and the end that this query logged last** (:func:`resume_at`).
+3. **The later of the group's commit and the checkpointed end offset** (:func:`resume_at`; the table of cases is under
+   "Lineages" in ``DESIGN.md``).
 4. Without either, a **starting offset**:
    a. for partitions that existed when the query first started, and those of topics or partitions that were added to the
       options since: what ``latest`` was then (pinned), or another ``startingOffsets``, looked up now;
