@@ -1,5 +1,5 @@
-"""Where newly assigned partitions start. A batch that Spark replays keeps its own ranges; for the batch after it, and for
-each partition, :meth:`StartOffsetResolver.resolve` applies in this order:
+"""Where newly assigned partitions start. A batch that Spark replays keeps its own ranges. For the batch after it,
+:meth:`StartOffsetResolver.resolve` applies to each partition, in this order:
 
 1. **A reset**: ``resetOffsetsOnStart`` drops the group's commit. It applies to the first assignment of a new checkpoint
    only. A commit that another process wrote for this reset stays.
