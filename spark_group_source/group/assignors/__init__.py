@@ -1,7 +1,8 @@
 """Assignors by the names that ``kafka.partition.assignment.strategy`` accepts.
 
-The project's assignors make the same assignments as Kafka's Java client, and send the same user data. A user's own
-assignor is a subclass of kafka-python's AbstractPartitionAssignor.
+``range`` and ``roundrobin`` assign exactly as in Kafka's Java client. The sticky assignors send the same user data, and
+keep what that client has assigned, as it keeps what they have. A user's own assignor is a subclass of kafka-python's
+AbstractPartitionAssignor.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import cycle, islice
 
-from spark_group_source.group.assignors.base import Assignor, PartitionRacks, Subscriber, Topics, matter
+from spark_group_source.group.assignors.base import Assignor, PartitionRacks, Subscriber, Topics, racks_matter
 from spark_group_source.offsets import TopicPartition
 
 
@@ -19,12 +19,11 @@ class RoundRobin(Assignor):
     ) -> Mapping[str, list[TopicPartition]]:
         """Each partition goes to the next member in turn that is subscribed to it."""
         assigned: dict[str, list[TopicPartition]] = {member.id: [] for member in members}
-        subscribed = {member.id: frozenset(member.topics) for member in members}
-        in_turn = cycle([member.id for member in sorted(members, key=lambda member: member.order)])
+        in_turn = cycle(sorted(members, key=lambda member: member.order))
         for topic, numbers in sorted(topics.items()):
             for number in numbers:
-                member = next(each for each in in_turn if topic in subscribed[each])
-                assigned[member].append(TopicPartition(topic, number))
+                member = next(each for each in in_turn if topic in each.topics)
+                assigned[member.id].append(TopicPartition(topic, number))
         return assigned
 
 
@@ -64,16 +63,12 @@ class _TopicRanges:
         self.assigned: dict[str, list[int]] = {member.id: [] for member in members}
         self._left = dict.fromkeys(numbers)
         self._size, self._larger = divmod(len(numbers), len(members))
-        self._racks = {number: racks.get(TopicPartition(name, number), frozenset()) for number in numbers}
-        self.racks_matter = matter(members, self._racks.values())
+        self.racks = {number: racks.get(TopicPartition(name, number), frozenset()) for number in numbers}
+        self.racks_matter = racks_matter(members, self.racks.values())
 
     def room(self, member: Subscriber) -> int:
         """How many partitions this member may still get: the first members to need it have a range larger by one."""
         return max(0, self._size + (self._larger > 0) - len(self.assigned[member.id]))
-
-    def near(self, member: Subscriber, number: int) -> bool:
-        """Whether a replica is in the member's rack; true for a member without a rack."""
-        return member.rack is None or member.rack in self._racks[number]
 
     def assign(self, member: Subscriber, numbers: list[int]) -> None:
         """Assigns partitions to a member."""
@@ -86,7 +81,7 @@ class _TopicRanges:
     def assign_rest(self, nearby: bool) -> None:
         """Assigns each member what it has room for, of all partitions or only of those nearby."""
         for member in self.members:
-            candidates = (number for number in self._left if not nearby or self.near(member, number))
+            candidates = (number for number in self._left if not nearby or member.near(self.racks[number]))
             if numbers := list(islice(candidates, self.room(member))):
                 self.assign(member, numbers)
 
@@ -109,7 +104,7 @@ def _match_co_partitioned(topics: list[_TopicRanges]) -> None:
     for numbers in zip(*(topic.numbers for topic in topics), strict=True):
         partitions = list(zip(topics, numbers, strict=True))
         for member in members:
-            if all(topic.room(member) and topic.near(member, number) for topic, number in partitions):
+            if all(topic.room(member) and member.near(topic.racks[number]) for topic, number in partitions):
                 for topic, number in partitions:
                     topic.assign(member, [number])
                 break
