@@ -113,10 +113,7 @@ class GroupSettings:
         Both are subtracted: with the defaults 300 s - (45 s + 15 s) = 240 s. A batch needs some time: the result is at
         least half of the rebalance timeout.
         """
-        return max(
-            self.rebalance_timeout - self.session_timeout - self.heartbeat_timeout,
-            self.rebalance_timeout / 2,
-        )
+        return max(self.rebalance_timeout - self.session_timeout - self.heartbeat_timeout, self.rebalance_timeout / 2)
 
     def rebalance_timeout_for(self, seconds: float) -> float:
         """The least rebalance timeout in seconds with which a revocation may wait for ``seconds``."""

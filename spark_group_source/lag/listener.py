@@ -75,12 +75,7 @@ class LagListener(StreamingQueryListener):
         query_name: the only query to report; ``None`` reports all. With ``client``, name the query of that group.
     """
 
-    def __init__(
-        self,
-        *sinks: Sink,
-        client: GroupLagClient | None = None,
-        query_name: str | None = None,
-    ) -> None:
+    def __init__(self, *sinks: Sink, client: GroupLagClient | None = None, query_name: str | None = None) -> None:
         self._sinks = sinks
         self._client = ThrottledLagClient(client) if client else None
         self._query_name = query_name

@@ -22,10 +22,7 @@ SOURCE_LABELS = ("query", "source", "group")
 PARTITION_GAUGES: dict[str, tuple[str, Callable[[PartitionLag], int]]] = {
     "lag_offsets": ("Offsets left to process.", lambda each: each.lag),
     "position_offset": ("Next offset to process.", lambda each: each.position),
-    "log_end_offset": (
-        "High watermark, or with read_committed the last stable offset.",
-        lambda each: each.end,
-    ),
+    "log_end_offset": ("High watermark, or with read_committed the last stable offset.", lambda each: each.end),
 }
 SOURCE_GAUGES: dict[str, tuple[str, Callable[[LagReport], float | None]]] = {
     "lag_sum_offsets": (
@@ -40,14 +37,8 @@ SOURCE_GAUGES: dict[str, tuple[str, Callable[[LagReport], float | None]]] = {
         "Partitions whose lag is unknown, because no leader returned the end offset.",
         lambda each: len(each.unknown),
     ),
-    "processed_offsets_per_second": (
-        "Processed per second over the last minute.",
-        lambda each: each.rates.processed,
-    ),
-    "arrived_offsets_per_second": (
-        "Arrived per second over the last minute.",
-        lambda each: each.rates.arrived,
-    ),
+    "processed_offsets_per_second": ("Processed per second over the last minute.", lambda each: each.rates.processed),
+    "arrived_offsets_per_second": ("Arrived per second over the last minute.", lambda each: each.rates.arrived),
     "catch_up_seconds": ("Seconds until the lag is 0 at these rates; +Inf: never.", lambda each: each.catch_up),
     "report_timestamp_seconds": ("Time of the other gauges, in seconds since 1970.", lambda each: each.at),
 }

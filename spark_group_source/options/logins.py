@@ -125,7 +125,7 @@ _FLAGS = ("required", "requisite", "sufficient", "optional")
 _PASSWORD_MODULES = ("PlainLoginModule", "ScramLoginModule")
 _ALTERNATIVES = {
     "Krb5LoginModule": "a PlainLoginModule or ScramLoginModule. Instead of Krb5LoginModule set"
-    " 'kafka.sasl.kerberos.service.name', and get a ticket with kinit or KRB5_CLIENT_KTNAME",
+    " 'kafka.sasl.kerberos.service.name', and get a ticket with kinit or KRB5_CLIENT_KTNAME"
 }
 
 

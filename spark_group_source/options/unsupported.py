@@ -41,10 +41,7 @@ _REBOOTSTRAP = (
     "the source uses the bootstrap servers again whenever no known broker responds",
     "Set the backoff with 'kafka.reconnect.backoff.ms' and 'kafka.reconnect.backoff.max.ms'.",
 )
-_FETCH_OFFSET = (
-    "the driver retries until the brokers respond, and an outage does not end a query",
-    _RETRY_BACKOFF,
-)
+_FETCH_OFFSET = ("the driver retries until the brokers respond, and an outage does not end a query", _RETRY_BACKOFF)
 _UNBUFFERED = (
     "the source passes rows to Spark without a record buffer",
     "Limit a batch with 'maxOffsetsPerTrigger', and the memory of a task with 'kafka.fetch.max.bytes'.",
@@ -121,10 +118,7 @@ UNSUPPORTED: dict[str, tuple[str, str]] = {
         "all brokers from Kafka 3.3 on support stable offsets",
         _REMOVE,
     ),
-    "share.acknowledgement.mode": (
-        "the source does not support share groups",
-        _REMOVE,
-    ),
+    "share.acknowledgement.mode": ("the source does not support share groups", _REMOVE),
     "fetchoffset.numretries": _FETCH_OFFSET,
     "fetchoffset.retryintervalms": _FETCH_OFFSET,
     "path": ("a topic has no path", "Call load() without an argument, and set 'subscribe'."),
@@ -173,10 +167,7 @@ UNSUPPORTED: dict[str, tuple[str, str]] = {
     "sasl.mechanisms": (_RENAMED, "Set 'kafka.sasl.mechanism'."),
     "grouprebalance.numretries": _REBALANCE,
     "grouprebalance.retryintervalms": _REBALANCE,
-    "rebalancedraintimeoutms": (
-        "the rebalance timeout limits a revocation",
-        "Set 'kafka.max.poll.interval.ms'.",
-    ),
+    "rebalancedraintimeoutms": ("the rebalance timeout limits a revocation", "Set 'kafka.max.poll.interval.ms'."),
 }
 """Name -> the reason, and the alternative."""
 

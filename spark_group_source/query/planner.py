@@ -16,9 +16,8 @@ from spark_group_source.group.settings import GroupSettings
 from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, TopicPartition
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query.available_now import AvailableNowTarget
-from spark_group_source.query.data_loss import DataLossCheck
+from spark_group_source.query.data_loss import DataLossCheck, EpochCheck
 from spark_group_source.query.end_offsets import EndOffsets
-from spark_group_source.query.leader_epochs import EpochCheck
 from spark_group_source.query.limits import ByteLimit, admit, total_backlog
 from spark_group_source.query.offset_tracker import OwnedPartition
 from spark_group_source.query.ownership import AssignedPartitions, BatchCommits

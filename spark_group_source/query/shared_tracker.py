@@ -12,14 +12,7 @@ from typing import NamedTuple
 from spark_group_source.clock import Clock, monotonic
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.offsets import CommittedOffset
-from spark_group_source.offsets import (
-    UNKNOWN_EPOCH,
-    BatchOffset,
-    OffsetRange,
-    Offsets,
-    Partitions,
-    TopicPartition,
-)
+from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, OffsetRange, Offsets, Partitions, TopicPartition
 from spark_group_source.query.offset_tracker import OffsetTracker, OwnedPartition, Start, StartRule, may_be_same
 
 
@@ -278,12 +271,7 @@ class SharedOffsetTracker:
             return True
 
     def _start(
-        self,
-        tp: TopicPartition,
-        start: Start,
-        lineage: int,
-        committed: CommittedOffset | None,
-        ids: Mapping[str, str],
+        self, tp: TopicPartition, start: Start, lineage: int, committed: CommittedOffset | None, ids: Mapping[str, str]
     ) -> None:
         topic_id = ids.get(tp.topic, "")
         logged = self._tracker.logged.get(tp)

@@ -84,11 +84,7 @@ class EmbeddedKafka(BrokerCluster):
             return sorted(name for name in admin.list_topics() if not name.startswith("__"))
 
     def produce(
-        self,
-        topic: str | None,
-        rows: Iterable[Row] | DataFrame,
-        partition: int | None = None,
-        **config: object,
+        self, topic: str | None, rows: Iterable[Row] | DataFrame, partition: int | None = None, **config: object
     ) -> list[tuple[int, int]]:
         """Writes rows and waits until the broker has acknowledged all of them.
 

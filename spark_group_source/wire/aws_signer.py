@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any
 from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
 from botocore.config import Config
 from botocore.credentials import CredentialProvider, DeferredRefreshableCredentials, RefreshableCredentials
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    NoCredentialsError,
-    PartialCredentialsError,
-    ProfileNotFound,
-)
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError, ProfileNotFound
 from botocore.session import Session
 
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable

@@ -394,10 +394,7 @@ PROXIED_CLIENT = "contract"
 PROXIED_TIMEOUT_S = 1.0
 """The request timeout of these clients in seconds."""
 
-PROXIED_OPTIONS = {
-    "kafka_request_timeout_ms": f"{PROXIED_TIMEOUT_S * 1000:.0f}",
-    "offsetCommit_retryIntervalMs": "50",
-}
+PROXIED_OPTIONS = {"kafka_request_timeout_ms": f"{PROXIED_TIMEOUT_S * 1000:.0f}", "offsetCommit_retryIntervalMs": "50"}
 
 Proxied = tuple[FakeKafka | EmbeddedKafka, Proxy]
 

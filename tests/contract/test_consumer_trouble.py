@@ -114,9 +114,7 @@ def test_a_commit_with_a_stale_epoch_is_not_sent_again_once_the_partitions_are_l
 # Epochs
 
 
-def test_a_member_that_is_fenced_in_mid_batch_loses_it_and_joins_again_at_once_with_the_same_id(
-    on_fake: Bench,
-) -> None:
+def test_a_member_that_is_fenced_in_mid_batch_loses_it_and_joins_again_at_once_with_the_same_id(on_fake: Bench) -> None:
     query, other = on_fake.start(), on_fake.start()
     eventually(lambda: len(query.owns()) == len(other.owns()) == 2, "an even split")
     query.begin()

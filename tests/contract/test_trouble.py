@@ -87,14 +87,7 @@ def test_a_rewind_holds_for_every_later_owner_although_its_lineage_is_too_large(
 
 @pytest.mark.parametrize(
     "fault",
-    [
-        Fault(error=15),
-        Fault(error=27),
-        Fault(error=-1),
-        Fault(drop="before"),
-        Fault(truncate=9),
-        Fault(silent=True),
-    ],
+    [Fault(error=15), Fault(error=27), Fault(error=-1), Fault(drop="before"), Fault(truncate=9), Fault(silent=True)],
     ids=str,
 )
 def test_the_next_commit_includes_a_failed_one_and_the_query_continues(
@@ -803,11 +796,7 @@ def test_an_error_code_is_retried_or_fatal_as_in_the_table(
     query = on_fake.query(offsetCommit_timeoutMs="1000")  # the coordinator has no other epoch to wait for
     if api in ("Heartbeat", "OffsetCommit"):
         query.start()
-    on_fake.next(
-        api,
-        Fault(error=error_code),
-        times=1 if ERROR_ACTIONS[error_code] is ErrorAction.TRIM_METADATA else 2,
-    )
+    on_fake.next(api, Fault(error=error_code), times=1 if ERROR_ACTIONS[error_code] is ErrorAction.TRIM_METADATA else 2)
     # A failed commit is retried after any error but a missing permission.
     if ERROR_ACTIONS[error_code] is ErrorAction.FATAL and (
         api != "OffsetCommit" or denied(GroupError("", "", error_code=error_code))

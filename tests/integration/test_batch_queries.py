@@ -72,12 +72,7 @@ def test_committed_of_an_unknown_group_reads_everything_and_creates_no_group(
 
 @pytest.mark.parametrize(
     ("options", "tasks"),
-    [
-        ({}, 1),
-        ({"minRecordsPerTask": "1"}, 2),
-        ({"maxRecordsPerPartition": "4"}, 6),
-        ({"minPartitions": "5"}, 6),
-    ],
+    [({}, 1), ({"minRecordsPerTask": "1"}, 2), ({"maxRecordsPerPartition": "4"}, 6), ({"minPartitions": "5"}, 6)],
     ids=str,
 )
 def test_a_batch_read_is_split_into_the_configured_tasks(

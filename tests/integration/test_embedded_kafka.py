@@ -97,8 +97,7 @@ def test_describe_group_returns_offsets_and_lag_from_kafkas_tool(
 
 
 @pytest.mark.parametrize(
-    "protocol",
-    ["classic", pytest.param("consumer", marks=pytest.mark.skipif(KAFKA_3, reason="Kafka 4.0 has KIP-848"))],
+    "protocol", ["classic", pytest.param("consumer", marks=pytest.mark.skipif(KAFKA_3, reason="Kafka 4.0 has KIP-848"))]
 )
 def test_members_are_the_same_by_request_and_by_kafkas_tool(
     kafka: EmbeddedKafka, topic: Callable[..., str], group: str, protocol: str

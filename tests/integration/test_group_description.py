@@ -20,10 +20,7 @@ from spark_group_source.testing import EmbeddedKafka
 from tests.conftest import KAFKA_3
 from tests.integration.query_process import eventually
 
-pytestmark = [
-    pytest.mark.core,
-    pytest.mark.skipif(KAFKA_3, reason="Kafka 4.0 has KIP-848"),
-]
+pytestmark = [pytest.mark.core, pytest.mark.skipif(KAFKA_3, reason="Kafka 4.0 has KIP-848")]
 APPLICATION = "local-1"
 
 

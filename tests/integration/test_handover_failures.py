@@ -35,8 +35,7 @@ MOVE_S = 10.0
 """In which a new member must own its share, although a commit of the other failed."""
 
 PROTOCOLS = pytest.mark.parametrize(
-    "protocol",
-    ["classic", pytest.param("consumer", marks=pytest.mark.skipif(KAFKA_3, reason="Kafka 4.0 has KIP-848"))],
+    "protocol", ["classic", pytest.param("consumer", marks=pytest.mark.skipif(KAFKA_3, reason="Kafka 4.0 has KIP-848"))]
 )
 
 
@@ -93,10 +92,7 @@ def coordinator(kafka: EmbeddedKafka, group: str) -> int:
 @PROTOCOLS
 @pytest.mark.parametrize("fail", [EmbeddedKafka.pause, EmbeddedKafka.kill], ids=["suspended", "killed"])
 def test_a_handover_goes_on_when_its_coordinator_fails(
-    nodes: EmbeddedKafka,
-    group: str,
-    protocol: str,
-    fail: Callable[[EmbeddedKafka, int], None],
+    nodes: EmbeddedKafka, group: str, protocol: str, fail: Callable[[EmbeddedKafka, int], None]
 ) -> None:
     topic = nodes.create_topic("topic", PARTITIONS)
     fill(nodes, topic, 10)

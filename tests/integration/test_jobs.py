@@ -91,11 +91,7 @@ def ctrl_c(running: subprocess.Popen[str]) -> None:
 
 @pytest.mark.parametrize("end", [subprocess.Popen.terminate, ctrl_c], ids=["SIGTERM", "Ctrl-C"])
 def test_a_signal_ends_a_running_job_and_its_membership(
-    kafka: EmbeddedKafka,
-    job: Job,
-    group: str,
-    written: list[object],
-    end: Callable[[subprocess.Popen[str]], None],
+    kafka: EmbeddedKafka, job: Job, group: str, written: list[object], end: Callable[[subprocess.Popen[str]], None]
 ) -> None:
     command = [sys.executable, *job.command()]
     with subprocess.Popen(

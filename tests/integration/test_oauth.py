@@ -159,11 +159,7 @@ def test_a_token_of_a_file_is_accepted(guarded: Guarded, tmp_path: Path) -> None
     ("options", "kind", "says"),
     [
         (lambda on: on.login("wr0ng"), AuthenticationFailed, r"401 \(invalid_client.*Check 'kafka.*client\.id'"),
-        (
-            lambda on: on.login(client="nobody"),
-            AuthenticationFailed,
-            r"401 \(invalid_client",
-        ),
+        (lambda on: on.login(client="nobody"), AuthenticationFailed, r"401 \(invalid_client"),
         (
             lambda on: on.login(sasl_oauthbearer_scope="admin"),
             AuthenticationFailed,

@@ -55,9 +55,7 @@ def limited(kafka: EmbeddedKafka, unique: Callable[[str], str]) -> Callable[[str
     return make
 
 
-def test_a_connection_throttled_beyond_a_deadline_is_reused(
-    limited: Callable[[str], WireOptions],
-) -> None:
+def test_a_connection_throttled_beyond_a_deadline_is_reused(limited: Callable[[str], WireOptions]) -> None:
     request = FindCoordinatorRequest(version=versions.FIND_COORDINATOR, key_type=0, coordinator_keys=["g"])
     with closing(Cluster(limited("request_percentage=0.01"))) as cluster:
         cluster.metadata([], Deadline.after(LONG))

@@ -33,10 +33,7 @@ READ_BOTH = Path(__file__).parent / "read_both.py"
 # Of timed_topic(): ten records in partitions 0 and 1, three in partition 2, record n at the time 1000 * n.
 BOUNDED: dict[str, tuple[dict[str, str], int]] = {
     "default": ({}, 23),
-    "offsets": (
-        {"startingOffsets": '{"T":{"0":3,"1":-2,"2":3}}', "endingOffsets": '{"T":{"0":7,"1":-1,"2":3}}'},
-        14,
-    ),
+    "offsets": ({"startingOffsets": '{"T":{"0":3,"1":-2,"2":3}}', "endingOffsets": '{"T":{"0":7,"1":-1,"2":3}}'}, 14),
     "times": ({"startingTimestamp": "1500", "endingTimestamp": "4000"}, 5),
     "times-by-partition": (
         {

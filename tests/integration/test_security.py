@@ -68,10 +68,7 @@ def connected_with(options: WireOptions, deadline: float = LONG) -> Cluster:
 
 def ask(connection: Connection) -> Any:
     request = MetadataRequest(
-        version=versions.METADATA,
-        topics=[],
-        allow_auto_topic_creation=False,
-        include_topic_authorized_operations=False,
+        version=versions.METADATA, topics=[], allow_auto_topic_creation=False, include_topic_authorized_operations=False
     )
     return connection.call(request, Deadline.after(LONG))
 
@@ -126,11 +123,7 @@ def bearer(function: str) -> dict[str, str]:
     ("options", "kind", "says"),
     [
         (lambda on: on.scram(password="s3cret"), AuthenticationFailed, "invalid credentials.*kafka.sasl.password"),
-        (
-            lambda on: on.scram("nobody"),
-            AuthenticationFailed,
-            "rejected .* credentials.*that the user exists",
-        ),
+        (lambda on: on.scram("nobody"), AuthenticationFailed, "rejected .* credentials.*that the user exists"),
         (lambda on: on.scram(sasl_mechanism="PLAIN", password="s3cret"), AuthenticationFailed, "Invalid username"),
         (
             lambda on: on.options("SASL_PLAINTEXT", **bearer("expired_token")),

@@ -309,9 +309,7 @@ def test_a_range_after_the_end_of_a_truncated_log_fails_the_task_or_is_skipped(f
     assert offsets(read(task(fake, (0, 7, 20), fail_on_data_loss=False))) == []
 
 
-def test_a_range_is_read_up_to_the_truncation_and_then_fails_the_task_or_is_skipped(
-    fake: FakeKafka,
-) -> None:
+def test_a_range_is_read_up_to_the_truncation_and_then_fails_the_task_or_is_skipped(fake: FakeKafka) -> None:
     fill(fake, batches=1)
     began = time.monotonic()
     with pytest.raises(

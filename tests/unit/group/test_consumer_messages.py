@@ -56,11 +56,7 @@ def test_a_heartbeat_that_joins_has_the_bytes_of_java(version: int, regex: dict[
 
 
 @pytest.mark.parametrize(
-    ("version", "encoded"),
-    [
-        (0, "0267026d000000070000ffffffff00000000"),
-        (1, "0267026d000000070000ffffffff0000000000"),
-    ],
+    ("version", "encoded"), [(0, "0267026d000000070000ffffffff00000000"), (1, "0267026d000000070000ffffffff0000000000")]
 )
 def test_a_field_that_is_not_set_is_unchanged(version: int, encoded: str) -> None:
     assert heartbeat(version, member_epoch=7) == encoded
@@ -68,10 +64,7 @@ def test_a_field_that_is_not_set_is_unchanged(version: int, encoded: str) -> Non
 
 @pytest.mark.parametrize(
     ("version", "encoded"),
-    [
-        (0, f"0267026d000000070000ffffffff0000{OWNED}"),
-        (1, f"0267026d000000070000ffffffff000000{OWNED}"),
-    ],
+    [(0, f"0267026d000000070000ffffffff0000{OWNED}"), (1, f"0267026d000000070000ffffffff000000{OWNED}")],
 )
 def test_owned_partitions_have_the_bytes_of_java(version: int, encoded: str) -> None:
     topic = ConsumerGroupHeartbeatRequest.TopicPartitions(version=version, topic_id=TOPIC_ID, partitions=[0, 2])

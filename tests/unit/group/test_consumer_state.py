@@ -242,11 +242,7 @@ def test_a_member_waits_for_its_instance_id_which_its_killed_process_still_has()
 
 @pytest.mark.parametrize(
     ("error_code", "advice"),
-    [
-        (112, "'kafka.group.remote.assignor'"),
-        (82, "instance.id"),
-        (35, "'kafka.group.protocol' to classic"),
-    ],
+    [(112, "'kafka.group.remote.assignor'"), (82, "instance.id"), (35, "'kafka.group.protocol' to classic")],
 )
 def test_errors_that_a_retry_cannot_help_end_the_membership_with_advice(error_code: int, advice: str) -> None:
     error = fatal("ConsumerGroupHeartbeat", "g", error_code)

@@ -46,11 +46,7 @@ KINDS: dict[Callable[[str], Any], tuple[str, tuple[str, ...], str]] = {
         ("", "json", "json:", "no_such_module:f", "json:nothing"),
         "module:function",
     ),
-    values.port_range: (
-        "40000-40099",
-        ("", "40000", "0-10", "10-5", "1-65536", "a-b"),
-        "for example 40000-40099",
-    ),
+    values.port_range: ("40000-40099", ("", "40000", "0-10", "10-5", "1-65536", "a-b"), "for example 40000-40099"),
     values.dns_lookup: ("use_all_dns_ips", ("", "default", "all"), "use_all_dns_ips or resolve_canonical"),
     values.partitions_json: (
         '{"t":[0]}',

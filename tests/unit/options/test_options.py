@@ -207,10 +207,7 @@ def test_backoff_options_reach_the_member_and_all_connections() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (
-            {"startingOffsetsFallback": "fail"},
-            "'startingOffsets' is not committed.*Remove it.*to committed",
-        ),
+        ({"startingOffsetsFallback": "fail"}, "'startingOffsets' is not committed.*Remove it.*to committed"),
         ({"startingOffsets": "earliest", "startingOffsetsFallback": "latest"}, "'startingOffsets' is not committed"),
         ({"startingOffsets": "committed", "resetOffsetsOnStart": "true"}, "Set 'startingOffsets' to the new start"),
         ({"startingOffsets": "committed", "startingTimestamp": "1"}, "'startingTimestamp' is set.*Remove one of them"),

@@ -12,7 +12,7 @@ from spark_group_source.errors import DataLoss
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.offsets import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
-from spark_group_source.query import end_offsets, leader_epochs, topics
+from spark_group_source.query import data_loss, end_offsets, topics
 from spark_group_source.query.offset_tracker import Start, StartRule
 from spark_group_source.query.shared_tracker import PinnedStarts, SharedOffsetTracker
 from tests.fake import FakeKafka, Fault
@@ -25,7 +25,7 @@ HARMED = TopicPartition("harmed", 0)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(end_offsets, "TRUNCATION_LOOKUP_INTERVAL", 0.01)
     monkeypatch.setattr(topics, "DELETED_INTERVAL", 0.01)
-    monkeypatch.setattr(leader_epochs, "MIN_BACKOFF", 0.01)
+    monkeypatch.setattr(data_loss, "MIN_BACKOFF", 0.01)
 
 
 @pytest.fixture
@@ -137,10 +137,7 @@ def test_a_batch_replayed_after_an_election_is_data_loss_or_read_up_to_the_trunc
     with query(fake) as planning:
         batch = planning.driver.plan_batch(planning.end, None)
     replace(fake)
-    with (
-        query(fake, batch) as failing,
-        pytest.raises(DataLoss, match=r"\[2, 5\) of harmed-0.*truncated at offset 2"),
-    ):
+    with query(fake, batch) as failing, pytest.raises(DataLoss, match=r"\[2, 5\) of harmed-0.*truncated at offset 2"):
         failing.read(batch)
     with query(fake, batch, failOnDataLoss="false") as reading:
         reading.read(batch)
@@ -198,7 +195,7 @@ def test_a_leader_older_than_the_position_is_not_read_until_the_timeout(
     assert waiting.rows == [MARKER]
     assert "harmed-0 is not read while its leader has epoch 1, older than epoch 3 before" in caplog.text
     waiting.close()
-    monkeypatch.setattr(leader_epochs, "OLDER_EPOCH_TIMEOUT", 0.05)
+    monkeypatch.setattr(data_loss, "OLDER_EPOCH_TIMEOUT", 0.05)
     with (
         query(fake, reading.end) as failing,
         pytest.raises(DataLoss, match="The leader of harmed-0 has epoch 1, older than epoch 3 under which.* offset 5"),
@@ -209,7 +206,7 @@ def test_a_leader_older_than_the_position_is_not_read_until_the_timeout(
 
 
 def test_a_recreated_topic_has_its_own_epochs(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leader_epochs, "OLDER_EPOCH_TIMEOUT", float("inf"))
+    monkeypatch.setattr(data_loss, "OLDER_EPOCH_TIMEOUT", float("inf"))
     for _ in range(3):
         fake.elect("harmed")
     reading = read_all(fake, failOnDataLoss="false")

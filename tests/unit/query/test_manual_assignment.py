@@ -228,10 +228,7 @@ def test_the_start_waits_for_a_partition_that_is_being_created(
     fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topics, "UNKNOWN_TOPIC_TIMEOUT", LONG)
-    monkeypatch.setattr(
-        "spark_group_source.query.topics.time.sleep",
-        lambda _: fake.create_topic("t", partitions=4),
-    )
+    monkeypatch.setattr("spark_group_source.query.topics.time.sleep", lambda _: fake.create_topic("t", partitions=4))
     assert start(assign='{"t": [3]}').plan_batch(BatchOffset(), None).reads() == []
     assert committed(fake) == {3: 0}
 

@@ -129,11 +129,7 @@ def test_a_record_written_between_the_two_lookups_is_not_skipped() -> None:
             ["not in the subscription: u-0."],
             '{"t":{"0":7,"1":-2},"*":-2}',
         ),
-        (
-            SpecificOffsets({A: 7, C: 1}, "endingOffsets"),
-            ["missing: t-1;", "u-0."],
-            '{"t":{"0":7,"1":-1}}',
-        ),
+        (SpecificOffsets({A: 7, C: 1}, "endingOffsets"), ["missing: t-1;", "u-0."], '{"t":{"0":7,"1":-1}}'),
         (AtTimestamp({B: 8, C: 3}, "endingOffsetsByTimestamp", True), ["missing: t-0;", "u-0."], '{"t":{"0":3,"1":8}}'),
     ],
 )

@@ -179,9 +179,7 @@ def test_equal_offsets_have_equal_digests_and_others_have_not() -> None:
 
 
 def test_the_sources_of_a_query_are_checked_when_it_starts_and_an_error_there_stops_no_reports(
-    listen: Listen,
-    connect: Callable[[], tuple[NotificationClient, list[bytes]]],
-    monkeypatch: pytest.MonkeyPatch,
+    listen: Listen, connect: Callable[[], tuple[NotificationClient, list[bytes]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked: list[object] = []
 
@@ -309,9 +307,7 @@ def test_a_reader_removes_the_socket_of_a_server_that_was_killed(tmp_path: Path)
     reader.close()
 
 
-def test_a_new_server_removes_the_sockets_of_killed_servers_and_no_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_new_server_removes_the_sockets_of_killed_servers_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory() as place:  # the path of a socket has at most 107 characters
         monkeypatch.setattr(tempfile, "tempdir", place)
         killed = Path(place, "kafka-group-killed", "notifications")

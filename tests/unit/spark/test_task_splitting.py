@@ -52,12 +52,7 @@ def test_every_offset_is_in_exactly_one_task_and_at_most_one_task_is_small(sizes
 
 @pytest.mark.parametrize(
     ("sizes", "max_records", "expected"),
-    [
-        ([10], 4, [[3], [3], [4]]),
-        ([10], 10, [[10]]),
-        ([3, 3, 9], 6, [[4], [5], [3, 3]]),
-        ([5, 3, 3], 6, [[5], [3, 3]]),
-    ],
+    [([10], 4, [[3], [3], [4]]), ([10], 10, [[10]]), ([3, 3, 9], 6, [[4], [5], [3, 3]]), ([5, 3, 3], 6, [[5], [3, 3]])],
 )
 def test_ranges_larger_than_the_maximum_are_split_evenly(
     sizes: list[int], max_records: int, expected: list[list[int]]

@@ -313,11 +313,7 @@ def test_a_truncated_response_is_a_protocol_error() -> None:
 
 @pytest.mark.parametrize(
     "tags",
-    [
-        b"\x01\x00\x00",
-        b"\x01\x07\x02ab",
-        b"\x02\x00\x01x\x80\x01\x81\x01" + b"y" * 129,
-    ],
+    [b"\x01\x00\x00", b"\x01\x07\x02ab", b"\x02\x00\x01x\x80\x01\x81\x01" + b"y" * 129],
     ids=["an empty one", "one", "two, of long numbers"],
 )
 def test_unknown_tagged_fields_of_a_response_header_are_skipped(tags: bytes) -> None:

@@ -87,9 +87,7 @@ def test_the_error_names_a_source_host_that_is_not_on_this_machine(server: socke
         connect(server, source_host="::1")
 
 
-def test_bootstrap_servers_are_reached_by_canonical_names_if_configured(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_bootstrap_servers_are_reached_by_canonical_names_if_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getnameinfo", lambda where, flags: ("localhost", str(where[1])))
     with FakeKafka() as fake:
         port = fake.brokers[1].port

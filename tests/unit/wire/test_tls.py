@@ -247,11 +247,7 @@ def test_a_certificate_alert_means_rejection_only_before_the_first_response(aler
 @pytest.mark.parametrize(
     ("name", "ends", "says"),
     [
-        (
-            "broker",
-            datetime(2020, 1, 1, tzinfo=timezone.utc),
-            "certificate has expired.*Renew the certificate",
-        ),
+        ("broker", datetime(2020, 1, 1, tzinfo=timezone.utc), "certificate has expired.*Renew the certificate"),
         ("other", None, "Hostname mismatch.*subjectAltName.*kafka.ssl.endpoint.identification.algorithm"),
     ],
     ids=["expired", "of another host"],
