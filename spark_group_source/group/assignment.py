@@ -7,9 +7,9 @@ since 3.5; kafka-python's assignors send neither.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from kafka.protocol.consumer import JoinGroupResponse
@@ -17,8 +17,8 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, Consume
 
 from spark_group_source.errors import OptionError, ProtocolError
 from spark_group_source.group.assignors import create_assignor, is_cooperative
+from spark_group_source.group.assignors.base import PartitionCounts
 from spark_group_source.offsets import TopicPartition, numbers_by_topic
-from spark_group_source.wire.cluster import Metadata
 
 log = logging.getLogger(__name__)
 
@@ -34,40 +34,6 @@ class JoinedMember:
     member_id: str
     subscription: bytes
     group_instance_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionCounts:
-    """Partition numbers by topic, with the methods that kafka-python's assignors call.
-
-    ``racks`` are the racks of each partition's replicas. Comparisons ignore them: a broker that stops or starts
-    changes them, and must not start a rebalance.
-    """
-
-    partitions: Mapping[str, frozenset[int]]
-    racks: Mapping[TopicPartition, frozenset[str]] = field(default_factory=dict, compare=False)
-
-    @classmethod
-    def of(cls, metadata: Metadata) -> PartitionCounts:
-        """Takes the topics that have partitions and no error."""
-        available = [topic for topic in metadata.topics.values() if topic.partitions and not topic.error]
-        return cls(
-            {topic.name: frozenset(topic.partitions) for topic in available},
-            {
-                TopicPartition(topic.name, number): metadata.racks(replicas)
-                for topic in available
-                for number, replicas in topic.replicas.items()
-            },
-        )
-
-    def topics(self) -> set[str]:
-        """All topics with known partitions."""
-        return set(self.partitions)
-
-    def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Partition numbers, or ``None`` if the topic is unknown."""
-        numbers = self.partitions.get(topic)
-        return None if numbers is None else set(numbers)
 
 
 class Assignors:

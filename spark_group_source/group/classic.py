@@ -1,7 +1,5 @@
 """The classic group protocol of one member: JoinGroup and SyncGroup, then heartbeats, and LeaveGroup.
 
-The group leader also assigns the partitions of all members, and checks from time to time whether topics have changed.
-
 Heartbeats normally go over the connection of the other membership requests. While a JoinGroup or SyncGroup is pending
 there, they are sent on a second connection.
 """
@@ -25,11 +23,11 @@ from spark_group_source.errors import (
 from spark_group_source.group.assignment import (
     Assignors,
     JoinedMember,
-    PartitionCounts,
     claimed_partitions,
     decode_assignment,
     subscribed_topics,
 )
+from spark_group_source.group.assignors.base import PartitionCounts
 from spark_group_source.group.classic_state import (
     ClassicMembership,
     HeartbeatSucceeded,

@@ -1,14 +1,11 @@
-"""SASL logins: ``sasl.jaas.config`` in the form of Kafka's Java client.
+"""SASL logins: ``sasl.jaas.config`` in the form of Kafka's Java client, and the settings of an OAuthBearerLoginModule.
 
     org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="...";
-
-The quoting rules are those of ``java.io.StreamTokenizer``, which Kafka's client uses. The settings of an
-OAuthBearerLoginModule are
-
     clientId="..." clientSecret="..." scope="..." extension_NAME="..." ssl.truststore.location="..."
 
-The ``ssl.*`` settings are for the token endpoint, not for the brokers. Other settings have no effect, as in Java, but
-a name that is almost one of these is an error. No error shows a value.
+The quoting rules are those of ``java.io.StreamTokenizer``, which Kafka's client uses. The ``ssl.*`` settings are for
+the token endpoint, not for the brokers. Other settings have no effect, as in Java, but a name that is almost one of
+these is an error. No error shows a value.
 """
 
 from __future__ import annotations

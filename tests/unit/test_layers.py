@@ -33,7 +33,6 @@ PURE = {
     "group.offsets",
     "group.description",
     "lag.model",
-    "lag.progress",
 }
 SPARK_DOORS = {
     "spark.schema",

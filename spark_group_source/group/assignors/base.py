@@ -4,16 +4,48 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 from kafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 from spark_group_source.offsets import TopicPartition, numbers_by_topic
+from spark_group_source.wire.cluster import Metadata
 
-if TYPE_CHECKING:
-    from spark_group_source.group.assignment import PartitionCounts
+
+@dataclass(frozen=True, slots=True)
+class PartitionCounts:
+    """Partition numbers by topic, with the methods that kafka-python's assignors call.
+
+    ``racks`` are the racks of each partition's replicas. Comparisons ignore them: a broker that stops or starts
+    changes them, and must not start a rebalance.
+    """
+
+    partitions: Mapping[str, frozenset[int]]
+    racks: Mapping[TopicPartition, frozenset[str]] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def of(cls, metadata: Metadata) -> PartitionCounts:
+        """Takes the topics that have partitions and no error."""
+        available = [topic for topic in metadata.topics.values() if topic.partitions and not topic.error]
+        return cls(
+            {topic.name: frozenset(topic.partitions) for topic in available},
+            {
+                TopicPartition(topic.name, number): metadata.racks(replicas)
+                for topic in available
+                for number, replicas in topic.replicas.items()
+            },
+        )
+
+    def topics(self) -> set[str]:
+        """All topics with known partitions."""
+        return set(self.partitions)
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """Partition numbers, or ``None`` if the topic is unknown."""
+        numbers = self.partitions.get(topic)
+        return None if numbers is None else set(numbers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from spark_group_source.group.assignment import Assignors, JoinedMember, PartitionCounts, decode_assignment
+from spark_group_source.group.assignment import Assignors, JoinedMember, decode_assignment
+from spark_group_source.group.assignors.base import PartitionCounts
 from spark_group_source.offsets import Partitions, TopicPartition
 from tests.assignments import JAVAS, Case, is_complete, ours
 

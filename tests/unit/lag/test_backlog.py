@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_group_source.lag.progress import Backlog
+from spark_group_source.lag.model import Backlog
 from tests.unit.lag.events import ends, offset, progress, source
 
 RUN = uuid.UUID(int=1)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_group_source.lag.listener import LagListener
-from spark_group_source.lag.model import LagReport
-from spark_group_source.lag.progress import Backlog
+from spark_group_source.lag.model import Backlog, LagReport
 from tests.unit.lag.events import progressed, recorded
 
 
