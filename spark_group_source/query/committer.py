@@ -72,8 +72,8 @@ class Committer:
             CommitFailed: it has failed too often in a row, and ``onCommitFailure`` is ``fail``.
             AuthenticationFailed, GroupError: this client may not commit, or the brokers no longer accept it.
         """
-        self.member.commits_changed()  # also if nothing is pending any more: a revocation may wait for it
         if not self._tracker.pending(me):
+            self.member.commits_changed()  # a revocation may wait for what is no longer pending
             return True
         timeout = self._options.commit_timeout
         deadline = deadline.at_most(timeout) if deadline else Deadline.after(timeout)
