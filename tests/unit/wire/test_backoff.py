@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from spark_group_source.clock import JITTER, Backoff, Deadline, LogEvery
+from spark_group_source.wire import waiting
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka, Fault
@@ -49,7 +48,7 @@ def test_many_failures_do_not_overflow() -> None:
 
 def test_the_retries_of_a_cluster_vary(monkeypatch: pytest.MonkeyPatch) -> None:
     backoffs: list[float] = []
-    monkeypatch.setattr(time, "sleep", backoffs.append)
+    monkeypatch.setattr(waiting, "sleep", lambda seconds, _: backoffs.append(seconds))
     with FakeKafka() as fake:
         fake.next("FindCoordinator", Fault(error=15), times=6)
         cluster = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test", retry_backoff_max=0.1))
