@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -122,9 +122,8 @@ class SharedOffsetTracker:
     - ``_lineage``, the highest lineage that the query has seen
     """
 
-    def __init__(self, clock: Clock = monotonic, wall_clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Clock = monotonic) -> None:
         self._clock = clock
-        self._wall_clock = wall_clock
         self._lock = threading.Lock()
         self._tracker = OffsetTracker()
         self._owned: set[TopicPartition] = set()
@@ -289,7 +288,7 @@ class SharedOffsetTracker:
 
     def _begin_lineage(self) -> int:
         """A lineage that is later than all others this query has seen, also if the clocks of two machines differ."""
-        self._lineage = max(round(self._wall_clock() * 1000), self._lineage + 1)
+        self._lineage = max(round(time.time() * 1000), self._lineage + 1)
         return self._lineage
 
     def restart_topics(self, ids: Mapping[str, str], starts: Mapping[TopicPartition, Start]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.offsets import CommittedOffset, commit_metadata
 from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, OffsetRange, TopicPartition
@@ -41,9 +43,12 @@ def test_nothing_known_of_a_topic_outlives_its_recreation_and_a_start_in_the_new
     assert tracker.pinned_starts() == PinnedStarts({OTHER: 5})
 
 
-def test_a_new_lineage_is_later_than_all_that_the_query_has_seen_whatever_its_clock_says() -> None:
+def test_a_new_lineage_is_later_than_all_that_the_query_has_seen_whatever_its_clock_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = [5.0]
-    tracker = SharedOffsetTracker(wall_clock=lambda: clock[0])
+    monkeypatch.setattr("spark_group_source.query.shared_tracker.time.time", lambda: clock[0])
+    tracker = SharedOffsetTracker()
     tracker.restore(BatchOffset.of([OffsetRange(*A, 0, 9, lineage=9_000)]), PinnedStarts())
     tracker.partitions_assigned(BOTH)
     with tracker.start_lookup(BOTH) as lookup:

@@ -1,0 +1,1 @@
+"""A deterministic simulation of the delivery contract: ``python -m tests.simulation --help``."""

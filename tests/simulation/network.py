@@ -1,0 +1,289 @@
+"""A simulated network: kafka-python's messages between the processes and the brokers, and what may happen to them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import BrokerUnavailable
+from spark_group_source.wire import connection
+from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.waiting import Interrupted
+from tests.fake.server import REQUESTS
+from tests.simulation.scheduler import Process, Scheduler, Thread, Wakeup
+
+LATENCY = 0.002
+BLOCKING = {"JoinGroup", "SyncGroup", "Fetch"}
+"""Requests that a broker answers later; each has a thread of its own there."""
+
+LOST_REQUEST, LOST_ANSWER, CUT_BEFORE, CUT_AFTER, LATE_REQUEST, SLOW_ANSWER, THROTTLED = (
+    "request is lost",
+    "answer is lost",
+    "connection is cut before the request",
+    "connection is cut before the answer",
+    "request arrives late",
+    "answer comes late",
+    "client is throttled",
+)
+FAULTS = (LOST_REQUEST, LOST_ANSWER, CUT_BEFORE, CUT_AFTER, LATE_REQUEST, SLOW_ANSWER, THROTTLED)
+
+
+class Broker:
+    """In the place of ``FakeBroker``: what a broker is on the network."""
+
+    def __init__(self, node: int, handle: Callable[[str, Any, int], Any], faults: Any) -> None:
+        self.node = node
+        self.port = 9000 + node
+        self.up = True
+        self.hung_until = 0.0
+        self.handle = handle
+        self.faults = faults
+        self.channels: list[Channel] = []
+
+    def start(self) -> None:
+        self.up = True
+
+    def stop(self) -> None:
+        """Refuses new connections and ends open ones."""
+        self.up = False
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        for channel in list(self.channels):
+            channel.cut()
+
+    def join(self) -> None:
+        pass
+
+
+@dataclass
+class Link:
+    """One direction or both between a process and a broker are cut until these times."""
+
+    to_broker: float = 0.0
+    to_client: float = 0.0
+
+
+class Network:
+    """Carries messages, with faults by chance while ``fault_probability`` is above 0."""
+
+    def __init__(self, run: Scheduler, brokers: dict[int, Broker], faulted: Callable[[str, str], None]) -> None:
+        self.run = run
+        self.brokers = {broker.port: broker for broker in brokers.values()}
+        self.fault_probability = 0.0
+        self.faulted = faulted
+        self.links: dict[tuple[str, int], Link] = {}
+        self.handled: Callable[[Process, int, str, Any, Any], None] = lambda *_: None
+        self.server = Process("brokers")
+
+    def link(self, process: Process, broker: Broker) -> Link:
+        return self.links.setdefault((process.name, broker.node), Link())
+
+    def heal(self) -> None:
+        """No fault happens from now on."""
+        self.fault_probability = 0.0
+        self.links.clear()
+        for broker in self.brokers.values():
+            broker.up, broker.hung_until = True, 0.0
+
+    def connect(self, port: int, deadline: Deadline) -> Channel:
+        """Opens a connection; raises :class:`TimeoutError` or :class:`ConnectionRefusedError`."""
+        run, broker = self.run, self.brokers[port]
+        process = run.process
+        link = self.link(process, broker)
+        run.block(min(run.now + LATENCY, deadline.at))
+        if max(link.to_broker, link.to_client) > run.now:
+            run.block(deadline.at)
+            raise TimeoutError("timed out")
+        if not broker.up:
+            raise ConnectionRefusedError("Connection refused")
+        channel = Channel(self, process, broker)
+        broker.channels.append(channel)
+        return channel
+
+    def fault(self, process: Process, api: str) -> str:
+        if self.fault_probability <= 0 or api == "ApiVersions":
+            return ""
+        kind = f"{process.name} {api}"
+        fault = self.run.chance.pick(f"fault of {kind}", "", FAULTS, self.fault_probability)
+        if fault:
+            self.faulted(process.name, f"{kind}: the {fault}")
+        return fault
+
+
+class Channel:
+    """One connection, in the place of its socket."""
+
+    def __init__(self, network: Network, process: Process, broker: Broker) -> None:
+        self.network = network
+        self.process = process
+        self.broker = broker
+        self.closed = False
+        self.ended = False
+        self.arrived: deque[tuple[int, Any]] = deque()
+        self._waiting: list[Thread] = []
+
+    def setsockopt(self, *_: object) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+        if self in self.broker.channels:
+            self.broker.channels.remove(self)
+
+    def cut(self) -> None:
+        """The broker's end or the network ends the connection."""
+        self.ended = True
+        if self in self.broker.channels:
+            self.broker.channels.remove(self)
+        self._wake()
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            self.network.run.wake(each)
+
+    def send(self, request: Any, number: int) -> None:
+        """Sends a request; it arrives later, or not."""
+        if self.ended:
+            raise ConnectionResetError("the broker closed the connection")
+        network, run = self.network, self.network.run
+        api = request.name.removesuffix("Request")
+        fault = network.fault(self.process, api)
+        latency = run.chance.number(f"latency of {self.process.name}", LATENCY, 0.001, 0.08, 0.2)
+        if fault == LATE_REQUEST:
+            latency = run.chance.number("late request", 1.0, 0.3, 12.0)
+        if fault != LOST_REQUEST:
+            run.after(latency, lambda: self._arrive(api, request, number, fault))
+        run.point()
+
+    def _arrive(self, api: str, request: Any, number: int, fault: str) -> None:
+        run, broker, network = self.network.run, self.broker, self.network
+        if network.link(self.process, broker).to_broker > run.now:
+            return
+        if not broker.up or fault == CUT_BEFORE:
+            self.cut()
+            return
+        if broker.hung_until > run.now:
+            run.at(broker.hung_until, lambda: self._arrive(api, request, number, fault))
+            return
+        # A request on its way arrives although its client has closed the connection.
+        if api in BLOCKING:
+            Thread(
+                target=self._handle, args=(api, request, number, fault), name="handler", process=network.server
+            ).start()
+        else:
+            self._handle(api, request, number, fault)
+
+    def _handle(self, api: str, request: Any, number: int, fault: str) -> None:
+        run, network = self.network.run, self.network
+        response = self.broker.handle(api, request, 0)
+        network.handled(self.process, self.broker.node, api, request, response)
+        if fault == CUT_AFTER:
+            self.cut()
+            return
+        if fault == LOST_ANSWER or not self.broker.up:
+            return
+        if fault == THROTTLED and "throttle_time_ms" in type(response)._struct.fields:
+            response.throttle_time_ms = 1500
+        latency = run.chance.number(f"answer's latency of {self.process.name}", LATENCY, 0.001, 0.08, 0.2)
+        if fault == SLOW_ANSWER:
+            latency = run.chance.number("late answer", 1.0, 0.3, 12.0)
+        run.after(latency, lambda: self._answer(number, response))
+
+    def _answer(self, number: int, response: Any) -> None:
+        if self.network.link(self.process, self.broker).to_client > self.network.run.now:
+            return
+        if not self.closed and not self.ended:
+            self.arrived.append((number, response))
+            self._wake()
+
+    def wait(self, deadline: Deadline) -> bool:
+        """Waits until a response has come or the connection has ended; false at the deadline."""
+        run, wakeup = self.network.run, deadline.wakeup
+        while True:
+            if wakeup is not None:
+                assert isinstance(wakeup, Wakeup)
+                if wakeup.is_set():
+                    raise Interrupted
+            if self.arrived or self.ended:
+                return True
+            if deadline.expired():
+                return False
+            me = run.me()
+            self._waiting.append(me)
+            if wakeup is not None:
+                wakeup.waiting(me)
+            run.block(deadline.at)
+
+    def receive(self, deadline: Deadline) -> tuple[int, Any]:
+        if not self.wait(deadline):
+            raise TimeoutError
+        if not self.arrived:
+            raise ConnectionResetError("the broker closed the connection")
+        return self.arrived.popleft()
+
+
+class Connection(connection.Connection):
+    """In the place of the real one: the same but for the socket and the bytes."""
+
+    network: Network
+
+    @classmethod
+    def open(
+        cls, host: str, port: int, options: WireOptions, deadline: Deadline, broker_id: int | None = None
+    ) -> Connection:
+        try:
+            channel: Any = cls.network.connect(port, deadline)
+        except OSError as error:
+            raise BrokerUnavailable(f"Broker {host}:{port} cannot be reached ({error}).") from error
+        opened = cls(channel, host, port, options, broker_id)
+        try:
+            opened._check_versions(options, deadline)
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+
+    def send(self, request: Any, deadline: Deadline) -> None:
+        if not self.closed:
+            self._throttle.wait(request.name, deadline)
+        self._correlation_id += 1
+        request.with_header(correlation_id=self._correlation_id, client_id=self._client_id)
+        sent = connection._InFlight(self._correlation_id, request, deadline.clock())
+        self.used_at = connection.monotonic()
+        with self._close_on_failure(sent, deadline):
+            channel: Any = self._open_socket()
+            channel.send(request, self._correlation_id)
+            self._in_flight.append(sent)
+
+    def wait_for_response(self, deadline: Deadline) -> bool:
+        if self._socket is None:
+            raise BrokerUnavailable(f"The connection to broker {self} was closed.")
+        channel: Any = self._socket
+        return bool(channel.wait(deadline))
+
+    def receive(self, deadline: Deadline) -> Any:
+        sent = self._in_flight[0]
+        with self._close_on_failure(sent, deadline):
+            channel: Any = self._open_socket()
+            number, response = channel.receive(deadline)
+            assert number == sent.correlation_id
+            self._in_flight.popleft()
+            self.responded_at = connection.monotonic()
+            self._served |= sent.request.name != "ApiVersionsRequest"
+            self._throttle.record(getattr(response, "throttle_time_ms", 0) / 1000)
+            return response
+
+    def is_reusable(self) -> bool:
+        channel: Any = self._socket
+        return channel is not None and not self._in_flight and not channel.ended and not channel.arrived
+
+
+def over_bytes(request: Any) -> Any:
+    """The request as it arrives over a real connection."""
+    frame = bytes(request.encode(framed=False, header=True))
+    return REQUESTS[request.API_KEY].decode(frame, version=request.version, header=True)

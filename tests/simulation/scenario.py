@@ -1,0 +1,393 @@
+"""One simulated run: a cluster, queries, an operator and faults, all out of one seed; then everything heals."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_group_source.offsets import TopicPartition
+from tests.fake import FakeKafka
+from tests.simulation import network, spark, substitution
+from tests.simulation.chance import Chance
+from tests.simulation.scheduler import Scheduler
+from tests.simulation.spark import Query
+from tests.simulation.truth import Broken, Truth
+
+GROUP = "g"
+HEALED_WITHIN = 300.0
+"""Seconds after the last fault within which everything is read and committed."""
+
+STOP_WITHIN = 60.0
+
+
+@dataclass
+class Result:
+    """What became of a run: its failure, if any, its story, and the draws that made it."""
+
+    seed: int
+    protocol: str
+    failure: BaseException | None
+    story: list[str]
+    kept: dict[str, Any]
+    steps: int
+    virtual_seconds: float
+    trace: list[str] = field(default_factory=list)
+
+
+class Story(logging.Handler):
+    """Collects what happens, with the product's log if ``verbose``."""
+
+    def __init__(self, run: Scheduler, verbose: bool) -> None:
+        super().__init__()
+        self.run = run
+        self.lines: list[str] = []
+        self.verbose = verbose
+
+    def told(self, text: str) -> None:
+        self.lines.append(f"{self.run.now:8.3f} {text}")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.told(f"    [{self.run.process.name}] {record.levelname} {record.getMessage()}")
+
+
+class Scenario:
+    """The actors of one run."""
+
+    def __init__(self, run: Scheduler, chance: Chance, protocol: str, story: Story) -> None:
+        self.run, self.chance, self.story = run, chance, story
+        self.protocol = protocol
+        brokers = 1 + chance.pick("brokers", 0, (1, 2), 0.6)
+        self.heartbeat = chance.pick("heartbeat interval", 1.0, (0.3, 2.0), 0.5)
+        self.kafka = FakeKafka(brokers=brokers, heartbeat_interval=self.heartbeat)
+        self.truth = Truth(run, self.kafka, story.told)
+        self.net = network.Network(run, self.kafka.brokers, self.truth.fault)  # type: ignore[arg-type]
+        self.net.handled = self.truth.handled
+        network.Connection.network = self.net
+        spark.Life.of_process.clear()
+        self.trouble = chance.pick("trouble", 0.0, (0.0, 0.01, 0.04, 0.12), 0.9)
+        self.queries: list[Query] = []
+        self.duration = chance.number("duration", 15.0, 8.0, 40.0)
+
+    def conduct(self) -> None:
+        """The whole run."""
+        self._create()
+        self.net.fault_probability = self.trouble
+        while self.run.now < self.duration:
+            self._event()
+            substitution.sleep(self.chance.number("pause", 1.0, 0.05, 2.5))
+        self._heal()
+        self._until_finished()
+        self._check_members()
+        self._stop_all()
+
+    def _create(self) -> None:
+        chance = self.chance
+        topics = chance.pick("topics", ["t"], (["t", "u"],), 0.25)
+        for topic in topics:
+            self.kafka.create_topic(topic, chance.pick("partitions", 2, (1, 3, 4), 0.7))
+            self._produce(topic)
+        count = chance.pick("queries", 1, (2, 2, 3), 0.85)
+        manual = chance.flag("assign", 0.1)
+        session = chance.pick("session", 6.0, (10.0,), 0.5)
+        rebalance = chance.pick("rebalance timeout", 20.0, (12.0, 40.0), 0.5)
+        start = chance.pick("startingOffsets", "earliest", ("latest",), 0.4)
+        for number in range(count):
+            options = {
+                "kafka.bootstrap.servers": self.kafka.bootstrap_servers,
+                "kafka.group.id": GROUP,
+                "startingOffsets": start,
+                "failOnDataLoss": chance.pick("failOnDataLoss", "true", ("false",), 0.5),
+                "kafka.request.timeout.ms": "3000",
+                "offsetCommit.timeoutMs": "3000",
+            }
+            if manual:
+                mine = {
+                    topic: [each for each in self.kafka.logs[topic] if each % count == number] for topic in topics
+                }
+                options["assign"] = json.dumps({topic: numbers for topic, numbers in mine.items() if numbers})
+                if not any(mine.values()):
+                    continue
+            else:
+                options["subscribe"] = ",".join(topics)
+                options["kafka.max.poll.interval.ms"] = str(round(rebalance * 1000))
+                if self.protocol == "consumer":
+                    options["kafka.group.protocol"] = "consumer"
+                else:
+                    options["kafka.session.timeout.ms"] = str(round(session * 1000))
+                    options["kafka.heartbeat.interval.ms"] = str(round(self.heartbeat * 1000))
+                    options["kafka.partition.assignment.strategy"] = self.assignor
+                if chance.flag("static", 0.2):
+                    options["kafka.group.instance.id"] = f"i{number}"
+            if limit := chance.pick("maxOffsetsPerTrigger", "", ("7", "20"), 0.4):
+                options["maxOffsetsPerTrigger"] = limit
+            query = Query(
+                self.run,
+                self.truth,
+                f"Q{number + 1}",
+                options,
+                reports=chance.flag("reports", 0.7),
+                spark_4_1=chance.flag("Spark 4.1", 0.15),
+            )
+            query.trigger = chance.pick("trigger", 1.0, (0.3, 3.0), 0.5)
+            query.max_batch_seconds = chance.pick("batch", 0.5, (3.0, 15.0), 0.4)
+            self.queries.append(query)
+        for query in self.queries:
+            if not chance.flag("starts later", 0.3):
+                query.start()
+
+    @property
+    def assignor(self) -> str:
+        return self.chance.pick("assignor", "cooperative-sticky", ("range",), 0.0 if self.queries else 0.4) if not (
+            self.queries
+        ) else self.queries[0].options["kafka.partition.assignment.strategy"]
+
+    # Events
+
+    def _event(self) -> None:
+        events = (
+            self._start, self._start, self._crash, self._stop, self._lose_checkpoint, self._rewind, self._retention,
+            self._elect, self._partitions_added, self._pause, self._transaction,
+        )
+        broken = (self._broker_stops, self._broker_hangs, self._cut, self._coordinator_moves)
+        rare = (self._recreate, self._delete_group, self._unclean)
+        self._produce(self.chance.pick("topic", "t", ("u",) if "u" in self.kafka.logs else (), 0.5))
+        happens = self.chance.pick("event", None, events + (broken if self.trouble else ()) * 2 + rare, 0.4)
+        if happens is not None:
+            happens()
+
+    def _query(self, alive: bool) -> Query | None:
+        found = [each for each in self.queries if each.alive is alive]
+        return self.chance.pick("which query", found[0], found[1:], 0.5) if found else None
+
+    def _partition(self) -> TopicPartition:
+        found = [TopicPartition(topic, number) for topic, logs in sorted(self.kafka.logs.items()) for number in logs]
+        return self.chance.pick("which partition", found[0], found[1:], 0.7)
+
+    def _broker(self) -> Any:
+        found = list(self.kafka.brokers.values())
+        return self.chance.pick("which broker", found[0], found[1:], 0.7)
+
+    def _produce(self, topic: str) -> None:
+        for number, log in self.kafka.logs[topic].items():
+            records = round(self.chance.number("records", 5, 0, 15, 0.5))
+            log.end += records
+
+    def _start(self) -> None:
+        if query := self._query(alive=False):
+            query.start(available_now=not query.spark_4_1 and self.chance.flag("AvailableNow", 0.25))
+
+    def _crash(self) -> None:
+        if query := self._query(alive=True):
+            self.story.told(f"{query.name} is killed")
+            query.crash()
+
+    def _stop(self) -> None:
+        if query := self._query(alive=True):
+            self.story.told(f"{query.name} is to stop")
+            self._end(query)
+
+    def _end(self, query: Query) -> None:
+        life = query.life
+        assert life is not None
+        life.stop()
+        if not life.ended.wait(STOP_WITHIN) and query.life is life:
+            raise Broken(f"I7: {query.name} has not stopped in {STOP_WITHIN:.0f} s")
+
+    def _lose_checkpoint(self) -> None:
+        if query := self._query(alive=False):
+            query.lose_checkpoint()
+
+    def _rewind(self) -> None:
+        """An operator stops all queries, moves the group, and starts them again in some order."""
+        for query in self.queries:
+            if query.alive:
+                if self.chance.flag("killed for the rewind", 0.3):
+                    query.crash()
+                else:
+                    self._end(query)
+        substitution.sleep(0.5)
+        self._expire()
+        tp = self._partition()
+        end = self.kafka.logs[tp.topic][tp.partition].end
+        offset = round(self.chance.number("rewind to", 0, self.kafka.logs[tp.topic][tp.partition].start, end))
+        self.story.told(f"an operator sets {tp} to {offset}")
+        self.kafka.commit(GROUP, {tuple(tp): offset})  # type: ignore[dict-item]
+        self.truth.moved(GROUP, *tp, offset)
+        order = sorted(self.queries, key=lambda _: self.chance.number("order", 0.0, 0.0, 1.0))
+        for query in order:
+            query.start()
+            substitution.sleep(self.chance.number("between starts", 0.1, 0.1, 4.0))
+
+    def _expire(self) -> None:
+        """The sessions of killed members end."""
+        for member in list(self.kafka.group(GROUP).members):
+            self.kafka.expire(GROUP, member)
+
+    def _delete_group(self) -> None:
+        if not any(each.alive for each in self.queries):
+            self._expire()
+            self.story.told("an operator deletes the group")
+            self.kafka.group(GROUP).offsets.clear()
+            self.truth.forgotten(GROUP)
+
+    def _retention(self) -> None:
+        tp = self._partition()
+        log = self.kafka.logs[tp.topic][tp.partition]
+        start = round(self.chance.number("retention to", 0, log.start, log.end))
+        self.story.told(f"retention deletes the records of {tp} before {start}")
+        self.kafka.truncate(*tp, max(start, log.start))
+        self.truth.data_may_be_lost = True
+        self.truth.truncated(*tp, start)
+
+    def _elect(self) -> None:
+        tp = self._partition()
+        leader = self._broker().node
+        self.story.told(f"broker {leader} is elected for {tp}")
+        self.kafka.elect(*tp, leader=leader)
+
+    def _unclean(self) -> None:
+        tp = self._partition()
+        log = self.kafka.logs[tp.topic][tp.partition]
+        end = round(self.chance.number("unclean end", log.end, log.start, log.end))
+        self.story.told(f"an unclean election for {tp} keeps the records before {end}")
+        self.kafka.elect(*tp, end=end)
+        self.truth.data_may_be_lost = True
+        self.truth.cut_short(*tp, end)
+
+    def _recreate(self) -> None:
+        topic = self._partition().topic
+        count = len(self.kafka.logs[topic])
+        self.story.told(f"topic {topic} is deleted and recreated")
+        self.truth.data_may_be_lost = True
+        self.kafka.delete_topic(topic)
+        substitution.sleep(self.chance.number("before the recreation", 0.01, 0.01, 2.0, 0.5))
+        self.kafka.create_topic(topic, count)
+        self._produce(topic)
+
+    def _partitions_added(self) -> None:
+        topic = self._partition().topic
+        if len(self.kafka.logs[topic]) < 6:
+            self.story.told(f"{topic} gets another partition")
+            self.kafka.create_topic(topic, len(self.kafka.logs[topic]) + 1)
+
+    def _transaction(self) -> None:
+        self.run.point()
+
+    def _pause(self) -> None:
+        if query := self._query(alive=True):
+            seconds = self.chance.number("pause of a process", 2.0, 0.5, 15.0)
+            assert query.life is not None
+            query.life.process.paused_until = self.run.now + seconds
+            self.truth.outage(seconds, f"{query.name} is suspended for {seconds:.1f} s")
+
+    def _broker_stops(self) -> None:
+        broker, seconds = self._broker(), self.chance.number("outage", 2.0, 0.5, 12.0)
+        self.truth.outage(seconds, f"broker {broker.node} is down for {seconds:.1f} s")
+        broker.stop()
+        self.run.after(seconds, broker.start)
+
+    def _broker_hangs(self) -> None:
+        broker, seconds = self._broker(), self.chance.number("outage", 2.0, 0.5, 12.0)
+        self.truth.outage(seconds, f"broker {broker.node} hangs for {seconds:.1f} s")
+        broker.hung_until = self.run.now + seconds
+
+    def _cut(self) -> None:
+        if query := self._query(alive=True):
+            assert query.life is not None
+            broker, seconds = self._broker(), self.chance.number("outage", 2.0, 0.5, 20.0)
+            link = self.net.link(query.life.process, broker)
+            which = self.chance.pick("direction", "both", ("to broker", "to client"), 0.5)
+            if which != "to client":
+                link.to_broker = self.run.now + seconds
+            if which != "to broker":
+                link.to_client = self.run.now + seconds
+            self.truth.outage(seconds, f"{query.name} and broker {broker.node} are cut ({which}) for {seconds:.1f} s")
+
+    def _coordinator_moves(self) -> None:
+        broker = self._broker()
+        self.truth.outage(2.0, f"broker {broker.node} coordinates the group")
+        self.kafka.coordinator = broker.node
+
+    # The end
+
+    def _heal(self) -> None:
+        self.story.told("everything heals")
+        self.net.heal()
+        for query in self.queries:
+            query.max_batch_seconds, query.trigger = 0.1, 0.3
+            if not query.alive:
+                query.options["failOnDataLoss"] = "false"
+                query.start()
+
+    def _until_finished(self) -> None:
+        limit = self.run.now + HEALED_WITHIN
+        while unfinished := self._unfinished():
+            if self.run.now > limit:
+                raise Broken(f"I12: {HEALED_WITHIN:.0f} s after everything healed, {unfinished}")
+            for query in self.queries:
+                if not query.alive:
+                    query.options["failOnDataLoss"] = "false"
+                    query.start()
+            substitution.sleep(1.0)
+
+    def _unfinished(self) -> str:
+        for query in self.queries:
+            if not query.alive:
+                return f"{query.name} does not run"
+        return self.truth.unfinished(GROUP, self.queries)
+
+    def _check_members(self) -> None:
+        """I8: each query has one member."""
+        expected = sorted(
+            each.life.process.name for each in self.queries if each.life is not None and "assign" not in each.options
+        )
+        limit = self.run.now + QUIET_MEMBERS
+        while True:
+            members = sorted(client.rpartition("-")[0] for client in self.truth.members(GROUP).values())
+            found = [each.split("-")[-1] for each in members]
+            if found == expected:
+                return
+            if self.run.now > limit:
+                raise Broken(f"I8: the group has the members {found}, and the queries are {expected}")
+            substitution.sleep(1.0)
+
+    def _stop_all(self) -> None:
+        for query in self.queries:
+            if query.alive:
+                self._end(query)
+        left = [each for each in self.kafka.group(GROUP).members.values() if each.instance is None]
+        if left:
+            raise Broken(f"I8: {[each.client_id for each in left]} are still members")
+
+
+QUIET_MEMBERS = 90.0
+"""Seconds within which the group forgets the members of killed queries."""
+
+
+def run(seed: int, protocol: str, *, kept: Mapping[str, Any] | None = None, verbose: bool = False) -> Result:
+    """Runs one seed, or what is kept of its draws. The modules must be substituted."""
+    chance = Chance(seed, kept)
+    substitution.generator.seed(seed)
+    scheduler = Scheduler(chance, chance.pick("switches", 0.0, (0.02, 0.1, 0.3), 0.7))
+    story = Story(scheduler, verbose)
+    logger = logging.getLogger("spark_group_source")
+    if verbose:
+        logger.addHandler(story)
+        logger.setLevel(logging.INFO)
+    else:
+        logger.setLevel(logging.CRITICAL + 1)
+    failure: BaseException | None = None
+
+    def conduct() -> None:
+        Scenario(scheduler, chance, protocol, story).conduct()
+
+    try:
+        scheduler.run(conduct)
+    except Exception as error:
+        failure = error
+    finally:
+        logger.removeHandler(story)
+    return Result(seed, protocol, failure, story.lines, chance.kept, scheduler.steps, scheduler.now)

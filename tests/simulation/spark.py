@@ -1,0 +1,237 @@
+"""A model of Spark: a query's checkpoint, and the calls of the micro-batch engine on the source's reader."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from spark_group_source.errors import DataLoss
+from spark_group_source.offsets import BatchOffset, OffsetRange
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.settings import SourceOptions
+from spark_group_source.spark.schema import source_schema
+from spark_group_source.spark.stream import GroupStreamReader
+from spark_group_source.spark.tasks import Application, TaskPartition
+from tests.simulation.scheduler import Event, Process, Scheduler, Thread
+from tests.simulation.truth import Truth
+
+Offset = dict[str, Any]
+
+
+@dataclass
+class Checkpoint:
+    """The two logs of a checkpoint, as JSON text. They survive the death of the query."""
+
+    offsets: list[str] = field(default_factory=list)
+    completed: int = 0
+
+    def end(self, batch: int) -> Offset | None:
+        return json.loads(self.offsets[batch]) if batch >= 0 else None
+
+
+@cache
+def parsed(options: tuple[tuple[str, str], ...]) -> SourceOptions:
+    """The parsed options. Each run of a query parses the same text."""
+    return parse_options(dict(options))
+
+
+class Notifications:
+    """In the place of ``NotificationClient``: the reports of completed batches that a query gets."""
+
+    def __init__(self, path: str, completed: Any) -> None:
+        self.completed = completed
+        self.reported: list[bytes] = []
+        self._news = Event()
+        self._idle = Event()
+        self._closed = False
+        Life.of_process[path].notifications = self
+        Thread(target=self._deliver, name="completed-batches").start()
+
+    def report(self, digest: bytes) -> None:
+        self.reported.append(digest)
+        self._idle.clear()
+        self._news.set()
+
+    def _deliver(self) -> None:
+        while not self._closed:
+            self._news.wait()
+            self._news.clear()
+            while self.reported and not self._closed:
+                self.completed(self.reported.pop(0))
+            self._idle.set()
+
+    def drain(self) -> None:
+        if self.reported:
+            self._idle.wait(2.0)
+
+    def close(self) -> None:
+        self._closed = True
+        self._news.set()
+
+
+class Query:
+    """One streaming query over all its runs. ``life`` is the run that is alive."""
+
+    def __init__(
+        self, run: Scheduler, truth: Truth, name: str, options: dict[str, str], *, reports: bool, spark_4_1: bool
+    ) -> None:
+        self.run = run
+        self.truth = truth
+        self.name = name
+        self.options = options
+        self.reports = reports
+        self.spark_4_1 = spark_4_1
+        self.revocation_timeout = parsed(tuple(options.items())).group.revocation_timeout
+        self.trigger = 1.0
+        self.max_batch_seconds = 0.5
+        self.checkpoint = Checkpoint()
+        self.life: Life | None = None
+        self.lives = 0
+
+    @property
+    def alive(self) -> bool:
+        return self.life is not None
+
+    def start(self, *, available_now: bool = False) -> Life:
+        """Starts the query with its checkpoint."""
+        assert self.life is None
+        self.lives += 1
+        self.life = Life(self, available_now)
+        return self.life
+
+    def lose_checkpoint(self) -> None:
+        self.checkpoint = Checkpoint()
+        self.truth.checkpoint_lost(self)
+
+    def crash(self) -> None:
+        """Kills the query's process: its threads vanish, its sockets close."""
+        life, self.life = self.life, None
+        assert life is not None
+        self.run.kill(life.process)
+        for broker in life.brokers:
+            for channel in [each for each in broker.channels if each.process is life.process]:
+                channel.close()
+        self.truth.died(self)
+
+
+class Life:
+    """One run of a query in a process of its own."""
+
+    of_process: dict[str, Life] = {}
+
+    def __init__(self, query: Query, available_now: bool) -> None:
+        self.query = query
+        self.available_now = available_now
+        self.process = Process(f"{query.name}.{query.lives}")
+        self.brokers = query.truth.brokers
+        self.notifications: Notifications | None = None
+        self.stopping = Event()
+        self.ended = Event()
+        self.idle = False
+        self.of_process[self.process.name] = self
+        query.truth.started(query, available_now)
+        Thread(target=self._run, name=self.process.name, process=self.process).start()
+
+    def stop(self) -> None:
+        """Asks the query to stop; ``ended`` is set when it has."""
+        self.stopping.set()
+
+    def _run(self) -> None:
+        query = self.query
+        self.reader = GroupStreamReader(
+            parsed(tuple(query.options.items())),
+            source_schema(False),
+            Application("sim", self.process.name),
+            self.process.name if query.reports else "",
+        )
+        try:
+            self._batches()
+        except DataLoss as error:
+            query.truth.lost_data(query, error)
+        self._call("stop", self.reader.stop)
+        if self.available_now and not self.stopping.is_set():
+            query.truth.run_ended(query)
+        query.truth.died(query)
+        query.life = None
+        self.ended.set()
+
+    def _call(self, name: str, function: Any, *args: Any) -> Any:
+        began = self.query.run.now
+        result = function(*args)
+        took = self.query.run.now - began
+        self.query.truth.returned(self.query, name, took)
+        return result
+
+    def _batches(self) -> None:
+        query, checkpoint = self.query, self.query.checkpoint
+        if self.available_now:
+            self.reader.prepareForTriggerAvailableNow()
+        if len(checkpoint.offsets) > checkpoint.completed:
+            self._run_batch(len(checkpoint.offsets) - 1, replayed=True)
+        while not self.stopping.is_set():
+            last = len(checkpoint.offsets) - 1
+            start = checkpoint.end(last) or self._initial()
+            if query.spark_4_1:
+                end = self._call("latestOffset", self.reader.latestOffset)
+            else:
+                end = self._call("latestOffset", self.reader.latestOffset, start, self.reader.getDefaultReadLimit())
+            text = json.dumps(end)
+            query.truth.check_json(query, end)
+            if last >= 0 and text == json.dumps(start):
+                self.idle = True
+                if self.available_now:
+                    return
+                self._wait(query.trigger)
+                continue
+            self.idle = False
+            checkpoint.offsets.append(text)
+            if last >= 0:
+                self._call("commit", self.reader.commit, start)
+            self._run_batch(last + 1, replayed=False)
+            self._wait(0.0 if self.available_now else query.trigger)
+
+    def _initial(self) -> Offset:
+        initial: Offset = json.loads(json.dumps(self._call("initialOffset", self.reader.initialOffset)))
+        return initial
+
+    def _wait(self, seconds: float) -> None:
+        self.stopping.wait(seconds)
+
+    def _run_batch(self, batch: int, *, replayed: bool) -> None:
+        query, checkpoint = self.query, self.query.checkpoint
+        start, end = checkpoint.end(batch - 1) or self._initial(), checkpoint.end(batch)
+        assert end is not None
+        tasks = self._call("partitions", self.reader.partitions, start, end)
+        ranges: list[OffsetRange] = []
+        for task in tasks:
+            assert isinstance(task, TaskPartition)
+            ranges += task.task.ranges
+        query.truth.planned(query, batch, checkpoint.offsets[batch], ranges, replayed=replayed)
+        if ranges:
+            seconds = query.run.chance.number(f"batch of {query.name}", 0.1, 0.1, query.max_batch_seconds, 0.5)
+            if self.stopping.wait(seconds):
+                return  # Spark interrupts the batch
+            if not query.truth.read(query, ranges):
+                raise DataLoss("The simulated task found that records are lost.", "")
+        checkpoint.completed = batch + 1
+        query.truth.completed(query, batch, ranges)
+        self._report(end)
+
+    def _report(self, end: Offset) -> None:
+        """Spark tells the listeners that the batch is completed: soon, late, twice or never."""
+        from spark_group_source.spark.notification_client import digest
+
+        query = self.query
+        if self.notifications is None or query.run.chance.flag(f"report of {query.name} is lost", 0.1):
+            return
+        late = query.run.chance.number(f"report of {query.name}", 0.01, 0.01, 3.0, 0.2)
+        name, notifications = digest(end), self.notifications
+        for _ in range(query.run.chance.pick(f"reports of {query.name}", 1, (2,), 0.05)):
+            query.run.after(late, lambda: notifications.report(name))
+
+
+def offset_of(text: str) -> BatchOffset:
+    """The offset that a checkpoint has logged."""
+    return BatchOffset.from_json(json.loads(text))

@@ -1,0 +1,101 @@
+"""Puts the simulated threads, time, chance and connections into the modules under test."""
+
+from __future__ import annotations
+
+import importlib
+import random
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from spark_group_source import clock
+from tests.simulation import network, scheduler
+
+START_OF_TIME = 1_790_000_000.0
+"""The wall clock at the begin of a run, in seconds since 1970."""
+
+MODULES = (
+    "spark_group_source.spark.stream",
+    "spark_group_source.query.driver",
+    "spark_group_source.group.classic",
+    "spark_group_source.group.consumer",
+    "spark_group_source.group.manual_assignment",
+    "spark_group_source.fetch.size_samples",
+    "tests.fake",
+)
+"""These and what they import of the two packages are under test."""
+
+generator = clock.RANDOM
+"""The chance of the product, seeded for each run: backoffs, ids, and which broker is asked first."""
+
+
+def now() -> float:
+    return scheduler.scheduler().now
+
+
+def sleep(seconds: float) -> None:
+    run = scheduler.scheduler()
+    run.block(run.now + max(seconds, 0.0))
+
+
+def poll_readable(descriptors: Iterable[Any], seconds: float) -> set[Any]:
+    (wakeup,) = descriptors
+    return {wakeup} if wakeup.wait(seconds) else set()
+
+
+TIME = SimpleNamespace(
+    monotonic=now, sleep=sleep, time=lambda: START_OF_TIME + now(), clock_gettime=lambda _: now(), perf_counter=now
+)
+THREADING = SimpleNamespace(
+    Thread=scheduler.Thread,
+    Lock=scheduler.Lock,
+    RLock=scheduler.RLock,
+    Condition=scheduler.Condition,
+    Event=scheduler.Event,
+    current_thread=lambda: scheduler.scheduler().current,
+    main_thread=lambda: None,
+    get_ident=lambda: getattr(scheduler.scheduler().current, "ident", 0),
+)
+UUID = SimpleNamespace(UUID=uuid.UUID, uuid4=lambda: uuid.UUID(int=generator.getrandbits(128)))
+MODULES_BY_NAME = {"time": (time, TIME), "threading": (threading, THREADING), "random": (random, generator)}
+
+
+@contextmanager
+def substituted() -> Iterator[None]:
+    """Substitutes for as long as the context lasts."""
+    for name in MODULES:
+        importlib.import_module(name)
+    replaced: list[tuple[Any, str, Any]] = []
+
+    def put(module: Any, name: str, value: Any) -> None:
+        replaced.append((module, name, getattr(module, name)))
+        setattr(module, name, value)
+
+    tested = [
+        module
+        for name, module in sorted(sys.modules.items())
+        if name.startswith(("spark_group_source.", "tests.fake")) and not name.startswith("spark_group_source.testing")
+    ]
+    for module in tested:
+        for name, (real, simulated) in {**MODULES_BY_NAME, "uuid": (uuid, UUID)}.items():
+            if getattr(module, name, None) is real:
+                put(module, name, simulated)
+        if getattr(module, "Connection", None) is sys.modules["spark_group_source.wire.connection"].Connection:
+            put(module, "Connection", network.Connection)
+    modules = sys.modules
+    put(modules["spark_group_source.group.member"], "WakeupPipe", scheduler.Wakeup)
+    put(modules["spark_group_source.wire.waiting"], "poll_readable", poll_readable)
+    put(modules["tests.fake.kafka"], "FakeBroker", network.Broker)
+    stream = modules["spark_group_source.spark.stream"]
+    for name in ("log_to_stderr", "leave_on_sigterm", "ignore_further_signals"):
+        put(stream, name, lambda: None)
+    try:
+        yield
+    finally:
+        for module, name, value in reversed(replaced):
+            setattr(module, name, value)

@@ -1,0 +1,397 @@
+"""What really happens in a run, and the invariants: one for each sentence of the contract, checked at each event.
+
+The truth about a partition is which of its offsets are *done*: read by a batch that Spark has completed, or skipped by
+somebody who may (an operator, retention, a start at the latest offset). A position, planned or committed, is right if
+everything before it is done. What was read may be read again only if it is *repeatable*: a batch was open when its query
+died or was expelled, or somebody moved the partition back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
+
+from spark_group_source.offsets import BatchOffset, OffsetRange
+from tests.fake import FakeKafka
+from tests.simulation.scheduler import Process, Scheduler
+
+if TYPE_CHECKING:
+    from tests.simulation.spark import Query
+
+WINDOW = 15.0
+"""Seconds in which one fault excuses nothing, and two may: by then a retry has succeeded, or the session has ended."""
+
+CALL_LIMIT = 400.0
+"""Seconds within which each call of the reader returns, whatever happens."""
+
+QUIET = 30.0
+"""Seconds after an outage in which members may still be expelled."""
+
+Key = tuple[str, str, int]
+"""A group, the id of a topic, and a partition."""
+
+
+class Broken(AssertionError):
+    """A sentence of the contract is broken."""
+
+
+@dataclass
+class Partition:
+    """The truth about one partition of one topic's life, for one group."""
+
+    done: set[int] = field(default_factory=set)
+    read: set[int] = field(default_factory=set)
+    repeatable: set[int] = field(default_factory=set)
+    committed: int | None = None
+    started: bool = False
+    """Whether the group has a position here: a commit that was accepted, or a decision of an operator."""
+    by: str = ""
+    """The member that committed last."""
+    owner: str = ""
+    """The member that owns it, as the coordinator sees it."""
+
+
+@dataclass
+class Open:
+    """The batch that a query has in flight, and what it completed without a commit."""
+
+    ranges: list[OffsetRange] = field(default_factory=list)
+    done: bool = False
+    planned_at: float = 0.0
+
+
+class Truth:
+    """Checks one run. Each method tells it of an event."""
+
+    def __init__(self, run: Scheduler, kafka: FakeKafka, told: Any) -> None:
+        self.run = run
+        self.kafka = kafka
+        self.brokers: list[Any] = list(kafka.brokers.values())
+        self.partitions: dict[Key, Partition] = {}
+        self.open: dict[str, Open] = {}
+        self.uncommitted: dict[str, dict[Key, set[int]]] = {}
+        self.born: dict[str, float] = {}
+        self.ends_at_birth: dict[str, dict[tuple[str, int], int]] = {}
+        """By the ids of topics and partition numbers."""
+        self.planned_ranges: dict[tuple[str, str], list[OffsetRange]] = {}
+        self.targets: dict[str, dict[tuple[str, int], int]] = {}
+        self.faults: list[tuple[float, str]] = []
+        self.outage_ends = -QUIET
+        self.data_may_be_lost = False
+        self.queries: dict[str, Query] = {}
+        self.client_query: dict[str, Query] = {}
+        self.told = told
+
+    # What the scenario does
+
+    def fault(self, process: str, what: str) -> None:
+        """One message of a process suffers."""
+        self.faults.append((self.run.now, process.partition(".")[0]))
+        self.told(what)
+
+    def outage(self, seconds: float, what: str) -> None:
+        """Something does not work for some seconds."""
+        self.outage_ends = max(self.outage_ends, self.run.now + seconds)
+        self.told(what)
+
+    @property
+    def calm(self) -> bool:
+        """Whether nothing but a single fault in :data:`WINDOW` has happened, which every retry must make up for."""
+        recent = sum(self.run.now - at <= WINDOW for at, _ in self.faults[-2:])
+        return recent < 2 and self.run.now - self.outage_ends > QUIET
+
+    def key(self, group: str, topic: str, partition: int) -> Key:
+        return group, str(self.kafka.ids.get(topic, "")), partition
+
+    def at(self, key: Key) -> Partition:
+        return self.partitions.setdefault(key, Partition())
+
+    def moved(self, group: str, topic: str, partition: int, offset: int) -> None:
+        """An operator moves the group's position."""
+        at = self.at(self.key(group, topic, partition))
+        at.done, at.started, at.committed, at.by = set(range(offset)), True, offset, "operator"
+        at.repeatable |= set(range(offset, 10_000))
+
+    def forgotten(self, group: str) -> None:
+        """The group is deleted: its queries continue at their checkpoints, and others start anew."""
+        for (name, _, _), at in self.partitions.items():
+            if name == group:
+                at.started, at.committed = False, None
+                at.repeatable |= set(range(10_000))
+
+    def truncated(self, topic: str, partition: int, start: int) -> None:
+        """Retention has deleted the records before ``start``."""
+        for (_, topic_id, number), at in self.partitions.items():
+            if (topic_id, number) == (str(self.kafka.ids[topic]), partition):
+                at.done |= set(range(start))
+
+    def cut_short(self, topic: str, partition: int, end: int) -> None:
+        """An unclean election has removed the records from ``end`` on; other records may take their offsets."""
+        for (_, topic_id, number), at in self.partitions.items():
+            if (topic_id, number) == (str(self.kafka.ids[topic]), partition):
+                at.done = {each for each in at.done if each < end}
+                at.repeatable |= set(range(end, 10_000))
+
+    # What the queries do
+
+    def started(self, query: Query, available_now: bool) -> None:
+        self.queries[query.name] = query
+        life = f"{query.name}.{query.lives}"
+        self.client_query[life] = query
+        ends = self.ends()
+        if not query.checkpoint.offsets:
+            self.born[query.name] = self.run.now
+            self.ends_at_birth[query.name] = {(str(self.kafka.ids[t]), number): end for (t, number), end in ends.items()}
+        if available_now:
+            self.targets[query.name] = ends
+        self.open[query.name] = Open()
+        self.told(f"{life} starts{' an AvailableNow run' if available_now else ''}")
+
+    def ends(self) -> dict[tuple[str, int], int]:
+        return {
+            (topic, number): log.stable if log.stable is not None else log.end
+            for topic, logs in self.kafka.logs.items()
+            for number, log in logs.items()
+        }
+
+    def checkpoint_lost(self, query: Query) -> None:
+        self.told(f"{query.name} loses its checkpoint")
+
+    def check_json(self, query: Query, end: dict[str, Any]) -> None:
+        """I11: offsets survive their JSON."""
+        text = json.dumps(end)
+        if json.dumps(BatchOffset.from_json(json.loads(text)).as_json()) != text:
+            raise Broken(f"I11: {query.name}: the offset changes on its way through JSON: {text}")
+
+    def returned(self, query: Query, call: str, seconds: float) -> None:
+        """I7: every call returns in time."""
+        if seconds > CALL_LIMIT:
+            raise Broken(f"I7: {query.name}: {call} took {seconds:.0f} s")
+
+    def planned(self, query: Query, batch: int, text: str, ranges: list[OffsetRange], *, replayed: bool) -> None:
+        """A batch begins: I1 for one that is replayed, else I3, I6 and I9."""
+        self.told(f"{query.name} {'replays' if replayed else 'plans'} batch {batch}: {_names(ranges)}")
+        before = self.planned_ranges.setdefault((query.name, text), ranges)
+        if sorted(before) != sorted(ranges):
+            raise Broken(f"I1: {query.name} replays {_names(ranges)} instead of {_names(before)}")
+        for read in ranges:
+            group = query.options["kafka.group.id"]
+            key = group, read.topic_id, read.partition
+            if read.topic_id != str(self.kafka.ids.get(read.topic, "")):
+                continue
+            if not replayed:
+                self._check_start(query, key, read.topic, read.start)
+                self._check_owner(query, key, read)
+                self._check_repeats(query, key, read)
+        self.open[query.name] = Open(ranges, planned_at=self.run.now)
+
+    def _check_start(self, query: Query, key: Key, topic: str, start: int) -> None:
+        at = self.at(key)
+        if not at.started:
+            self._check_first(query, key, topic, start)
+        if skipped := [each for each in range(start) if each not in at.done]:
+            raise Broken(f"I3: {query.name} starts {topic}-{key[2]} at {start}, and {_span(skipped)} were never read")
+
+    def _check_first(self, query: Query, key: Key, topic: str, start: int) -> None:
+        """I6: where a partition starts without a commit."""
+        at = self.at(key)
+        log = self.kafka.logs[topic][key[2]]
+        first = self.ends_at_birth[query.name].get(key[1:])
+        latest = query.options["startingOffsets"] == "latest" and first is not None
+        if latest and first is not None and first <= start <= log.end:
+            at.done |= set(range(start))
+        elif start <= log.start:
+            at.done |= set(range(start))
+
+    def _check_owner(self, query: Query, key: Key, read: OffsetRange) -> None:
+        """I9: no two live queries plan one partition."""
+        for name, other in self.open.items():
+            rival = self.queries[name]
+            if rival is query or rival.options["kafka.group.id"] != key[0] or not rival.alive or other.done:
+                continue
+            for theirs in other.ranges:
+                if (theirs.topic_id, theirs.partition) == key[1:] and not self._may_lose(rival, other):
+                    raise Broken(f"I9: {query.name} plans {read} while {name} reads {theirs}")
+
+    def _may_lose(self, query: Query, batch: Open) -> bool:
+        """Whether a live query may have lost its partitions in mid-batch: by faults, or because the batch is long."""
+        return not self.calm or self.run.now - batch.planned_at > query.revocation_timeout
+
+    def _check_repeats(self, query: Query, key: Key, read: OffsetRange) -> None:
+        """I3: nothing is read twice without a reason."""
+        at = self.at(key)
+        self._excuse(query, key)
+        again = [each for each in range(read.start, read.end) if each in at.read and each not in at.repeatable]
+        if again:
+            raise Broken(f"I3: {query.name} reads {read} and {_span(again)} of it twice for no reason")
+
+    def _excuse(self, query: Query, key: Key) -> None:
+        """Whatever another query completed without a commit may be repeated if faults kept it from committing."""
+        for name, open_ in self.uncommitted.items():
+            if (offsets := open_.get(key)) and (name == query.name or not self.calm):
+                self.at(key).repeatable |= offsets
+
+    def read(self, query: Query, ranges: Iterable[OffsetRange]) -> bool:
+        """A task reads; whether all records are there."""
+        complete = True
+        for read in ranges:
+            log = self.kafka.logs.get(read.topic, {}).get(read.partition)
+            same = read.topic_id == str(self.kafka.ids.get(read.topic, ""))
+            complete &= same and log is not None and log.start <= read.start and read.end <= log.end
+        return complete or query.options.get("failOnDataLoss") == "false"
+
+    def completed(self, query: Query, batch: int, ranges: list[OffsetRange]) -> None:
+        self.told(f"{query.name} completes batch {batch}")
+        pending = self.uncommitted.setdefault(query.name, {})
+        late = self.run.now - self.open[query.name].planned_at > query.revocation_timeout
+        for read in ranges:
+            key = query.options["kafka.group.id"], read.topic_id, read.partition
+            offsets = set(range(read.start, read.end))
+            at = self.at(key)
+            at.done |= offsets
+            at.read |= offsets
+            at.repeatable |= offsets if late else set()
+            pending.setdefault(key, set()).update(offsets)
+        self.open[query.name].done = True
+
+    def died(self, query: Query) -> None:
+        """A query's process has ended: what it had open may be repeated."""
+        group = query.options["kafka.group.id"]
+        for read in self.open[query.name].ranges:
+            if not self.open[query.name].done:
+                self.at((group, read.topic_id, read.partition)).repeatable |= set(range(read.start, read.end))
+        for key, offsets in self.uncommitted.pop(query.name, {}).items():
+            self.at(key).repeatable |= offsets
+        self.told(f"{query.name} has ended")
+
+    def lost_data(self, query: Query, error: Exception) -> None:
+        """A query ended because records are lost: only if they are."""
+        self.told(f"{query.name} ends: {error}")
+        if not self.data_may_be_lost:
+            raise Broken(f"I7: {query.name} ends with a loss that did not happen: {error}")
+
+    def run_ended(self, query: Query) -> None:
+        """I10: an AvailableNow run has ended by itself."""
+        group = query.options["kafka.group.id"]
+        for (topic, number), end in self.targets[query.name].items():
+            if not self.subscribed(query, topic, number) or number not in self.kafka.logs.get(topic, {}):
+                continue
+            key = self.key(group, topic, number)
+            log = self.kafka.logs[topic][number]
+            missing = [each for each in range(log.start, min(end, log.end)) if each not in self.at(key).done]
+            if missing and self.at(key).started:
+                raise Broken(f"I10: the run of {query.name} ends, and {_span(missing)} of {topic}-{number} are not read")
+
+    def subscribed(self, query: Query, topic: str, number: int) -> bool:
+        if "assign" in query.options:
+            return number in json.loads(query.options["assign"]).get(topic, ())
+        return topic in query.options["subscribe"].split(",")
+
+    # What the coordinator does
+
+    def handled(self, process: Process, node: int, api: str, request: Any, response: Any) -> None:
+        """A broker has handled a request."""
+        if api == "OffsetCommit":
+            self._committed(process, request, response)
+        if api in ("SyncGroup", "ConsumerGroupHeartbeat", "JoinGroup", "LeaveGroup", "Heartbeat"):
+            self._note_owners(request.group_id)
+
+    def _committed(self, process: Process, request: Any, response: Any) -> None:
+        query = self.client_query.get(process.name)
+        names = {str(topic_id): name for name, topic_id in self.kafka.ids.items()}
+        for topic, answered in zip(request.topics, response.topics, strict=True):
+            name = names.get(str(topic.topic_id), "") if request.version >= 10 else topic.name
+            for part, answer in zip(topic.partitions, answered.partitions, strict=True):
+                if query is None:
+                    continue
+                text = f"{process.name} commits {part.committed_offset} of {name}-{part.partition_index}"
+                self.told(text if not answer.error_code else f"{text}: refused with {answer.error_code}")
+                if not answer.error_code:
+                    self._accepted(query, process, request, name, part.partition_index, part.committed_offset)
+
+    def _accepted(self, query: Query, process: Process, request: Any, topic: str, number: int, offset: int) -> None:
+        group = query.options["kafka.group.id"]
+        key = self.key(group, topic, number)
+        at = self.at(key)
+        if not at.started:
+            self._check_first(query, key, topic, offset)
+        # A late request of a query that is gone, or whose offset was overtaken, changes nothing that is done.
+        unread = [each for each in range(offset) if each not in at.done]
+        if unread:
+            raise Broken(f"I2: {process.name} commits {offset} of {topic}-{number}, and {_span(unread)} are not read")
+        member = request.member_id or process.name
+        if request.member_id and self._owners(group).get((topic, number)) != request.member_id:
+            raise Broken(f"I4: {process.name} commits {topic}-{number}, which it does not own")
+        if at.by == member and at.committed is not None and offset < at.committed and self.calm:
+            if set(range(offset, at.committed)) - at.repeatable:
+                raise Broken(f"I4: {process.name} commits {offset} of {topic}-{number} after {at.committed}")
+        at.started, at.committed, at.by = True, offset, member
+        for pending in self.uncommitted.values():
+            if key in pending:
+                pending[key] = {each for each in pending[key] if each >= offset}
+
+    def _note_owners(self, group: str) -> None:
+        """I5: a partition is not handed over without a commit."""
+        for (topic, number), member in self._owners(group).items():
+            at = self.at(self.key(group, topic, number))
+            if at.owner not in ("", member) and not at.started and self.calm and self._left_in_order(group, at.owner):
+                raise Broken(f"I5: {topic}-{number} goes to another member without any commit")
+            at.owner = member
+
+    def _left_in_order(self, group: str, member: str) -> bool:
+        return member in self.kafka.group(group).members
+
+    def _owners(self, group: str) -> dict[tuple[str, int], str]:
+        """Who owns each partition, as the coordinator has assigned them."""
+        state = self.kafka.group(group)
+        names = {topic_id: name for name, topic_id in self.kafka.ids.items()}
+        owners: dict[tuple[str, int], str] = {}
+        for member in state.consumer.members.values():
+            for topic_id, number in sorted(member.assigned | member.revoking):
+                if topic_id in names:
+                    owners[names[topic_id], number] = member.id
+        for classic in state.classic.members.values():
+            for tp in _decoded(classic.assignment):
+                owners[tp] = classic.id
+        return owners
+
+    # When all is quiet
+
+    def unfinished(self, group: str, queries: Iterable[Query]) -> str:
+        """I12, I5: what is still to be read and committed, when everything works again."""
+        for query in queries:
+            for (topic, number), end in self.ends().items():
+                if not self.subscribed(query, topic, number):
+                    continue
+                at, log = self.at(self.key(group, topic, number)), self.kafka.logs[topic][number]
+                if missing := [each for each in range(log.start, end) if each not in at.done]:
+                    return f"{_span(missing)} of {topic}-{number} are not read"
+                held = self.kafka.group(group).offsets.get((topic, number))
+                if held is None or held[0] != end:
+                    return f"the committed offset of {topic}-{number} is {held and held[0]}, and its end {end}"
+        return ""
+
+    def members(self, group: str) -> dict[str, str]:
+        """The client id of each member."""
+        return {each.id: each.client_id for each in self.kafka.group(group).members.values()}
+
+
+@cache
+def _decoded(assignment: bytes) -> tuple[tuple[str, int], ...]:
+    if not assignment:
+        return ()
+    decoded = ConsumerProtocolAssignment.decode(assignment)
+    return tuple((topic.topic, number) for topic in decoded.assigned_partitions for number in topic.partitions)
+
+
+def _names(ranges: Iterable[OffsetRange]) -> str:
+    return ", ".join(map(str, sorted(ranges))) or "nothing"
+
+
+def _span(offsets: list[int]) -> str:
+    return f"offsets {offsets[0]} to {offsets[-1]}" if len(offsets) > 1 else f"offset {offsets[0]}"
