@@ -265,6 +265,7 @@ class Scenario:
         self.kafka.delete_topic(topic)
         substitution.sleep(self.chance.number("before the recreation", 0.01, 0.01, 2.0, 0.5))
         self.kafka.create_topic(topic, count)
+        self.truth.recreated(topic)
         self._produce(topic)
 
     def _partitions_added(self) -> None:

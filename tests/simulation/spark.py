@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from spark_group_source.errors import DataLoss
+from spark_group_source.errors import DataLoss, RetriableError
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.settings import SourceOptions
@@ -89,6 +89,8 @@ class Query:
         self.checkpoint = Checkpoint()
         self.life: Life | None = None
         self.lives = 0
+        self.pinned = False
+        """Whether the checkpoint's first run knows what the latest offsets are."""
 
     @property
     def alive(self) -> bool:
@@ -102,7 +104,7 @@ class Query:
         return self.life
 
     def lose_checkpoint(self) -> None:
-        self.checkpoint = Checkpoint()
+        self.checkpoint, self.pinned = Checkpoint(), False
         self.truth.checkpoint_lost(self)
 
     def crash(self) -> None:
@@ -146,12 +148,16 @@ class Life:
             Application("sim", self.process.name),
             self.process.name if query.reports else "",
         )
+        ended = False
         try:
             self._batches()
+            ended = not self.stopping.is_set()
         except DataLoss as error:
             query.truth.lost_data(query, error)
+        except RetriableError as error:
+            query.truth.gave_up(query, error, self.process.name)
         self._call("stop", self.reader.stop)
-        if self.available_now and not self.stopping.is_set():
+        if ended:
             query.truth.run_ended(query)
         query.truth.died(query)
         query.life = None
@@ -194,6 +200,7 @@ class Life:
 
     def _initial(self) -> Offset:
         initial: Offset = json.loads(json.dumps(self._call("initialOffset", self.reader.initialOffset)))
+        self.query.pinned = True
         return initial
 
     def _wait(self, seconds: float) -> None:

@@ -27,6 +27,7 @@ MODULES = (
     "spark_group_source.group.manual_assignment",
     "spark_group_source.fetch.size_samples",
     "tests.fake",
+    "tests.simulation.spark",
 )
 """These and what they import of the two packages are under test."""
 
@@ -92,6 +93,7 @@ def substituted() -> Iterator[None]:
     put(modules["spark_group_source.wire.waiting"], "poll_readable", poll_readable)
     put(modules["tests.fake.kafka"], "FakeBroker", network.Broker)
     stream = modules["spark_group_source.spark.stream"]
+    put(stream, "NotificationClient", modules["tests.simulation.spark"].Notifications)
     for name in ("log_to_stderr", "leave_on_sigterm", "ignore_further_signals"):
         put(stream, name, lambda: None)
     try:

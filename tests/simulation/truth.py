@@ -54,6 +54,8 @@ class Partition:
     """The member that committed last."""
     owner: str = ""
     """The member that owns it, as the coordinator sees it."""
+    cut_at: float = -1.0
+    """When an unclean election last removed records."""
 
 
 @dataclass
@@ -62,6 +64,7 @@ class Open:
 
     ranges: list[OffsetRange] = field(default_factory=list)
     done: bool = False
+    replayed: bool = False
     planned_at: float = 0.0
 
 
@@ -86,6 +89,8 @@ class Truth:
         self.queries: dict[str, Query] = {}
         self.client_query: dict[str, Query] = {}
         self.told = told
+        self.joined: set[str] = set()
+        """Processes that have been in the group."""
 
     # What the scenario does
 
@@ -136,6 +141,16 @@ class Truth:
             if (topic_id, number) == (str(self.kafka.ids[topic]), partition):
                 at.done = {each for each in at.done if each < end}
                 at.repeatable |= set(range(end, 10_000))
+                at.cut_at = self.run.now
+        for ends in self.ends_at_birth.values():
+            key = str(self.kafka.ids[topic]), partition
+            ends[key] = min(ends.get(key, end), end)
+
+    def recreated(self, topic: str) -> None:
+        """A topic has another id now. Queries that are just starting may take its latest offsets for theirs."""
+        for name, query in self.queries.items():
+            if not query.checkpoint.offsets and not query.pinned:
+                self.ends_at_birth[name] |= {(str(self.kafka.ids[topic]), each): 0 for each in self.kafka.logs[topic]}
 
     # What the queries do
 
@@ -188,7 +203,7 @@ class Truth:
                 self._check_start(query, key, read.topic, read.start)
                 self._check_owner(query, key, read)
                 self._check_repeats(query, key, read)
-        self.open[query.name] = Open(ranges, planned_at=self.run.now)
+        self.open[query.name] = Open(ranges, False, replayed, self.run.now)
 
     def _check_start(self, query: Query, key: Key, topic: str, start: int) -> None:
         at = self.at(key)
@@ -212,7 +227,7 @@ class Truth:
         """I9: no two live queries plan one partition."""
         for name, other in self.open.items():
             rival = self.queries[name]
-            if rival is query or rival.options["kafka.group.id"] != key[0] or not rival.alive or other.done:
+            if rival is query or not rival.alive or other.done or other.replayed:
                 continue
             for theirs in other.ranges:
                 if (theirs.topic_id, theirs.partition) == key[1:] and not self._may_lose(rival, other):
@@ -275,6 +290,12 @@ class Truth:
         if not self.data_may_be_lost:
             raise Broken(f"I7: {query.name} ends with a loss that did not happen: {error}")
 
+    def gave_up(self, query: Query, error: Exception, life: str) -> None:
+        """A query ended because no broker answered: only at its start, and only if that is so."""
+        self.told(f"{query.name} ends: {error}")
+        if self.calm or any(name.startswith(life) for name in self.joined):
+            raise Broken(f"I7: {query.name} ends by an error that heals: {error}")
+
     def run_ended(self, query: Query) -> None:
         """I10: an AvailableNow run has ended by itself."""
         group = query.options["kafka.group.id"]
@@ -296,6 +317,8 @@ class Truth:
 
     def handled(self, process: Process, node: int, api: str, request: Any, response: Any) -> None:
         """A broker has handled a request."""
+        if api in ("SyncGroup", "OffsetCommit"):
+            self.joined.add(process.name)
         if api == "OffsetCommit":
             self._committed(process, request, response)
         if api in ("SyncGroup", "ConsumerGroupHeartbeat", "JoinGroup", "LeaveGroup", "Heartbeat"):
@@ -322,10 +345,12 @@ class Truth:
             self._check_first(query, key, topic, offset)
         # A late request of a query that is gone, or whose offset was overtaken, changes nothing that is done.
         unread = [each for each in range(offset) if each not in at.done]
-        if unread:
+        # A query notices an unclean election when it plans.
+        if unread and offset <= self.kafka.logs[topic][number].end and at.cut_at <= self.open[query.name].planned_at:
             raise Broken(f"I2: {process.name} commits {offset} of {topic}-{number}, and {_span(unread)} are not read")
         member = request.member_id or process.name
-        if request.member_id and self._owners(group).get((topic, number)) != request.member_id:
+        owner = self._owners(group).get((topic, number), at.owner)
+        if request.member_id and owner != request.member_id:
             raise Broken(f"I4: {process.name} commits {topic}-{number}, which it does not own")
         if at.by == member and at.committed is not None and offset < at.committed and self.calm:
             if set(range(offset, at.committed)) - at.repeatable:
@@ -339,7 +364,8 @@ class Truth:
         """I5: a partition is not handed over without a commit."""
         for (topic, number), member in self._owners(group).items():
             at = self.at(self.key(group, topic, number))
-            if at.owner not in ("", member) and not at.started and self.calm and self._left_in_order(group, at.owner):
+            untroubled = self.calm and not any(self.run.now - when < WINDOW for when, _ in self.faults[-1:])
+            if at.owner not in ("", member) and not at.started and untroubled and self._left_in_order(group, at.owner):
                 raise Broken(f"I5: {topic}-{number} goes to another member without any commit")
             at.owner = member
 
