@@ -59,7 +59,7 @@ def send_to_leaders(
     by_leader, errors = _group_by_leader(topics, values)
     sent: list[tuple[Connection, dict[TopicPartition, int]]] = []
     responses = []
-    leaders = sorted(by_leader, key=lambda leader: cluster.is_connected(leader, purpose), reverse=True)
+    leaders = sorted(by_leader, key=lambda leader: (not cluster.is_connected(leader, purpose), leader))
     for left, leader in zip(range(len(leaders), 0, -1), leaders, strict=True):
         part = by_leader[leader]
         try:
