@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,6 +67,17 @@ UUID = SimpleNamespace(UUID=uuid.UUID, uuid4=lambda: uuid.UUID(int=generator.get
 MODULES_BY_NAME = {"time": (time, TIME), "threading": (threading, THREADING), "random": (random, generator)}
 
 
+class ReadAllAvailable:
+    """Spark's limit of a batch: none. PySpark 4.1 has no such classes, and the model of 4.2 runs there too."""
+
+
+@dataclass(frozen=True)
+class ReadMaxRows:
+    """Spark's limit of a batch in rows."""
+
+    max_rows: int
+
+
 @contextmanager
 def substituted() -> Iterator[None]:
     """Substitutes for as long as the context lasts."""
@@ -94,6 +106,8 @@ def substituted() -> Iterator[None]:
     put(modules["tests.fake.kafka"], "FakeBroker", network.Broker)
     stream = modules["spark_group_source.spark.stream"]
     put(stream, "NotificationClient", modules["tests.simulation.spark"].Notifications)
+    put(stream, "ReadAllAvailable", ReadAllAvailable)
+    put(stream, "ReadMaxRows", ReadMaxRows)
     for name in ("log_to_stderr", "leave_on_sigterm", "ignore_further_signals"):
         put(stream, name, lambda: None)
     try:
