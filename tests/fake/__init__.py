@@ -8,12 +8,12 @@
         ...
         assert kafka.commits[-1].offsets == {("flights", 0): 5}
 
-It supports only the versions that this package sends, and both group protocols. Sessions never time out:
-:meth:`FakeKafka.expire` ends them.
+It supports only the versions that this package sends, and both group protocols. Sessions end, of classic members after
+the timeout that they ask for; :meth:`FakeKafka.expire` ends them earlier.
 """
 
 from tests.fake.faults import Fault
-from tests.fake.group_responses import Commit
+from tests.fake.group_responses import Commit, Removal
 from tests.fake.kafka import FakeKafka
 
-__all__ = ["Commit", "FakeKafka", "Fault"]
+__all__ = ["Commit", "FakeKafka", "Fault", "Removal"]

@@ -1,31 +1,68 @@
-"""The coordinator's side of one group's members with the classic group protocol."""
+"""The coordinator's side of one group's members with the classic group protocol, as in Kafka 4.
+
+Timers are no threads: :meth:`FakeClassicGroup.advance` does what was due, in its order and as of its time. Each
+request calls it, and so does each JoinGroup and SyncGroup that waits.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import uuid
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kafka.protocol.consumer import JoinGroupResponse
 
 EMPTY, PREPARING, COMPLETING, STABLE = "Empty", "PreparingRebalance", "CompletingRebalance", "Stable"
-ILLEGAL_GENERATION, INCONSISTENT_PROTOCOL, UNKNOWN_MEMBER = 22, 23, 25
+NOT_COORDINATOR, ILLEGAL_GENERATION, INCONSISTENT_PROTOCOL, UNKNOWN_MEMBER = 16, 22, 23, 25
 REBALANCING, ID_REQUIRED, FENCED = 27, 79, 82
+
+FIRST_JOIN_TIMEOUT = 300.0
+"""Seconds that a new member may wait for its first generation."""
+
+Removed = Callable[[float, str, str], None]
+"""Called with the time at which a member was removed, its id and the reason."""
 
 
 @dataclass
 class FakeMember:
-    """One member; ``protocols`` maps its assignors, in order of preference, to its subscription."""
+    """One member; ``protocols`` maps its assignors, in order of preference, to its subscription.
+
+    ``join`` and ``sync`` are the responses that it waits for. As long as it does, its session cannot end, unless it is
+    new.
+    A broker never answers a request that the member has sent again: the first response's error code becomes None.
+    """
 
     id: str
     instance: str | None
     protocols: dict[str, bytes]
     rebalance_timeout: float
+    session_timeout: float = math.inf
     client_id: str = "client"
-    joined: bool = True
     assignment: bytes = b""
+    new: bool = True
+    session_ends_at: float = math.inf
+    join: Any = None
+    sync: Any = None
+
+    def renew(self, now: float) -> None:
+        """Begins its session again."""
+        self.session_ends_at = now + self.session_timeout
+
+    def await_join(self, response: Any) -> None:
+        """Makes it wait for a generation, and for an earlier response no longer."""
+        if self.join is not None:
+            self.join.error_code = None
+        self.join = response
+
+    def await_sync(self, response: Any) -> None:
+        """Makes it wait for an assignment, and for an earlier response no longer."""
+        if self.sync is not None:
+            self.sync.error_code = None
+        self.sync = response
 
 
 @dataclass
@@ -33,139 +70,297 @@ class FakeClassicGroup:
     """Members and generation of one group. Its methods block as long as a broker would."""
 
     changed: threading.Condition
+    removed: Removed
     state: str = EMPTY
     generation: int = 0
     leader: str = ""
     protocol: str = ""
     members: dict[str, FakeMember] = field(default_factory=dict)
     closed: bool = False
-    _pending_ids: set[str] = field(default_factory=set)
-    _instances: dict[str, str] = field(default_factory=dict)
-    _rebalance_ends_at: float = 0.0
+    _pending: dict[str, float] = field(default_factory=dict)
+    """Ids that a client must join with, and when it has to have done so."""
+    _unsynced: set[str] = field(default_factory=set)
+    _phase_ends_at: float = math.inf
+    _stored: tuple[int, str, str, list[FakeMember]] = (0, "", "", [])
+    """What the next coordinator reads: it knows only what the leader's SyncGroup completed."""
 
     def member_error(self, member_id: str, instance: str | None, generation: int | None = None) -> int:
         """Returns the error code for a request of a member, or 0."""
-        if instance is not None and self._instances.get(instance, member_id) != member_id:
+        if instance is not None and (holder := self._holder(instance)) is not None and holder.id != member_id:
             return FENCED
-        if member_id not in self.members:
+        if member_id not in self.members or (instance is not None and holder is None):
             return UNKNOWN_MEMBER
         return 0 if generation in (None, self.generation) else ILLEGAL_GENERATION
 
+    def _holder(self, instance: str) -> FakeMember | None:
+        return next((each for each in self.members.values() if each.instance == instance), None)
+
     def join(self, request: Any, response: Any) -> None:
         """Waits until all members have joined, or the rebalance timeout has removed the rest."""
-        member_id = request.member_id or f"member-{uuid.uuid4()}"
-        response.member_id = member_id
-        if not request.member_id and request.group_instance_id is None:
-            self._pending_ids.add(member_id)
-            response.error_code = ID_REQUIRED
-            return
-        response.error_code = self._admit(request, member_id)
+        now, member_id, instance = time.monotonic(), request.member_id, request.group_instance_id
+        protocols = {each.name: bytes(each.metadata) for each in request.protocols}
+        new_id = member_id or f"{instance or request.header.client_id}-{uuid.uuid4()}"
+        supported = any(all(name in each.protocols for each in self.members.values()) for name in protocols)
+        holder = self._holder(instance) if instance is not None and not member_id else None
+        if not supported:
+            response.error_code = INCONSISTENT_PROTOCOL
+        elif not member_id and instance is None:
+            self._pending[new_id] = now + request.session_timeout_ms / 1000
+            response.error_code, response.member_id = ID_REQUIRED, new_id
+        elif member_id and member_id not in self._pending:
+            response.error_code = self.member_error(member_id, instance)
         if response.error_code:
             return
-        rejoined = not self.members[member_id].joined
-        if not rejoined:
-            self._await_generation(member_id)
-        if member_id not in self.members:
-            response.error_code = UNKNOWN_MEMBER
+        member = self.members.get(new_id)
+        same = member is not None and list(member.protocols.items()) == list(protocols.items())
+        answered = same and self.state in (COMPLETING, STABLE) and (self.state, new_id) != (STABLE, self.leader)
+        if holder is not None:
+            member = self._replace(holder, new_id)
+        elif member is None:
+            member = self.members[new_id] = FakeMember(new_id, instance, protocols, 0.0)
+            self._pending.pop(new_id, None)
+            self.leader = self.leader or new_id
+        if answered:
+            self._answer_join(member, response)
             return
-        response.generation_id, response.leader, response.protocol_name = self.generation, self.leader, self.protocol
-        response.skip_assignment = rejoined and member_id == self.leader
-        listed = self.members.values() if member_id == self.leader else ()
+        member.client_id, member.protocols = request.header.client_id, protocols
+        member.rebalance_timeout = request.rebalance_timeout_ms / 1000
+        member.session_timeout = request.session_timeout_ms / 1000
+        if member.new:
+            member.session_ends_at = now + FIRST_JOIN_TIMEOUT
+        member.await_join(response)
+        self.changed.notify_all()
+        if holder is not None:
+            member.renew(now)
+        if holder is not None and self.state == STABLE and self.protocol == self._selected():
+            # A returning static member gets its former assignment, in the same generation.
+            self._answer_join(member, response)
+            response.skip_assignment = member.id == self.leader
+            self._store()
+            return
+        self._rebalance(now)
+        while member.join is response and not self.closed:
+            self._wait()
+
+    def _replace(self, former: FakeMember, new_id: str) -> FakeMember:
+        """Gives a static member a new id, which fences the former one."""
+        for waiting in filter(None, (former.join, former.sync)):
+            waiting.error_code = FENCED
+        if former.join is not None:
+            former.join.member_id = former.id
+        member = replace(former, id=new_id, new=False, join=None, sync=None)
+        former.join = former.sync = None
+        self.members = {each.id: each for each in (*self.members.values(), member) if each is not former}
+        self.leader = new_id if self.leader == former.id else self.leader
+        self._unsynced.discard(former.id)
+        self.removed(time.monotonic(), former.id, "replaced")
+        return member
+
+    def _answer_join(self, member: FakeMember, response: Any) -> None:
+        response.member_id, response.generation_id, response.leader = member.id, self.generation, self.leader
+        response.protocol_type, response.protocol_name, response.skip_assignment = "consumer", self.protocol, False
         response.members = [
             JoinGroupResponse.JoinGroupResponseMember(
                 version=9, member_id=each.id, group_instance_id=each.instance, metadata=each.protocols[self.protocol]
             )
-            for each in listed
+            for each in (self.members.values() if member.id == self.leader else ())
         ]
+        member.join = None
 
-    def _admit(self, request: Any, member_id: str) -> int:
-        instance, protocols = request.group_instance_id, {each.name: bytes(each.metadata) for each in request.protocols}
-        former = None
-        if instance is not None and not request.member_id:
-            former = self.members.pop(self._instances.get(instance, ""), None)
-            self._instances[instance] = member_id
-        elif member_id not in self._pending_ids and (error_code := self.member_error(member_id, instance)):
-            return error_code
-        for other in self.members.values():
-            if other.id != member_id and not protocols.keys() & other.protocols.keys():
-                return INCONSISTENT_PROTOCOL
-        self._pending_ids.discard(member_id)
-        member = FakeMember(
-            member_id, instance, protocols, request.rebalance_timeout_ms / 1000, request.header.client_id
-        )
-        self.members[member_id] = member
-        if former is not None and self.state == STABLE and self.protocol in protocols:
-            # A returning static member gets its former assignment, in the same generation.
-            member.joined, member.assignment = False, former.assignment
-            self.leader = member_id if self.leader == former.id else self.leader
-        return 0
+    def _wait(self) -> None:
+        """Waits until something has changed, or the next timer has ended."""
+        self.changed.wait(max(0.0, self._next_timer()[0] - time.monotonic()))
+        self.advance(time.monotonic())
 
-    def _await_generation(self, member_id: str) -> None:
-        self._prepare()
-        since = self.generation
-        while self.generation == since and member_id in self.members and not self.closed:
-            self._complete()
-            if self.generation == since:
-                self.changed.wait(min(0.5, max(0.01, self._rebalance_ends_at - time.monotonic())))
-
-    def _prepare(self) -> None:
+    def _rebalance(self, now: float) -> None:
+        """Begins a rebalance if none is under way. The generation begins at once if all members have joined."""
+        first = self.state == EMPTY
+        if self.state == COMPLETING:
+            for each in self.members.values():
+                each.assignment = b""
+                self._answer_sync(each, REBALANCING)
         if self.state != PREPARING:
             self.state = PREPARING
-            self._rebalance_ends_at = time.monotonic() + max(each.rebalance_timeout for each in self.members.values())
+            self._unsynced.clear()
+            self._phase_ends_at = now + self._rebalance_timeout()
+        if first or self._all_joined():
+            self._next_generation(now)
         self.changed.notify_all()
 
-    def _complete(self) -> None:
-        """Begins the new generation if all members have joined, or the rebalance timeout has passed."""
-        absent = [each.id for each in self.members.values() if not each.joined]
-        if self.state != PREPARING or (absent and time.monotonic() < self._rebalance_ends_at):
+    def _rebalance_timeout(self) -> float:
+        return max((each.rebalance_timeout for each in self.members.values()), default=0.0)
+
+    def _all_joined(self) -> bool:
+        return not self._pending and all(each.join is not None for each in self.members.values())
+
+    def _next_generation(self, now: float) -> None:
+        """Begins the next generation, without the members that have not joined; but static ones stay."""
+        for each in [each for each in self.members.values() if each.join is None and each.instance is None]:
+            self._drop(each.id, "rebalance timeout", now)
+        joined = [each.id for each in self.members.values() if each.join is not None]
+        if self.members and not joined:
+            self._phase_ends_at = now + self._rebalance_timeout()
             return
-        for absent_id in absent:
-            del self.members[absent_id]
-        joined = list(self.members.values())
-        self.leader = self.leader if self.leader in self.members else joined[0].id
-        common = set.intersection(*(set(each.protocols) for each in joined))
-        self.protocol = next(name for name in self.members[self.leader].protocols if name in common)
-        self.generation, self.state = self.generation + 1, COMPLETING
-        for member in joined:
-            member.joined, member.assignment = False, b""
+        self.generation += 1
         self.changed.notify_all()
+        if not self.members:
+            self.state, self.leader, self.protocol = EMPTY, "", ""
+            self._store()
+            return
+        self.leader = self.leader if self.leader in joined else joined[0]
+        self.state, self.protocol, self._unsynced = COMPLETING, self._selected(), set(self.members)
+        self._phase_ends_at = now + self._rebalance_timeout()
+        for member in self.members.values():
+            member.new = False
+            member.renew(now)
+            if member.join is not None:
+                self._answer_join(member, member.join)
+
+    def _selected(self) -> str:
+        """The assignor that most members prefer of those that all have."""
+        every = [each.protocols for each in self.members.values()]
+        votes = [next(name for name in mine if all(name in each for each in every)) for mine in every]
+        return max(votes, key=votes.count)
 
     def sync(self, request: Any, response: Any) -> None:
         """Waits for the leader's assignment."""
-        member_id, generation = request.member_id, request.generation_id
-        response.error_code = self.member_error(member_id, request.group_instance_id, generation)
-        if not response.error_code and self.state == COMPLETING and member_id == self.leader:
-            for each in request.assignments:
-                self.members[each.member_id].assignment = bytes(each.assignment)
-            self.state = STABLE
-            self.changed.notify_all()
-        while not response.error_code and self.state == COMPLETING and not self.closed:
-            self.changed.wait(0.5)
-            response.error_code = self.member_error(member_id, request.group_instance_id)
-        if not response.error_code and (self.state != STABLE or self.generation != generation):
+        now, member_id = time.monotonic(), request.member_id
+        response.error_code = self.member_error(member_id, request.group_instance_id, request.generation_id)
+        if not response.error_code and request.protocol_name not in (None, self.protocol):
+            response.error_code = INCONSISTENT_PROTOCOL
+        if not response.error_code and self.state == PREPARING:
             response.error_code = REBALANCING
-        if not response.error_code:
-            response.assignment = self.members[member_id].assignment
-        response.protocol_type, response.protocol_name = "consumer", self.protocol
+        if response.error_code:
+            return
+        member = self.members[member_id]
+        self._unsynced.discard(member_id)
+        member.await_sync(response)
+        if self.state == STABLE:
+            self._answer_sync(member)
+        elif member_id == self.leader:
+            given = {each.member_id: bytes(each.assignment) for each in request.assignments}
+            self.state = STABLE
+            for each in self.members.values():
+                each.assignment = given.get(each.id, b"")
+                if each.sync is not None:
+                    each.renew(now)
+                    self._answer_sync(each)
+            self._store()
+        self.changed.notify_all()
+        while member.sync is response and not self.closed:
+            self._wait()
+
+    def _answer_sync(self, member: FakeMember, error_code: int = 0) -> None:
+        if member.sync is not None:
+            member.sync.error_code = error_code
+            if not error_code:
+                member.sync.protocol_type, member.sync.protocol_name = "consumer", self.protocol
+                member.sync.assignment = member.assignment
+            member.sync = None
 
     def heartbeat(self, request: Any, response: Any) -> None:
         """Sets the error code: whether the group rebalances."""
-        error_code = self.member_error(request.member_id, request.group_instance_id, request.generation_id)
-        response.error_code = error_code or (REBALANCING if self.state == PREPARING else 0)
+        response.error_code = self.member_error(request.member_id, request.group_instance_id, request.generation_id)
+        if not response.error_code:
+            self.members[request.member_id].renew(time.monotonic())
+            response.error_code = REBALANCING if self.state == PREPARING else 0
 
-    def remove(self, member_id: str) -> int:
-        """Removes a member that leaves or whose session has expired."""
-        if self.members.pop(member_id, None) is None:
+    def leave(self, leaving: Iterable[tuple[str, str | None]]) -> list[int]:
+        """Removes members by id and instance id; returns their error codes. An operator has only the instance id."""
+        now, errors = time.monotonic(), []
+        for member_id, instance in leaving:
+            if member_id in self._pending:
+                del self._pending[member_id]
+                errors.append(0)
+                continue
+            holder = self._holder(instance) if instance is not None and not member_id else None
+            found = holder.id if holder is not None else member_id
+            errors.append(self.member_error(found, instance))
+            if not errors[-1]:
+                self._drop(found, "left", now)
+        if 0 in errors and self.state != EMPTY:
+            self._rebalance(now)
+        return errors
+
+    def expire(self, member_id: str, now: float) -> int:
+        """Ends the session of a member; returns the error code, or 0."""
+        if member_id not in self.members:
             return UNKNOWN_MEMBER
-        if self.members:
-            self._prepare()
-        else:
-            self.state, self.leader = EMPTY, ""
-        self.changed.notify_all()
+        self._drop(member_id, "session", now)
+        self._rebalance(now)
         return 0
 
     def commit_error(self, request: Any) -> int:
-        """Returns the error code for a member's commit, or 0."""
-        generation = request.generation_id_or_member_epoch
-        error_code = self.member_error(request.member_id, request.group_instance_id, generation)
-        return error_code or (REBALANCING if self.state == COMPLETING else 0)
+        """Returns the error code for a commit, or 0."""
+        generation, member_id = request.generation_id_or_member_epoch, request.member_id
+        instance = request.group_instance_id
+        if generation < 0 and self.state == EMPTY:
+            return 0
+        if generation < 0 and not member_id and instance is None:
+            return UNKNOWN_MEMBER
+        if error_code := self.member_error(member_id, instance, generation):
+            return error_code
+        if self.state == COMPLETING:
+            return REBALANCING
+        self.members[member_id].renew(time.monotonic())
+        return 0
+
+    def advance(self, now: float) -> None:
+        """Does what has been due by now: ends sessions and the phases of a rebalance."""
+        while (due := self._next_timer())[0] <= now:
+            at, member_id = due
+            if member_id in self.members:
+                self.expire(member_id, at)
+            elif member_id:
+                del self._pending[member_id]
+                if self.state == PREPARING:
+                    self._rebalance(at)
+            elif self.state == PREPARING:
+                self._next_generation(at)
+            else:
+                for each in self._unsynced & self.members.keys():
+                    self._drop(each, "rebalance timeout", at)
+                self._rebalance(at)
+
+    def _next_timer(self) -> tuple[float, str]:
+        """When the next timer ends, and the member whose it is; none if it is the phase of a rebalance."""
+        timers = [
+            (each.session_ends_at, each.id)
+            for each in self.members.values()
+            if each.new or (each.join is None and each.sync is None)
+        ]
+        timers += [(ends_at, member_id) for member_id, ends_at in self._pending.items()]
+        if self.state == PREPARING or self._unsynced:
+            timers.append((self._phase_ends_at, ""))
+        return min(timers, default=(math.inf, ""))
+
+    def _drop(self, member_id: str, why: str, at: float) -> None:
+        member = self.members.pop(member_id)
+        if member.join is not None:
+            member.join.error_code, member.join.member_id, member.join = UNKNOWN_MEMBER, "", None
+        self._answer_sync(member, UNKNOWN_MEMBER)
+        self._unsynced.discard(member_id)
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), "")
+        self.removed(at, member_id, why)
+
+    def _store(self) -> None:
+        members = [replace(each, join=None, sync=None) for each in self.members.values()]
+        self._stored = self.generation, self.leader, self.protocol, members
+
+    def reload(self, now: float) -> None:
+        """Becomes what the next coordinator reads: the last generation that was complete, even if a later one began."""
+        before = self.members
+        for member in before.values():
+            self._answer_sync(member, NOT_COORDINATOR)
+            if member.join is not None:
+                member.join.error_code, member.join.member_id, member.join = NOT_COORDINATOR, member.id, None
+        self.generation, self.leader, self.protocol, members = self._stored
+        self.members = {each.id: replace(each) for each in members}
+        for member in self.members.values():
+            member.renew(now)
+        self.state = STABLE if members else EMPTY
+        self._pending, self._unsynced = {}, set()
+        for member_id in before.keys() - self.members.keys():
+            self.removed(now, member_id, "coordinator moved")
+        self.changed.notify_all()

@@ -14,17 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from tests.fake.classic_group import FENCED, UNKNOWN_MEMBER
+from tests.fake.classic_group import FENCED, UNKNOWN_MEMBER, Removed
 from tests.fake.consumer_assignors import ASSIGNORS, UNIFORM, IdPartition, Partitions
 
-INVALID_REQUEST, UNKNOWN_GROUP, FENCED_EPOCH, UNRELEASED_INSTANCE, UNSUPPORTED_ASSIGNOR, STALE_EPOCH = (
-    42,
-    69,
-    110,
-    111,
-    112,
-    113,
-)
+UNSUPPORTED_VERSION, INVALID_REQUEST, UNKNOWN_GROUP = 35, 42, 69
+FENCED_EPOCH, UNRELEASED_INSTANCE, UNSUPPORTED_ASSIGNOR, STALE_EPOCH = 110, 111, 112, 113
 JOIN, LEAVE, LEAVE_FOR_NOW = 0, -1, -2
 """The epochs of heartbeats that join, leave, and leave for now (a static member)."""
 
@@ -45,6 +39,7 @@ class FakeConsumerMember:
     assigned: Partitions = frozenset()
     revoking: Partitions = frozenset()
     revoke_by: float = math.inf
+    session_ends_at: float = math.inf
 
     def move_to(self, epoch: int, assigned: Partitions, revoking: Partitions = frozenset()) -> None:
         """Sets epoch and partitions; the rebalance timeout begins with a revocation."""
@@ -57,12 +52,14 @@ class FakeConsumerMember:
 class FakeConsumerGroup:
     """Members, group epoch and target assignment of one group."""
 
+    removed: Removed
     members: dict[str, FakeConsumerMember] = field(default_factory=dict)
     epoch: int = 0
+    assignment_epoch: int = 0
     assignor: str = ""
     target: dict[str, Partitions] = field(default_factory=dict)
+    session_timeout: float = math.inf
     _counts: dict[str, tuple[UUID, int]] = field(default_factory=dict)
-    _changed: bool = False
 
     @property
     def state(self) -> str:
@@ -77,7 +74,6 @@ class FakeConsumerGroup:
 
     def heartbeat(self, request: Any, response: Any, topics: Mapping[str, tuple[UUID, int]]) -> None:
         """Answers a heartbeat. ``topics`` maps each topic of the cluster to its id and number of partitions."""
-        self._remove_late()
         response.error_code = self._invalid(request) or self._member_error(request)
         if response.error_code:
             return
@@ -86,6 +82,7 @@ class FakeConsumerGroup:
             self._leave(request)
             return
         member = self._admit(request)
+        member.session_ends_at = time.monotonic() + self.session_timeout
         self._update(member, request, topics)
         owned = None if request.topic_partitions is None else _partitions(request.topic_partitions)
         before = member.assigned
@@ -95,15 +92,38 @@ class FakeConsumerGroup:
         if full or member.assigned != before:
             response.assignment = _assignment(response, member.assigned)
 
-    def remove(self, member_id: str) -> None:
+    def remove(self, member_id: str, at: float, why: str) -> None:
         """Removes a member that leaves, is fenced, or whose session has expired."""
         del self.members[member_id]
         self.target.pop(member_id, None)
-        self._changed = True
+        self.epoch += 1
+        self._counts = self._of_subscribed(self._counts)
+        self.removed(at, member_id, why)
+
+    def advance(self, now: float) -> None:
+        """Ends sessions, and fences members that have not acknowledged a revocation within their rebalance timeout."""
+        late = []
+        for each in self.members.values():
+            revoke_by = each.revoke_by if each.revoking else math.inf
+            if (at := min(each.session_ends_at, revoke_by)) <= now:
+                late.append((at, each.id, "session" if at == each.session_ends_at else "rebalance timeout"))
+        for at, member_id, why in sorted(late):
+            self.remove(member_id, at, why)
+
+    def reload(self, now: float) -> None:
+        """Begins sessions and revocations again, as a coordinator does that has just read the group."""
+        for each in self.members.values():
+            each.session_ends_at = now + self.session_timeout
+            each.revoke_by = now + each.rebalance_timeout
 
     def commit_error(self, request: Any) -> int:
-        """Returns the error code for a member's commit, or 0."""
-        return self.member_error(request.member_id, request.generation_id_or_member_epoch)
+        """Returns the error code for a commit, or 0."""
+        epoch = request.generation_id_or_member_epoch
+        if epoch < 0 and not self.members:
+            return 0
+        if request.member_id in self.members and request.version < 9:
+            return UNSUPPORTED_VERSION
+        return self.member_error(request.member_id, epoch)
 
     def member_error(self, member_id: str, epoch: int) -> int:
         """Returns the error code for a request about offsets of a member in this epoch, or 0."""
@@ -153,7 +173,7 @@ class FakeConsumerGroup:
     def _leave(self, request: Any) -> None:
         member = self.members[request.member_id]
         if request.member_epoch == LEAVE:
-            self.remove(member.id)
+            self.remove(member.id, time.monotonic(), "left")
         else:
             member.move_to(LEAVE_FOR_NOW, member.assigned)
 
@@ -162,10 +182,9 @@ class FakeConsumerGroup:
         if request.member_id not in self.members:
             member = FakeConsumerMember(request.member_id, request.instance_id, request.header.client_id)
             former = self._holder(request.instance_id)
-            if former is None:
-                self._changed = True
-            else:
+            if former is not None:
                 del self.members[former.id]
+                self.removed(time.monotonic(), former.id, "replaced")
                 self.target[member.id] = self.target.pop(former.id, frozenset())
                 member.topics, member.assignor, member.assigned = former.topics, former.assignor, former.assigned
             self.members[member.id] = member
@@ -176,17 +195,22 @@ class FakeConsumerGroup:
         if request.rebalance_timeout_ms >= 0:
             member.rebalance_timeout = request.rebalance_timeout_ms / 1000
         member.rack = request.rack_id or member.rack
+        changed = False
         if request.subscribed_topic_names is not None:
-            self._changed |= member.topics != frozenset(request.subscribed_topic_names)
+            changed |= member.topics != frozenset(request.subscribed_topic_names)
             member.topics = frozenset(request.subscribed_topic_names)
         if request.server_assignor is not None:
-            self._changed |= member.assignor != request.server_assignor
+            changed |= member.assignor != request.server_assignor
             member.assignor = request.server_assignor
-        subscribed = frozenset[str]().union(*(each.topics for each in self.members.values()))
-        counts = {name: topic for name, topic in topics.items() if name in subscribed}
-        if self._changed or counts != self._counts:
-            self._counts, self._changed, self.epoch = counts, False, self.epoch + 1
+        counts = self._of_subscribed(topics)
+        if changed or counts != self._counts:
+            self._counts, self.epoch = counts, self.epoch + 1
+        if self.epoch > self.assignment_epoch:
             self._assign()
+
+    def _of_subscribed(self, topics: Mapping[str, tuple[UUID, int]]) -> dict[str, tuple[UUID, int]]:
+        subscribed = frozenset[str]().union(*(each.topics for each in self.members.values()))
+        return {name: topic for name, topic in topics.items() if name in subscribed}
 
     def _assign(self) -> None:
         wanted = [each.assignor for each in self.members.values() if each.assignor]
@@ -195,29 +219,25 @@ class FakeConsumerGroup:
             each.id: {name: self._counts[name] for name in each.topics if name in self._counts}
             for each in sorted(self.members.values(), key=lambda each: each.id)
         }
+        self.assignment_epoch = self.epoch
         self.target = ASSIGNORS[self.assignor](subscriptions, self.target)
 
     def _reconcile(self, member: FakeConsumerMember, owned: Partitions | None) -> None:
         """Moves the member towards its target: it first acknowledges revocations, by what it reports as ``owned``."""
-        target = self.target[member.id]
+        target, epoch = self.target[member.id], member.epoch
         if member.revoking:
             if owned is None or owned & member.revoking:
                 return
+            epoch += 1
         elif (member.epoch, member.assigned) == (self.epoch, target):
             return
         kept, revoking = member.assigned & target, member.assigned - target
         if revoking and (owned is None or owned & revoking):
-            member.move_to(member.epoch, kept, revoking)
+            member.move_to(epoch, kept, revoking)
             return
         others = (each for each in self.members.values() if each is not member)
         taken = frozenset[IdPartition]().union(*(each.assigned | each.revoking for each in others))
         member.move_to(self.epoch, kept | (target - taken))
-
-    def _remove_late(self) -> None:
-        """Fences members that have not acknowledged a revocation within their rebalance timeout."""
-        now = time.monotonic()
-        for member in [each for each in self.members.values() if each.revoking and each.revoke_by <= now]:
-            self.remove(member.id)
 
 
 def _partitions(topics: Any) -> Partitions:

@@ -13,7 +13,7 @@ from kafka.protocol import admin, consumer
 from spark_group_source.group.consumer_messages import ConsumerGroupDescribeResponse
 from spark_group_source.offsets import TopicPartition, numbers_by_topic
 from tests.fake.consumer_group import UNKNOWN_GROUP, FakeConsumerGroup
-from tests.fake.group import FakeGroup
+from tests.fake.group import CLASSIC, FakeGroup
 
 UNKNOWN_TOPIC, METADATA_TOO_LARGE, UNKNOWN_TOPIC_ID = 3, 12, 100
 
@@ -21,8 +21,22 @@ Partition = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionCommit:
+    """What a commit says of one partition, and the error code of its answer. An unknown topic has no id."""
+
+    topic_id: UUID | None
+    offset: int
+    metadata: str
+    epoch: int
+    error: int
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
-    """One OffsetCommit request, and the error code of its response (0: accepted)."""
+    """One OffsetCommit request, and the error code of its response (0: accepted).
+
+    ``partitions`` says which partitions were accepted: each has its own error code. ``at`` is the monotonic time.
+    """
 
     group: str
     member_id: str
@@ -30,6 +44,22 @@ class Commit:
     offsets: dict[Partition, int]
     metadata: str
     error: int
+    node: int
+    at: float
+    partitions: dict[Partition, PartitionCommit]
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A member that the group lost at this monotonic time.
+
+    ``why`` is "left", "session", "rebalance timeout", "replaced" (a static member) or "coordinator moved".
+    """
+
+    at: float
+    group: str
+    member_id: str
+    why: str
 
 
 def describe(name: str, group: FakeGroup, error_code: int) -> Any:
@@ -49,7 +79,7 @@ def describe(name: str, group: FakeGroup, error_code: int) -> Any:
         )
         for each in group.classic.members.values()
     ]
-    exists = group.classic.members or (group.offsets and not group.consumer.members)
+    exists = group.kind == CLASSIC or group.classic.members
     return described_group(
         version=5,
         error_code=error_code,
@@ -89,7 +119,7 @@ def describe_consumer(name: str, group: FakeConsumerGroup, topics: Mapping[UUID,
         group_id=name,
         group_state=group.state,
         group_epoch=group.epoch,
-        assignment_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
         assignor_name=group.assignor,
         members=members,
     )
@@ -112,44 +142,41 @@ def _assignment(partitions: Iterable[tuple[UUID, int]], topics: Mapping[UUID, st
 
 
 def commit(
-    request: Any,
-    group: FakeGroup,
-    logs: Mapping[str, Collection[int]],
-    names: Mapping[UUID, str],
-    error: int,
-    max_metadata: int,
-) -> tuple[list[Any], Commit]:
-    """Sets the offsets of a valid commit; returns the topics of the response, and the commit.
+    request: Any, group: FakeGroup, topics: Mapping[str, tuple[UUID, Collection[int]]], error: int, max_metadata: int
+) -> tuple[list[Any], dict[Partition, PartitionCommit]]:
+    """Sets the offsets of a valid commit; returns the topics of the response, and what was committed.
 
-    From version 10 on, the request has the topics' ids, of which ``names`` has the names.
+    ``topics`` are those that the broker knows, with their ids and partitions. From version 10 on, the request has ids.
     """
-    offsets: dict[Partition, int] = {}
-    texts = set()
+    by_id = request.version >= 10
+    names = {topic_id: name for name, (topic_id, _) in topics.items()} if by_id else {}
+    commits: dict[Partition, PartitionCommit] = {}
     response_topic = consumer.OffsetCommitResponse.OffsetCommitResponseTopic
-    topics = []
+    response_topics = []
     for topic in request.topics:
-        by_id = request.version >= 10
         name = names.get(topic.topic_id, "") if by_id else topic.name
+        topic_id, numbers = topics.get(name, (None, ()))
         identity = {"topic_id": topic.topic_id} if by_id else {"name": name}
         response = response_topic(version=request.version, partitions=[], **identity)
         for part in topic.partitions:
-            text = part.committed_metadata or ""
-            known = part.partition_index in logs.get(name, {})
-            error_code = error or (0 if known else UNKNOWN_TOPIC_ID if by_id else UNKNOWN_TOPIC)
-            error_code = error_code or (METADATA_TOO_LARGE if len(text) > max_metadata else 0)
+            tp, text = (name, part.partition_index), part.committed_metadata or ""
+            if part.partition_index not in numbers:
+                error_code = UNKNOWN_TOPIC_ID if by_id and not name else UNKNOWN_TOPIC
+            else:
+                error_code = error or (METADATA_TOO_LARGE if len(text) > max_metadata else 0)
             if not error_code:
-                group.offsets[name, part.partition_index] = part.committed_offset, text
-                group.epochs[name, part.partition_index] = part.committed_leader_epoch
-            offsets[name, part.partition_index] = part.committed_offset
-            texts.add(text)
+                group.offsets[tp] = part.committed_offset, text
+                group.epochs[tp] = part.committed_leader_epoch
+            commits[tp] = PartitionCommit(
+                topic_id, part.committed_offset, text, part.committed_leader_epoch, error_code
+            )
             response.partitions.append(
                 response_topic.OffsetCommitResponsePartition(
                     version=request.version, partition_index=part.partition_index, error_code=error_code
                 )
             )
-        topics.append(response)
-    member = request.group_id, request.member_id, request.generation_id_or_member_epoch
-    return topics, Commit(*member, offsets, "|".join(sorted(texts)), error_code)
+        response_topics.append(response)
+    return response_topics, commits
 
 
 def fetch_offsets(requested: Any, group: FakeGroup, error_code: int, version: int) -> Any:

@@ -5,28 +5,40 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from dataclasses import dataclass
 from typing import Any
 
 from kafka.protocol import consumer, metadata
 
 from spark_group_source.wire.versions import GROUP_VERSION
 from tests.fake import group_responses, leader_epochs
-from tests.fake.classic_group import INCONSISTENT_PROTOCOL, UNKNOWN_MEMBER
-from tests.fake.consumer_group import UNKNOWN_GROUP
-from tests.fake.group import FakeGroup
-from tests.fake.group_responses import UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID, Commit
+from tests.fake.classic_group import EMPTY, INCONSISTENT_PROTOCOL, NOT_COORDINATOR, UNKNOWN_MEMBER
+from tests.fake.consumer_group import JOIN, UNKNOWN_GROUP, UNSUPPORTED_VERSION
+from tests.fake.group import CLASSIC, CONSUMER, FakeGroup
+from tests.fake.group_responses import UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID, Commit, Removal
 from tests.fake.log import NOT_LEADER, FakeLog, fit
 from tests.fake.server import REQUESTS, FakeBroker, Handler
 
-NOT_COORDINATOR, UNSUPPORTED_VERSION = 16, 35
+LOADING, NO_COORDINATOR = 14, 15
+
+
+@dataclass(frozen=True)
+class View:
+    """What a broker knows: topics with their ids, leaders and leader epochs, and the coordinator, or 0 for none."""
+
+    topics: dict[str, tuple[uuid.UUID, dict[int, tuple[int | None, int]]]]
+    coordinator: int
 
 
 class RequestHandlers:
     """Topics, logs and groups, and one method for each API. ``error`` is the code that a fault demands, or 0."""
 
-    def __init__(self, max_metadata: int, group_version: int, heartbeat_interval: float) -> None:
+    def __init__(
+        self, max_metadata: int, group_version: int, heartbeat_interval: float, session_timeout: float
+    ) -> None:
         self.requests: list[tuple[str, int, Any]] = []
         self.commits: list[Commit] = []
+        self.removals: list[Removal] = []
         self.logs: dict[str, dict[int, FakeLog]] = {}
         self.ids: dict[str, uuid.UUID] = {}
         self.coordinator = 1
@@ -36,12 +48,31 @@ class RequestHandlers:
         self._max_metadata = max_metadata
         self._group_version = group_version
         self.heartbeat_interval = heartbeat_interval
+        self.session_timeout = session_timeout
+        self._loading_until = 0.0
+        self._frozen: dict[int, View] = {}
         self._changed = threading.Condition()
         self._groups: dict[str, FakeGroup] = {}
 
     def group(self, group: str) -> FakeGroup:
         """Returns the state of a group. Tests may read it only."""
-        return self._groups.setdefault(group, FakeGroup(self._changed))
+        if group not in self._groups:
+
+            def removed(at: float, member_id: str, why: str) -> None:
+                self.removals.append(Removal(at, group, member_id, why))
+
+            self._groups[group] = FakeGroup(self._changed, removed)
+        return self._groups[group]
+
+    def _view(self, node: int) -> View:
+        """What this broker knows of the cluster."""
+        return self._frozen.get(node) or View(
+            {
+                name: (self.ids[name], {number: (log.leader, log.epoch) for number, log in logs.items()})
+                for name, logs in self.logs.items()
+            },
+            self.coordinator,
+        )
 
     def _handler(self, node: int) -> Handler:
         def handle(api: str, request: Any, error: int) -> Any:
@@ -49,7 +80,7 @@ class RequestHandlers:
             with self._changed:
                 self.requests.append((api, node, request))
                 getattr(self, f"_{api}")(request, response, node, error)
-            return response
+            return None if getattr(response, "error_code", 0) is None else response
 
         return handle
 
@@ -73,22 +104,9 @@ class RequestHandlers:
             response_broker(version=12, node_id=broker.node, host="127.0.0.1", port=broker.port, rack=None)
             for broker in self.brokers.values()
         ]
-        names = sorted(self.logs) if request.topics is None else [topic.name for topic in request.topics]
-        response.topics = [self._topic_metadata(name) for name in names]
-
-    def _topic_metadata(self, name: str) -> Any:
-        response_topic = metadata.MetadataResponse.MetadataResponseTopic
-        response_partition = response_topic.MetadataResponsePartition
-        partitions = [
-            response_partition(version=12, partition_index=number, leader_id=log.leader or -1, leader_epoch=log.epoch)
-            for number, log in self.logs.get(name, {}).items()
-        ]
-        for partition in partitions:
-            partition.replica_nodes = partition.isr_nodes = partition.offline_replicas = []
-        known = name in self.logs
-        topic_id = self.ids[name] if known else uuid.UUID(int=0)
-        error = 0 if known else UNKNOWN_TOPIC
-        return response_topic(version=12, error_code=error, name=name, topic_id=topic_id, partitions=partitions)
+        topics = self._view(node).topics
+        names = sorted(topics) if request.topics is None else [topic.name for topic in request.topics]
+        response.topics = [_topic_metadata(name, *topics.get(name, (None, {}))) for name in names]
 
     def _SaslHandshake(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         response.error_code, response.mechanisms = error, ["PLAIN"]
@@ -98,31 +116,40 @@ class RequestHandlers:
         response.auth_bytes, response.session_lifetime_ms = b"", 0
 
     def _FindCoordinator(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
-        broker = self.brokers[self.coordinator]
+        broker = self.brokers.get(self._view(node).coordinator)
         coordinator = metadata.FindCoordinatorResponse.Coordinator
-        key = request.coordinator_keys[0]
-        response.coordinators = [
-            coordinator(version=4, key=key, node_id=broker.node, host="127.0.0.1", port=broker.port, error_code=0)
-        ]
+        found = coordinator(version=4, key=request.coordinator_keys[0], error_code=0 if broker else NO_COORDINATOR)
+        found.node_id, found.host, found.port = (broker.node, "127.0.0.1", broker.port) if broker else (-1, "", -1)
+        response.coordinators = [found]
 
     def _coordinator_error(self, node: int) -> int:
-        return 0 if node == self.coordinator or node in self.former_coordinators else NOT_COORDINATOR
+        if node != self.coordinator and node not in self.former_coordinators:
+            return NOT_COORDINATOR
+        return LOADING if node == self.coordinator and time.monotonic() < self._loading_until else 0
+
+    def _current(self, group: str) -> FakeGroup:
+        """The group as it is now: first, what was due by now happens."""
+        found = self.group(group)
+        found.advance(time.monotonic())
+        return found
 
     def _coordinated(self, request: Any, response: Any, node: int, error: int) -> FakeGroup | None:
         """Sets the error code; returns the group if this broker coordinates it and no fault demands an error."""
         response.error_code = error or self._coordinator_error(node)
         if error == UNKNOWN_MEMBER:
             # A coordinator that returns this code does not wait for the member.
-            self.group(request.group_id).remove(getattr(request, "member_id", ""))
-        return None if response.error_code else self.group(request.group_id)
+            self._current(request.group_id).expire(getattr(request, "member_id", ""), time.monotonic())
+        return None if response.error_code else self._current(request.group_id)
 
     def _JoinGroup(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         response.protocol_name, response.leader, response.member_id, response.members = "", "", request.member_id, []
         if group := self._coordinated(request, response, node, error):
             if group.consumer.members:
                 response.error_code = INCONSISTENT_PROTOCOL
-            else:
-                group.classic.join(request, response)
+                return
+            if not request.member_id:
+                group.become(CLASSIC)
+            group.classic.join(request, response)
 
     def _SyncGroup(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         response.assignment = b""
@@ -137,9 +164,12 @@ class RequestHandlers:
         response.members = []
         if group := self._coordinated(request, response, node, error):
             response_member = consumer.LeaveGroupResponse.MemberResponse
+            errors = group.classic.leave((each.member_id, each.group_instance_id) for each in request.members)
             response.members = [
-                response_member(version=5, member_id=member.member_id, error_code=group.remove(member.member_id))
-                for member in request.members
+                response_member(
+                    version=5, member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=error_code
+                )
+                for each, error_code in zip(request.members, errors, strict=True)
             ]
 
     def _ConsumerGroupHeartbeat(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
@@ -147,9 +177,11 @@ class RequestHandlers:
         if group := self._coordinated(request, response, node, error):
             if not self._group_version:
                 response.error_code = UNSUPPORTED_VERSION
-            elif group.classic.members:
+            elif group.classic.state != EMPTY or (group.kind != CONSUMER and request.member_epoch != JOIN):
                 response.error_code = UNKNOWN_GROUP
             else:
+                group.become(CONSUMER)
+                group.consumer.session_timeout = self.session_timeout
                 topics = {name: (self.ids[name], len(logs)) for name, logs in self.logs.items()}
                 group.consumer.heartbeat(request, response, topics)
 
@@ -157,49 +189,51 @@ class RequestHandlers:
         error_code = error or self._coordinator_error(node)
         names = {topic_id: name for name, topic_id in self.ids.items()}
         response.groups = [
-            group_responses.describe_consumer(name, self.group(name).consumer, names, error_code)
+            group_responses.describe_consumer(name, self._current(name).consumer, names, error_code)
             for name in request.group_ids
         ]
 
     def _DescribeGroups(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         name = request.groups[0]
-        response.groups = [group_responses.describe(name, self.group(name), error or self._coordinator_error(node))]
+        response.groups = [group_responses.describe(name, self._current(name), error or self._coordinator_error(node))]
 
     def _OffsetCommit(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
-        group = self.group(request.group_id)
+        group = self._current(request.group_id)
         error_code = error or self._coordinator_error(node) or group.commit_error(request)
-        names = {topic_id: name for name, topic_id in self.ids.items()}
-        response.topics, commit = group_responses.commit(
-            request, group, self.logs, names, error_code, self._max_metadata
-        )
-        self.commits.append(commit)
+        topics = self._view(node).topics
+        response.topics, partitions = group_responses.commit(request, group, topics, error_code, self._max_metadata)
+        member = request.group_id, request.member_id, request.generation_id_or_member_epoch
+        offsets = {tp: each.offset for tp, each in partitions.items()}
+        text = "|".join(sorted({each.metadata for each in partitions.values()}))
+        self.commits.append(Commit(*member, offsets, text, error_code, node, time.monotonic(), partitions))
 
     def _OffsetFetch(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         requested = request.groups[0]
-        group = self.group(requested.group_id)
+        group = self._current(requested.group_id)
         error_code = error or self._coordinator_error(node)
-        if not error_code and request.version >= 9 and requested.member_id:
+        if not error_code and group.kind == CONSUMER and request.version >= 9 and requested.member_id:
             error_code = group.consumer.member_error(requested.member_id, requested.member_epoch)
         response.groups = [group_responses.fetch_offsets(requested, group, error_code, request.version)]
 
     def _ListOffsets(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         response_topic = consumer.ListOffsetsResponse.ListOffsetsTopicResponse
         response.topics = []
+        known = self._frozen[node].topics if node in self._frozen else self.logs
         for topic in request.topics:
             partitions = []
             for partition in topic.partitions:
-                log = self.logs.get(topic.name, {}).get(partition.partition_index)
+                log = self.logs.get(topic.name, {}).get(partition.partition_index) if topic.name in known else None
                 if log is None or log.leader != node:
                     error_code, offset = (UNKNOWN_TOPIC if log is None else NOT_LEADER), -1
-                else:
-                    error_code, offset = 0, log.list_offset(partition.timestamp, request.isolation_level == 1)
+                elif not (error_code := log.epoch_error(partition.current_leader_epoch)):
+                    offset = log.list_offset(partition.timestamp, request.isolation_level)
                 partitions.append(
                     response_topic.ListOffsetsPartitionResponse(
                         version=7,
                         partition_index=partition.partition_index,
                         error_code=error_code,
                         timestamp=-1,
-                        offset=offset,
+                        offset=-1 if error_code else offset,
                         leader_epoch=log.epoch if log else -1,
                     )
                 )
@@ -220,7 +254,7 @@ class RequestHandlers:
         left, empty = request.max_bytes, True
         for topic in request.topics:
             name = name_of.get(str(topic.topic_id))
-            partitions = [self._fetch_partition(name, each, node, request.rack_id) for each in topic.partitions]
+            partitions = [self._fetch_partition(name, each, node, request) for each in topic.partitions]
             for requested, data in zip(topic.partitions, partitions, strict=True):
                 data.records = fit(data.records, min(requested.partition_max_bytes, left), first=empty)
                 left, empty = max(0, left - len(data.records)), empty and not data.records
@@ -231,11 +265,11 @@ class RequestHandlers:
             logs = self.logs.get(name_of.get(str(topic.topic_id), ""), {})
             for partition in topic.partitions:
                 log = logs.get(partition.partition)
-                if log is None or log.has_response(partition.fetch_offset):
+                if log is None or log.has_response(partition.fetch_offset, request.isolation_level):
                     return True
         return False
 
-    def _fetch_partition(self, name: str | None, requested: Any, node: int, rack: str) -> Any:
+    def _fetch_partition(self, name: str | None, requested: Any, node: int, request: Any) -> Any:
         partition_data = consumer.FetchResponse.FetchableTopicResponse.PartitionData
         log = self.logs.get(name or "", {}).get(requested.partition)
         data = partition_data(
@@ -245,7 +279,7 @@ class RequestHandlers:
         if name is None or log is None:
             data.error_code = UNKNOWN_TOPIC_ID if name is None else UNKNOWN_TOPIC
         else:
-            log.fetch(requested, node, rack, data)
+            log.fetch(requested, node, request.rack_id, request.isolation_level, data)
         return data
 
 
@@ -253,3 +287,16 @@ def _empty_response(request: Any) -> Any:
     response_class = request.header.get_response_class()
     throttled = "throttle_time_ms" in response_class._struct.fields
     return response_class(throttle_time_ms=0) if throttled else response_class()
+
+
+def _topic_metadata(name: str, topic_id: uuid.UUID | None, leaders: dict[int, tuple[int | None, int]]) -> Any:
+    response_topic = metadata.MetadataResponse.MetadataResponseTopic
+    response_partition = response_topic.MetadataResponsePartition
+    partitions = [
+        response_partition(version=12, partition_index=number, leader_id=leader or -1, leader_epoch=epoch)
+        for number, (leader, epoch) in leaders.items()
+    ]
+    for partition in partitions:
+        partition.replica_nodes = partition.isr_nodes = partition.offline_replicas = []
+    error, topic_id = (UNKNOWN_TOPIC, uuid.UUID(int=0)) if topic_id is None else (0, topic_id)
+    return response_topic(version=12, error_code=error, name=name, topic_id=topic_id, partitions=partitions)

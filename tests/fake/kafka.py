@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterable
 from types import TracebackType
 
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
+from tests.fake.consumer_group import UNKNOWN_GROUP
 from tests.fake.faults import Fault, Faults
+from tests.fake.group import CLASSIC
 from tests.fake.group_responses import Partition
 from tests.fake.handlers import RequestHandlers
 from tests.fake.log import FakeLog
@@ -18,12 +21,16 @@ MAX_METADATA = 4096
 
 HEARTBEAT_INTERVAL = 0.05
 
+SESSION_TIMEOUT = 45.0
+
+NON_EMPTY_GROUP, GROUP_SUBSCRIBED = 68, 86
+
 
 class FakeKafka(RequestHandlers):
     """A cluster of fake brokers, numbered from 1. ``requests`` and ``commits`` hold all that came, in order.
 
     ``group_version`` is the feature that switches the group protocol of KIP-848 on: 1 as in Kafka 4, or 0.
-    ``heartbeat_interval`` is what members with that protocol are told, in seconds.
+    ``heartbeat_interval`` is what members with that protocol are told, and ``session_timeout`` is theirs, in seconds.
     """
 
     def __init__(
@@ -32,8 +39,9 @@ class FakeKafka(RequestHandlers):
         max_metadata: int = MAX_METADATA,
         group_version: int = 1,
         heartbeat_interval: float = HEARTBEAT_INTERVAL,
+        session_timeout: float = SESSION_TIMEOUT,
     ) -> None:
-        super().__init__(max_metadata, group_version, heartbeat_interval)
+        super().__init__(max_metadata, group_version, heartbeat_interval, session_timeout)
         self._faults = Faults()
         self.brokers = {node: FakeBroker(node, self._handler(node), self._faults) for node in range(1, brokers + 1)}
 
@@ -81,7 +89,8 @@ class FakeKafka(RequestHandlers):
         with self._changed:
             del self.logs[name], self.ids[name]
             for group in self._groups.values():
-                group.offsets = {tp: offset for tp, offset in group.offsets.items() if tp[0] != name}
+                for tp in [tp for tp in group.offsets if tp[0] == name]:
+                    del group.offsets[tp], group.epochs[tp]
 
     def produce(self, topic: str, rows: Iterable[str], partition: int = 0, timestamp: int = 1_700_000_000_000) -> None:
         """Appends a batch of records, all with the same ``timestamp`` in milliseconds."""
@@ -97,6 +106,26 @@ class FakeKafka(RequestHandlers):
             self.logs[topic][partition].append(batch, offsets)
             self._changed.notify_all()
 
+    def advance(self, topic: str, partition: int, records: int) -> None:
+        """Appends records without bytes, which is cheap: only the end moves."""
+        with self._changed:
+            self.logs[topic][partition].append_count(records)
+            self._changed.notify_all()
+
+    def begin(self, topic: str, partition: int) -> None:
+        """Begins a transaction: readers of committed records do not get beyond this until it ends."""
+        with self._changed:
+            log = self.logs[topic][partition]
+            log.stable = log.end if log.stable is None else log.stable
+
+    def end_transaction(self, topic: str, partition: int) -> None:
+        """Commits the transaction with a control batch, which takes one offset."""
+        builder = ControlBatchBuilder(2, 0, True, 0, 0, -1, 2**30)
+        builder.append(0, 1_700_000_000_000, bytes((0, 0, 0, 1)), bytes(6), [])
+        with self._changed:
+            self.logs[topic][partition].stable = None
+            self.append(topic, partition, bytes(builder.build()), 1)
+
     def truncate(self, topic: str, partition: int, start: int) -> None:
         """Deletes records before ``start``, like retention."""
         with self._changed:
@@ -108,6 +137,29 @@ class FakeKafka(RequestHandlers):
             self.logs[topic][partition].elect(leader, end)
             self._changed.notify_all()
 
+    def freeze_metadata(self, node: int) -> None:
+        """From now on, this broker learns nothing of the cluster's topics, leaders and coordinator."""
+        with self._changed:
+            self._frozen[node] = self._view(node)
+
+    def thaw_metadata(self, node: int) -> None:
+        """The broker learns all that it missed."""
+        with self._changed:
+            del self._frozen[node]
+
+    def move_coordinator(self, node: int | None, loading: float = 0.0) -> None:
+        """Makes this broker the coordinator, or none. It first reads the groups, for so many seconds.
+
+        It finds the last generation whose leader has synced, with its members, and begins their sessions. What waits at
+        the former coordinator is told so.
+        """
+        with self._changed:
+            now = time.monotonic()
+            for group in self._groups.values():
+                group.advance(now)
+                group.reload(now + loading)
+            self.coordinator, self._loading_until = node or 0, now + loading
+
     def request_count(self, api: str) -> int:
         """Returns how many requests of this API have come."""
         return sum(name == api for name, _, _ in self.requests)
@@ -115,10 +167,42 @@ class FakeKafka(RequestHandlers):
     def commit(self, group: str, offsets: dict[Partition, int], metadata: str = "", epoch: int = -1) -> None:
         """Sets committed offsets, like an operator."""
         with self._changed:
-            self.group(group).offsets |= {tp: (offset, metadata) for tp, offset in offsets.items()}
-            self.group(group).epochs |= dict.fromkeys(offsets, epoch)
+            found = self.group(group)
+            found.kind = found.kind or CLASSIC
+            found.offsets |= {tp: (offset, metadata) for tp, offset in offsets.items()}
+            found.epochs |= dict.fromkeys(offsets, epoch)
 
     def expire(self, group: str, member_id: str) -> None:
         """Ends the session of a member."""
         with self._changed:
-            self.group(group).remove(member_id)
+            self._current(group).expire(member_id, time.monotonic())
+
+    def delete_group(self, group: str) -> int:
+        """Deletes a group without members; returns the error code, or 0."""
+        with self._changed:
+            found = self._current(group)
+            if found.kind and not found.empty:
+                return NON_EMPTY_GROUP
+            del self._groups[group]
+            return 0 if found.kind else UNKNOWN_GROUP
+
+    def delete_offsets(self, group: str, partitions: Iterable[Partition]) -> int:
+        """Deletes committed offsets, of a group without members; returns the error code, or 0.
+
+        A broker refuses only the topics to which members subscribe; the fake takes them to subscribe to all.
+        """
+        with self._changed:
+            found = self._current(group)
+            if not found.kind or not found.empty:
+                return GROUP_SUBSCRIBED if found.kind else UNKNOWN_GROUP
+            for tp in partitions:
+                found.offsets.pop(tp, None)
+                found.epochs.pop(tp, None)
+            return 0
+
+
+class ControlBatchBuilder(DefaultRecordBatchBuilder):  # type: ignore[misc]
+    """Builds the batches with which transactions end."""
+
+    def _get_attributes(self, include_compression_type: bool = True) -> int:
+        return int(self.TRANSACTIONAL_MASK | self.CONTROL_MASK)

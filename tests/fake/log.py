@@ -12,6 +12,7 @@ OUT_OF_RANGE, NOT_LEADER, FENCED_EPOCH, UNKNOWN_EPOCH = 1, 6, 74, 75
 class FakeLog:
     """One partition: its leader, and its record batches as (first offset, next offset, bytes).
 
+    Records without bytes may follow: only their offsets exist. ``stable`` is where the first open transaction begins.
     ``nearest`` maps a rack to the follower that the leader names to readers in that rack. ``epochs`` are pairs of a
     leader epoch and its first offset; the last epoch is the leader's.
     """
@@ -33,6 +34,8 @@ class FakeLog:
         """Begins a new epoch, by default with the same leader. ``end`` truncates the log."""
         self.end = self.end if end is None else min(self.end, end)
         self.batches = [each for each in self.batches if each[1] <= self.end]
+        self.stable = None if self.stable is None or self.stable > self.end else self.stable
+        self.start = min(self.start, self.end)
         self.leader = leader or self.leader
         kept = [each for each in self.epochs if each[1] < self.end]
         self.epochs = [*kept, (self.epoch + 1, self.end)]
@@ -54,17 +57,25 @@ class FakeLog:
         self.batches.append((self.end, self.end + offsets, placed))
         self.end += offsets
 
+    def append_count(self, offsets: int) -> None:
+        """Appends records without bytes: a reader never gets them."""
+        self.end += offsets
+
+    def committed_end(self, isolation_level: int) -> int:
+        """Returns the end for readers with this isolation level: 1 reads only what is committed."""
+        return self.end if self.stable is None or isolation_level == 0 else min(self.stable, self.end)
+
     def truncate(self, start: int) -> None:
         """Deletes records before ``start``."""
-        self.start = start
+        self.start, self.end = start, max(self.end, start)
         self.batches = [each for each in self.batches if each[1] > start]
         # Like a broker: the epoch that contains the new start begins at it.
         past = [epoch for epoch, begin in self.epochs if begin <= start]
         self.epochs = [(past[-1], start), *(each for each in self.epochs if each[1] > start)]
 
-    def list_offset(self, timestamp: int, read_committed: bool) -> int:
+    def list_offset(self, timestamp: int, isolation_level: int) -> int:
         """Returns the start for -2, the end for -1, or the first offset at or after a timestamp, -1 if none."""
-        end = self.end if not read_committed or self.stable is None else self.stable
+        end = self.committed_end(isolation_level)
         if timestamp < 0:
             return self.start if timestamp == -2 else end
         for first, _, raw in self.batches:
@@ -73,11 +84,11 @@ class FakeLog:
                 return max(first, self.start)
         return -1
 
-    def has_response(self, offset: int) -> bool:
+    def has_response(self, offset: int, isolation_level: int) -> bool:
         """Whether a fetch from this offset gets records or an error at once."""
-        return not self.start <= offset <= self.end or offset < self.end
+        return not self.start <= offset <= self.end or offset < self.committed_end(isolation_level)
 
-    def fetch(self, requested: Any, node: int, rack: str, response: Any) -> None:
+    def fetch(self, requested: Any, node: int, rack: str, isolation_level: int, response: Any) -> None:
         """Fills ``response`` as broker ``node`` does for a reader in ``rack``."""
         if self.leader != node and node not in self.nearest.values():
             response.error_code = NOT_LEADER
@@ -88,9 +99,10 @@ class FakeLog:
         elif not self.start <= requested.fetch_offset <= self.end:
             response.error_code = OUT_OF_RANGE
         else:
-            response.high_watermark = response.last_stable_offset = self.end
+            response.high_watermark, response.last_stable_offset = self.end, self.committed_end(1)
             response.log_start_offset = self.start
-            batches = [raw for _, end, raw in self.batches if end > requested.fetch_offset]
+            stop = self.committed_end(isolation_level)
+            batches = [raw for first, end, raw in self.batches if end > requested.fetch_offset and first < stop]
             response.records = b"".join(batches)
 
 

@@ -41,7 +41,7 @@ _HEAD = struct.Struct(">hh")
 _SIZE = struct.Struct(">i")
 
 Handler = Callable[[str, Any, int], Any]
-"""Called with the API's name, the request and the error code to return; returns the response."""
+"""Called with the API's name, the request and the error code to return; returns the response, or None for none."""
 
 
 class FakeBroker:
@@ -118,6 +118,8 @@ class FakeBroker:
         if fault.drop == "before":
             return False
         response = self._handle(api, request, fault.error or 0)
+        if response is None:
+            return True
         if fault.error:
             set_error(api, response, fault.error)
         if fault.edit is not None:
