@@ -181,6 +181,8 @@ class Channel:
     def _handle(self, api: str, request: Any, number: int, fault: str) -> None:
         run, network = self.network.run, self.network
         response = self.broker.handle(api, request, 0)
+        if response is None:
+            return  # the client has sent it again
         network.handled(self.process, self.broker.node, api, request, response)
         if fault == CUT_AFTER:
             self.cut()

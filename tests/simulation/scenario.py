@@ -10,6 +10,7 @@ from typing import Any
 
 from spark_group_source.offsets import TopicPartition
 from tests.fake import FakeKafka
+from tests.fake.log import FakeLog
 from tests.simulation import network, spark, substitution
 from tests.simulation.chance import Chance
 from tests.simulation.scheduler import Scheduler
@@ -61,7 +62,8 @@ class Scenario:
         self.protocol = protocol
         brokers = 1 + chance.pick("brokers", 0, (1, 2), 0.6)
         self.heartbeat = chance.pick("heartbeat interval", 1.0, (0.3, 2.0), 0.5)
-        self.kafka = FakeKafka(brokers=brokers, heartbeat_interval=self.heartbeat)
+        self.session = chance.pick("session", 6.0, (10.0,), 0.5)
+        self.kafka = FakeKafka(brokers=brokers, heartbeat_interval=self.heartbeat, session_timeout=self.session)
         self.truth = Truth(run, self.kafka, story.told)
         self.net = network.Network(run, self.kafka.brokers, self.truth.fault)  # type: ignore[arg-type]
         self.net.handled = self.truth.handled
@@ -91,22 +93,22 @@ class Scenario:
             self._produce(topic)
         count = chance.pick("queries", 1, (2, 2, 3), 0.85)
         manual = chance.flag("assign", 0.1)
-        session = chance.pick("session", 6.0, (10.0,), 0.5)
         rebalance = chance.pick("rebalance timeout", 20.0, (12.0, 40.0), 0.5)
         start = chance.pick("startingOffsets", "earliest", ("latest",), 0.4)
+        assignor = chance.pick("assignor", "cooperative-sticky", ("range",), 0.4)
+        isolation = chance.pick("isolation", "read_uncommitted", ("read_committed",), 0.4)
         for number in range(count):
             options = {
                 "kafka.bootstrap.servers": self.kafka.bootstrap_servers,
                 "kafka.group.id": GROUP,
                 "startingOffsets": start,
                 "failOnDataLoss": chance.pick("failOnDataLoss", "true", ("false",), 0.5),
+                "kafka.isolation.level": isolation,
                 "kafka.request.timeout.ms": "3000",
                 "offsetCommit.timeoutMs": "3000",
             }
             if manual:
-                mine = {
-                    topic: [each for each in self.kafka.logs[topic] if each % count == number] for topic in topics
-                }
+                mine = {topic: [each for each in self.kafka.logs[topic] if each % count == number] for topic in topics}
                 options["assign"] = json.dumps({topic: numbers for topic, numbers in mine.items() if numbers})
                 if not any(mine.values()):
                     continue
@@ -114,11 +116,11 @@ class Scenario:
                 options["subscribe"] = ",".join(topics)
                 options["kafka.max.poll.interval.ms"] = str(round(rebalance * 1000))
                 if self.protocol == "consumer":
-                    options["kafka.group.protocol"] = "consumer"
+                    options |= {"kafka.group.protocol": "consumer", "session": str(self.session)}
                 else:
-                    options["kafka.session.timeout.ms"] = str(round(session * 1000))
+                    options["kafka.session.timeout.ms"] = str(round(self.session * 1000))
                     options["kafka.heartbeat.interval.ms"] = str(round(self.heartbeat * 1000))
-                    options["kafka.partition.assignment.strategy"] = self.assignor
+                    options["kafka.partition.assignment.strategy"] = assignor
                 if chance.flag("static", 0.2):
                     options["kafka.group.instance.id"] = f"i{number}"
             if limit := chance.pick("maxOffsetsPerTrigger", "", ("7", "20"), 0.4):
@@ -138,20 +140,23 @@ class Scenario:
             if not chance.flag("starts later", 0.3):
                 query.start()
 
-    @property
-    def assignor(self) -> str:
-        return self.chance.pick("assignor", "cooperative-sticky", ("range",), 0.0 if self.queries else 0.4) if not (
-            self.queries
-        ) else self.queries[0].options["kafka.partition.assignment.strategy"]
-
     # Events
 
     def _event(self) -> None:
         events = (
-            self._start, self._start, self._crash, self._stop, self._lose_checkpoint, self._rewind, self._retention,
-            self._elect, self._partitions_added, self._pause, self._transaction,
+            self._start,
+            self._start,
+            self._crash,
+            self._stop,
+            self._lose_checkpoint,
+            self._rewind,
+            self._retention,
+            self._elect,
+            self._partitions_added,
+            self._pause,
+            self._transaction,
         )
-        broken = (self._broker_stops, self._broker_hangs, self._cut, self._coordinator_moves)
+        broken = (self._broker_stops, self._broker_hangs, self._cut, self._coordinator_moves, self._stale_metadata)
         rare = (self._recreate, self._delete_group, self._unclean)
         self._produce(self.chance.pick("topic", "t", ("u",) if "u" in self.kafka.logs else (), 0.5))
         happens = self.chance.pick("event", None, events + (broken if self.trouble else ()) * 2 + rare, 0.4)
@@ -230,7 +235,7 @@ class Scenario:
         if not any(each.alive for each in self.queries):
             self._expire()
             self.story.told("an operator deletes the group")
-            self.kafka.group(GROUP).offsets.clear()
+            self.kafka.delete_group(GROUP)
             self.truth.forgotten(GROUP)
 
     def _retention(self) -> None:
@@ -275,7 +280,18 @@ class Scenario:
             self.kafka.create_topic(topic, len(self.kafka.logs[topic]) + 1)
 
     def _transaction(self) -> None:
-        self.run.point()
+        """A transaction begins and ends some time later, or with everything else."""
+        tp = self._partition()
+        log = self.kafka.logs[tp.topic][tp.partition]
+        if log.stable is None:
+            self.story.told(f"a transaction begins in {tp}")
+            self.kafka.begin(*tp)
+            seconds = self.chance.number("transaction", 2.0, 0.2, 15.0)
+            self.run.after(seconds, lambda: self._end_transaction(log))
+
+    def _end_transaction(self, log: FakeLog) -> None:
+        log.stable = None
+        log.end += 1
 
     def _pause(self) -> None:
         if query := self._query(alive=True):
@@ -309,8 +325,16 @@ class Scenario:
 
     def _coordinator_moves(self) -> None:
         broker = self._broker()
-        self.truth.outage(2.0, f"broker {broker.node} coordinates the group")
-        self.kafka.coordinator = broker.node
+        loading = self.chance.number("loading", 0.0, 0.1, 4.0, 0.5)
+        self.truth.outage(loading, f"broker {broker.node} coordinates the group after {loading:.1f} s")
+        self.kafka.move_coordinator(broker.node, loading)
+
+    def _stale_metadata(self) -> None:
+        broker, seconds = self._broker(), self.chance.number("stale", 2.0, 0.5, 12.0)
+        if broker.node not in self.kafka._frozen:
+            self.truth.outage(seconds, f"broker {broker.node} learns nothing for {seconds:.1f} s")
+            self.kafka.freeze_metadata(broker.node)
+            self.run.after(seconds, lambda: self.kafka.thaw_metadata(broker.node))
 
     # The end
 

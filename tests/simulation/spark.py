@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -33,8 +33,14 @@ class Checkpoint:
 
 @cache
 def parsed(options: tuple[tuple[str, str], ...]) -> SourceOptions:
-    """The parsed options. Each run of a query parses the same text."""
-    return parse_options(dict(options))
+    """The parsed options. Each run of a query parses the same text.
+
+    The brokers would tell a member of the consumer protocol its session timeout: "session" stands for that.
+    """
+    given = dict(options)
+    session = given.pop("session", None)
+    found = parse_options(given)
+    return found if session is None else replace(found, group=replace(found.group, session_timeout=float(session)))
 
 
 class Notifications:

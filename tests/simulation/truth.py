@@ -161,7 +161,9 @@ class Truth:
         ends = self.ends()
         if not query.checkpoint.offsets:
             self.born[query.name] = self.run.now
-            self.ends_at_birth[query.name] = {(str(self.kafka.ids[t]), number): end for (t, number), end in ends.items()}
+            self.ends_at_birth[query.name] = {
+                (str(self.kafka.ids[t]), number): end for (t, number), end in ends.items()
+            }
         if available_now:
             self.targets[query.name] = ends
         self.open[query.name] = Open()
@@ -306,7 +308,9 @@ class Truth:
             log = self.kafka.logs[topic][number]
             missing = [each for each in range(log.start, min(end, log.end)) if each not in self.at(key).done]
             if missing and self.at(key).started:
-                raise Broken(f"I10: the run of {query.name} ends, and {_span(missing)} of {topic}-{number} are not read")
+                raise Broken(
+                    f"I10: the run of {query.name} ends, and {_span(missing)} of {topic}-{number} are not read"
+                )
 
     def subscribed(self, query: Query, topic: str, number: int) -> bool:
         if "assign" in query.options:
@@ -404,6 +408,7 @@ class Truth:
 
     def members(self, group: str) -> dict[str, str]:
         """The client id of each member."""
+        self.kafka.group(group).advance(self.run.now)
         return {each.id: each.client_id for each in self.kafka.group(group).members.values()}
 
 
