@@ -30,6 +30,12 @@ class Checkpoint:
     def end(self, batch: int) -> Offset | None:
         return json.loads(self.offsets[batch]) if batch >= 0 else None
 
+    @property
+    def last(self) -> Offset:
+        """The end of the last batch."""
+        last: Offset = json.loads(self.offsets[-1])
+        return last
+
 
 @cache
 def parsed(options: tuple[tuple[str, str], ...]) -> SourceOptions:
@@ -182,6 +188,8 @@ class Life:
             self.reader.prepareForTriggerAvailableNow()
         if len(checkpoint.offsets) > checkpoint.completed:
             self._run_batch(len(checkpoint.offsets) - 1, replayed=True)
+        elif query.spark_4_1 and checkpoint.offsets:  # this tells the reader where the checkpoint stands
+            self.reader.partitions(checkpoint.last, checkpoint.last)
         while not self.stopping.is_set():
             last = len(checkpoint.offsets) - 1
             start = checkpoint.end(last) or self._initial()

@@ -86,6 +86,7 @@ class Truth:
         self.faults: list[tuple[float, str]] = []
         self.outage_ends = -QUIET
         self.data_may_be_lost = False
+        self.recreated_at = -QUIET
         self.queries: dict[str, Query] = {}
         self.client_query: dict[str, Query] = {}
         self.told = told
@@ -108,7 +109,7 @@ class Truth:
     def calm(self) -> bool:
         """Whether nothing but a single fault in :data:`WINDOW` has happened, which every retry must make up for."""
         recent = sum(self.run.now - at <= WINDOW for at, _ in self.faults[-2:])
-        return recent < 2 and self.run.now - self.outage_ends > QUIET
+        return recent < 2 and self.run.now - max(self.outage_ends, self.recreated_at) > QUIET
 
     def key(self, group: str, topic: str, partition: int) -> Key:
         return group, str(self.kafka.ids.get(topic, "")), partition
@@ -148,6 +149,7 @@ class Truth:
 
     def recreated(self, topic: str) -> None:
         """A topic has another id now. Queries that are just starting may take its latest offsets for theirs."""
+        self.recreated_at = self.run.now
         for name, query in self.queries.items():
             if not query.checkpoint.offsets and not query.pinned:
                 self.ends_at_birth[name] |= {(str(self.kafka.ids[topic]), each): 0 for each in self.kafka.logs[topic]}
