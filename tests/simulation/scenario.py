@@ -343,20 +343,21 @@ class Scenario:
         self.net.heal()
         for query in self.queries:
             query.max_batch_seconds, query.trigger = 0.1, 0.3
-            if not query.alive:
-                query.options["failOnDataLoss"] = "false"
-                query.start()
+        self._restart_all()
 
     def _until_finished(self) -> None:
         limit = self.run.now + HEALED_WITHIN
         while unfinished := self._unfinished():
             if self.run.now > limit:
                 raise Broken(f"I12: {HEALED_WITHIN:.0f} s after everything healed, {unfinished}")
-            for query in self.queries:
-                if not query.alive:
-                    query.options["failOnDataLoss"] = "false"
-                    query.start()
+            self._restart_all()
             substitution.sleep(1.0)
+
+    def _restart_all(self) -> None:
+        for query in self.queries:
+            if not query.alive:
+                query.options["failOnDataLoss"] = "false"
+                query.start()
 
     def _unfinished(self) -> str:
         for query in self.queries:
@@ -366,11 +367,11 @@ class Scenario:
 
     def _check_members(self) -> None:
         """I8: each query has one member."""
-        expected = sorted(
-            each.life.process.name for each in self.queries if each.life is not None and "assign" not in each.options
-        )
         limit = self.run.now + QUIET_MEMBERS
         while True:
+            self._restart_all()
+            lives = [each.life for each in self.queries if "assign" not in each.options]
+            expected = sorted(each.process.name for each in lives if each is not None)
             members = sorted(client.rpartition("-")[0] for client in self.truth.members(GROUP).values())
             found = [each.split("-")[-1] for each in members]
             if found == expected:

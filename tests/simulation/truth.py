@@ -204,17 +204,22 @@ class Truth:
             if read.topic_id != str(self.kafka.ids.get(read.topic, "")):
                 continue
             if not replayed:
-                self._check_start(query, key, read.topic, read.start)
+                self._check_start(query, key, read)
                 self._check_owner(query, key, read)
                 self._check_repeats(query, key, read)
         self.open[query.name] = Open(ranges, False, replayed, self.run.now)
 
-    def _check_start(self, query: Query, key: Key, topic: str, start: int) -> None:
-        at = self.at(key)
+    def _check_start(self, query: Query, key: Key, read: OffsetRange) -> None:
+        at, topic, start = self.at(key), read.topic, read.start
         if not at.started:
             self._check_first(query, key, topic, start)
-        if skipped := [each for each in range(start) if each not in at.done]:
+        skipped = [each for each in range(start) if each not in at.done]
+        if skipped and not self._cut_unseen(at, topic, read.partition, read.epoch):
             raise Broken(f"I3: {query.name} starts {topic}-{key[2]} at {start}, and {_span(skipped)} were never read")
+
+    def _cut_unseen(self, at: Partition, topic: str, number: int, epoch: int) -> bool:
+        """Whether a position is older than an unclean election: the query notices that when it plans again."""
+        return at.cut_at >= 0 and epoch < self.kafka.logs[topic][number].epoch
 
     def _check_first(self, query: Query, key: Key, topic: str, start: int) -> None:
         """I6: where a partition starts without a commit."""
@@ -336,14 +341,15 @@ class Truth:
         for topic, answered in zip(request.topics, response.topics, strict=True):
             name = names.get(str(topic.topic_id), "") if request.version >= 10 else topic.name
             for part, answer in zip(topic.partitions, answered.partitions, strict=True):
-                if query is None:
+                if query is None or name not in self.kafka.logs:
                     continue
                 text = f"{process.name} commits {part.committed_offset} of {name}-{part.partition_index}"
                 self.told(text if not answer.error_code else f"{text}: refused with {answer.error_code}")
                 if not answer.error_code:
-                    self._accepted(query, process, request, name, part.partition_index, part.committed_offset)
+                    self._accepted(query, process, request, name, part)
 
-    def _accepted(self, query: Query, process: Process, request: Any, topic: str, number: int, offset: int) -> None:
+    def _accepted(self, query: Query, process: Process, request: Any, topic: str, part: Any) -> None:
+        number, offset = part.partition_index, part.committed_offset
         group = query.options["kafka.group.id"]
         key = self.key(group, topic, number)
         at = self.at(key)
@@ -351,8 +357,7 @@ class Truth:
             self._check_first(query, key, topic, offset)
         # A late request of a query that is gone, or whose offset was overtaken, changes nothing that is done.
         unread = [each for each in range(offset) if each not in at.done]
-        # A query notices an unclean election when it plans.
-        if unread and offset <= self.kafka.logs[topic][number].end and at.cut_at <= self.open[query.name].planned_at:
+        if unread and not self._cut_unseen(at, topic, number, part.committed_leader_epoch):
             raise Broken(f"I2: {process.name} commits {offset} of {topic}-{number}, and {_span(unread)} are not read")
         member = request.member_id or process.name
         owner = self._owners(group).get((topic, number), at.owner)
