@@ -196,7 +196,10 @@ class DataLossCheck:
         self._raise_or_skip_deleted(start, topics, me)
         end_offsets = self._end_offsets.of(positions)
         diverged = self._epochs.diverged(owned, self._end_offsets.epochs)
-        truncated = {} if diverged else self._end_offsets.truncated(positions, end_offsets)
+        # An unconfirmed log may have diverged long before its end.
+        confirmed = {tp: at for tp, at in positions.items() if tp not in self._epochs.unconfirmed}
+        past_end = {tp: at for tp, at in confirmed.items() if end_offsets.get(tp, at) < at}
+        truncated = {} if diverged else self._end_offsets.truncated_before(past_end)
         # These lookups may have refreshed the metadata of the topics.
         if self._raise_or_restart_recreated(topics, me):
             return None

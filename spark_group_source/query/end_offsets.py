@@ -143,16 +143,12 @@ class EndOffsets:
         self._refresh(positions.keys())
         return {tp: self.known[tp] for tp in positions if tp in self.known}
 
-    def truncated(self, positions: Offsets, end_offsets: Offsets) -> dict[TopicPartition, int]:
-        """The ends of those logs that end before the position, if several lookups at the leaders agree.
+    def truncated_before(self, offsets: Offsets) -> dict[TopicPartition, int]:
+        """The ends of those logs that end before the offset, if several lookups at the leaders agree.
 
         It compares the ends of the logs and not the last stable offsets: those may lie before records that others have
         read uncommitted. While the leaders are unavailable no log counts as truncated.
         """
-        return self.truncated_before({tp: positions[tp] for tp, end in end_offsets.items() if end < positions[tp]})
-
-    def truncated_before(self, offsets: Offsets) -> dict[TopicPartition, int]:
-        """The ends of those logs that end before the offset, as :meth:`truncated`."""
         if self._clock() - self._not_truncated_at < TRUNCATION_INTERVAL:
             return {}
         ends = dict(offsets)

@@ -139,7 +139,8 @@ class BatchPlanner:
                 return start
             if self._clock() >= wait_until:
                 return self._plan(start, limits, me, must_log=True)
-            truncated = self.end_offsets.truncated_before(target.unreached)
+            confirmed = {tp: end for tp, end in target.unreached.items() if tp not in self._epochs.unconfirmed}
+            truncated = self.end_offsets.truncated_before(confirmed)
             self._data_loss.raise_or_accept_truncated_target(truncated, target.unreached)
             target.lower(truncated)
             target.wait()

@@ -180,6 +180,24 @@ def test_a_partition_whose_new_leader_does_not_answer_waits_and_the_others_are_r
     assert reading.rows == [MARKER, *of("harmed", 0, 5, 8)]
 
 
+@pytest.mark.parametrize("available_now", [False, True])
+def test_the_end_of_a_log_proves_nothing_before_its_new_leader_has_answered(
+    fake: FakeKafka, available_now: bool
+) -> None:
+    reading = read_all(fake, failOnDataLoss="false")
+    if available_now:
+        reading.close()
+        fill(fake, "harmed", 0, 3)
+        reading = query(fake, reading.end, available_now, failOnDataLoss="false")
+        assert reading.driver._planner._target is not None
+        reading.driver._planner._target.set_once()
+    fake.next("OffsetForLeaderEpoch", Fault(error=74), times=3)
+    replace(fake, until=4)
+    if available_now:
+        assert reading.step(), "the run ends"
+    assert reading.until({("harmed", 0, 3)}).rows == of("harmed", 0, 2, 4)
+
+
 def test_a_leader_older_than_the_position_is_not_read_until_the_timeout(
     fake: FakeKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
