@@ -88,9 +88,7 @@ class FakeKafka(RequestHandlers):
         """Deletes a topic and its committed offsets. A recreated topic has another id."""
         with self._changed:
             del self.logs[name], self.ids[name]
-            for group in self._groups.values():
-                for tp in [tp for tp in group.offsets if tp[0] == name]:
-                    del group.offsets[tp], group.epochs[tp]
+            self._delete_offsets_of(name)
 
     def produce(self, topic: str, rows: Iterable[str], partition: int = 0, timestamp: int = 1_700_000_000_000) -> None:
         """Appends a batch of records, all with the same ``timestamp`` in milliseconds."""
@@ -143,9 +141,17 @@ class FakeKafka(RequestHandlers):
             self._frozen[node] = self._view(node)
 
     def thaw_metadata(self, node: int) -> None:
-        """The broker learns all that it missed."""
+        """The broker learns all that it missed. As coordinator it then deletes the offsets in deleted topics."""
         with self._changed:
-            del self._frozen[node]
+            missed = self._frozen.pop(node)
+            for name, (topic_id, _) in missed.topics.items():
+                if node == self.coordinator and self.ids.get(name) != topic_id:
+                    self._delete_offsets_of(name)
+
+    def _delete_offsets_of(self, name: str) -> None:
+        for group in self._groups.values():
+            for tp in [tp for tp in group.offsets if tp[0] == name]:
+                del group.offsets[tp], group.epochs[tp]
 
     def move_coordinator(self, node: int | None, loading: float = 0.0) -> None:
         """Makes this broker the coordinator, or none. It first reads the groups, for so many seconds.
