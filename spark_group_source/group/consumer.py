@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterable
@@ -31,7 +32,7 @@ from spark_group_source.group.consumer_state import (
     TopicsFound,
     step,
 )
-from spark_group_source.group.coordinator import CoordinatorClient
+from spark_group_source.group.coordinator import LATE_REQUESTS, CoordinatorClient
 from spark_group_source.group.membership import NO_GENERATION, Action, ErrorAction, Phase, RequestFailed, Tick, fatal
 from spark_group_source.group.protocol import GroupProtocol, RebalanceListener, SharedMembership
 from spark_group_source.group.settings import GroupSettings, Timings
@@ -165,7 +166,8 @@ class ConsumerProtocol(GroupProtocol):
     ``_joined`` tells whether a join was sent: the coordinator may have the member even if it has not answered.
     ``_joining_until`` is when a join without partitions ends, in seconds of the clock. Until then the listener is
     notified of partitions only; ``_has_assignment`` tells whether it was. ``_session_timeout`` is the group's in
-    seconds, if the brokers have said it (``_session_source``), or else the brokers' default.
+    seconds, if the brokers have said it (``_session_source``), or else the brokers' default. Until ``_late_until`` a
+    heartbeat that got no answer may still arrive.
     """
 
     shared: SharedMembership[ConsumerMembership]
@@ -189,6 +191,7 @@ class ConsumerProtocol(GroupProtocol):
         self._session_timeout = settings.session_timeout
         self._session_source = ""
         self._joined = False
+        self._late_until = -math.inf
         self._has_assignment = False
         self._joining_until = 0.0
         self._logged_reason = start.reason
@@ -249,11 +252,14 @@ class ConsumerProtocol(GroupProtocol):
         if joins:
             self._prepare_join()
         me, sent_at = self.shared.membership, self.clock()
-        response = self._client.call(build_request(me, self.settings), self._heartbeat_deadline(me))
+        # A late heartbeat may have been told an assignment. The coordinator repeats it only to a full report.
+        to_report = replace(me, answered=None) if sent_at < self._late_until else me
+        response = self._client.call(build_request(to_report, self.settings), self._heartbeat_deadline(me))
         if failure := self._failure(response, self._client, joins=me.phase is Phase.JOINING):
             error_code = getattr(response, "error_code", 0)
             if joins and (failure.action is ErrorAction.RESET_GENERATION or error_code == UNRELEASED_INSTANCE_ID):
                 self._leave_former_epoch(error_code)
+            self._late_until = self.clock() + LATE_REQUESTS if failure.unanswered else self._late_until
             self.request_failed(failure)
             return False
         self._client.confirm_generation()

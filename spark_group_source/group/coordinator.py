@@ -50,6 +50,11 @@ class WhileWaiting:
         return None
 
 
+LATE_REQUESTS = 600.0
+"""Seconds for which a request without an answer may still arrive: by default, brokers close a connection that was idle
+for as long (``connections.max.idle.ms``)."""
+
+
 class CoordinatorClient:
     """One connection to a group's coordinator, over one thread's cluster. Finds the coordinator if it is unknown.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from spark_group_source.clock import Clock, monotonic
+from spark_group_source.group.coordinator import LATE_REQUESTS
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.offsets import CommittedOffset
 from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, OffsetRange, Offsets, Partitions, TopicPartition
@@ -79,11 +80,6 @@ class PinnedStarts:
         if not self.reset_first_assignment:
             return self
         return replace(self, resets=partitions, reset_first_assignment=False)
-
-
-LATE_COMMITS = 600.0
-"""Seconds for which a commit without an answer may still arrive: by default, brokers close a connection that was idle
-for as long (``connections.max.idle.ms``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +337,7 @@ class SharedOffsetTracker:
     def unanswered(self, sent: Mapping[TopicPartition, OwnedPartition]) -> None:
         """No answer came to these commits."""
         with self._lock:
-            self._tracker.unanswered(sent, self._clock() + LATE_COMMITS)
+            self._tracker.unanswered(sent, self._clock() + LATE_REQUESTS)
 
     def unsettled(self, me: Membership) -> Partitions:
         """Partitions of ``me`` whose committed offset a late commit may still move back."""

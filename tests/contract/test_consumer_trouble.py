@@ -162,6 +162,16 @@ def test_a_lost_answer_loses_and_repeats_nothing(on_fake: Bench, fault: Fault) -
     assert first.driver.counters.lost == second.driver.counters.lost == 0
 
 
+def test_after_a_heartbeat_without_an_answer_an_assignment_is_told_again(on_fake: Bench, fake: FakeKafka) -> None:
+    on_fake.produce(1)
+    on_fake.start()
+    on_fake.next("Heartbeat", Fault(silent=True))
+    eventually(lambda: not on_fake.has_faults("Heartbeat"))
+    sent = on_fake.request_count("Heartbeat")
+    eventually(lambda: on_fake.request_count("Heartbeat") > sent + 3)
+    assert all(request.topic_partitions for _, request in on_fake.requests("Heartbeat")[sent:])
+
+
 def test_lookups_that_hang_hold_back_no_heartbeat(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     on_fake.fake.heartbeat_interval = 1.0
     on_fake.fake.next("ListOffsets", Fault(silent=True), times=10_000)

@@ -167,7 +167,7 @@ class Truth:
                 (str(self.kafka.ids[t]), number): end for (t, number), end in ends.items()
             }
         if available_now:
-            self.targets[query.name] = ends
+            self.targets[query.name] = {(str(self.kafka.ids[t]), number): end for (t, number), end in ends.items()}
         self.open[query.name] = Open()
         self.told(f"{life} starts{' an AvailableNow run' if available_now else ''}")
 
@@ -308,8 +308,10 @@ class Truth:
     def run_ended(self, query: Query) -> None:
         """I10: an AvailableNow run has ended by itself."""
         group = query.options["kafka.group.id"]
-        for (topic, number), end in self.targets[query.name].items():
-            if not self.subscribed(query, topic, number) or number not in self.kafka.logs.get(topic, {}):
+        names = {str(topic_id): name for name, topic_id in self.kafka.ids.items()}
+        for (topic_id, number), end in self.targets[query.name].items():
+            topic = names.get(topic_id, "")
+            if not topic or not self.subscribed(query, topic, number):
                 continue
             key = self.key(group, topic, number)
             log = self.kafka.logs[topic][number]
