@@ -17,6 +17,7 @@ from tests.simulation.scheduler import Scheduler
 from tests.simulation.spark import Query
 from tests.simulation.truth import Broken, Truth
 
+PROTOCOLS = ("classic", "consumer")
 GROUP = "g"
 HEALED_WITHIN = 300.0
 """Seconds after the last fault within which everything is read and committed."""
