@@ -233,6 +233,14 @@ class Connection(connection.Connection):
     """In the place of the real one: the same but for the socket and the bytes."""
 
     network: Network
+    versions: Any = None
+
+    def _check_versions(self, options: WireOptions, deadline: Deadline) -> None:
+        """One answer serves all connections: its message has dozens of parts."""
+        if Connection.versions is None:
+            super()._check_versions(options, deadline)
+            Connection.versions = self.supported
+        self.supported = Connection.versions
 
     @classmethod
     def open(

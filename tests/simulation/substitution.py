@@ -36,8 +36,10 @@ generator = clock.RANDOM
 """The chance of the product, seeded for each run: backoffs, ids, and which broker is asked first."""
 
 
-def now() -> float:
-    return scheduler.scheduler().now
+def now(clock: object = None) -> float:
+    """Virtual seconds, of whichever clock."""
+    assert scheduler.active is not None
+    return scheduler.active.now
 
 
 def sleep(seconds: float) -> None:
@@ -51,7 +53,7 @@ def poll_readable(descriptors: Iterable[Any], seconds: float) -> set[Any]:
 
 
 TIME = SimpleNamespace(
-    monotonic=now, sleep=sleep, time=lambda: START_OF_TIME + now(), clock_gettime=lambda _: now(), perf_counter=now
+    monotonic=now, sleep=sleep, time=lambda: START_OF_TIME + now(), clock_gettime=now, perf_counter=now
 )
 THREADING = SimpleNamespace(
     Thread=scheduler.Thread,
