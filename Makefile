@@ -27,7 +27,7 @@ python = $(firstword $(foreach version,$(1),$(shell for each in python$(version)
   do $$each -c '' 2>/dev/null && echo $$each && break; done)) $(PYTHON))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit contract integration chaos soak fuzz test-brokers test-oldest test-newest lint docs format \
+.PHONY: help demo test unit contract integration chaos sim sim-hour soak fuzz test-brokers test-oldest test-newest lint docs format \
   bench dist clean java
 
 help: ## list of the targets
@@ -50,6 +50,13 @@ integration: $(VENV)/test.stamp | java ## tests with real Kafka and Spark
 
 chaos: $(VENV)/test.stamp | java ## tests of several minutes: members that join and leave at random, long batches, clusters
 	$(BIN)/pytest tests/integration -m slow $(PYTEST_ARGS)
+
+sim: $(VENV)/test.stamp ## the contract in simulated runs: SEED=, SEEDS=, SECONDS=, PROTOCOL=, MUTANT=
+	@$(BIN)/python -m tests.simulation $(foreach name,SEED SEEDS SECONDS PROTOCOL MUTANT LIMIT FIRST,\
+	  $(if $($(name)),--$(shell echo $(name) | tr A-Z a-z) $($(name))))
+
+sim-hour: $(VENV)/test.stamp ## an hour of simulated runs with fresh seeds
+	@$(BIN)/python -m tests.simulation --seconds 3600 --first $$(date +%s)
 
 soak: $(VENV)/demo.stamp | java ## memory and idle CPU of the reader: half an hour idle, half an hour busy
 	@$(BIN)/python jobs/soak.py $(SOAK_ARGS)

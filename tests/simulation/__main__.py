@@ -29,7 +29,9 @@ PACKAGE = Path(__file__).parents[2] / "spark_group_source"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="make sim", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="make sim", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--seed", type=int, help="repeats this run only")
     parser.add_argument("--seeds", type=int, default=500, help="runs of each protocol")
     parser.add_argument("--seconds", type=float, help="runs as many seeds as fit into this time instead")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from spark_group_source import clock
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable
 from spark_group_source.wire import connection
@@ -264,7 +265,7 @@ class Connection(connection.Connection):
         self._correlation_id += 1
         request.with_header(correlation_id=self._correlation_id, client_id=self._client_id)
         sent = connection._InFlight(self._correlation_id, request, deadline.clock())
-        self.used_at = connection.monotonic()
+        self.used_at = clock.monotonic()
         with self._close_on_failure(sent, deadline):
             channel: Any = self._open_socket()
             channel.send(request, self._correlation_id)
@@ -283,7 +284,7 @@ class Connection(connection.Connection):
             number, response = channel.receive(deadline)
             assert number == sent.correlation_id
             self._in_flight.popleft()
-            self.responded_at = connection.monotonic()
+            self.responded_at = clock.monotonic()
             self._served |= sent.request.name != "ApiVersionsRequest"
             self._throttle.record(getattr(response, "throttle_time_ms", 0) / 1000)
             return response

@@ -177,7 +177,7 @@ class Scenario:
         return self.chance.pick("which broker", found[0], found[1:], 0.7)
 
     def _produce(self, topic: str) -> None:
-        for number, log in self.kafka.logs[topic].items():
+        for _number, log in self.kafka.logs[topic].items():
             records = round(self.chance.number("records", 5, 0, 15, 0.5))
             log.end += records
 

@@ -53,7 +53,7 @@ class Scheduler:
 
     def run(self, conductor: Callable[[], None]) -> None:
         """Runs until ``conductor`` has returned or something has failed; raises that failure."""
-        global active
+        global active  # noqa: PLW0603 (the classes of threading have no argument for it)
         active = self
         self._ended.acquire()
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from spark_group_source.errors import DataLoss, RetriableError
 from spark_group_source.offsets import BatchOffset, OffsetRange
@@ -133,7 +133,7 @@ class Query:
 class Life:
     """One run of a query in a process of its own."""
 
-    of_process: dict[str, Life] = {}
+    of_process: ClassVar[dict[str, Life]] = {}
 
     def __init__(self, query: Query, available_now: bool) -> None:
         self.query = query

@@ -2,8 +2,8 @@
 
 The truth about a partition is which of its offsets are *done*: read by a batch that Spark has completed, or skipped by
 somebody who may (an operator, retention, a start at the latest offset). A position, planned or committed, is right if
-everything before it is done. What was read may be read again only if it is *repeatable*: a batch was open when its query
-died or was expelled, or somebody moved the partition back.
+everything before it is done. What was read may be read again only if it is *repeatable*: a batch was open when its
+query died or was expelled, or somebody moved the partition back.
 """
 
 from __future__ import annotations
@@ -227,9 +227,7 @@ class Truth:
         log = self.kafka.logs[topic][key[2]]
         first = self.ends_at_birth[query.name].get(key[1:])
         latest = query.options["startingOffsets"] == "latest" and first is not None
-        if latest and first is not None and first <= start <= log.end:
-            at.done |= set(range(start))
-        elif start <= log.start:
+        if (latest and first is not None and first <= start <= log.end) or start <= log.start:
             at.done |= set(range(start))
 
     def _check_owner(self, query: Query, key: Key, read: OffsetRange) -> None:
@@ -365,9 +363,9 @@ class Truth:
         owner = self._owners(group).get((topic, number), at.owner)
         if request.member_id and owner != request.member_id:
             raise Broken(f"I4: {process.name} commits {topic}-{number}, which it does not own")
-        if at.by == member and at.committed is not None and offset < at.committed and self.calm:
-            if set(range(offset, at.committed)) - at.repeatable:
-                raise Broken(f"I4: {process.name} commits {offset} of {topic}-{number} after {at.committed}")
+        fallen = set(range(offset, at.committed or 0)) - at.repeatable
+        if at.by == member and fallen and self.calm:
+            raise Broken(f"I4: {process.name} commits {offset} of {topic}-{number} after {at.committed}")
         at.started, at.committed, at.by = True, offset, member
         for pending in self.uncommitted.values():
             if key in pending:
