@@ -13,6 +13,7 @@ from spark_group_source.errors import BrokerUnavailable
 from spark_group_source.wire import connection
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.waiting import Interrupted
+from tests.fake.faults import set_error
 from tests.fake.server import REQUESTS
 from tests.simulation.scheduler import Process, Scheduler, Thread, Wakeup
 
@@ -20,7 +21,24 @@ LATENCY = 0.002
 BLOCKING = {"JoinGroup", "SyncGroup", "Fetch"}
 """Requests that a broker answers later; each has a thread of its own there."""
 
-LOST_REQUEST, LOST_ANSWER, CUT_BEFORE, CUT_AFTER, LATE_REQUEST, SLOW_ANSWER, THROTTLED = (
+ERRORS: dict[str, tuple[int, ...]] = {
+    "FindCoordinator": (14, 15),
+    "JoinGroup": (14, 15, 16),
+    "SyncGroup": (14, 15, 16),
+    "Heartbeat": (14, 15, 16),
+    "ConsumerGroupHeartbeat": (14, 15, 16, 35, 81, 112),
+    "OffsetCommit": (7, 14, 15, 16, -1),
+    "OffsetFetch": (14, 15, 16, -1),
+    "ListOffsets": (3, 5, 6, 7, 74, 75),
+    "OffsetForLeaderEpoch": (6, 74, 75),
+    "Metadata": (3, 5),
+}
+"""Error codes that heal, by request. A broker that is upgraded, or a full group, may refuse a member for a while."""
+
+FATAL_AT_FIRST = {35, 81, 112}
+"""Error codes that end a query which was never a member."""
+
+LOST_REQUEST, LOST_ANSWER, CUT_BEFORE, CUT_AFTER, LATE_REQUEST, SLOW_ANSWER, THROTTLED, REFUSED = (
     "request is lost",
     "answer is lost",
     "connection is cut before the request",
@@ -28,8 +46,9 @@ LOST_REQUEST, LOST_ANSWER, CUT_BEFORE, CUT_AFTER, LATE_REQUEST, SLOW_ANSWER, THR
     "request arrives late",
     "answer comes late",
     "client is throttled",
+    "broker answers with an error",
 )
-FAULTS = (LOST_REQUEST, LOST_ANSWER, CUT_BEFORE, CUT_AFTER, LATE_REQUEST, SLOW_ANSWER, THROTTLED)
+FAULTS = (LOST_REQUEST, LOST_ANSWER, CUT_BEFORE, CUT_AFTER, LATE_REQUEST, SLOW_ANSWER, THROTTLED, REFUSED, REFUSED)
 
 
 class Broker:
@@ -181,9 +200,16 @@ class Channel:
 
     def _handle(self, api: str, request: Any, number: int, fault: str) -> None:
         run, network = self.network.run, self.network
-        response = self.broker.handle(api, request, 0)
+        code = 0
+        if fault == REFUSED and api in ERRORS:
+            code = run.chance.pick(f"error of {api}", ERRORS[api][0], ERRORS[api][1:], 0.8)
+            if code in FATAL_AT_FIRST and request.member_epoch <= 0:
+                code = ERRORS[api][0]
+        response = self.broker.handle(api, request, code)
         if response is None:
             return  # the client has sent it again
+        if code:
+            set_error(api, response, code)
         network.handled(self.process, self.broker.node, api, request, response)
         if fault == CUT_AFTER:
             self.cut()

@@ -19,7 +19,7 @@ from tests.simulation.truth import Broken, Truth
 
 PROTOCOLS = ("classic", "consumer")
 GROUP = "g"
-HEALED_WITHIN = 300.0
+HEALED_WITHIN = 120.0
 """Seconds after the last fault within which everything is read and committed."""
 
 STOP_WITHIN = 60.0
@@ -64,7 +64,12 @@ class Scenario:
         brokers = 1 + chance.pick("brokers", 0, (1, 2), 0.6)
         self.heartbeat = chance.pick("heartbeat interval", 1.0, (0.3, 2.0), 0.5)
         self.session = chance.pick("session", 6.0, (10.0,), 0.5)
-        self.kafka = FakeKafka(brokers=brokers, heartbeat_interval=self.heartbeat, session_timeout=self.session)
+        self.kafka = FakeKafka(
+            brokers=brokers,
+            max_metadata=chance.pick("metadata", 4096, (60, 30, 0), 0.1),
+            heartbeat_interval=self.heartbeat,
+            session_timeout=self.session,
+        )
         self.truth = Truth(run, self.kafka, story.told)
         self.net = network.Network(run, self.kafka.brokers, self.truth.fault)  # type: ignore[arg-type]
         self.net.handled = self.truth.handled
@@ -72,6 +77,8 @@ class Scenario:
         spark.Life.of_process.clear()
         self.trouble = chance.pick("trouble", 0.0, (0.0, 0.01, 0.04, 0.12), 0.9)
         self.queries: list[Query] = []
+        self.empty: TopicPartition | None = None
+        self.without_records = ""
         self.duration = chance.number("duration", 15.0, 8.0, 40.0)
 
     def conduct(self) -> None:
@@ -91,10 +98,16 @@ class Scenario:
         topics = chance.pick("topics", ["t"], (["t", "u"],), 0.25)
         for topic in topics:
             self.kafka.create_topic(topic, chance.pick("partitions", 2, (1, 3, 4), 0.7))
+            if chance.flag("an empty partition", 0.2):
+                self.empty = TopicPartition(topic, len(self.kafka.logs[topic]) - 1)
             self._produce(topic)
+        if "u" in topics and chance.flag("an empty topic", 0.4):
+            self.without_records = "u"
+            for log in self.kafka.logs["u"].values():
+                log.end = 0
         count = chance.pick("queries", 1, (2, 2, 3), 0.85)
         manual = chance.flag("assign", 0.1)
-        rebalance = chance.pick("rebalance timeout", 20.0, (12.0, 40.0), 0.5)
+        rebalance = chance.pick("rebalance timeout", 20.0, (12.0, 40.0, 150.0, 150.0), 0.7)
         start = chance.pick("startingOffsets", "earliest", ("latest",), 0.4)
         assignor = chance.pick("assignor", "cooperative-sticky", ("range",), 0.4)
         isolation = chance.pick("isolation", "read_uncommitted", ("read_committed",), 0.4)
@@ -105,6 +118,7 @@ class Scenario:
                 "startingOffsets": start,
                 "failOnDataLoss": chance.pick("failOnDataLoss", "true", ("false",), 0.5),
                 "kafka.isolation.level": isolation,
+                "kafka.metadata.max.age.ms": "10000",
                 "kafka.request.timeout.ms": "3000",
                 "offsetCommit.timeoutMs": "3000",
             }
@@ -135,7 +149,7 @@ class Scenario:
                 spark_4_1=chance.flag("Spark 4.1", 0.15),
             )
             query.trigger = chance.pick("trigger", 1.0, (0.3, 3.0), 0.5)
-            query.max_batch_seconds = chance.pick("batch", 0.5, (3.0, 15.0), 0.4)
+            query.max_batch_seconds = chance.pick("batch", 0.5, (3.0, 15.0, 40.0), 0.4)
             self.queries.append(query)
         for query in self.queries:
             if not chance.flag("starts later", 0.3):
@@ -153,12 +167,13 @@ class Scenario:
             self._rewind,
             self._retention,
             self._elect,
+            self._leaderless,
             self._partitions_added,
             self._pause,
             self._transaction,
         )
         broken = (self._broker_stops, self._broker_hangs, self._cut, self._coordinator_moves, self._stale_metadata)
-        rare = (self._recreate, self._delete_group, self._unclean)
+        rare = (self._recreate, self._delete_group, self._unclean, self._topic_is_gone)
         self._produce(self.chance.pick("topic", "t", ("u",) if "u" in self.kafka.logs else (), 0.5))
         happens = self.chance.pick("event", None, events + (broken if self.trouble else ()) * 2 + rare, 0.4)
         if happens is not None:
@@ -177,9 +192,9 @@ class Scenario:
         return self.chance.pick("which broker", found[0], found[1:], 0.7)
 
     def _produce(self, topic: str) -> None:
-        for _number, log in self.kafka.logs[topic].items():
-            records = round(self.chance.number("records", 5, 0, 15, 0.5))
-            log.end += records
+        for number, log in self.kafka.logs[topic].items():
+            if self.empty != (topic, number) and topic != self.without_records:
+                log.end += round(self.chance.number("records", 5, 0, 15, 0.5))
 
     def _start(self) -> None:
         if query := self._query(alive=False):
@@ -254,6 +269,14 @@ class Scenario:
         self.story.told(f"broker {leader} is elected for {tp}")
         self.kafka.elect(*tp, leader=leader)
 
+    def _leaderless(self) -> None:
+        tp, seconds = self._partition(), self.chance.number("leaderless", 2.0, 0.3, 12.0)
+        log = self.kafka.logs[tp.topic][tp.partition]
+        if log.leader is not None:
+            self.truth.outage(0.0, f"{tp} has no leader for {seconds:.1f} s")
+            leader, log.leader = log.leader, None
+            self.run.after(seconds, lambda: log.elect(log.leader or leader, None))
+
     def _unclean(self) -> None:
         tp = self._partition()
         log = self.kafka.logs[tp.topic][tp.partition]
@@ -273,6 +296,20 @@ class Scenario:
         self.kafka.create_topic(topic, count)
         self.truth.recreated(topic)
         self._produce(topic)
+
+    def _topic_is_gone(self) -> None:
+        """A topic without records is deleted, and comes back later."""
+        if "u" in self.kafka.logs and not self.truth.ever_had_records("u"):
+            self.story.told("the empty topic u is deleted")
+            count = len(self.kafka.logs["u"])
+            self.truth.data_may_be_lost = True
+            self.kafka.delete_topic("u")
+            self.run.after(self.chance.number("gone", 5.0, 1.0, 20.0), lambda: self._comes_back("u", count))
+
+    def _comes_back(self, topic: str, partitions: int) -> None:
+        self.story.told(f"topic {topic} is back")
+        self.kafka.create_topic(topic, partitions)
+        self.truth.recreated(topic)
 
     def _partitions_added(self) -> None:
         topic = self._partition().topic

@@ -171,6 +171,9 @@ class Truth:
         self.open[query.name] = Open()
         self.told(f"{life} starts{' an AvailableNow run' if available_now else ''}")
 
+    def ever_had_records(self, topic: str) -> bool:
+        return any(log.end for log in self.kafka.logs[topic].values())
+
     def ends(self) -> dict[tuple[str, int], int]:
         return {
             (topic, number): log.stable if log.stable is not None else log.end
