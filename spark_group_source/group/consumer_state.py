@@ -104,14 +104,13 @@ class ConsumerMembership(Membership):
     """``generation`` is the member epoch. ``topics`` is the subscription.
 
     ``assignment`` is the coordinator's last one. ``topic_names`` has the names that the last lookup found, and those
-    that the member still needs; ``topic_ids`` has the ids of the topics of owned partitions. ``answered`` is the last
-    report that the coordinator has answered, ``None`` if the next heartbeat has to report everything.
+    that the member still needs. ``answered`` is the last report that the coordinator has answered, ``None`` if the next
+    heartbeat has to report everything.
     """
 
     topics: frozenset[str] = frozenset()
     assignment: TopicIdPartitions = frozenset()
     topic_names: Mapping[UUID, str] = field(default_factory=dict)
-    topic_ids: Mapping[str, UUID] = field(default_factory=dict)
     answered: Report | None = None
 
     @property

@@ -23,6 +23,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import TypeVar
+from uuid import UUID
 
 from spark_group_source.errors import (
     FENCED_INSTANCE_ID,
@@ -169,15 +170,16 @@ class Membership:
 
     ``revoking`` are owned partitions with a pending revocation: no new batch may read them. It waits for those of them
     that Spark's batch ``in_flight`` reads, and for ``uncommitted`` ones, whose commits are pending. ``revoke_by`` is
-    when it stops waiting, in seconds of the clock. ``session_ends`` is when the coordinator
-    may have assigned the partitions to other members, because no heartbeat succeeded; unused while nothing is owned.
-    ``reason`` is why the member joins, for the log.
+    when it stops waiting, in seconds of the clock. ``session_ends`` is when the coordinator may have assigned the
+    partitions to other members, because no heartbeat succeeded; unused while nothing is owned. ``reason`` is why the
+    member joins, for the log. ``topic_ids`` has the ids of the topics of owned partitions, if the group assigns by id.
     """
 
     phase: Phase = Phase.JOINING
     member_id: str = ""
     generation: int = NO_GENERATION
     owned: Mapping[TopicPartition, int] = field(default_factory=dict)
+    topic_ids: Mapping[str, UUID] = field(default_factory=dict)
     revoking: Partitions = NONE
     in_flight: Partitions = NONE
     uncommitted: Partitions = NONE

@@ -203,11 +203,7 @@ class DataLossCheck:
         # These lookups may have refreshed the metadata of the topics.
         if self._raise_or_restart_recreated(topics, me):
             return None
-        if self._raise_or_rewind_diverged(diverged, positions, me):
-            return None
-        if self._raise_or_rewind_truncated(truncated, positions, me):
-            return None
-        return end_offsets
+        return None if self._raise_or_rewind(diverged, truncated, positions, me) else end_offsets
 
     def _raise_or_restart_recreated(self, topics: set[str], me: Membership) -> bool:
         """Reads recreated topics from earliest, because old offsets mean nothing in them; returns whether any was."""
@@ -249,10 +245,11 @@ class DataLossCheck:
         raise_or_skip_deleted(deleted, self._fail_on_data_loss)
         self.deleted |= deleted
 
-    def _raise_or_rewind_diverged(
-        self, diverged: Mapping[TopicPartition, LogTruncation], positions: Offsets, me: Membership
+    def _raise_or_rewind(
+        self, diverged: Mapping[TopicPartition, LogTruncation], truncated: Offsets, positions: Offsets, me: Membership
     ) -> bool:
-        """Rewinds to the first record that a new leader lost or replaced; returns whether there is any.
+        """Rewinds to the first record that a new leader lost or replaced, and to the end of each log that ends before
+        the position; returns whether there is any.
 
         A leader that is older than the position does not know that record: the query continues at the position.
         """
@@ -265,23 +262,17 @@ class DataLossCheck:
                 "An unclean leader was elected, or the brokers were restored from an older copy.",
                 f"offset {offsets[tp]}",
             )
-        return self._rewind(offsets, me)
-
-    def _raise_or_rewind_truncated(self, truncated: Offsets, positions: Offsets, me: Membership) -> bool:
-        """Rewinds to the end of each log that ends before the position; returns whether there is any."""
         for tp, end in sorted(truncated.items()):
             self._raise_or_warn_truncated(tp, end, f"offset {positions[tp]} where this query continues")
-        return self._rewind(truncated, me)
+        offsets |= truncated
+        if offsets:
+            self._assigned_partitions.rewind(offsets, me, self._clients)
+        return bool(offsets)
 
     def raise_or_accept_truncated_target(self, truncated: Offsets, target: Offsets) -> None:
         """Accepts that logs end before the ``target`` of an AvailableNow run: those records never come back."""
         for tp, end in sorted(truncated.items()):
             self._raise_or_warn_truncated(tp, end, f"offset {target[tp]} where this run was to end")
-
-    def _rewind(self, offsets: Offsets, me: Membership) -> bool:
-        if offsets:
-            self._assigned_partitions.rewind(offsets, me, self._clients)
-        return bool(offsets)
 
     def _raise_or_warn_truncated(self, tp: TopicPartition, end: int, before: str) -> None:
         self._raise_or_warn(

@@ -60,7 +60,7 @@ class AssignedPartitions:
 
     def partitions_assigned(self, partitions: Partitions, me: Membership, deadline: Deadline | None = None) -> None:
         """Resolves and commits the start positions of newly assigned partitions. Caller: the member's thread."""
-        self.tracker.partitions_assigned(partitions)
+        self.tracker.partitions_assigned(partitions, me.topic_ids)
         self.resolve(partitions, me, self._member_clients, deadline)
 
     def uncommitted(self) -> Partitions:
@@ -192,11 +192,13 @@ class AssignedPartitions:
         """Reads recreated topics, with these ids now, from their earliest offsets. Caller: the query.
 
         Forgets what this query knew of the former ones, also of partitions that other members own now. A partition that
-        has started in the new topic stays where it is. If no leader returns the earliest offset, the partition starts
-        at 0: until it is committed elsewhere, its next owner would start at the end in the former topic.
+        has started in the new topic stays where it is, and one that the group has assigned in the former topic waits
+        for the new assignment. If no leader returns the earliest offset, the partition starts at 0: until it is
+        committed elsewhere, its next owner would start at the end in the former topic.
         """
         positions = self.tracker.positions(me).items()
-        partitions = frozenset(tp for tp, at in positions if at.topic_id != ids.get(tp.topic, at.topic_id))
+        former = frozenset(tp for tp, at in positions if at.topic_id != ids.get(tp.topic, at.topic_id))
+        partitions = self.tracker.assigned_in(ids, former)
         earliest = self.resolver.earliest(partitions, clients)
         starts = {tp: Start(earliest.get(tp, 0), StartRule.RECREATED) for tp in partitions}
         self.tracker.restart_topics(ids, starts)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+from uuid import UUID
 
 from spark_group_source.clock import Clock, monotonic
 from spark_group_source.group.coordinator import LATE_REQUESTS
@@ -109,7 +110,7 @@ class SharedOffsetTracker:
     """The position of each owned partition. Each method is one step under the lock, which no wait ever holds.
 
     ``_lock`` guards everything:
-    - the tracker, and ``_owned``, the partitions that this query owns
+    - the tracker, and ``_owned``, the partitions that this query owns, with the id of the topic if it is assigned by id
     - ``_to_look_up``, owned partitions whose start position no lookup has covered yet: a revocation waits for that
     - ``_in_lookup``, owned partitions whose start position a thread is looking up
     - ``_found_recreated``, topics that a lookup of start positions found to be recreated, until the query checks them
@@ -122,7 +123,7 @@ class SharedOffsetTracker:
         self._clock = clock
         self._lock = threading.Lock()
         self._tracker = OffsetTracker()
-        self._owned: set[TopicPartition] = set()
+        self._owned: dict[TopicPartition, str] = {}
         self._to_look_up: set[TopicPartition] = set()
         self._in_lookup: set[TopicPartition] = set()
         self._found_recreated: set[str] = set()
@@ -137,10 +138,11 @@ class SharedOffsetTracker:
             self._lineage = max([self._lineage, *(read.lineage for read in logged.ranges.values())])
             self._pinned = pinned
 
-    def partitions_assigned(self, partitions: Partitions) -> None:
-        """The query owns these from now on, without a position so far. Caller: the member's thread."""
+    def partitions_assigned(self, partitions: Partitions, ids: Mapping[str, UUID]) -> None:
+        """The query owns these from now on, without a position so far, in topics with these ids, as far as the group
+        assigns by id. Caller: the member's thread."""
         with self._lock:
-            self._owned |= partitions
+            self._owned |= {tp: str(ids.get(tp.topic, "")) for tp in partitions}
             self._to_look_up |= partitions
             self._pinned = self._pinned.assign(partitions)
 
@@ -153,7 +155,7 @@ class SharedOffsetTracker:
         """These partitions were revoked or lost. Caller: the member's thread."""
         with self._lock:
             self._revocation_epoch += 1
-            self._owned -= partitions
+            self._owned = {tp: topic_id for tp, topic_id in self._owned.items() if tp not in partitions}
             self._to_look_up -= partitions
             self._tracker.remove(partitions)
 
@@ -192,14 +194,14 @@ class SharedOffsetTracker:
     def unresolved(self, me: Membership) -> Partitions:
         """Owned partitions without a position that no thread is looking up."""
         with self._lock:
-            return frozenset((me.owned.keys() & self._owned) - self._tracker.owned.keys() - self._in_lookup)
+            return frozenset((me.owned.keys() & self._owned.keys()) - self._tracker.owned.keys() - self._in_lookup)
 
     @contextmanager
     def start_lookup(self, partitions: Partitions) -> Iterator[StartLookup]:
         """Begins a lookup of those of ``partitions`` that need one. The other thread leaves these alone."""
         with self._lock:
             # Not those lost since the caller's snapshot: they would keep an old position when they are assigned again.
-            mine = (partitions & self._owned) - self._tracker.owned.keys() - self._in_lookup
+            mine = frozenset(partitions & self._owned.keys()) - self._tracker.owned.keys() - self._in_lookup
             revocation_epoch = self._revocation_epoch
             self._in_lookup |= mine
         try:
@@ -207,6 +209,11 @@ class SharedOffsetTracker:
         finally:
             with self._lock:
                 self._in_lookup -= mine
+
+    def assigned_in(self, ids: Mapping[str, str], partitions: Partitions) -> Partitions:
+        """``partitions`` without those that are assigned in topics with other ids: others may own them in these."""
+        with self._lock:
+            return frozenset(tp for tp in partitions if may_be_same(self._owned.get(tp, ""), ids.get(tp.topic, "")))
 
     def logged(self, partitions: Partitions, ids: Mapping[str, str]) -> LoggedOffsets:
         """What this query has logged of partitions that start in topics with these ids.

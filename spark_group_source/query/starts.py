@@ -255,8 +255,9 @@ class StartOffsetResolver:
         partitions = lookup.partitions
         pinned = self._tracker.pinned_starts()
         commits = self._committed(partitions, me, clients, deadline)
-        resets = (partitions & pinned.resets) - {tp for tp, commit in commits.items() if commit.tagged_reset}
         ids = self._topic_ids(partitions, clients, deadline)
+        partitions = self._tracker.assigned_in(ids, partitions)
+        resets = (partitions & pinned.resets) - {tp for tp, commit in commits.items() if commit.tagged_reset}
         logged = self._tracker.logged(partitions, ids)
         self._warn_of_another_group(commits, logged.ranges)
         self._warn_of_wrong_clock([*commits.values(), *logged.ranges.values()])

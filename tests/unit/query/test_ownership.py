@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -396,6 +397,28 @@ def test_a_recreated_topic_is_committed_at_once_at_earliest_or_at_0_if_no_leader
     group.offsets[A] = CommittedOffset(7, COMMIT_TAG)
     assigned.partitions_assigned(frozenset({A}), OWNER)
     assert positions(assigned)[A] == 7
+
+
+def test_a_recreated_topic_is_not_read_before_the_group_has_assigned_it(
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    """With KIP-848 another member may own the partition in the new topic."""
+    former, new = UUID(int=1), UUID(int=2)
+    mine = replace(OWNER, topic_ids={"t": former})
+    clients.cluster.id = str(former)  # type: ignore[attr-defined]
+    assigned = make(clients, failOnDataLoss="false")
+    assigned.partitions_assigned(BOTH, mine)
+    read(assigned, {A: 9})
+    clients.cluster.id = str(new)  # type: ignore[attr-defined]
+    group.offsets.clear()
+    assigned.restart_topics({"t": str(new)}, mine, clients)
+    assigned.resolve(BOTH, mine, clients)
+    assert not group.offsets
+    assert not positions(assigned)
+    assert not assigned.uncommitted()
+    assigned.partitions_revoked(BOTH, frozenset(), frozenset())
+    assigned.partitions_assigned(BOTH, replace(OWNER, topic_ids={"t": new}))
+    assert positions(assigned) == {A: 2, B: 0} == group.commits[-1]
 
 
 def test_a_recreated_topic_whose_leaders_do_not_answer_does_not_fail_the_query(

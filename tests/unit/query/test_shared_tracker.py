@@ -18,7 +18,7 @@ OWNER = Membership(member_id="m", generation=3, owned={A: 3, B: 3})
 
 def test_one_thread_at_a_time_looks_up_the_start_of_a_partition() -> None:
     tracker = SharedOffsetTracker()
-    tracker.partitions_assigned(BOTH)
+    tracker.partitions_assigned(BOTH, {})
     with tracker.start_lookup(frozenset({A})) as first, tracker.start_lookup(BOTH) as second:
         assert first.partitions == {A}
         assert second.partitions == {B}
@@ -30,7 +30,7 @@ def test_nothing_known_of_a_topic_outlives_its_recreation_and_a_start_in_the_new
     tracker = SharedOffsetTracker()
     logged = BatchOffset.of([OffsetRange(*A, 0, 9, "former"), OffsetRange(*B, 0, 9, "former", epoch=4)])
     tracker.restore(logged, PinnedStarts({C: 70, OTHER: 5}, frozenset({D})))
-    tracker.partitions_assigned(BOTH)
+    tracker.partitions_assigned(BOTH, {})
     with tracker.start_lookup(frozenset({A})) as lookup:
         assert tracker.record_starts(lookup, {A: Start(9, StartRule.LOGGED)}, {}, {"t": "former"})
     with tracker.start_lookup(frozenset({B})) as lookup:
@@ -50,7 +50,7 @@ def test_a_new_lineage_is_later_than_all_that_the_query_has_seen_whatever_its_cl
     monkeypatch.setattr("spark_group_source.query.shared_tracker.time.time", lambda: clock[0])
     tracker = SharedOffsetTracker()
     tracker.restore(BatchOffset.of([OffsetRange(*A, 0, 9, lineage=9_000)]), PinnedStarts())
-    tracker.partitions_assigned(BOTH)
+    tracker.partitions_assigned(BOTH, {})
     with tracker.start_lookup(BOTH) as lookup:
         seen = CommittedOffset(3, commit_metadata({"lineage": 9_500}))
         starts = {A: Start(4, StartRule.MOVED, None), B: Start(3, StartRule.COMMITTED, 9_500)}
