@@ -264,6 +264,7 @@ class ConsumerProtocol(GroupProtocol):
             return False
         self._client.confirm_generation()
         self.heartbeat_state.record_success()
+        self._was_member = True
         answer = interpret(response, me.report, sent_at + self._session_timeout)
         self.shared.post(answer)
         self.schedule.interval = answer.heartbeat_interval

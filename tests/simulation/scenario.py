@@ -73,7 +73,7 @@ class Scenario:
         self.truth = Truth(run, self.kafka, story.told)
         self.net = network.Network(run, self.kafka.brokers, self.truth.fault)  # type: ignore[arg-type]
         self.net.handled = self.truth.handled
-        network.Connection.network = self.net
+        network.Connection.network, network.Connection.versions = self.net, None
         spark.Life.of_process.clear()
         self.trouble = chance.pick("trouble", 0.0, (0.0, 0.01, 0.04, 0.12), 0.9)
         self.queries: list[Query] = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar
 
-from spark_group_source.errors import DataLoss, RetriableError
+from spark_group_source.errors import DataLoss, RetriableError, TopicError
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.settings import SourceOptions
@@ -143,7 +143,7 @@ class Life:
         self.notifications: Notifications | None = None
         self.stopping = Event()
         self.ended = Event()
-        self.idle = False
+        self.replaying = False
         self.of_process[self.process.name] = self
         query.truth.started(query, available_now)
         Thread(target=self._run, name=self.process.name, process=self.process).start()
@@ -166,7 +166,9 @@ class Life:
             ended = not self.stopping.is_set()
         except DataLoss as error:
             query.truth.lost_data(query, error)
-        except RetriableError as error:
+        except (RetriableError, TopicError) as error:
+            if self.replaying:
+                raise
             query.truth.gave_up(query, error, self.process.name)
         self._call("stop", self.reader.stop)
         if ended:
@@ -187,7 +189,9 @@ class Life:
         if self.available_now:
             self.reader.prepareForTriggerAvailableNow()
         if len(checkpoint.offsets) > checkpoint.completed:
+            self.replaying = True
             self._run_batch(len(checkpoint.offsets) - 1, replayed=True)
+            self.replaying = False
         elif query.spark_4_1 and checkpoint.offsets:  # this tells the reader where the checkpoint stands
             self.reader.partitions(checkpoint.last, checkpoint.last)
         while not self.stopping.is_set():
@@ -200,12 +204,10 @@ class Life:
             text = json.dumps(end)
             query.truth.check_json(query, end)
             if last >= 0 and text == json.dumps(start):
-                self.idle = True
                 if self.available_now:
                     return
                 self._wait(query.trigger)
                 continue
-            self.idle = False
             checkpoint.offsets.append(text)
             if last >= 0:
                 self._call("commit", self.reader.commit, start)

@@ -301,9 +301,10 @@ class Truth:
             raise Broken(f"I7: {query.name} ends with a loss that did not happen: {error}")
 
     def gave_up(self, query: Query, error: Exception, life: str) -> None:
-        """A query ended because no broker answered: only at its start, and only if that is so."""
+        """A query ended because no broker answered, or its topic does not exist: only at its start, and if it is so."""
         self.told(f"{query.name} ends: {error}")
-        if self.calm or any(name.startswith(life) for name in self.joined):
+        gone = set(query.options.get("subscribe", "").split(",")) - self.kafka.logs.keys()
+        if (self.calm and not gone) or life in self.joined:
             raise Broken(f"I7: {query.name} ends by an error that heals: {error}")
 
     def run_ended(self, query: Query) -> None:
