@@ -18,6 +18,9 @@ from tests.fake.server import REQUESTS
 from tests.simulation.scheduler import Process, Scheduler, Thread, Wakeup
 
 LATENCY = 0.002
+KEEPALIVE = 30.0
+"""Seconds after which the system ends a connection whose other end is silent: see ``KEEPALIVE`` of the source."""
+
 BLOCKING = {"JoinGroup", "SyncGroup", "Fetch"}
 """Requests that a broker answers later; each has a thread of its own there."""
 
@@ -176,6 +179,8 @@ class Channel:
         latency = run.chance.number(f"latency of {self.process.name}", LATENCY, 0.001, 0.08, 0.2)
         if fault == LATE_REQUEST:
             latency = run.chance.number("late request", 1.0, 0.3, 12.0)
+        if fault in (LOST_REQUEST, LOST_ANSWER):
+            run.after(KEEPALIVE, self.cut)
         if fault != LOST_REQUEST:
             run.after(latency, lambda: self._arrive(api, request, number, fault))
         run.point()

@@ -56,6 +56,8 @@ class Partition:
     """The member that owns it, as the coordinator sees it."""
     cut_at: float = -1.0
     """When an unclean election last removed records."""
+    without_epoch: bool = False
+    """Whether the position is an operator's, who knows no leader epoch: then an unclean election stays unseen."""
 
 
 @dataclass
@@ -121,6 +123,7 @@ class Truth:
         """An operator moves the group's position."""
         at = self.at(self.key(group, topic, partition))
         at.done, at.started, at.committed, at.by = set(range(offset)), True, offset, "operator"
+        at.without_epoch = True
         at.repeatable |= set(range(offset, 10_000))
 
     def forgotten(self, group: str) -> None:
@@ -140,7 +143,7 @@ class Truth:
         """An unclean election has removed the records from ``end`` on; other records may take their offsets."""
         for (_, topic_id, number), at in self.partitions.items():
             if (topic_id, number) == (str(self.kafka.ids[topic]), partition):
-                at.done = {each for each in at.done if each < end}
+                at.done = {each for each in at.done if each < end or at.without_epoch}
                 at.repeatable |= set(range(end, 10_000))
                 at.cut_at = self.run.now
         for ends in self.ends_at_birth.values():
@@ -280,6 +283,7 @@ class Truth:
             at = self.at(key)
             at.done |= offsets
             at.read |= offsets
+            at.without_epoch = False
             at.repeatable |= offsets if late else set()
             pending.setdefault(key, set()).update(offsets)
         self.open[query.name].done = True
