@@ -99,6 +99,7 @@ class Network:
         self.fault_probability = 0.0
         self.faulted = faulted
         self.links: dict[tuple[str, int], Link] = {}
+        self.arrived_late: Callable[[str], None] = lambda _: None
         self.handled: Callable[[Process, int, str, Any, Any], None] = lambda *_: None
         self.server = Process("brokers")
 
@@ -195,6 +196,8 @@ class Channel:
         if broker.hung_until > run.now:
             run.at(broker.hung_until, lambda: self._arrive(api, request, number, fault))
             return
+        if fault == LATE_REQUEST:
+            network.arrived_late(f"{self.process.name} {api}: the late request arrives")
         # A request on its way arrives although its client has closed the connection.
         if api in BLOCKING:
             Thread(

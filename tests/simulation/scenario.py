@@ -62,7 +62,7 @@ class Scenario:
         self.run, self.chance, self.story = run, chance, story
         self.protocol = protocol
         brokers = 1 + chance.pick("brokers", 0, (1, 2), 0.6)
-        self.heartbeat = chance.pick("heartbeat interval", 1.0, (0.3, 2.0), 0.5)
+        self.heartbeat = chance.pick("heartbeat interval", 1.0, (0.5, 2.0), 0.5)
         self.session = chance.pick("session", 6.0, (10.0,), 0.5)
         self.kafka = FakeKafka(
             brokers=brokers,
@@ -73,13 +73,14 @@ class Scenario:
         self.truth = Truth(run, self.kafka, story.told)
         self.net = network.Network(run, self.kafka.brokers, self.truth.fault)  # type: ignore[arg-type]
         self.net.handled = self.truth.handled
+        self.net.arrived_late = lambda what: self.truth.outage(0.0, what)
         network.Connection.network, network.Connection.versions = self.net, None
         spark.Life.of_process.clear()
         self.trouble = chance.pick("trouble", 0.0, (0.0, 0.01, 0.04, 0.12), 0.9)
         self.queries: list[Query] = []
         self.empty: TopicPartition | None = None
         self.without_records = ""
-        self.duration = chance.number("duration", 15.0, 8.0, 40.0)
+        self.duration = chance.number("duration", 10.0, 5.0, 22.0)
 
     def conduct(self) -> None:
         """The whole run."""
@@ -87,7 +88,7 @@ class Scenario:
         self.net.fault_probability = self.trouble
         while self.run.now < self.duration:
             self._event()
-            substitution.sleep(self.chance.number("pause", 1.0, 0.05, 2.5))
+            substitution.sleep(self.chance.number("pause", 0.6, 0.05, 1.5))
         self._heal()
         self._until_finished()
         self._check_members()
@@ -148,7 +149,7 @@ class Scenario:
                 reports=chance.flag("reports", 0.7),
                 spark_4_1=chance.flag("Spark 4.1", 0.15),
             )
-            query.trigger = chance.pick("trigger", 1.0, (0.3, 3.0), 0.5)
+            query.trigger = chance.pick("trigger", 1.0, (0.5, 3.0), 0.5)
             query.max_batch_seconds = chance.pick("batch", 0.5, (3.0, 15.0, 40.0), 0.4)
             self.queries.append(query)
         for query in self.queries:
@@ -380,7 +381,7 @@ class Scenario:
         self.story.told("everything heals")
         self.net.heal()
         for query in self.queries:
-            query.max_batch_seconds, query.trigger = 0.1, 0.3
+            query.max_batch_seconds, query.trigger = 0.1, 0.5
         self._restart_all()
 
     def _until_finished(self) -> None:

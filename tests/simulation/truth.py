@@ -374,6 +374,7 @@ class Truth:
         fallen = set(range(offset, at.committed or 0)) - at.repeatable
         if at.by == member and fallen and self.calm:
             raise Broken(f"I4: {process.name} commits {offset} of {topic}-{number} after {at.committed}")
+        at.repeatable |= fallen
         at.started, at.committed, at.by = True, offset, member
         for pending in self.uncommitted.values():
             if key in pending:
