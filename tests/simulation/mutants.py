@@ -214,7 +214,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "M07",
         2,
-        "a query that ends leaves the group at a late commit of its own",
+        "the last commits of a query that ends do not repair what a late one has moved back",
         (
             (
                 "query/ownership.py",
