@@ -41,6 +41,9 @@ ERRORS: dict[str, tuple[int, ...]] = {
 FATAL_AT_FIRST = {35, 81, 112}
 """Error codes that end a query which was never a member."""
 
+RETRANSMITTED = 0.3
+"""Seconds after a cut until what was sent during it arrives."""
+
 LOST_REQUEST, LOST_ANSWER, CUT_BEFORE, CUT_AFTER, LATE_REQUEST, SLOW_ANSWER, THROTTLED, REFUSED = (
     "request is lost",
     "answer is lost",
@@ -188,7 +191,8 @@ class Channel:
 
     def _arrive(self, api: str, request: Any, number: int, fault: str) -> None:
         run, broker, network = self.network.run, self.broker, self.network
-        if network.link(self.process, broker).to_broker > run.now:
+        if (cut_until := network.link(self.process, broker).to_broker) > run.now:
+            run.at(cut_until + RETRANSMITTED, lambda: self._arrive(api, request, number, fault))
             return
         if not broker.up or fault == CUT_BEFORE:
             self.cut()
@@ -232,7 +236,9 @@ class Channel:
         run.after(latency, lambda: self._answer(number, response))
 
     def _answer(self, number: int, response: Any) -> None:
-        if self.network.link(self.process, self.broker).to_client > self.network.run.now:
+        run = self.network.run
+        if (cut_until := self.network.link(self.process, self.broker).to_client) > run.now:
+            run.at(cut_until + RETRANSMITTED, lambda: self._answer(number, response))
             return
         if not self.closed and not self.ended:
             self.arrived.append((number, response))
