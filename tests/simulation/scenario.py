@@ -23,6 +23,8 @@ HEALED_WITHIN = 120.0
 """Seconds after the last fault within which everything is read and committed."""
 
 STOP_WITHIN = 60.0
+MAX_SKEW = 1.5
+"""Seconds by which the clock of a query's host may be behind. Decisions are further apart: see the contract."""
 
 
 @dataclass
@@ -80,6 +82,7 @@ class Scenario:
         self.queries: list[Query] = []
         self.empty: TopicPartition | None = None
         self.without_records = ""
+        self.rewound_at = -MAX_SKEW
         self.duration = chance.number("duration", 10.0, 5.0, 22.0)
 
     def conduct(self) -> None:
@@ -149,6 +152,7 @@ class Scenario:
                 reports=chance.flag("reports", 0.7),
                 spark_4_1=chance.flag("Spark 4.1", 0.15),
             )
+            query.skew = chance.number("clock behind", 0.0, 0.0, MAX_SKEW, 0.3)
             query.trigger = chance.pick("trigger", 1.0, (0.5, 3.0), 0.5)
             query.max_batch_seconds = chance.pick("batch", 0.5, (3.0, 15.0, 40.0), 0.4)
             self.queries.append(query)
@@ -233,8 +237,13 @@ class Scenario:
         substitution.sleep(0.5)
         self._expire()
         tp = self._partition()
-        end = self.kafka.logs[tp.topic][tp.partition].end
-        offset = round(self.chance.number("rewind to", 0, self.kafka.logs[tp.topic][tp.partition].start, end))
+        log = self.kafka.logs[tp.topic][tp.partition]
+        offset = round(self.chance.number("rewind to", log.start, log.start, log.end))
+        logged = [borders for query in self.queries for borders in query.borders(tp, str(self.kafka.ids[tp.topic]))]
+        offset = self.chance.pick("rewind to a border", offset, [each for each in logged if log.start <= each], 0.5)
+        if self.run.now - self.rewound_at < MAX_SKEW:
+            substitution.sleep(MAX_SKEW)
+        self.rewound_at = self.run.now
         self.story.told(f"an operator sets {tp} to {offset}")
         self.kafka.commit(GROUP, {tuple(tp): offset})  # type: ignore[dict-item]
         self.truth.moved(GROUP, *tp, offset)
@@ -380,9 +389,22 @@ class Scenario:
     def _heal(self) -> None:
         self.story.told("everything heals")
         self.net.heal()
+        if len(self.kafka.brokers) > 1 and self.chance.flag("a broker is gone for good", 0.15):
+            self._lose_broker()
         for query in self.queries:
             query.max_batch_seconds, query.trigger = 0.1, 0.5
         self._restart_all()
+
+    def _lose_broker(self) -> None:
+        gone, *others = sorted(self.kafka.brokers, key=lambda _: self.chance.number("which is gone", 0.0, 0.0, 1.0))
+        self.story.told(f"but broker {gone} is gone for good")
+        self.kafka.brokers.pop(gone).stop()  # metadata names it no more
+        for topic, logs in self.kafka.logs.items():
+            for number, log in logs.items():
+                if log.leader in (None, gone):
+                    self.kafka.elect(topic, number, leader=others[0])
+        if self.kafka.coordinator == gone:
+            self.kafka.move_coordinator(others[0])
 
     def _until_finished(self) -> None:
         limit = self.run.now + HEALED_WITHIN

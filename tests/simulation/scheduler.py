@@ -30,6 +30,8 @@ class Process:
         self.name = name
         self.dead = False
         self.paused_until = 0.0
+        self.skew = 0.0
+        """Seconds by which its host's clock is behind."""
         self.threads: list[Thread] = []
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 from spark_group_source.errors import DataLoss, RetriableError, TopicError
-from spark_group_source.offsets import BatchOffset, OffsetRange
+from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.spark.schema import source_schema
@@ -97,6 +97,7 @@ class Query:
         self.spark_4_1 = spark_4_1
         self.revocation_timeout = parsed(tuple(options.items())).group.revocation_timeout
         self.trigger = 1.0
+        self.skew = 0.0
         self.max_batch_seconds = 0.5
         self.checkpoint = Checkpoint()
         self.life: Life | None = None
@@ -114,6 +115,11 @@ class Query:
         self.lives += 1
         self.life = Life(self, available_now)
         return self.life
+
+    def borders(self, tp: TopicPartition, topic_id: str) -> list[int]:
+        """Where the ranges of a partition begin and end that the last batches have logged."""
+        logged = [offset_of(text).ranges.get(tp) for text in self.checkpoint.offsets[-3:]]
+        return [border for each in logged if each and each.topic_id == topic_id for border in (each.start, each.end)]
 
     def lose_checkpoint(self) -> None:
         self.checkpoint, self.pinned = Checkpoint(), False
@@ -139,6 +145,7 @@ class Life:
         self.query = query
         self.available_now = available_now
         self.process = Process(f"{query.name}.{query.lives}")
+        self.process.skew = query.skew
         self.brokers = query.truth.brokers
         self.notifications: Notifications | None = None
         self.stopping = Event()

@@ -42,6 +42,12 @@ def now(clock: object = None) -> float:
     return scheduler.active.now
 
 
+def wall_clock() -> float:
+    """Seconds since 1970, as the host of the running process has them."""
+    run = scheduler.scheduler()
+    return START_OF_TIME + run.now - run.process.skew
+
+
 def sleep(seconds: float) -> None:
     run = scheduler.scheduler()
     run.block(run.now + max(seconds, 0.0))
@@ -52,9 +58,7 @@ def poll_readable(descriptors: Iterable[Any], seconds: float) -> set[Any]:
     return {wakeup} if wakeup.wait(seconds) else set()
 
 
-TIME = SimpleNamespace(
-    monotonic=now, sleep=sleep, time=lambda: START_OF_TIME + now(), clock_gettime=now, perf_counter=now
-)
+TIME = SimpleNamespace(monotonic=now, sleep=sleep, time=wall_clock, clock_gettime=now, perf_counter=now)
 THREADING = SimpleNamespace(
     Thread=scheduler.Thread,
     Lock=scheduler.Lock,
