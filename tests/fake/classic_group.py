@@ -33,7 +33,8 @@ class FakeMember:
 
     ``join`` and ``sync`` are the responses that it waits for. As long as it does, its session cannot end, unless it is
     new.
-    A broker never answers a request that the member has sent again: the first response's error code becomes None.
+    If a broker never answers, the error code becomes None: the member has sent the request again, or is removed while
+    it waits for its assignment.
     """
 
     id: str
@@ -75,6 +76,7 @@ class FakeClassicGroup:
     generation: int = 0
     leader: str = ""
     protocol: str = ""
+    protocol_type: str = ""
     members: dict[str, FakeMember] = field(default_factory=dict)
     closed: bool = False
     _pending: dict[str, float] = field(default_factory=dict)
@@ -117,13 +119,15 @@ class FakeClassicGroup:
         if holder is not None:
             member = self._replace(holder, new_id)
         elif member is None:
-            member = self.members[new_id] = FakeMember(new_id, instance, protocols, 0.0)
+            client_id = request.header.client_id
+            member = self.members[new_id] = FakeMember(new_id, instance, protocols, 0.0, client_id=client_id)
             self._pending.pop(new_id, None)
+            self.protocol_type = "consumer"
             self.leader = self.leader or new_id
         if answered:
             self._answer_join(member, response)
             return
-        member.client_id, member.protocols = request.header.client_id, protocols
+        member.protocols = protocols
         member.rebalance_timeout = request.rebalance_timeout_ms / 1000
         member.session_timeout = request.session_timeout_ms / 1000
         if member.new:
@@ -225,8 +229,10 @@ class FakeClassicGroup:
     def sync(self, request: Any, response: Any) -> None:
         """Waits for the leader's assignment."""
         now, member_id = time.monotonic(), request.member_id
-        response.error_code = self.member_error(member_id, request.group_instance_id, request.generation_id)
-        if not response.error_code and request.protocol_name not in (None, self.protocol):
+        response.error_code = INCONSISTENT_PROTOCOL if request.protocol_name is None else 0
+        if not response.error_code:
+            response.error_code = self.member_error(member_id, request.group_instance_id, request.generation_id)
+        if not response.error_code and request.protocol_name != self.protocol:
             response.error_code = INCONSISTENT_PROTOCOL
         if not response.error_code and self.state == PREPARING:
             response.error_code = REBALANCING
@@ -338,7 +344,8 @@ class FakeClassicGroup:
         member = self.members.pop(member_id)
         if member.join is not None:
             member.join.error_code, member.join.member_id, member.join = UNKNOWN_MEMBER, "", None
-        self._answer_sync(member, UNKNOWN_MEMBER)
+        if member.sync is not None:  # which a broker forgets to answer
+            member.sync.error_code, member.sync = None, None
         self._unsynced.discard(member_id)
         if self.leader == member_id:
             self.leader = next(iter(self.members), "")

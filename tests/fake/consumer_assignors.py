@@ -10,7 +10,7 @@ IdPartition = tuple[UUID, int]
 Partitions = frozenset[IdPartition]
 
 Subscriptions = Mapping[str, Mapping[str, tuple[UUID, int]]]
-"""By member id: the topics that it subscribes to, with their ids and numbers of partitions."""
+"""By member id, in order: the topics that it subscribes to, with their ids and numbers of partitions."""
 
 UNIFORM, RANGE = "uniform", "range"
 
@@ -47,7 +47,7 @@ def range_(subscriptions: Subscriptions, former: Mapping[str, Partitions]) -> di
     for (topic_id, count), subscribed in members.items():
         least, more = divmod(count, len(subscribed))
         start = 0
-        for place, member in enumerate(sorted(subscribed)):
+        for place, member in enumerate(subscribed):
             end = start + least + (place < more)
             target[member].update((topic_id, number) for number in range(start, end))
             start = end

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from tests.fake.classic_group import FENCED, UNKNOWN_MEMBER, Removed
-from tests.fake.consumer_assignors import ASSIGNORS, UNIFORM, IdPartition, Partitions
+from tests.fake.consumer_assignors import ASSIGNORS, UNIFORM, Partitions
 
 UNSUPPORTED_VERSION, INVALID_REQUEST, UNKNOWN_GROUP = 35, 42, 69
 FENCED_EPOCH, UNRELEASED_INSTANCE, UNSUPPORTED_ASSIGNOR, STALE_EPOCH = 110, 111, 112, 113
@@ -56,16 +56,23 @@ class FakeConsumerGroup:
     members: dict[str, FakeConsumerMember] = field(default_factory=dict)
     epoch: int = 0
     assignment_epoch: int = 0
-    assignor: str = ""
     target: dict[str, Partitions] = field(default_factory=dict)
     session_timeout: float = math.inf
     _counts: dict[str, tuple[UUID, int]] = field(default_factory=dict)
+
+    @property
+    def assignor(self) -> str:
+        """The one that most members want."""
+        wanted = [each.assignor for each in self.members.values() if each.assignor]
+        return max(wanted, key=wanted.count, default=UNIFORM)
 
     @property
     def state(self) -> str:
         """Kafka's name of the state."""
         if not self.members:
             return "Empty"
+        if self.epoch > self.assignment_epoch:
+            return "Assigning"
         settled = all(
             (each.epoch, each.assigned, each.revoking) == (self.epoch, self.target.get(each.id), frozenset())
             for each in self.members.values()
@@ -74,7 +81,7 @@ class FakeConsumerGroup:
 
     def heartbeat(self, request: Any, response: Any, topics: Mapping[str, tuple[UUID, int]]) -> None:
         """Answers a heartbeat. ``topics`` maps each topic of the cluster to its id and number of partitions."""
-        response.error_code = self._invalid(request) or self._member_error(request)
+        response.error_code = self._member_error(request)
         if response.error_code:
             return
         response.member_id, response.member_epoch = request.member_id, request.member_epoch
@@ -132,18 +139,6 @@ class FakeConsumerGroup:
             return UNKNOWN_MEMBER
         return 0 if epoch == member.epoch else STALE_EPOCH
 
-    def _invalid(self, request: Any) -> int:
-        """The error code of a request that no coordinator accepts, whatever its group is."""
-        joins = request.member_epoch == JOIN
-        if joins and (request.rebalance_timeout_ms < 0 or request.subscribed_topic_names is None):
-            return INVALID_REQUEST
-        if (joins and request.topic_partitions != []) or (
-            request.member_epoch == LEAVE_FOR_NOW and not request.instance_id
-        ):
-            return INVALID_REQUEST
-        assignor = request.server_assignor
-        return UNSUPPORTED_ASSIGNOR if assignor is not None and assignor not in ASSIGNORS else 0
-
     def _member_error(self, request: Any) -> int:
         if not self.members and request.member_epoch != JOIN:
             return UNKNOWN_GROUP if self.epoch == 0 else UNKNOWN_MEMBER
@@ -153,7 +148,7 @@ class FakeConsumerGroup:
         if holder is not None and holder.id != request.member_id:
             return FENCED
         member = self.members.get(request.member_id)
-        if member is None:
+        if member is None or (request.instance_id is not None and holder is None):
             return 0 if request.member_epoch == JOIN else UNKNOWN_MEMBER
         return 0 if request.member_epoch < JOIN or self._knows_epoch(member, request) else FENCED_EPOCH
 
@@ -199,9 +194,7 @@ class FakeConsumerGroup:
         if request.subscribed_topic_names is not None:
             changed |= member.topics != frozenset(request.subscribed_topic_names)
             member.topics = frozenset(request.subscribed_topic_names)
-        if request.server_assignor is not None:
-            changed |= member.assignor != request.server_assignor
-            member.assignor = request.server_assignor
+        member.assignor = request.server_assignor or member.assignor
         counts = self._of_subscribed(topics)
         if changed or counts != self._counts:
             self._counts, self.epoch = counts, self.epoch + 1
@@ -213,18 +206,18 @@ class FakeConsumerGroup:
         return {name: topic for name, topic in topics.items() if name in subscribed}
 
     def _assign(self) -> None:
-        wanted = [each.assignor for each in self.members.values() if each.assignor]
-        self.assignor = max(wanted, key=wanted.count, default=UNIFORM)
         subscriptions = {
             each.id: {name: self._counts[name] for name in each.topics if name in self._counts}
-            for each in sorted(self.members.values(), key=lambda each: each.id)
+            for each in sorted(
+                self.members.values(), key=lambda each: (each.instance is None, each.instance or each.id)
+            )
         }
         self.assignment_epoch = self.epoch
         self.target = ASSIGNORS[self.assignor](subscriptions, self.target)
 
     def _reconcile(self, member: FakeConsumerMember, owned: Partitions | None) -> None:
         """Moves the member towards its target: it first acknowledges revocations, by what it reports as ``owned``."""
-        target, epoch = self.target[member.id], member.epoch
+        target, epoch = self.target.get(member.id, frozenset()), member.epoch
         if member.revoking:
             if owned is None or owned & member.revoking:
                 return
@@ -236,8 +229,23 @@ class FakeConsumerGroup:
             member.move_to(epoch, kept, revoking)
             return
         others = (each for each in self.members.values() if each is not member)
-        taken = frozenset[IdPartition]().union(*(each.assigned | each.revoking for each in others))
+        taken = member.revoking.union(*(each.assigned | each.revoking for each in others))
         member.move_to(self.epoch, kept | (target - taken))
+
+
+def invalid(request: Any) -> int:
+    """Returns the error code of a heartbeat that no coordinator accepts, whatever its group is, or 0."""
+    joins = request.member_epoch == JOIN
+    if request.member_epoch < LEAVE_FOR_NOW:
+        return INVALID_REQUEST
+    if joins and (request.rebalance_timeout_ms < 0 or request.subscribed_topic_names is None):
+        return INVALID_REQUEST
+    if (joins and request.topic_partitions != []) or (
+        request.member_epoch == LEAVE_FOR_NOW and not request.instance_id
+    ):
+        return INVALID_REQUEST
+    assignor = request.server_assignor
+    return UNSUPPORTED_ASSIGNOR if assignor is not None and assignor not in ASSIGNORS else 0
 
 
 def _partitions(topics: Any) -> Partitions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -12,6 +12,7 @@ from kafka.protocol import admin, consumer
 
 from spark_group_source.group.consumer_messages import ConsumerGroupDescribeResponse
 from spark_group_source.offsets import TopicPartition, numbers_by_topic
+from tests.fake.classic_group import STABLE
 from tests.fake.consumer_group import UNKNOWN_GROUP, FakeConsumerGroup
 from tests.fake.group import CLASSIC, FakeGroup
 
@@ -85,8 +86,8 @@ def describe(name: str, group: FakeGroup, error_code: int) -> Any:
         error_code=error_code,
         group_id=name,
         group_state=group.classic.state if exists else "Dead",
-        protocol_type="consumer" if exists else "",
-        protocol_data=group.classic.protocol,
+        protocol_type=group.classic.protocol_type if exists else "",
+        protocol_data=group.classic.protocol if group.classic.state == STABLE else "",
         members=[] if error_code else members,
     )
 
@@ -142,12 +143,18 @@ def _assignment(partitions: Iterable[tuple[UUID, int]], topics: Mapping[UUID, st
 
 
 def commit(
-    request: Any, group: FakeGroup, topics: Mapping[str, tuple[UUID, Collection[int]]], error: int, max_metadata: int
-) -> tuple[list[Any], dict[Partition, PartitionCommit]]:
-    """Sets the offsets of a valid commit; returns the topics of the response, and what was committed.
+    request: Any,
+    group: FakeGroup,
+    topics: Mapping[str, tuple[UUID, Collection[int]]],
+    group_error: Callable[[], int],
+    max_metadata: int,
+) -> tuple[list[Any], dict[Partition, PartitionCommit], int]:
+    """Sets the offsets of a valid commit; returns the topics of the response, what it commits, and the group's error.
 
     ``topics`` are those that the broker knows, with their ids and partitions. From version 10 on, the request has ids.
+    The coordinator sees only partitions that exist, and nothing of a request without any.
     """
+    error: int | None = None
     by_id = request.version >= 10
     names = {topic_id: name for name, (topic_id, _) in topics.items()} if by_id else {}
     commits: dict[Partition, PartitionCommit] = {}
@@ -163,6 +170,7 @@ def commit(
             if part.partition_index not in numbers:
                 error_code = UNKNOWN_TOPIC_ID if by_id and not name else UNKNOWN_TOPIC
             else:
+                error = group_error() if error is None else error
                 error_code = error or (METADATA_TOO_LARGE if len(text) > max_metadata else 0)
             if not error_code:
                 group.offsets[tp] = part.committed_offset, text
@@ -176,7 +184,7 @@ def commit(
                 )
             )
         response_topics.append(response)
-    return response_topics, commits
+    return response_topics, commits, error or 0
 
 
 def fetch_offsets(requested: Any, group: FakeGroup, error_code: int, version: int) -> Any:
@@ -184,21 +192,22 @@ def fetch_offsets(requested: Any, group: FakeGroup, error_code: int, version: in
     response_group = consumer.OffsetFetchResponse.OffsetFetchResponseGroup
     response_topic = response_group.OffsetFetchResponseTopics
     numbers_of: Mapping[str, Iterable[int]] = {}
+    offsets, epochs = (group.offsets, group.epochs) if group.kind else ({}, {})
     if not error_code and requested.topics is None:  # a request for all partitions
-        numbers_of = numbers_by_topic(TopicPartition(*tp) for tp in group.offsets)
+        numbers_of = numbers_by_topic(TopicPartition(*tp) for tp in offsets)
     elif not error_code:
         numbers_of = {topic.name: topic.partition_indexes for topic in requested.topics}
     topics = []
     for name, numbers in numbers_of.items():
         partitions = []
         for number in numbers:
-            offset, text = group.offsets.get((name, number), (-1, ""))
+            offset, text = offsets.get((name, number), (-1, ""))
             partitions.append(
                 response_topic.OffsetFetchResponsePartitions(
                     version=version,
                     partition_index=number,
                     committed_offset=offset,
-                    committed_leader_epoch=group.epochs.get((name, number), -1),
+                    committed_leader_epoch=epochs.get((name, number), -1),
                     metadata=text,
                     error_code=0,
                 )

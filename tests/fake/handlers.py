@@ -13,7 +13,7 @@ from kafka.protocol import consumer, metadata
 from spark_group_source.wire.versions import GROUP_VERSION
 from tests.fake import group_responses, leader_epochs
 from tests.fake.classic_group import EMPTY, INCONSISTENT_PROTOCOL, NOT_COORDINATOR, UNKNOWN_MEMBER
-from tests.fake.consumer_group import JOIN, UNKNOWN_GROUP, UNSUPPORTED_VERSION
+from tests.fake.consumer_group import JOIN, UNKNOWN_GROUP, UNSUPPORTED_VERSION, invalid
 from tests.fake.group import CLASSIC, CONSUMER, FakeGroup
 from tests.fake.group_responses import UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID, Commit, Removal
 from tests.fake.log import NOT_LEADER, FakeLog, fit
@@ -142,13 +142,15 @@ class RequestHandlers:
         return None if response.error_code else self._current(request.group_id)
 
     def _JoinGroup(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
-        response.protocol_name, response.leader, response.member_id, response.members = "", "", request.member_id, []
+        response.protocol_name, response.leader, response.member_id, response.members = None, "", request.member_id, []
         if group := self._coordinated(request, response, node, error):
             if group.consumer.members:
                 response.error_code = INCONSISTENT_PROTOCOL
                 return
             if not request.member_id:
                 group.become(CLASSIC)
+            elif group.kind == CONSUMER:
+                group.become("")  # Kafka deletes the group even if it then refuses the member
             group.classic.join(request, response)
 
     def _SyncGroup(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
@@ -177,6 +179,8 @@ class RequestHandlers:
         if group := self._coordinated(request, response, node, error):
             if not self._group_version:
                 response.error_code = UNSUPPORTED_VERSION
+            elif error_code := invalid(request):
+                response.error_code = error_code
             elif group.classic.state != EMPTY or (group.kind != CONSUMER and request.member_epoch != JOIN):
                 response.error_code = UNKNOWN_GROUP
             else:
@@ -199,9 +203,14 @@ class RequestHandlers:
 
     def _OffsetCommit(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         group = self._current(request.group_id)
-        error_code = error or self._coordinator_error(node) or group.commit_error(request)
+
+        def group_error() -> int:
+            return error or self._coordinator_error(node) or group.commit_error(request)
+
         topics = self._view(node).topics
-        response.topics, partitions = group_responses.commit(request, group, topics, error_code, self._max_metadata)
+        response.topics, partitions, error_code = group_responses.commit(
+            request, group, topics, group_error, self._max_metadata
+        )
         member = request.group_id, request.member_id, request.generation_id_or_member_epoch
         offsets = {tp: each.offset for tp, each in partitions.items()}
         text = "|".join(sorted({each.metadata for each in partitions.values()}))
@@ -211,8 +220,10 @@ class RequestHandlers:
         requested = request.groups[0]
         group = self._current(requested.group_id)
         error_code = error or self._coordinator_error(node)
-        if not error_code and group.kind == CONSUMER and request.version >= 9 and requested.member_id:
-            error_code = group.consumer.member_error(requested.member_id, requested.member_epoch)
+        if not error_code and group.kind == CONSUMER:
+            member_id, epoch = (requested.member_id, requested.member_epoch) if request.version >= 9 else (None, -1)
+            if member_id is not None or epoch >= 0:
+                error_code = group.consumer.member_error(member_id or "", epoch)
         response.groups = [group_responses.fetch_offsets(requested, group, error_code, request.version)]
 
     def _ListOffsets(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
@@ -224,9 +235,9 @@ class RequestHandlers:
             for partition in topic.partitions:
                 log = self.logs.get(topic.name, {}).get(partition.partition_index) if topic.name in known else None
                 if log is None or log.leader != node:
-                    error_code, offset = (UNKNOWN_TOPIC if log is None else NOT_LEADER), -1
+                    error_code, offset, epoch = (UNKNOWN_TOPIC if log is None else NOT_LEADER), -1, -1
                 elif not (error_code := log.epoch_error(partition.current_leader_epoch)):
-                    offset = log.list_offset(partition.timestamp, request.isolation_level)
+                    offset, epoch = log.list_offset(partition.timestamp, request.isolation_level)
                 partitions.append(
                     response_topic.ListOffsetsPartitionResponse(
                         version=7,
@@ -234,7 +245,7 @@ class RequestHandlers:
                         error_code=error_code,
                         timestamp=-1,
                         offset=-1 if error_code else offset,
-                        leader_epoch=log.epoch if log else -1,
+                        leader_epoch=-1 if error_code else epoch,
                     )
                 )
             response.topics.append(response_topic(version=7, name=topic.name, partitions=partitions))
@@ -275,9 +286,10 @@ class RequestHandlers:
         data = partition_data(
             version=13, partition_index=requested.partition, error_code=0, high_watermark=-1, records=b""
         )
-        data.aborted_transactions = []
+        data.aborted_transactions = None
         if name is None or log is None:
             data.error_code = UNKNOWN_TOPIC_ID if name is None else UNKNOWN_TOPIC
+            data.aborted_transactions = []
         else:
             log.fetch(requested, node, request.rack_id, request.isolation_level, data)
         return data

@@ -73,16 +73,25 @@ class FakeLog:
         past = [epoch for epoch, begin in self.epochs if begin <= start]
         self.epochs = [(past[-1], start), *(each for each in self.epochs if each[1] > start)]
 
-    def list_offset(self, timestamp: int, isolation_level: int) -> int:
-        """Returns the start for -2, the end for -1, or the first offset at or after a timestamp, -1 if none."""
+    def list_offset(self, timestamp: int, isolation_level: int) -> tuple[int, int]:
+        """Returns an offset and its leader epoch: the start for -2, the end for -1, or the first at or after a time.
+
+        Both are -1 if there is none.
+        """
         end = self.committed_end(isolation_level)
+        if timestamp == -1:
+            return end, self.epoch
         if timestamp < 0:
-            return self.start if timestamp == -2 else end
+            return self.start, self._epoch_at(self.start)
         for first, _, raw in self.batches:
             latest = int.from_bytes(raw[35:43], "big", signed=True)  # the largest timestamp, in the header of format 2
             if latest >= timestamp and first < end:
-                return max(first, self.start)
-        return -1
+                found = max(first, self.start)
+                return found, self._epoch_at(found)
+        return -1, -1
+
+    def _epoch_at(self, offset: int) -> int:
+        return max((epoch for epoch, begin in self.epochs if begin <= offset), default=-1)
 
     def has_response(self, offset: int, isolation_level: int) -> bool:
         """Whether a fetch from this offset gets records or an error at once."""
@@ -101,6 +110,7 @@ class FakeLog:
         else:
             response.high_watermark, response.last_stable_offset = self.end, self.committed_end(1)
             response.log_start_offset = self.start
+            response.aborted_transactions = [] if isolation_level else None
             stop = self.committed_end(isolation_level)
             batches = [raw for first, end, raw in self.batches if end > requested.fetch_offset and first < stop]
             response.records = b"".join(batches)

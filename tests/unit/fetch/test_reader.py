@@ -356,13 +356,10 @@ def test_one_end_offset_of_a_former_leader_is_not_data_loss(fake: FakeKafka) -> 
 
 def test_an_open_transaction_before_the_end_of_the_range_is_not_a_truncation(fake: FakeKafka) -> None:
     fill(fake, batches=1)
-
-    def held(answer: Any) -> None:
-        part = answer.responses[0].partitions[0]
-        part.last_stable_offset, part.records = 0, b""
-
-    fake.next("Fetch", Fault(edit=held), times=MAX_ATTEMPTS + 5)
-    fake.logs["t"][0].stable = 0
+    log = fake.logs["t"][0]
+    log.stable = 0
+    fake.next("Fetch", Fault(), times=MAX_ATTEMPTS + 4)
+    fake.next("Fetch", Fault(edit=lambda _: setattr(log, "stable", None)))
     assert offsets(read(task(fake, (0, 0, 5), read_committed=True))) == of(0, 0, 5)
 
 

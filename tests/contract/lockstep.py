@@ -1,0 +1,843 @@
+"""Random requests to the fake and to another cluster, in lockstep: both must answer alike.
+
+    python -m tests.contract.lockstep --seeds 200                         # against an embedded Kafka
+    python -m tests.contract.lockstep --seeds 200 --against 127.0.0.1:9092
+
+Members, instances, topics and one operator send requests of both group protocols, most of them sensible, some with a
+wrong generation, id or instance. After each request both clusters describe the group, and the parked requests that one
+answers must be answered by the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from typing import Any
+from uuid import UUID, uuid4
+
+from kafka.protocol import admin, consumer, metadata
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import GroupSourceError
+from spark_group_source.group.consumer_messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
+from spark_group_source.testing import EmbeddedKafka
+from spark_group_source.wire.connection import Connection
+from spark_group_source.wire.settings import WireOptions
+from tests.fake import FakeKafka
+from tests.fake.consumer_assignors import ASSIGNORS, UNIFORM, Partitions, Subscriptions, uniform
+
+FAKE, OTHER = "fake", "other"
+STEPS = 120
+ANSWER_S = 10.0
+"""Until the other cluster has answered what the fake has answered, and describes the group in the same way."""
+PARKED_S = 0.02
+"""After this, a request without an answer from the fake is parked."""
+
+TOPICS = {"a": 3, "b": 2}
+"""Topics and their partitions."""
+RECORDS = 3
+"""Records in partition 0 of each topic, a second apart."""
+FIRST_TIME = 1_700_000_000_000
+
+NOT_COMPARED = {
+    "throttle_time_ms": "the fake does not throttle",
+    "error_message": "a text",
+    "tags": "kafka-python's own",
+    "node_id": "the clusters number their brokers on their own",
+    "host": "an address",
+    "port": "an address",
+    "client_host": "an address",
+    "brokers": "addresses",
+    "leader_id": "a broker's number",
+    "cluster_id": "a name",
+    "controller_id": "a broker's number",
+    "replica_nodes": "brokers' numbers",
+    "isr_nodes": "brokers' numbers",
+    "heartbeat_interval_ms": "a setting",
+    "member_metadata": "the source does not read what others subscribe to; the fake leaves it out",
+    "cluster_authorized_operations": "the fake has no authorizer",
+    "topic_authorized_operations": "the fake has no authorizer",
+    "authorized_operations": "the fake has no authorizer",
+    "timestamp": "the source does not read at which time a looked-up record was written; the fake leaves it out",
+    "records": "bytes of the producer",
+    "subscribed_topic_regex": "null or empty",
+}
+"""Fields of answers in which the clusters may differ, and why."""
+
+
+NEW_ID = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+"""What a coordinator appends to the id of a member. The member may not know it yet."""
+
+
+class Difference(AssertionError):
+    """The clusters do not answer alike."""
+
+    def __init__(self, what: str, fake: Any, other: Any, history: Sequence[str] = ()) -> None:
+        super().__init__("\n".join([what, f"  fake:  {fake}", f"  other: {other}", *history]))
+        self.found = what, fake, other
+
+
+class Side:
+    """One of the clusters: its names of what both have."""
+
+    def __init__(self, name: str, address: str) -> None:
+        self.name = name
+        host, _, port = address.partition(",")[0].rpartition(":")
+        self._address = host, int(port)
+        self.symbols: dict[str, str] = {}
+        """By member id and topic id: the name in the test."""
+        self.ids: dict[str, str] = {}
+        """The other way round."""
+
+    def connect(self, client_id: str) -> Connection:
+        options = WireOptions((self._address,), client_id, request_timeout=ANSWER_S)
+        return Connection.open(*self._address, options, Deadline.after(ANSWER_S))
+
+    def call(self, request: Any) -> Any:
+        with contextlib.closing(self.connect("operator")) as connection:
+            return connection.call(request, Deadline.after(ANSWER_S))
+
+    def learn(self, symbol: str, identity: str) -> None:
+        self.symbols[identity], self.ids[symbol] = symbol, identity
+
+    def normal(self, value: Any) -> Any:
+        """A comparable form of a part of an answer, without what is not compared."""
+        if isinstance(value, dict):
+            return {key: self.normal(each) for key, each in value.items() if key not in NOT_COMPARED}
+        if isinstance(value, list):
+            return sorted((self.normal(each) for each in value), key=repr)
+        if isinstance(value, (str, UUID)):
+            return self.symbols.get(str(value)) or NEW_ID.sub("-?", str(value))
+        return value
+
+
+@dataclass
+class Client:
+    """A process that may be a member: what it last learned, and the connections on which it waits for an answer."""
+
+    name: str
+    instance: str | None
+    lives: int = 0
+    id: str = ""
+    generation: int = -1
+    leads: tuple[str, ...] = ()
+    """The ids, in the other cluster, of the members of the generation that it leads."""
+    protocols: tuple[str, ...] = ("range",)
+    version: int = 0
+    """Of its subscription."""
+    needs: str = "join"
+    parked: dict[str, Connection] = field(default_factory=dict)
+    owned: dict[str, list[tuple[UUID, int]]] = field(default_factory=dict)
+    topics: tuple[str, ...] = ("a",)
+    assignor: str | None = None
+
+
+class Lockstep:
+    """One run: a group without a past, some clients, and random requests."""
+
+    def __init__(self, fake: FakeKafka, sides: dict[str, Side], seed: int, topics: dict[str, str]) -> None:
+        self._fake = fake
+        self._sides = sides
+        self.random = random.Random(seed)
+        self.group = f"lockstep-{seed}-{uuid4()}"
+        self.requests = 0
+        self.history: list[str] = []
+        self._topics = topics
+        self._connections: dict[str, Connection] = {name: side.connect("operator") for name, side in sides.items()}
+        self._clients: list[Client] = []
+        self._names = 0
+        self._assignor = self.random.choice(["uniform", "range"])
+        """Members want the same, if any: of two that equally many want, a coordinator may take either."""
+        self._leader = ""
+        self._chosen: dict[int, tuple[str, str]] = {}
+        self._given: list[str] = []
+        """Member ids of this phase."""
+
+    def close(self) -> None:
+        for connections in (self._connections, *(each.parked for each in self._clients)):
+            for connection in connections.values():
+                connection.close()
+
+    # Sending and comparing
+
+    def send(self, what: str, build: Callable[[Side], Any]) -> dict[str, Any]:
+        """Sends a request that no cluster parks, and returns the answers, which are alike."""
+        self.history.append(what)
+        answers = {}
+        for name, side in reversed(self._sides.items()):  # the fake last
+            self.requests += 1
+            try:
+                answers[name] = self._connections[name].call(build(side), Deadline.after(ANSWER_S))
+            except GroupSourceError as error:
+                raise Difference(f"{what}: the {name} cluster", "an answer", error) from error
+        self._compare(what, answers)
+        return answers
+
+    def _compare(self, what: str, answers: dict[str, Any]) -> None:
+        found = {name: self._sides[name].normal(answer.to_dict()) for name, answer in answers.items()}
+        if found[FAKE] != found[OTHER]:
+            raise Difference(what, found[FAKE], found[OTHER])
+
+    def park(self, client: Client, what: str, build: Callable[[Side], Any]) -> None:
+        """Sends a JoinGroup or a SyncGroup on connections of its own. A request that still waits is given up."""
+        self.history.append(what)
+        for connection in client.parked.values():
+            connection.close()
+        client.parked = {name: side.connect(client.name) for name, side in self._sides.items()}
+        for name, connection in client.parked.items():
+            self.requests += 1
+            connection.send(build(self._sides[name]), Deadline.after(ANSWER_S))
+        client.needs = what.partition(" ")[0]
+        client.parked[FAKE].wait_for_response(Deadline.after(PARKED_S))
+
+    def settle(self) -> None:
+        """Takes the answers of parked requests, until both clusters have answered the same ones and say the same."""
+        self._take_answers()
+        deadline = Deadline.after(ANSWER_S)
+        while True:
+            try:
+                self._describe()
+                break
+            except Difference:
+                if deadline.expired():
+                    raise
+                time.sleep(0.02)
+        late = [each for each in self._parked() if each.parked[OTHER].wait_for_response(Deadline.after(0.0))]
+        for client in late:
+            if not client.parked[FAKE].wait_for_response(Deadline.after(1.0)):
+                answer = client.parked[OTHER].receive(Deadline.after(ANSWER_S))
+                raise Difference(f"{client.needs} of {client.name} waits", "no answer", answer.to_dict())
+        if late:
+            self._take_answers()
+
+    def _parked(self) -> list[Client]:
+        return [each for each in self._clients if each.parked]
+
+    def _describe(self) -> None:
+        groups = (
+            admin.DescribeGroupsRequest(version=5, groups=[self.group], include_authorized_operations=False),
+            ConsumerGroupDescribeRequest(version=1, group_ids=[self.group], include_authorized_operations=False),
+        )
+        for request in groups:
+            answers = {name: each.call(request, Deadline.after(ANSWER_S)) for name, each in self._connections.items()}
+            self._compare(f"state after {self.history[-1] if self.history else 'nothing'}", answers)
+
+    def _take_answers(self) -> None:
+        """Takes and compares the answers of all parked requests that the fake has answered."""
+        if not any(each.parked[FAKE].wait_for_response(Deadline.after(0.0)) for each in self._parked()):
+            return
+        ready = [each for each in self._parked() if each.parked[FAKE].wait_for_response(Deadline.after(0.01))]
+        for client, answers in [(each, self._receive(each)) for each in ready]:
+            (self._joined if client.needs == "join" else self._synced)(client, answers)
+
+    def _receive(self, client: Client) -> dict[str, Any]:
+        """Returns both answers of a parked request, and learns the client's id."""
+        answers = {}
+        for name, connection in client.parked.items():
+            if not connection.wait_for_response(Deadline.after(ANSWER_S)):
+                raise Difference(f"{client.needs} of {client.name}: the {name} cluster", "an answer", "none")
+            answers[name] = connection.receive(Deadline.after(ANSWER_S))
+            connection.close()
+        client.parked = {}
+        if client.needs == "join" and not client.id and {each.error_code for each in answers.values()} <= {0, 79}:
+            client.lives, client.generation = client.lives + 1, -1
+            client.id = f"{client.name}.{client.lives}"
+            self._given.append(client.id)
+            for name, side in self._sides.items():
+                side.learn(client.id, answers[name].member_id)
+        return answers
+
+    def _synced(self, client: Client, answers: dict[str, Any]) -> None:
+        self._compare(f"sync of {client.name}", answers)
+        client.needs = "" if answers[OTHER].error_code == 0 else "join"
+
+    def _joined(self, client: Client, answers: dict[str, Any]) -> None:
+        other = answers[OTHER]
+        if {each.error_code for each in answers.values()} == {0}:
+            client.needs, client.generation = "sync", other.generation_id
+            client.leads = tuple(each.member_id for each in other.members)
+            self._adopt_choices(answers)
+        self._compare(f"join of {client.name}", answers)
+        if other.error_code in (25, 82):
+            client.id = ""
+
+    def _adopt_choices(self, answers: dict[str, Any]) -> None:
+        """Gives the fake the leader and the assignor of the other, where a coordinator may choose any.
+
+        Kafka takes any member if the leader has gone, and any of the assignors that equally many members prefer.
+        """
+        fake, other = answers[FAKE], answers[OTHER]
+        classic = self._fake.group(self.group).classic
+        leaders = {name: self._sides[name].symbols.get(answer.leader, "?") for name, answer in answers.items()}
+        chosen = self._chosen.get(other.generation_id)
+        if chosen is None and self._leader not in leaders.values():
+            chosen = self._chosen[other.generation_id] = leaders[FAKE], leaders[OTHER]
+            classic.leader = self._sides[FAKE].ids[leaders[OTHER]]
+        self._leader = leaders[OTHER]
+        if leaders[FAKE] != leaders[OTHER] and chosen == (leaders[FAKE], leaders[OTHER]):
+            fake.leader, fake.members, fake.skip_assignment = self._sides[FAKE].ids[leaders[OTHER]], [], False
+            other.members = []
+        if fake.protocol_name != other.protocol_name:
+            every = [each.protocols for each in classic.members.values()]
+            votes = [next(name for name in mine if all(name in each for each in every)) for mine in every]
+            if votes.count(fake.protocol_name) == votes.count(other.protocol_name):
+                classic.protocol = fake.protocol_name = other.protocol_name
+
+    # What the clients do
+
+    def run(self) -> None:
+        """Takes all steps, in phases of one group protocol and then the other."""
+        self._await_coordinator()
+        classic = self.random.random() < 0.5
+        for step in range(STEPS):
+            if step and step % 40 == 0:
+                self._everyone_leaves(classic)
+                classic = not classic
+            try:
+                self._pick(*(CLASSIC if classic else CONSUMER))()
+                self.settle()
+            except Difference as error:
+                raise Difference(*error.found, self.history[-12:]) from error
+
+    def _await_coordinator(self) -> None:
+        """Waits until the other cluster has a coordinator: it creates the topic of offsets when one is looked up."""
+        find = metadata.FindCoordinatorRequest(version=4, key_type=0, coordinator_keys=[self.group])
+        describe = admin.DescribeGroupsRequest(version=5, groups=[self.group], include_authorized_operations=False)
+        deadline = Deadline.after(6 * ANSWER_S)
+        while not deadline.expired():
+            self._connections[OTHER].call(find, deadline)
+            if not self._connections[OTHER].call(describe, deadline).groups[0].error_code:
+                return
+            time.sleep(0.1)
+
+    def _pick(self, *steps: tuple[int, str]) -> Callable[[], None]:
+        weights, names = zip(*steps, strict=True)
+        found: Callable[[], None] = getattr(self, f"_{self.random.choices(names, weights)[0]}")
+        return found
+
+    def _chance(self, probability: float) -> bool:
+        return self.random.random() < probability
+
+    def _client(self) -> Client:
+        """One of the clients, or a new one."""
+        if len(self._clients) < 4 and (not self._clients or self._chance(0.15)):
+            self._names += 1
+            used = {each.instance for each in self._clients}
+            free = [each for each in ("i1", "i2") if each not in used]
+            instance = self.random.choice(free) if free and self._chance(0.35) else None
+            self._clients.append(Client(f"c{self._names}", instance))
+            return self._clients[-1]
+        return self.random.choice(self._clients)
+
+    def _everyone_leaves(self, classic: bool) -> None:
+        for client in self._clients:
+            for connection in client.parked.values():
+                connection.close()
+        self._clients.clear()
+        if classic:
+            self._leave_of([("", "i1"), ("", "i2"), *((each, None) for each in self._given)])
+        else:
+            for each in self._members():
+                leave = self._member_request(member_id=each.member_id, instance_id=each.instance_id, member_epoch=-1)
+                self.send(f"end of {each.member_id}", partial(lambda leave, _: leave, leave))
+        self._given.clear()
+        self.settle()
+
+    # The classic protocol
+
+    def _progress(self) -> None:
+        """What a client in order would do next."""
+        for client in self.random.sample(self._clients, len(self._clients)):
+            if not client.parked and client.needs:
+                (self._join_of if client.needs == "join" else self._sync_of)(client)
+                return
+        self._heartbeat()
+
+    def _join(self) -> None:
+        client = self._client()
+        if self._chance(0.3):
+            client.protocols = self.random.choice([("range",), ("range", "sticky"), ("sticky", "range"), ("sticky",)])
+        if self._chance(0.2):
+            client.version += 1
+        if self._chance(0.1):
+            client.id = ""  # as after a restart
+        self._join_of(client)
+
+    def _join_of(self, client: Client) -> None:
+        member, instance = client.id, client.instance
+        if self._chance(0.03):
+            member = "nobody"
+        elif self._chance(0.03) and client.generation >= 0:
+            instance = "i1"
+        protocol = consumer.JoinGroupRequest.JoinGroupRequestProtocol
+        subscription = _subscription([self._topics.get(each, each) for each in client.topics], client.version)
+
+        def build(side: Side) -> Any:
+            return consumer.JoinGroupRequest(
+                version=9,
+                group_id=self.group,
+                session_timeout_ms=30_000,
+                rebalance_timeout_ms=60_000,
+                member_id=side.ids.get(member, member),
+                group_instance_id=instance,
+                protocol_type="consumer",
+                protocols=[protocol(version=9, name=name, metadata=subscription) for name in client.protocols],
+                reason=None,
+            )
+
+        what = f"join of {client.name} as {member!r} {instance or ''} {','.join(client.protocols)} v{client.version}"
+        self.park(client, what, build)
+
+    def _sync(self) -> None:
+        self._sync_of(self._client())
+
+    def _sync_of(self, client: Client) -> None:
+        member, generation = self._identity(client)
+        name = "other" if self._chance(0.03) else None if self._chance(0.5) else client.protocols[0]
+        assignment = consumer.SyncGroupRequest.SyncGroupRequestAssignment
+        named = self._sides[OTHER].symbols
+        given = [named[each] for each in client.leads if each in named and not self._chance(0.05)]
+
+        def build(side: Side) -> Any:
+            return consumer.SyncGroupRequest(
+                version=5,
+                group_id=self.group,
+                generation_id=generation,
+                member_id=side.ids.get(member, member),
+                group_instance_id=client.instance,
+                protocol_type="consumer",
+                protocol_name=name,
+                assignments=[
+                    assignment(version=5, member_id=side.ids[each], assignment=f"{generation} {each}".encode())
+                    for each in given
+                ],
+            )
+
+        self.park(client, f"sync of {client.name} as {member!r} in {generation}, {name}, for {given}", build)
+
+    def _identity(self, client: Client) -> tuple[str, int]:
+        """Member id and generation, sometimes wrong ones."""
+        member, generation = client.id, client.generation
+        if self._chance(0.06):
+            member = self.random.choice(["nobody", "", *(each.id for each in self._clients)])
+        if self._chance(0.08):
+            generation += self.random.choice([-1, 1])
+        return member, generation
+
+    def _heartbeat(self) -> None:
+        client = self._client()
+        member, generation = self._identity(client)
+        instance = "i2" if self._chance(0.05) else client.instance
+
+        def build(side: Side) -> Any:
+            return consumer.HeartbeatRequest(
+                version=4,
+                group_id=self.group,
+                generation_id=generation,
+                member_id=side.ids.get(member, member),
+                group_instance_id=instance,
+            )
+
+        what = f"heartbeat of {member!r} {instance or ''} in {generation}"
+        code = self.send(what, build)[OTHER].error_code
+        if not client.parked and member == client.id and code:
+            client.needs = "join"
+            client.id = "" if code in (25, 82) else client.id
+
+    def _leave(self) -> None:
+        clients = self.random.sample(self._clients, min(len(self._clients), self.random.choice([1, 1, 1, 2])))
+        leaving: list[tuple[str, str | None]] = []
+        for client in clients:
+            by_instance = client.instance is not None and self._chance(0.4)
+            leaving.append(("" if by_instance else client.id or "nobody", client.instance if by_instance else None))
+        if self._chance(0.1):
+            leaving.append(self.random.choice([("nobody", None), ("", None), ("", "nobody"), ("nobody", "i1")]))
+        self._leave_of(leaving)
+        for client in clients:
+            client.id, client.needs = ("", client.needs) if client.parked else ("", "join")
+
+    def _leave_of(self, leaving: list[tuple[str, str | None]]) -> None:
+        member = consumer.LeaveGroupRequest.MemberIdentity
+
+        def build(side: Side) -> Any:
+            members = [
+                member(version=5, member_id=side.ids.get(name, name), group_instance_id=instance, reason=None)
+                for name, instance in leaving
+            ]
+            return consumer.LeaveGroupRequest(version=5, group_id=self.group, members=members)
+
+        self.send(f"leave of {leaving}", build)
+
+    # The protocol of KIP-848
+
+    def _member_progress(self) -> None:
+        client = self._client()
+        self._member_heartbeat(client, client.generation if client.id else 0)
+
+    def _member_join(self) -> None:
+        client = self._client()
+        if self._chance(0.3):
+            client.topics = self.random.choice([("a",), ("b",), ("a", "b"), ("a", "unknown")])
+        if self._chance(0.2):
+            client.assignor = self.random.choice([None, self._assignor])
+        self._member_heartbeat(client, 0)
+
+    def _member_stray(self) -> None:
+        """A heartbeat with a wrong epoch, id, instance, assignor or partitions."""
+        client = self._client()
+        epoch = self.random.choice([client.generation - 1, client.generation + 1, -2, -3, client.generation])
+        self._member_heartbeat(client, epoch, stray=True)
+
+    def _member_leave(self) -> None:
+        client = self._client()
+        self._member_heartbeat(client, -2 if client.instance and self._chance(0.6) else -1)
+
+    def _member_heartbeat(self, client: Client, epoch: int, *, stray: bool = False) -> None:
+        if not client.id or (epoch == 0 and client.instance and self._chance(0.5)):
+            client.lives += 1
+            client.id = str(UUID(int=self.random.getrandbits(128)))
+            for side in self._sides.values():
+                side.learn(f"{client.name}.{client.lives}", client.id)
+            client.owned = {}
+        member = "nobody" if stray and self._chance(0.3) else client.id
+        instance = "i2" if stray and epoch and self._chance(0.2) else client.instance
+        assignor = "unknown" if stray and self._chance(0.2) else client.assignor
+        full = epoch == 0 or self._chance(0.2)
+        reports = self._chance(0.6)
+        forgets = stray and self._chance(0.3)
+        topics = [self._topics.get(each, each) for each in client.topics]
+        fields: dict[str, Any] = {"member_id": member, "instance_id": instance, "member_epoch": epoch}
+        if full:
+            fields |= {"rebalance_timeout_ms": 60_000, "server_assignor": assignor, "subscribed_topic_names": topics}
+
+        def build(side: Side) -> Any:
+            if not full and not reports:
+                return self._member_request(**fields)
+            owned = [] if epoch == 0 or forgets else client.owned.get(side.name, [])
+            partitions = ConsumerGroupHeartbeatRequest.TopicPartitions
+            listed = [partitions(version=1, topic_id=topic_id, partitions=[number]) for topic_id, number in owned]
+            return self._member_request(**fields, topic_partitions=listed)
+
+        what = f"heartbeat of {client.name} as {member[:8]} {instance or ''} in {epoch}"
+        what += f" full, {','.join(client.topics)} {assignor}" if full else ""
+        with self._same_target():
+            answers = self.send(what, build)
+        if member != client.id or instance != client.instance:
+            return
+        other = answers[OTHER]
+        if other.error_code or epoch < 0:
+            gone = other.error_code in (25, 69, 82, 110, 111) or (epoch < 0 and not other.error_code)
+            client.id, client.generation = ("", 0) if gone else (client.id, client.generation)
+            return
+        client.generation = other.member_epoch
+        for name, answer in answers.items():
+            if answer.assignment is not None:
+                client.owned[name] = [
+                    (topic.topic_id, number)
+                    for topic in answer.assignment.topic_partitions
+                    for number in topic.partitions
+                ]
+
+    def _member_request(self, **fields: Any) -> Any:
+        nothing = {"rack_id": None, "subscribed_topic_names": None, "subscribed_topic_regex": None}
+        nothing |= {"server_assignor": None, "topic_partitions": None}
+        fields = nothing | {"rebalance_timeout_ms": -1} | fields
+        return ConsumerGroupHeartbeatRequest(version=1, group_id=self.group, **fields)
+
+    @contextlib.contextmanager
+    def _same_target(self) -> Iterator[None]:
+        """Lets the fake's uniform assignor choose what the other cluster has chosen, where that is as uniform.
+
+        Which member gets how many depends on the order of Java's hash maps.
+        """
+
+        def chosen(subscriptions: Subscriptions, former: Mapping[str, Partitions]) -> dict[str, Partitions]:
+            mine, others = uniform(subscriptions, former), self._target()
+            return others if _is_as_uniform(others, mine, subscriptions) else mine
+
+        ASSIGNORS[UNIFORM] = chosen
+        try:
+            yield
+        finally:
+            ASSIGNORS[UNIFORM] = uniform
+
+    def _target(self) -> dict[str, Partitions]:
+        """The target assignment of the other cluster, with the topic ids of the fake."""
+        ids = self._sides[FAKE].ids
+        return {
+            each.member_id: frozenset(
+                (UUID(ids[topic.topic_name]), number)
+                for topic in each.target_assignment.topic_partitions
+                for number in topic.partitions
+            )
+            for each in self._members()
+        }
+
+    def _members(self) -> list[Any]:
+        """The members of the other cluster with the protocol of KIP-848."""
+        request = ConsumerGroupDescribeRequest(version=1, group_ids=[self.group], include_authorized_operations=False)
+        found: list[Any] = self._connections[OTHER].call(request, Deadline.after(ANSWER_S)).groups[0].members
+        return found
+
+    # Offsets
+
+    def _commit(self) -> None:
+        client = self._client()
+        member, generation = self._identity(client)
+        if self._chance(0.15):
+            member, generation = "", -1
+        version = self.random.choice([8, 9, 10])  # 10 if the other cluster has it
+        version = min(version, self._connections[OTHER].supported[consumer.OffsetCommitRequest.API_KEY][1])
+        topic_of = consumer.OffsetCommitRequest.OffsetCommitRequestTopic
+        part_of = topic_of.OffsetCommitRequestPartition
+        wanted = self.random.sample(["a", "b", "unknown"], self.random.choice([1, 1, 2]))
+        offset, text = self.random.randrange(100), "x" * (5000 if self._chance(0.05) else self.random.randrange(3))
+        number = self.random.choice([0, 1, 2])
+
+        def build(side: Side) -> Any:
+            parts = [
+                part_of(
+                    version=version,
+                    partition_index=number,
+                    committed_offset=offset,
+                    committed_leader_epoch=-1 if offset % 2 else 0,
+                    committed_metadata=text,
+                )
+            ]
+            names = [
+                {"topic_id": UUID(side.ids.get(name, str(UUID(int=1))))} if version >= 10 else {"name": name}
+                for name in (self._topics.get(each, each) for each in wanted)
+            ]
+            return consumer.OffsetCommitRequest(
+                version=version,
+                group_id=self.group,
+                generation_id_or_member_epoch=generation,
+                member_id=side.ids.get(member, member),
+                group_instance_id=client.instance if member else None,
+                topics=[topic_of(version=version, partitions=parts, **name) for name in names],
+            )
+
+        self.send(f"commit v{version} of {wanted}-{number} by {member!r} in {generation}", build)
+
+    def _fetch_offsets(self) -> None:
+        client = self._client()
+        member, generation = self._identity(client)
+        version = self.random.choice([8, 9, 9])
+        group_of = consumer.OffsetFetchRequest.OffsetFetchRequestGroup
+        topic_of = group_of.OffsetFetchRequestTopics
+        anyone, every = self._chance(0.3), self._chance(0.3)
+
+        def build(side: Side) -> Any:
+            identity: dict[str, Any] = {}
+            if version >= 9:
+                identity = {"member_id": None if anyone else side.ids.get(member, member)}
+                identity |= {"member_epoch": -1 if anyone else generation}
+            names = [self._topics["a"], "unknown"]
+            topics = [topic_of(version=version, name=name, partition_indexes=[0, 1, 7]) for name in names]
+            group = group_of(version=version, group_id=self.group, topics=None if every else topics, **identity)
+            return consumer.OffsetFetchRequest(version=version, groups=[group], require_stable=True)
+
+        self.send(f"offsets v{version} for {member!r} in {generation}", build)
+
+    def _delete(self) -> None:
+        self.history.append("delete the group")
+        request = admin.DeleteGroupsRequest(version=2, groups_names=[self.group])
+        other = self._connections[OTHER].call(request, Deadline.after(ANSWER_S)).results[0].error_code
+        if (fake := self._fake.delete_group(self.group)) != other:
+            raise Difference("deletion of the group", fake, other)
+
+    # Without a group
+
+    def _look(self) -> None:
+        """A request about topics or the coordinator, with a wrong name, partition or leader epoch now and then."""
+        topic = "unknown" if self._chance(0.2) else self._topics[self.random.choice("ab")]
+        number, epoch = self.random.choice([0, 0, 1, 7]), self.random.choice([-1, -1, 0, 1])
+        kind = self.random.choice(["offsets", "epochs", "metadata", "coordinator", "fetch"])
+        when = self.random.choice([-1, -2, FIRST_TIME - 5, FIRST_TIME + 1000, FIRST_TIME + 1500, FIRST_TIME + 10**9])
+        offset, asked = self.random.choice([0, 1, RECORDS, RECORDS + 1]), self.random.choice([0, 1, 2])
+        committed = self.random.choice([0, 1])
+        build = {
+            "offsets": lambda side: _list_offsets(topic, number, epoch, when, committed),
+            "epochs": lambda side: _epoch_ends(topic, number, epoch, asked),
+            "metadata": lambda side: _metadata(topic),
+            "coordinator": lambda side: metadata.FindCoordinatorRequest(
+                version=4, key_type=0, coordinator_keys=[self.group]
+            ),
+            "fetch": lambda side: _fetch(UUID(side.ids.get(topic, str(UUID(int=1)))), number, epoch, offset, committed),
+        }[kind]
+        self.send(f"{kind} of {topic[:7]}-{number} in {epoch}, {when}, {offset}, {asked}", build)
+
+
+CLASSIC = (
+    (40, "progress"),
+    (14, "join"),
+    (4, "sync"),
+    (10, "heartbeat"),
+    (5, "leave"),
+    (8, "commit"),
+    (5, "fetch_offsets"),
+    (1, "delete"),
+    (8, "look"),
+)
+CONSUMER = (
+    (45, "member_progress"),
+    (12, "member_join"),
+    (12, "member_stray"),
+    (6, "member_leave"),
+    (10, "commit"),
+    (6, "fetch_offsets"),
+    (1, "delete"),
+    (4, "look"),
+)
+"""The steps of a phase, and how often they come."""
+
+
+def _is_as_uniform(
+    target: Mapping[str, Partitions], than: Mapping[str, Partitions], subscriptions: Subscriptions
+) -> bool:
+    """Whether a target assignment gives the same partitions to the same members, and as equally many to each."""
+    if target.keys() != than.keys() or sorted(chain(*target.values())) != sorted(chain(*than.values())):
+        return False
+    topics = {member: {topic_id for topic_id, _ in each.values()} for member, each in subscriptions.items()}
+    fits = all(topic_id in topics[member] for member, each in target.items() for topic_id, _ in each)
+    return fits and sum(len(each) ** 2 for each in target.values()) <= sum(len(each) ** 2 for each in than.values())
+
+
+def _subscription(topics: list[str], version: int) -> bytes:
+    names = b"".join(len(name).to_bytes(2, "big") + name.encode() for name in topics)
+    data = str(version).encode()
+    return b"\0\0" + len(topics).to_bytes(4, "big") + names + len(data).to_bytes(4, "big") + data
+
+
+def _list_offsets(topic: str, number: int, epoch: int, timestamp: int, isolation_level: int) -> Any:
+    topic_of = consumer.ListOffsetsRequest.ListOffsetsTopic
+    part = topic_of.ListOffsetsPartition(
+        version=7, partition_index=number, current_leader_epoch=epoch, timestamp=timestamp
+    )
+    topics = [topic_of(version=7, name=topic, partitions=[part])]
+    return consumer.ListOffsetsRequest(version=7, replica_id=-1, isolation_level=isolation_level, topics=topics)
+
+
+def _epoch_ends(topic: str, number: int, current: int, epoch: int) -> Any:
+    topic_of = consumer.OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+    part = topic_of.OffsetForLeaderPartition(
+        version=4, partition=number, current_leader_epoch=current, leader_epoch=epoch
+    )
+    topics = [topic_of(version=4, topic=topic, partitions=[part])]
+    return consumer.OffsetForLeaderEpochRequest(version=4, replica_id=-1, topics=topics)
+
+
+def _metadata(topic: str) -> Any:
+    topics = [metadata.MetadataRequest.MetadataRequestTopic(version=12, name=topic, topic_id=UUID(int=0))]
+    return metadata.MetadataRequest(
+        version=12, topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+    )
+
+
+def _fetch(topic_id: UUID, number: int, epoch: int, offset: int, isolation_level: int) -> Any:
+    topic_of = consumer.FetchRequest.FetchTopic
+    part = topic_of.FetchPartition(
+        version=13,
+        partition=number,
+        current_leader_epoch=epoch,
+        fetch_offset=offset,
+        last_fetched_epoch=-1,
+        log_start_offset=-1,
+        partition_max_bytes=1000,
+    )
+    return consumer.FetchRequest(
+        version=13,
+        replica_id=-1,
+        max_wait_ms=1,
+        min_bytes=1,
+        max_bytes=1000,
+        isolation_level=isolation_level,
+        session_id=0,
+        session_epoch=-1,
+        topics=[topic_of(version=13, topic_id=topic_id, partitions=[part])],
+        forgotten_topics_data=[],
+        rack_id="",
+    )
+
+
+@contextlib.contextmanager
+def clusters(other: str, create: Callable[[str, int], object], produce: Callable[..., Any]) -> Iterator[Cluster]:
+    """A fake beside the other cluster, in which this creates and fills the topics."""
+    with FakeKafka() as fake:
+        sides = {FAKE: Side(FAKE, fake.bootstrap_servers), OTHER: Side(OTHER, other)}
+        topics = {name: f"{name}-{uuid4()}" for name in TOPICS}
+        for name, count in TOPICS.items():
+            fake.create_topic(topics[name], count)
+            create(topics[name], count)
+            for record in range(RECORDS):
+                fake.produce(topics[name], ["v"], 0, FIRST_TIME + 1000 * record)
+                produce(topics[name], 0, FIRST_TIME + 1000 * record)
+        for side in sides.values():
+            for topic in topics.values():
+                answer = side.call(_metadata(topic))
+                side.learn(topic, str(answer.topics[0].topic_id))
+        yield Cluster(fake, sides, topics)
+
+
+@dataclass
+class Cluster:
+    """The two clusters, and the names of their topics."""
+
+    fake: FakeKafka
+    sides: dict[str, Side]
+    topics: dict[str, str]
+
+    def run(self, seed: int) -> int:
+        """Takes the steps of one seed; returns the number of requests.
+
+        Raises:
+            Difference: the clusters do not answer alike.
+        """
+        run = Lockstep(self.fake, self.sides, seed, self.topics)
+        try:
+            run.run()
+        finally:
+            run.close()
+        return run.requests
+
+
+@contextlib.contextmanager
+def beside(kafka: EmbeddedKafka) -> Iterator[Cluster]:
+    """A fake beside an embedded Kafka."""
+
+    def produce(topic: str, partition: int, timestamp: int) -> None:
+        kafka.produce(topic, [{"value": "v", "timestamp": timestamp}], partition)
+
+    with clusters(kafka.bootstrap_servers, kafka.create_topic, produce) as both:
+        yield both
+
+
+def main() -> None:
+    """Runs many seeds, and prints each difference once."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0)
+    arguments = parser.parse_args()
+    differences: Counter[str] = Counter()
+    requests, began = 0, time.monotonic()
+    with EmbeddedKafka() as kafka, beside(kafka) as both:
+        for seed in range(arguments.first, arguments.first + arguments.seeds):
+            try:
+                requests += both.run(seed)
+            except Difference as error:
+                differences[error.found[0]] += 1
+                print(f"seed {seed}: {error}", flush=True)
+    took = time.monotonic() - began
+    print(f"{arguments.seeds} seeds, {requests} requests, {took:.0f} s, {sum(differences.values())} differences")
+
+
+if __name__ == "__main__":
+    main()
