@@ -432,9 +432,10 @@ class Scenario:
         while True:
             self._restart_all()
             lives = [each.life for each in self.queries if "assign" not in each.options]
-            expected = sorted(each.process.name for each in lives if each is not None)
+            expected = sorted(each.query.name for each in lives if each is not None)
             members = sorted(client.rpartition("-")[0] for client in self.truth.members(GROUP).values())
-            found = [each.split("-")[-1] for each in members]
+            # A static member keeps the client id of its first run.
+            found = [each.split("-")[-1].partition(".")[0] for each in members]
             if found == expected:
                 return
             if self.run.now > limit:
