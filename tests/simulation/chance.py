@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -41,6 +42,24 @@ class Chance:
             index = int(self._draw() * len(others))
         self.kept[key] = index
         return others[index]
+
+    def weighted(self, kind: str, ordinary: T, others: Sequence[T], weights: Sequence[float], probability: float) -> T:
+        """As :meth:`pick`, with a weight for each of the others. The weights do not matter in a replay."""
+        total = sum(weights)
+        if self._draw is None or total <= 0:
+            return self.pick(kind, ordinary, others if self._draw is None else (), probability)
+        key = self._key(kind)
+        if self._draw() >= probability:
+            return ordinary
+        place = self._draw() * total
+        index = next((at for at, upto in enumerate(accumulate(weights)) if place < upto), len(others) - 1)
+        self.kept[key] = index
+        return others[index]
+
+    def weights(self, count: int) -> list[float]:
+        """Weights of so many kinds of events for one run, half of them 0: a run of a few kinds finds what a mixture
+        hides (Groce et al., Swarm Testing, ISSTA 2012). They matter for the draws only, so no replay needs them."""
+        return [0.0 if self._draw is None or self._draw() < 0.5 else self._draw() for _ in range(count)]
 
     def flag(self, kind: str, probability: float) -> bool:
         """Returns true with this probability; false is ordinary."""

@@ -54,7 +54,7 @@ LOST_REQUEST, LOST_ANSWER, CUT_BEFORE, CUT_AFTER, LATE_REQUEST, SLOW_ANSWER, THR
     "client is throttled",
     "broker answers with an error",
 )
-FAULTS = (LOST_REQUEST, LOST_ANSWER, CUT_BEFORE, CUT_AFTER, LATE_REQUEST, SLOW_ANSWER, THROTTLED, REFUSED, REFUSED)
+FAULTS = (LOST_REQUEST, LOST_ANSWER, CUT_BEFORE, CUT_AFTER, LATE_REQUEST, SLOW_ANSWER, THROTTLED, REFUSED)
 
 
 class Broker:
@@ -102,6 +102,9 @@ class Network:
         self.fault_probability = 0.0
         self.faulted = faulted
         self.links: dict[tuple[str, int], Link] = {}
+        self.former: dict[int, tuple[float, Callable[[Any], Any]]] = {}
+        """Brokers that do not know for a while that they are no coordinators any more, and how each finds offsets."""
+        self.weights: list[float] = []
         self.arrived_late: Callable[[str], None] = lambda _: None
         self.handled: Callable[[Process, int, str, Any, Any], None] = lambda *_: None
         self.server = Process("brokers")
@@ -113,6 +116,7 @@ class Network:
         """No fault happens from now on."""
         self.fault_probability = 0.0
         self.links.clear()
+        self.former.clear()
         for broker in self.brokers.values():
             broker.up, broker.hung_until = True, 0.0
 
@@ -135,7 +139,8 @@ class Network:
         if self.fault_probability <= 0 or api == "ApiVersions":
             return ""
         kind = f"{process.name} {api}"
-        fault = self.run.chance.pick(f"fault of {kind}", "", FAULTS, self.fault_probability)
+        self.weights = self.weights or self.run.chance.weights(len(FAULTS))
+        fault = self.run.chance.weighted(f"fault of {kind}", "", FAULTS, self.weights, self.fault_probability)
         if fault:
             self.faulted(process.name, f"{kind}: the {fault}")
         return fault
@@ -217,7 +222,14 @@ class Channel:
             code = run.chance.pick(f"error of {api}", ERRORS[api][0], ERRORS[api][1:], 0.8)
             if code in FATAL_AT_FIRST and request.member_epoch <= 0:
                 code = ERRORS[api][0]
-        response = self.broker.handle(api, request, code)
+        unaware_until, stale = network.former.get(self.broker.node, (0.0, None))
+        if stale is not None and unaware_until > run.now and api in ("OffsetFetch", "OffsetCommit"):
+            # Its commits reach no other broker, so it refuses them; the offsets that it knows are old.
+            code = 16 if api == "OffsetCommit" else 0
+            with stale(code):
+                response = self.broker.handle(api, request, code)
+        else:
+            response = self.broker.handle(api, request, code)
         if response is None:
             return  # the client has sent it again
         if code:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,9 @@ PROTOCOLS = ("classic", "consumer")
 GROUP = "g"
 HEALED_WITHIN = 120.0
 """Seconds after the last fault within which everything is read and committed."""
+
+FINISHED_FOR = 13
+"""Seconds for which all stays finished: by then every late request has arrived."""
 
 STOP_WITHIN = 60.0
 MAX_SKEW = 1.5
@@ -65,7 +69,7 @@ class Scenario:
         self.protocol = protocol
         brokers = 1 + chance.pick("brokers", 0, (1, 2), 0.6)
         self.heartbeat = chance.pick("heartbeat interval", 1.0, (0.5, 2.0), 0.5)
-        self.session = chance.pick("session", 6.0, (10.0,), 0.5)
+        self.session = chance.pick("session", 6.0, (10.0, 45.0), 0.6)
         self.kafka = FakeKafka(
             brokers=brokers,
             max_metadata=chance.pick("metadata", 4096, (60, 30, 0), 0.1),
@@ -82,6 +86,8 @@ class Scenario:
         self.queries: list[Query] = []
         self.empty: TopicPartition | None = None
         self.without_records = ""
+        self.weights: list[float] = []
+        self.often = chance.pick("events", 0.3, (0.15, 0.6, 0.9), 0.7)
         self.rewound_at = -MAX_SKEW
         self.duration = chance.number("duration", 10.0, 5.0, 22.0)
 
@@ -89,6 +95,7 @@ class Scenario:
         """The whole run."""
         self._create()
         self.net.fault_probability = self.trouble
+        self.run.after(1.0, self._look)
         while self.run.now < self.duration:
             self._event()
             substitution.sleep(self.chance.number("pause", 0.6, 0.05, 1.5))
@@ -96,6 +103,11 @@ class Scenario:
         self._until_finished()
         self._check_members()
         self._stop_all()
+
+    def _look(self) -> None:
+        """Checks once a second what must not last."""
+        self.truth.check_promptness(self.queries)
+        self.run.after(1.0, self._look)
 
     def _create(self) -> None:
         chance = self.chance
@@ -153,7 +165,7 @@ class Scenario:
                 spark_4_1=chance.flag("Spark 4.1", 0.15),
             )
             query.skew = chance.number("clock behind", 0.0, 0.0, MAX_SKEW, 0.3)
-            query.trigger = chance.pick("trigger", 1.0, (0.5, 3.0), 0.5)
+            query.trigger = chance.pick("trigger", 1.0, (0.5, 3.0, 20.0), 0.5)
             query.max_batch_seconds = chance.pick("batch", 0.5, (3.0, 15.0, 40.0), 0.4)
             self.queries.append(query)
         for query in self.queries:
@@ -163,7 +175,7 @@ class Scenario:
     # Events
 
     def _event(self) -> None:
-        events = (
+        events: tuple[Callable[[], None], ...] = (
             self._start,
             self._start,
             self._crash,
@@ -180,7 +192,11 @@ class Scenario:
         broken = (self._broker_stops, self._broker_hangs, self._cut, self._coordinator_moves, self._stale_metadata)
         rare = (self._recreate, self._delete_group, self._unclean, self._topic_is_gone)
         self._produce(self.chance.pick("topic", "t", ("u",) if "u" in self.kafka.logs else (), 0.5))
-        happens = self.chance.pick("event", None, events + (broken if self.trouble else ()) * 2 + rare, 0.4)
+        events += rare + broken
+        self.weights = self.weights or self.chance.weights(len(events))
+        if not self.trouble:
+            self.weights[-len(broken) :] = [0.0] * len(broken)
+        happens = self.chance.weighted("event", None, events, self.weights, self.often)
         if happens is not None:
             happens()
 
@@ -284,8 +300,11 @@ class Scenario:
         log = self.kafka.logs[tp.topic][tp.partition]
         if log.leader is not None:
             self.truth.outage(0.0, f"{tp} has no leader for {seconds:.1f} s")
-            leader, log.leader = log.leader, None
-            self.run.after(seconds, lambda: log.elect(log.leader or leader, None))
+            self._without_leader(log, seconds)
+
+    def _without_leader(self, log: FakeLog, seconds: float) -> None:
+        leader, log.leader = log.leader, None
+        self.run.after(seconds, lambda: log.elect(log.leader or leader, None))
 
     def _unclean(self) -> None:
         tp = self._partition()
@@ -304,6 +323,9 @@ class Scenario:
         self.kafka.delete_topic(topic)
         substitution.sleep(self.chance.number("before the recreation", 0.01, 0.01, 2.0, 0.5))
         self.kafka.create_topic(topic, count)
+        for log in self.kafka.logs[topic].values():
+            if self.chance.flag("without a leader at first", 0.2):
+                self._without_leader(log, self.chance.number("until the first leader", 0.3, 0.1, 3.0))
         self.truth.recreated(topic)
         self._produce(topic)
 
@@ -326,6 +348,7 @@ class Scenario:
         if len(self.kafka.logs[topic]) < 6:
             self.story.told(f"{topic} gets another partition")
             self.kafka.create_topic(topic, len(self.kafka.logs[topic]) + 1)
+            self.truth.added(topic)
 
     def _transaction(self) -> None:
         """A transaction begins and ends some time later, or with everything else."""
@@ -375,7 +398,29 @@ class Scenario:
         broker = self._broker()
         loading = self.chance.number("loading", 0.0, 0.1, 4.0, 0.5)
         self.truth.outage(loading, f"broker {broker.node} coordinates the group after {loading:.1f} s")
+        former = self.kafka.coordinator
         self.kafka.move_coordinator(broker.node, loading)
+        if former != broker.node and self.chance.flag("former coordinator is unaware", 0.3):
+            self._stay_unaware(former)
+
+    def _stay_unaware(self, former: int) -> None:
+        """A former coordinator goes on answering for a while, with the offsets that it knows."""
+        seconds = self.chance.number("unaware", 3.0, 1.0, 12.0)
+        self.truth.outage(seconds, f"broker {former} does not know it for {seconds:.1f} s")
+        self.kafka.former_coordinators.add(former)
+        group = self.kafka.group(GROUP)
+        old = dict(group.offsets), dict(group.epochs)
+
+        @contextmanager
+        def stale(_: int) -> Iterator[None]:
+            now, (group.offsets, group.epochs) = (group.offsets, group.epochs), old
+            try:
+                yield
+            finally:
+                group.offsets, group.epochs = now
+
+        self.net.former[former] = self.run.now + seconds, stale
+        self.run.after(seconds, lambda: self.kafka.former_coordinators.discard(former))
 
     def _stale_metadata(self) -> None:
         broker, seconds = self._broker(), self.chance.number("stale", 2.0, 0.5, 12.0)
@@ -408,10 +453,15 @@ class Scenario:
 
     def _until_finished(self) -> None:
         limit = self.run.now + HEALED_WITHIN
-        while unfinished := self._unfinished():
-            if self.run.now > limit:
+        finished = 0
+        while finished < FINISHED_FOR:
+            unfinished = self._unfinished()
+            if unfinished and self.run.now > limit:
                 raise Broken(f"I12: {HEALED_WITHIN:.0f} s after everything healed, {unfinished}")
+            finished = 0 if unfinished else finished + 1
             self._restart_all()
+            for query in self.queries if finished else ():
+                query.trigger = 2.0
             substitution.sleep(1.0)
 
     def _restart_all(self) -> None:

@@ -98,6 +98,7 @@ class Query:
         self.revocation_timeout = parsed(tuple(options.items())).group.revocation_timeout
         self.trigger = 1.0
         self.skew = 0.0
+        self.killed_at = -1e9
         self.max_batch_seconds = 0.5
         self.checkpoint = Checkpoint()
         self.life: Life | None = None
@@ -116,6 +117,11 @@ class Query:
         self.life = Life(self, available_now)
         return self.life
 
+    @property
+    def client(self) -> str:
+        """Part of its member's client id. A static member keeps that of its first run."""
+        return f"-{self.name}." if "kafka.group.instance.id" in self.options else f"-{self.name}.{self.lives}-"
+
     def borders(self, tp: TopicPartition, topic_id: str) -> list[int]:
         """Where the ranges of a partition begin and end that the last batches have logged."""
         logged = [offset_of(text).ranges.get(tp) for text in self.checkpoint.offsets[-3:]]
@@ -130,6 +136,7 @@ class Query:
         life, self.life = self.life, None
         assert life is not None
         self.run.kill(life.process)
+        self.killed_at = self.run.now
         for broker in life.brokers:
             for channel in [each for each in broker.channels if each.process is life.process]:
                 channel.close()
@@ -204,6 +211,7 @@ class Life:
         while not self.stopping.is_set():
             last = len(checkpoint.offsets) - 1
             start = checkpoint.end(last) or self._initial()
+            query.truth.ready.setdefault(self.process.name, query.run.now)
             if query.spark_4_1:
                 end = self._call("latestOffset", self.reader.latestOffset)
             else:
@@ -258,6 +266,7 @@ class Life:
             return
         late = query.run.chance.number(f"report of {query.name}", 0.01, 0.01, 3.0, 0.2)
         name, notifications = digest(end), self.notifications
+        query.run.after(late, lambda: query.truth.told_of_completion(query))
         for _ in range(query.run.chance.pick(f"reports of {query.name}", 1, (2,), 0.05)):
             query.run.after(late, lambda: notifications.report(name))
 

@@ -18,6 +18,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from tests.fake import FakeKafka
+from tests.simulation.network import KEEPALIVE
 from tests.simulation.scheduler import Process, Scheduler
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ WINDOW = 15.0
 
 CALL_LIMITS = {"initialOffset": 45.0, "latestOffset": 60.0, "partitions": 1.0, "commit": 15.0, "stop": 20.0}
 """Seconds within which each call of the reader returns, whatever happens."""
+
+SOON = 12.0
+"""Seconds within which a request is retried, also if one suffers: a timeout, a backoff, a heartbeat, a trigger."""
 
 QUIET = 30.0
 """Seconds after an outage in which members may still be expelled."""
@@ -86,12 +90,18 @@ class Truth:
         self.planned_ranges: dict[tuple[str, str], list[OffsetRange]] = {}
         self.targets: dict[str, dict[tuple[str, int], int]] = {}
         self.faults: list[tuple[float, str]] = []
+        """When a message suffered, and which request it was."""
+        self.completed_at: dict[str, float] = {}
+        """When a query was told of the batch that it completed last."""
+        self.unowned_since: dict[Key, float] = {}
         self.outage_ends = -QUIET
         self.data_may_be_lost = False
         self.recreated_at = -QUIET
         self.queries: dict[str, Query] = {}
         self.client_query: dict[str, Query] = {}
         self.told = told
+        self.ready: dict[str, float] = {}
+        """When a process had its starting offsets: then it joins."""
         self.joined: set[str] = set()
         """Processes that have been in the group."""
 
@@ -99,7 +109,7 @@ class Truth:
 
     def fault(self, process: str, what: str) -> None:
         """One message of a process suffers."""
-        self.faults.append((self.run.now, process.partition(".")[0]))
+        self.faults.append((self.run.now, what))
         self.told(what)
 
     def outage(self, seconds: float, what: str) -> None:
@@ -151,11 +161,16 @@ class Truth:
             ends[key] = min(ends.get(key, end), end)
 
     def recreated(self, topic: str) -> None:
-        """A topic has another id now. Queries that are just starting may take its latest offsets for theirs."""
+        """A topic has another id now."""
         self.recreated_at = self.run.now
+        self.added(topic)
+
+    def added(self, topic: str) -> None:
+        """Partitions are new. Queries that are just starting may take their latest offsets for theirs."""
         for name, query in self.queries.items():
             if not query.checkpoint.offsets and not query.pinned:
-                self.ends_at_birth[name] |= {(str(self.kafka.ids[topic]), each): 0 for each in self.kafka.logs[topic]}
+                for each in self.kafka.logs[topic]:
+                    self.ends_at_birth[name].setdefault((str(self.kafka.ids[topic]), each), 0)
 
     # What the queries do
 
@@ -294,6 +309,7 @@ class Truth:
         for read in self.open[query.name].ranges:
             if not self.open[query.name].done:
                 self.at((group, read.topic_id, read.partition)).repeatable |= set(range(read.start, read.end))
+        self.completed_at.pop(query.name, None)
         for key, offsets in self.uncommitted.pop(query.name, {}).items():
             self.at(key).repeatable |= offsets
         self.told(f"{query.name} has ended")
@@ -376,15 +392,18 @@ class Truth:
             raise Broken(f"I4: {process.name} commits {offset} of {topic}-{number} after {at.committed}")
         at.repeatable |= fallen
         at.started, at.committed, at.by = True, offset, member
-        for pending in self.uncommitted.values():
+        for name, pending in self.uncommitted.items():
             if key in pending:
                 pending[key] = {each for each in pending[key] if each >= offset}
+            if not any(pending.values()):
+                self.completed_at.pop(name, None)
 
     def _note_owners(self, group: str) -> None:
         """I5: a partition is not handed over without a commit."""
         for (topic, number), member in self._owners(group).items():
             at = self.at(self.key(group, topic, number))
-            untroubled = self.calm and not any(self.run.now - when < WINDOW for when, _ in self.faults[-1:])
+            recent = [what for when, what in self.faults[-1:] if self.run.now - when < WINDOW]
+            untroubled = self.calm and all("OffsetCommit" in what for what in recent)
             if at.owner not in ("", member) and not at.started and untroubled and self._left_in_order(group, at.owner):
                 raise Broken(f"I5: {topic}-{number} goes to another member without any commit")
             at.owner = member
@@ -405,6 +424,54 @@ class Truth:
             for tp in _decoded(classic.assignment):
                 owners[tp] = classic.id
         return owners
+
+    def check_promptness(self, queries: Iterable[Query]) -> None:
+        """I2, I5, I8: what must be done soon, if nothing but one fault is in the way."""
+        if not self.calm:
+            self.completed_at.clear()
+            self.unowned_since.clear()
+            return
+        now = self.run.now
+        for query in queries:
+            life = query.life
+            if life is None or life.process.paused_until > now - SOON:
+                continue
+            # A lost answer to JoinGroup is noticed when the connection ends; a static member waits for its session.
+            patience = SOON if "kafka.group.protocol" in query.options else SOON + KEEPALIVE
+            if "kafka.group.instance.id" in query.options and now - query.killed_at < self.kafka.session_timeout + SOON:
+                patience += self.kafka.session_timeout
+            group, owned = query.options["kafka.group.id"], self._owned(query)
+            if now - self.completed_at.get(query.name, now) > SOON:
+                for key, offsets in self.uncommitted.get(query.name, {}).items():
+                    if offsets and key[1:] in owned:
+                        raise Broken(f"I2: {query.name} has not committed {_span(sorted(offsets))} for {SOON:.0f} s")
+            for topic_id, number in owned:
+                key = group, topic_id, number
+                topic = next(name for name, each in self.kafka.ids.items() if str(each) == topic_id)
+                has = (topic, number) in self.kafka.group(group).offsets or self.kafka.logs[topic][
+                    number
+                ].leader is None
+                if has:
+                    self.unowned_since.pop(key, None)
+                elif now - self.unowned_since.setdefault(key, now) > SOON:
+                    raise Broken(f"I5: {topic}-{number} has had an owner for {SOON:.0f} s, and no commit")
+            mine = [each for each in self.members(group).values() if query.client in each]
+            if "assign" not in query.options and not mine and now - self.ready.get(life.process.name, now) > patience:
+                raise Broken(f"I8: {query.name} is not a member for {patience:.0f} s")
+
+    def _owned(self, query: Query) -> set[tuple[str, int]]:
+        """The partitions that a query's member owns, as the coordinator has assigned them."""
+        group = query.options["kafka.group.id"]
+        clients = self.members(group)
+        return {
+            (str(self.kafka.ids[topic]), number)
+            for (topic, number), member in self._owners(group).items()
+            if topic in self.kafka.ids and query.client in clients.get(member, "")
+        }
+
+    def told_of_completion(self, query: Query) -> None:
+        """A query hears that Spark has completed its batch."""
+        self.completed_at.setdefault(query.name, self.run.now)
 
     # When all is quiet
 
