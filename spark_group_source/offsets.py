@@ -83,6 +83,17 @@ class OffsetRange:
         return f"{self.topic}-{self.partition}[{self.start}, {self.end})"
 
 
+class PinnedStart(NamedTuple):
+    """Where a partition of the topic with this id starts; ``None``: ``startingOffsets`` is still to be looked up."""
+
+    topic_id: str = ""
+    offset: int | None = None
+    epoch: int = UNKNOWN_EPOCH
+
+
+PinnedOffsets = Mapping[TopicPartition, PinnedStart]
+
+
 @dataclass(frozen=True, slots=True)
 class BatchOffset:
     """The offsets of one micro-batch, and the query's position in every partition it ever read.
@@ -92,8 +103,8 @@ class BatchOffset:
     ``group`` is the id of the group that read the ranges, empty if unknown.
 
     ``pinned_starts`` are partitions that existed at the query's first start and that the query has not owned since.
-    Without a committed offset they start at the pinned one; ``None``: ``startingOffsets`` is still to be looked up.
-    ``resets`` are the partitions that ``resetOffsetsOnStart`` still has to move, whatever the group has committed.
+    Without a committed offset they start at the pinned one, unless their topic was recreated. ``resets`` are those that
+    ``resetOffsetsOnStart`` still has to move, whatever the group has committed.
 
     If a rewind repeats exactly the batch before, ``repeated`` is the only difference between the two. Equal offsets
     have equal JSON text, and Spark compares the text: it does not run a batch whose end is that of the batch before.
@@ -101,7 +112,7 @@ class BatchOffset:
 
     ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict)
     group: str = ""
-    pinned_starts: Mapping[TopicPartition, int | None] = field(default_factory=dict)
+    pinned_starts: PinnedOffsets = field(default_factory=dict)
     resets: Partitions = frozenset()
     repeated: bool = False
 
@@ -140,9 +151,9 @@ class BatchOffset:
         """The form that Spark logs, with sorted keys and partitions sorted by number.
 
         ``{"group": id, "topics": {name: {"id": id, "partitions": {"0": [start, end, epoch, lineage]}}},
-        "version": 3}``, and if there are any ``"resets": {name: [0]}`` and ``"starts": {name: {"0": offset or null}}``.
-        A partition that nobody has moved has no lineage, and then no epoch either if that is unknown.
-        ``"repeated": true`` is left out if it is false.
+        "version": 3}``, and if there are any ``"resets": {name: [0]}`` and ``"starts": {name: {"id": id, "partitions":
+        {"0": [offset, epoch] or null}}}``, before ``{name: {"0": offset or null}}``. A partition that nobody has moved
+        has no lineage, and then no epoch either if that is unknown. ``"repeated": true`` is left out if it is false.
         """
         topics: dict[str, Any] = {}
         for read in sorted(self.ranges.values()):
@@ -155,11 +166,9 @@ class BatchOffset:
             logged["repeated"] = True
         if self.resets:
             logged["resets"] = numbers_by_topic(self.resets)
-        if self.pinned_starts:
-            logged["starts"] = {
-                name: {str(number): self.pinned_starts[TopicPartition(name, number)] for number in numbers}
-                for name, numbers in numbers_by_topic(self.pinned_starts).items()
-            }
+        for (name, number), start in sorted(self.pinned_starts.items()):
+            topic = logged.setdefault("starts", {}).setdefault(name, {"id": start.topic_id, "partitions": {}})
+            topic["partitions"][str(number)] = None if start.offset is None else [start.offset, start.epoch]
         return logged
 
     @classmethod
@@ -181,9 +190,9 @@ class BatchOffset:
                 for number, offsets in topic["partitions"].items()
             ]
             starts = {
-                TopicPartition(name, int(number)): None if offset is None else int(offset)
-                for name, offsets in logged.get("starts", {}).items()
-                for number, offset in offsets.items()
+                TopicPartition(name, int(number)): PinnedStart(str(topic.get("id", "")), *_pinned(at))
+                for name, topic in logged.get("starts", {}).items()
+                for number, at in topic.get("partitions", topic).items()
             }
             resets = {
                 TopicPartition(name, int(number))
@@ -218,6 +227,10 @@ def _range(
     topic: str, number: int, topic_id: str, start: int, end: int, epoch: int = UNKNOWN_EPOCH, lineage: int = NO_LINEAGE
 ) -> OffsetRange:
     return OffsetRange(topic, number, int(start), int(end), topic_id, int(epoch), int(lineage))
+
+
+def _pinned(at: Any) -> list[Any]:
+    return at if isinstance(at, list) else [at]
 
 
 def _unreadable(logged: Mapping[str, Any]) -> CheckpointError:

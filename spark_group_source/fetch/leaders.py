@@ -216,7 +216,9 @@ def _interpret(
             if partition.error_code:
                 errors[tp] = partition_error(tp, partition.error_code)
             else:
-                offsets[tp], epochs[tp] = partition.offset, partition.leader_epoch
+                offsets[tp] = partition.offset
+                if partition.offset >= 0:
+                    epochs[tp] = partition.leader_epoch
 
 
 def _unknown_partitions(errors: PartitionErrors) -> set[TopicPartition]:

@@ -19,7 +19,7 @@ from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.offsets import GroupOffsets, KafkaClients
 from spark_group_source.group.settings import Counters, CurrentCoordinator, GroupSettings, Timings
-from spark_group_source.offsets import BatchOffset, Offsets
+from spark_group_source.offsets import BatchOffset, Offsets, PinnedStart
 from spark_group_source.options.settings import SourceOptions, stream_start
 from spark_group_source.query.ownership import AssignedPartitions, BatchCommits
 from spark_group_source.query.planner import BatchLimits, BatchPlanner
@@ -167,7 +167,8 @@ class Driver:
         Raises:
             BrokerUnavailable, TopicError: as :meth:`start`.
         """
-        existing = partitions_of(self._topics.find(()).values())
+        topics = self._topics.find(())
+        existing = {tp: PinnedStart(topics[tp.topic].id) for tp in partitions_of(topics.values())}
         self._assigned_partitions.resolver.pin_latest(existing, self._clients)
 
     def start(self, logged: BatchOffset, *, replayed: bool = False) -> None:
@@ -188,10 +189,10 @@ class Driver:
         logged.check_group(self._options.group.group_id)
         topics = self._topics.find(logged.ranges)
         self._planner.restore(logged, self._topics.deleted(topics, logged.ranges))
-        existing = partitions_of(topics.values())
+        existing = {tp: PinnedStart(topics[tp.topic].id) for tp in partitions_of(topics.values())}
         if logged.is_empty:
             check_names(stream_start(self._options), existing)
-        self._assigned_partitions.restore(logged, existing, self._clients, replayed=replayed)
+        self._assigned_partitions.resolver.restore(logged, existing, self._clients, replayed=replayed)
         self._member.start(topics)
         self._commits.start()
 

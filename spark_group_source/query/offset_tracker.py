@@ -39,11 +39,13 @@ class StartRule(Enum):
 
 
 class Start(NamedTuple):
-    """Where a newly assigned partition starts, and why; without a ``lineage`` a new one begins there."""
+    """Where a newly assigned partition starts, and why; without a ``lineage`` a new one begins there. ``epoch`` is that
+    of a leader whose log reached the offset."""
 
     offset: int
     rule: StartRule
     lineage: int | None = NO_LINEAGE
+    epoch: int = UNKNOWN_EPOCH
 
 
 def resume_at(
@@ -157,7 +159,7 @@ class OffsetTracker:
             lineage: the lineage of the start, also of one that begins a new lineage.
             committed: the group's committed offset; ``None`` if the next commit replaces it in any case.
         """
-        partition = OwnedPartition(start.offset, lineage, completed=start.offset)
+        partition = OwnedPartition(start.offset, lineage, epoch=start.epoch, completed=start.offset)
         if start.rule is StartRule.LOGGED and tp in self.in_flight:
             # The checkpointed end offset is that of the batch in flight, of which nothing is completed.
             partition.completed = self.in_flight[tp].start

@@ -113,15 +113,6 @@ class AssignedPartitions:
         self.counters.lost += len(partitions)
         self.tracker.remove(partitions)
 
-    def restore(
-        self, logged: BatchOffset, existing: Partitions, clients: KafkaClients, *, replayed: bool = False
-    ) -> None:
-        """Begins where the checkpoint stands: see :meth:`StartOffsetResolver.restore`.
-
-        Caller: the query, before the member starts.
-        """
-        self.resolver.restore(logged, existing, clients, replayed=replayed)
-
     def retry_pending(self, me: Membership, clients: KafkaClients, deadline: Deadline | None = None) -> None:
         """Retries unresolved start positions and failed commits, ``offsetCommit.retryIntervalMs`` after the last try.
 
@@ -199,8 +190,7 @@ class AssignedPartitions:
         positions = self.tracker.positions(me).items()
         former = frozenset(tp for tp, at in positions if at.topic_id != ids.get(tp.topic, at.topic_id))
         partitions = self.tracker.assigned_in(ids, former)
-        earliest = self.resolver.earliest(partitions, clients)
-        starts = {tp: Start(earliest.get(tp, 0), StartRule.RECREATED) for tp in partitions}
+        starts = dict.fromkeys(partitions, Start(0, StartRule.RECREATED)) | self.resolver.earliest(partitions, clients)
         self.tracker.restart_topics(ids, starts)
         log_starts(self._group_id, starts)
         self.committer.commit(me, clients)

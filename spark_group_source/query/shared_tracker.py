@@ -14,7 +14,7 @@ from spark_group_source.clock import Clock, monotonic
 from spark_group_source.group.coordinator import LATE_REQUESTS
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.offsets import CommittedOffset
-from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, OffsetRange, Offsets, Partitions, TopicPartition
+from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, PinnedOffsets, TopicPartition
 from spark_group_source.query.offset_tracker import OffsetTracker, OwnedPartition, Start, StartRule, may_be_same
 
 
@@ -52,20 +52,22 @@ class RetryTimer:
 class PinnedStarts:
     """How partitions start that existed when the query first started, and that no logged batch holds yet.
 
-    ``offsets``: where they start if they have no commit. ``None``: ``startingOffsets`` is still to be looked up.
+    ``offsets``: where they start if they have no commit.
     ``resets``: partitions that ``resetOffsetsOnStart`` is still to move, whatever the group has committed.
     ``reset_first_assignment``: all partitions of the first assignment are to be reset.
 
     A partition stays here after its start, until a batch is logged or its reset is committed: it may be lost before.
     """
 
-    offsets: Mapping[TopicPartition, int | None] = field(default_factory=dict)
+    offsets: PinnedOffsets = field(default_factory=dict)
     resets: Partitions = frozenset()
     reset_first_assignment: bool = False
 
-    def pin(self, offsets: Offsets) -> PinnedStarts:
+    def pin(self, starts: Mapping[TopicPartition, Start]) -> PinnedStarts:
         """The same with these starting offsets, for partitions that are still to start."""
-        return replace(self, offsets={tp: offsets.get(tp, offset) for tp, offset in self.offsets.items()})
+        found = {tp: starts[tp] for tp in starts.keys() & self.offsets.keys()}
+        pinned = {tp: self.offsets[tp]._replace(offset=at.offset, epoch=at.epoch) for tp, at in found.items()}
+        return replace(self, offsets={**self.offsets, **pinned})
 
     def without(self, partitions: Iterable[TopicPartition]) -> PinnedStarts:
         """The same without partitions that a logged batch holds."""
@@ -97,8 +99,8 @@ class LoggedOffsets(NamedTuple):
     Attributes:
         ranges: the ranges that it logged last.
         given_up: the committed offsets at which it gave partitions up in mid-batch.
-        recreated: partitions of topics that were recreated since it logged them. The group's commits are in the new
-            ones: Kafka deletes those of a deleted topic.
+        recreated: partitions of topics that were recreated since it logged or pinned them. The group's commits are in
+            the new ones: Kafka deletes those of a deleted topic.
     """
 
     ranges: dict[TopicPartition, OffsetRange]
@@ -222,11 +224,11 @@ class SharedOffsetTracker:
         """
         with self._lock:
             logged = self._tracker.logged
-            recreated = {
-                tp.topic for tp, read in logged.items() if not may_be_same(read.topic_id, ids.get(tp.topic, ""))
-            }
+            known_ids = {tp: start.topic_id for tp, start in self._pinned.offsets.items()}
+            known_ids |= {tp: read.topic_id for tp, read in logged.items()}
+            recreated = {tp.topic for tp, id_ in known_ids.items() if not may_be_same(id_, ids.get(tp.topic, ""))}
             self._found_recreated |= recreated
-            known = {tp for tp in partitions if tp.topic not in recreated}
+            known = {tp for tp in partitions if tp.topic not in recreated or known_ids.get(tp) == ids[tp.topic]}
             return LoggedOffsets(
                 {tp: logged[tp] for tp in known & logged.keys()},
                 {tp: self._tracker.given_up[tp] for tp in known & self._tracker.given_up.keys()},
@@ -269,7 +271,7 @@ class SharedOffsetTracker:
                 self._start(tp, start, lineage, committed.get(tp), ids)
             self._to_look_up -= lookup.partitions
             to_pin = StartRule.STARTING_OFFSETS, StartRule.RESET
-            self._pinned = self._pinned.pin({tp: start.offset for tp, start in starts.items() if start.rule in to_pin})
+            self._pinned = self._pinned.pin({tp: start for tp, start in starts.items() if start.rule in to_pin})
             return True
 
     def _start(
@@ -285,9 +287,9 @@ class SharedOffsetTracker:
         owned.topic_id = topic_id
         owned.reset = tp in self._pinned.resets or (tagged_reset and not outdated_tag)
         if logged is not None and logged.end == start.offset:
-            owned.epoch = logged.epoch
-        if committed is not None and committed.offset == start.offset and owned.epoch == UNKNOWN_EPOCH:
-            owned.epoch = committed.epoch
+            owned.epoch = max(owned.epoch, logged.epoch)
+        if committed is not None and committed.offset == start.offset:
+            owned.epoch = max(owned.epoch, committed.epoch)
 
     def _begin_lineage(self) -> int:
         """A lineage that is later than all others this query has seen, also if the clocks of two machines differ."""

@@ -3,7 +3,8 @@
 
 1. **A reset**: ``resetOffsetsOnStart`` drops the group's commit. It applies to the first assignment of a new checkpoint
    only. A commit that another process wrote for this reset stays.
-2. **A recreated topic**: if this lookup finds the topic's new id, the end that this query logged is dropped.
+2. **A recreated topic**: if this lookup finds the topic's new id, the end that this query logged is dropped, and so are
+   a pinned start and a reset.
 3. **The later of the group's commit and the checkpointed end offset** (:func:`resume_at`; the table of cases is under
    "Lineages" in ``DESIGN.md``).
 4. Without either, a **starting offset**:
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from spark_group_source.clock import Deadline
@@ -30,7 +31,7 @@ from spark_group_source.errors import DeadlineExceeded, OptionError, RetriableEr
 from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset, KafkaClients
-from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, TopicPartition
+from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, PinnedOffsets, TopicPartition
 from spark_group_source.options.offsets import (
     Earliest,
     FromCommitted,
@@ -171,6 +172,7 @@ MAX_CLOCK_SKEW = 60.0
 """Seconds by which a lineage may lie in the future without a warning."""
 
 Commits = Mapping[TopicPartition, CommittedOffset]
+Starts = dict[TopicPartition, Start]
 
 
 class StartOffsetResolver:
@@ -181,14 +183,14 @@ class StartOffsetResolver:
         self._tracker = tracker
         self._group_id = options.group.group_id
         self._callback = starting_offsets_callback(options.starting_offsets_callback)
-        self._latest: Offsets | None = None
+        self._latest: PinnedOffsets | None = None
         self._replayed = ReplayedBatch()
         self._checkpoint_without_group = False
         self._warned_of_clock = False
         self._unchecked_commits: Partitions | None = None
 
     def restore(
-        self, logged: BatchOffset, existing: Partitions, clients: KafkaClients, *, replayed: bool = False
+        self, logged: BatchOffset, existing: PinnedOffsets, clients: KafkaClients, *, replayed: bool = False
     ) -> None:
         """Begins where the checkpoint stands. Caller: the query, before the member starts.
 
@@ -205,28 +207,26 @@ class StartOffsetResolver:
             GroupSourceError: a leader permanently rejects the lookup of an end offset.
         """
         reset = self._options.reset_offsets_on_start
-        offsets = logged.pinned_starts
         added = existing if logged.is_empty else self._added(logged, existing)
         if logged.is_empty:
-            self._unchecked_commits = frozenset() if reset else existing
-        if added:
-            latest = self.pin_latest(added, clients)
-            offsets = {**offsets, **{tp: latest.get(tp) for tp in added}}
+            self._unchecked_commits = frozenset() if reset else frozenset(existing)
+        latest = self.pin_latest(added, clients)
+        offsets = {**logged.pinned_starts, **{tp: latest.get(tp, start) for tp, start in added.items()}}
         nothing_assigned_yet = not (logged.ranges or logged.resets)
         pinned = PinnedStarts(offsets, logged.resets if reset else frozenset(), reset and nothing_assigned_yet)
         self._tracker.restore(logged, pinned)
         self._replayed = ReplayedBatch(logged.reads() if replayed else ())
         self._checkpoint_without_group = bool(logged.ranges) and not logged.group
 
-    def _added(self, logged: BatchOffset, existing: Partitions) -> Partitions:
+    def _added(self, logged: BatchOffset, existing: PinnedOffsets) -> PinnedOffsets:
         """Partitions that were added to ``subscribe`` or ``assign`` since; a pattern stays as it was."""
         known = logged.ranges.keys() | logged.pinned_starts.keys() | logged.resets
-        if self._options.group.subscription.partitions:
-            return existing - known
-        topics = {tp.topic for tp in known}
-        return frozenset(tp for tp in existing if self._options.group.subscription.topics and tp.topic not in topics)
+        subscription, topics = self._options.group.subscription, {tp.topic for tp in known}
+        if subscription.partitions:
+            return {tp: start for tp, start in existing.items() if tp not in known}
+        return {tp: start for tp, start in existing.items() if subscription.topics and tp.topic not in topics}
 
-    def pin_latest(self, existing: Partitions, clients: KafkaClients) -> Offsets:
+    def pin_latest(self, existing: PinnedOffsets, clients: KafkaClients) -> PinnedOffsets:
         """The latest offsets of those partitions for which ``startingOffsets`` means latest, looked up once.
 
         Other values of the option do not change with time. The lookup covers partitions that this query owns only
@@ -234,9 +234,10 @@ class StartOffsetResolver:
         """
         if self._latest is None:
             spec = _without_commit(stream_start(self._options))
-            latest = [tp for tp in existing if _is_latest(spec, tp)]
+            latest = frozenset(tp for tp in existing if _is_latest(spec, tp))
             deadline = Deadline.after(RESOLVE_TIMEOUT)
-            self._latest = self._look_up(Latest(), latest, clients, deadline) if latest else {}
+            found = self._look_up(Latest(), StartRule.STARTING_OFFSETS, latest, clients, deadline) if latest else {}
+            self._latest = PinnedStarts(existing).pin(found).offsets
         return self._latest
 
     @property
@@ -253,35 +254,32 @@ class StartOffsetResolver:
             GroupSourceError: the group or the leaders do not answer, or reject the request.
         """
         partitions = lookup.partitions
-        pinned = self._tracker.pinned_starts()
         commits = self._committed(partitions, me, clients, deadline)
         ids = self._topic_ids(partitions, clients, deadline)
         partitions = self._tracker.assigned_in(ids, partitions)
-        resets = (partitions & pinned.resets) - {tp for tp, commit in commits.items() if commit.tagged_reset}
         logged = self._tracker.logged(partitions, ids)
+        pinned = self._tracker.pinned_starts().without(logged.recreated)
+        resets = (partitions & pinned.resets) - {tp for tp, commit in commits.items() if commit.tagged_reset}
         self._warn_of_another_group(commits, logged.ranges)
         self._warn_of_wrong_clock([*commits.values(), *logged.ranges.values()])
         self._replayed.warn_if_read_by_others(commits, self._group_id)
-        starts: dict[TopicPartition, Start] = {}
+        starts: Starts = {}
         for tp in partitions - resets:
-            start = resume_at(
-                commits.get(tp),
-                logged.ranges.get(tp),
-                replayed=self._replayed.range_of(tp),
-                given_up=logged.given_up.get(tp),
-            )
+            replayed, given_up = self._replayed.range_of(tp), logged.given_up.get(tp)
+            start = resume_at(commits.get(tp), logged.ranges.get(tp), replayed=replayed, given_up=given_up)
             if start is not None:
                 starts[tp] = start
         without_start = partitions - starts.keys()
-        starts |= self._starting_offsets(without_start, resets, logged.recreated, pinned, clients, deadline)
+        starts |= self._starting_offsets(without_start - logged.recreated, pinned.offsets, clients, deadline)
+        starts |= {tp: starts[tp]._replace(rule=StartRule.RESET, lineage=None) for tp in resets & starts.keys()}
+        of_new = self._look_up(Earliest(), StartRule.RECREATED, without_start & logged.recreated, clients, deadline)
+        starts |= {tp: start._replace(lineage=None) for tp, start in of_new.items()}
         starts = self._moved_by_callback(starts, logged.ranges)
         if self._tracker.record_starts(lookup, starts, commits, ids):
             self._replayed.started(starts)
             log_starts(self._group_id, starts)
 
-    def _moved_by_callback(
-        self, starts: dict[TopicPartition, Start], logged: Mapping[TopicPartition, OffsetRange]
-    ) -> dict[TopicPartition, Start]:
+    def _moved_by_callback(self, starts: Starts, logged: Mapping[TopicPartition, OffsetRange]) -> Starts:
         """The starts after the user's callback: if it goes back, a new lineage begins."""
         positions = {tp: start.offset for tp, start in starts.items()}
         for tp, offset in self._callback({tp: read.end for tp, read in logged.items()}, positions).items():
@@ -313,28 +311,18 @@ class StartOffsetResolver:
         return {name: topic.id for name, topic in topics.items() if topic.id and not topic.error}
 
     def _starting_offsets(
-        self,
-        partitions: Partitions,
-        resets: Partitions,
-        recreated: Partitions,
-        pinned: PinnedStarts,
-        clients: KafkaClients,
-        deadline: Deadline,
-    ) -> dict[TopicPartition, Start]:
+        self, partitions: Partitions, pinned: PinnedOffsets, clients: KafkaClients, deadline: Deadline
+    ) -> Starts:
         """The starts of partitions without a commit or a checkpointed end offset, as far as leaders answer."""
-        existed = pinned.offsets.keys() - recreated
-        offsets = {tp: at for tp, at in pinned.offsets.items() if at is not None and tp in partitions & existed}
-        offsets |= self._by_options((partitions & existed) - offsets.keys(), clients, deadline)
-        starts = {tp: Start(offset, StartRule.STARTING_OFFSETS) for tp, offset in offsets.items()}
-        added = self._of_added(partitions - existed - recreated, clients, deadline)
-        starts |= {tp: Start(offset, StartRule.ADDED) for tp, offset in added.items()}
-        starts |= {tp: Start(starts[tp].offset, StartRule.RESET, None) for tp in resets & starts.keys()}
-        earliest = self._look_up(Earliest(), partitions & recreated, clients, deadline)
-        return starts | {tp: Start(offset, StartRule.RECREATED, None) for tp, offset in earliest.items()}
+        starts = {
+            tp: Start(at.offset, StartRule.STARTING_OFFSETS, epoch=at.epoch)
+            for tp, at in pinned.items()
+            if at.offset is not None and tp in partitions
+        }
+        starts |= self._by_options((partitions & pinned.keys()) - starts.keys(), clients, deadline)
+        return starts | self._of_added(partitions - pinned.keys(), clients, deadline)
 
-    def _by_options(
-        self, partitions: Partitions, clients: KafkaClients, deadline: Deadline
-    ) -> dict[TopicPartition, int]:
+    def _by_options(self, partitions: Partitions, clients: KafkaClients, deadline: Deadline) -> Starts:
         if not partitions:
             return {}
         spec = _without_commit(stream_start(self._options))
@@ -344,16 +332,16 @@ class StartOffsetResolver:
                 " 'startingOffsetsFallback' is fail.",
                 "Commit offsets (kafka-consumer-groups --reset-offsets), or set the option to earliest or latest.",
             )
-        return self._look_up(spec, partitions, clients, deadline)
+        return self._look_up(spec, StartRule.STARTING_OFFSETS, partitions, clients, deadline)
 
-    def _of_added(self, partitions: Partitions, clients: KafkaClients, deadline: Deadline) -> dict[TopicPartition, int]:
+    def _of_added(self, partitions: Partitions, clients: KafkaClients, deadline: Deadline) -> Starts:
         """The earliest offsets of partitions that were added since the query first started.
 
         Raises:
             DataLoss: one is not 0, so earlier records were deleted unread, and ``failOnDataLoss`` is true.
         """
-        earliest = self._look_up(Earliest(), partitions, clients, deadline)
-        late = {tp: offset for tp, offset in earliest.items() if offset > 0}
+        earliest = self._look_up(Earliest(), StartRule.ADDED, partitions, clients, deadline)
+        late = {tp: start.offset for tp, start in earliest.items() if start.offset > 0}
         if late:
             gaps = some([f"{tp} at offset {offset}" for tp, offset in sorted(late.items())])
             raise_or_warn(
@@ -366,14 +354,15 @@ class StartOffsetResolver:
             )
         return earliest
 
-    def earliest(self, partitions: Partitions, clients: KafkaClients) -> dict[TopicPartition, int]:
-        """The earliest offsets of these partitions, as far as leaders answer."""
-        return self._look_up(Earliest(), partitions, clients, Deadline.after(RESOLVE_TIMEOUT))
+    def earliest(self, partitions: Partitions, clients: KafkaClients) -> Starts:
+        """The starts of these partitions of recreated topics, as far as leaders answer."""
+        return self._look_up(Earliest(), StartRule.RECREATED, partitions, clients, Deadline.after(RESOLVE_TIMEOUT))
 
     def _look_up(
-        self, spec: OffsetSpec, partitions: Collection[TopicPartition], clients: KafkaClients, deadline: Deadline
-    ) -> dict[TopicPartition, int]:
-        """The offsets of these partitions, as far as leaders answer."""
+        self, spec: OffsetSpec, rule: StartRule, partitions: Partitions, clients: KafkaClients, deadline: Deadline
+    ) -> Starts:
+        """The starts of these partitions by this rule, as far as leaders answer."""
+        epochs: dict[TopicPartition, int] = {}
 
         def look_up(specs: Offsets) -> Offsets:
             return list_offsets(
@@ -382,6 +371,7 @@ class StartOffsetResolver:
                 read_committed=self._options.fetch.read_committed,
                 deadline=deadline,
                 missing=set(),  # these are left out, and stay unresolved
+                epochs=epochs,
             )
 
         why: object = "no leader answers"
@@ -391,7 +381,7 @@ class StartOffsetResolver:
             offsets, why = {}, error
         if unresolved := set(partitions) - offsets.keys():
             log.warning("group %s: no start position for %s: %s", self._group_id, names(unresolved), why)
-        return offsets
+        return {tp: Start(offset, rule, epoch=epochs[tp]) for tp, offset in offsets.items()}
 
     def _warn_of_another_group(self, commits: Commits, logged: Mapping[TopicPartition, OffsetRange]) -> None:
         """Warns once if the checkpoint may belong to another group."""

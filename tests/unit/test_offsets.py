@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
+from spark_group_source.offsets import BatchOffset, OffsetRange, PinnedStart, TopicPartition
 
 
 def test_equal_offsets_have_equal_json_text_whatever_the_order_of_their_ranges() -> None:
@@ -33,6 +33,15 @@ def test_json_has_start_end_epoch_and_lineage_of_every_partition_the_topic_id_an
 def test_offsets_survive_json_text() -> None:
     offset = BatchOffset.of([OffsetRange("t", n, n, n * 2, "id", n - 1, n % 3) for n in range(12)], "g")
     assert BatchOffset.from_json(json.loads(json.dumps(offset.as_json()))) == offset
+
+
+def test_pinned_starts_survive_json_text_and_are_read_without_the_id_and_epoch() -> None:
+    starts = {TopicPartition("t", 0): PinnedStart("id", 7, 2), TopicPartition("t", 1): PinnedStart("id")}
+    logged = BatchOffset({}, "g", starts).as_json()
+    assert logged["starts"] == {"t": {"id": "id", "partitions": {"0": [7, 2], "1": None}}}
+    assert BatchOffset.from_json(json.loads(json.dumps(logged))).pinned_starts == starts
+    former = BatchOffset.from_json({**logged, "starts": {"t": {"0": 7, "1": None}}})
+    assert [*former.pinned_starts.values()] == [PinnedStart("", 7), PinnedStart()]
 
 
 def test_a_batch_that_repeats_the_last_one_has_another_json_text_and_no_other_batch_has_it() -> None:

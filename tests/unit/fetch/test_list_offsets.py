@@ -73,6 +73,19 @@ def test_earliest_latest_and_last_stable_offsets_are_found(fake: FakeKafka, clus
     assert list_offsets(cluster, {}, read_committed=True, deadline=deadline) == {}
 
 
+def test_the_epochs_are_those_of_the_offsets(fake: FakeKafka, cluster: Cluster) -> None:
+    def of_no_record(response: Any) -> None:
+        response.topics[0].partitions[0].leader_epoch = -1
+
+    epochs: dict[TopicPartition, int] = {}
+    fake.elect("t", 0)
+    assert list_offsets(cluster, {A: -1}, read_committed=False, deadline=Deadline.after(LONG), epochs=epochs) == {A: 3}
+    fake.next("ListOffsets", Fault(edit=of_no_record))
+    late = {A: 2**60}
+    assert list_offsets(cluster, late, read_committed=False, deadline=Deadline.after(LONG), epochs=epochs) == {A: -1}
+    assert epochs == {A: 1}
+
+
 @pytest.mark.parametrize("error_code", [-1, 3, 5, 6, 7, 9, 13, 56, 74, 75, 78])
 def test_a_leader_that_moves_is_looked_up_again(fake: FakeKafka, cluster: Cluster, error_code: int) -> None:
     fake.next("ListOffsets", Fault(error=error_code), times=3)

@@ -14,7 +14,7 @@ import pytest
 
 from spark_group_source.errors import DataLoss, GroupSourceError, OptionError
 from spark_group_source.group.offsets import COMMIT_TAG
-from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
+from spark_group_source.offsets import BatchOffset, OffsetRange, PinnedStart, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.driver import REPORT_INTERVAL, Driver
 from tests.drivers import drivers
@@ -82,7 +82,7 @@ def test_a_changed_option_that_omits_a_partition_which_is_still_to_start_fails_t
     fake: FakeKafka, start: Start, option: str
 ) -> None:
     read = OffsetRange("t", 0, 0, 6, str(fake.ids["t"]))
-    logged = replace(BatchOffset.of([read], "g"), pinned_starts={TopicPartition("t", 1): None})
+    logged = replace(BatchOffset.of([read], "g"), pinned_starts={TopicPartition("t", 1): PinnedStart()})
     with pytest.raises(OptionError, match=rf"'{option}' must name .*missing: t-1.*Write, .*{{\"t\":{{\"0\":4,\"1\":"):
         start(logged, **{option: '{"t":{"0":4}}'})
     fake.commit("g", {("t", 1): 0})

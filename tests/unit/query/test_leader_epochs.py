@@ -11,7 +11,7 @@ import pytest
 from spark_group_source.errors import DataLoss
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.offsets import COMMIT_TAG
-from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
+from spark_group_source.offsets import BatchOffset, OffsetRange, PinnedStart, TopicPartition
 from spark_group_source.query import data_loss, end_offsets, topics
 from spark_group_source.query.offset_tracker import Start, StartRule
 from spark_group_source.query.shared_tracker import PinnedStarts, SharedOffsetTracker
@@ -109,6 +109,20 @@ def test_an_election_without_lost_records_is_no_data_loss(fake: FakeKafka, how: 
     found = after(harm, fake, how).until(set(expected))
     assert sorted(found.rows) == sorted(expected)
     assert fake.group("g").epochs["harmed", 0] == 1
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_log_that_diverged_before_the_first_batch_is_read_from_there(fake: FakeKafka, pinned: bool) -> None:
+    starts = {HARMED: PinnedStart(str(fake.ids["harmed"]), 5, 0)}
+    given: dict[str, Any] = {"subscribe": "harmed", "startingOffsets": "latest", "failOnDataLoss": "false"}
+    if pinned:
+        replace(fake)
+        reading = query(fake, BatchOffset({}, "g", starts), **given)
+    else:
+        reading = query(fake, **given)
+        assert (fake.group("g").offsets["harmed", 0][0], fake.group("g").epochs["harmed", 0]) == (5, 0)
+        replace(fake)
+    assert reading.until({("harmed", 0, 8)}).rows == of("harmed", 0, 2, 9)
 
 
 def test_there_is_one_epoch_lookup_for_each_change_of_leader(fake: FakeKafka) -> None:

@@ -23,7 +23,7 @@ from spark_group_source.group.offsets import (
     KafkaClients,
     commit_metadata,
 )
-from spark_group_source.offsets import BatchOffset, OffsetRange, Partitions, TopicPartition
+from spark_group_source.offsets import BatchOffset, OffsetRange, Partitions, PinnedStart, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.offset_tracker import MAX_REJECTIONS
 from spark_group_source.query.ownership import AssignedPartitions
@@ -33,6 +33,7 @@ from tests.unit.hand_clock import Hand
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 BOTH = frozenset({A, B})
+EXISTING = {A: PinnedStart(), B: PinnedStart()}
 OWNER = Membership(member_id="m", generation=3, owned={A: 3, B: 3})
 
 
@@ -105,7 +106,10 @@ def logs(monkeypatch: pytest.MonkeyPatch) -> dict[TopicPartition, tuple[int, int
             return begin if at == -2 else end
         return max(begin, at // 100) if at // 100 < end else -1
 
-    def offsets(cluster: Any, wanted: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, int]:
+    def offsets(
+        cluster: Any, wanted: Mapping[TopicPartition, int], *, epochs: dict[TopicPartition, int], **_: Any
+    ) -> dict[TopicPartition, int]:
+        epochs |= dict.fromkeys(found, 7)
         return {tp: offset(*found[tp], at) for tp, at in wanted.items() if tp in found}
 
     monkeypatch.setattr("spark_group_source.query.starts.list_offsets", offsets)
@@ -129,7 +133,7 @@ def make(
     assigned = AssignedPartitions(parse_options(given | options), clients)
     assigned.committer.member = NoMember()  # type: ignore[assignment]
     ranges = [OffsetRange(*tp, end, end) for tp, end in (logged or {}).items()]
-    assigned.restore(BatchOffset.of(ranges), BOTH, clients)
+    assigned.resolver.restore(BatchOffset.of(ranges), EXISTING, clients)
     return assigned
 
 
@@ -215,7 +219,7 @@ def test_a_partition_added_while_the_query_runs_starts_at_earliest_whatever_the_
     clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     assigned = make(clients, startingOffsets='{"t":{"0":5}}')
-    assigned.restore(BatchOffset(), frozenset({A}), clients)
+    assigned.resolver.restore(BatchOffset(), {A: PinnedStart()}, clients)
     assigned.partitions_assigned(BOTH, OWNER)
     assert positions(assigned) == {A: 5, B: 0}
 
@@ -688,7 +692,7 @@ def test_a_reset_keeps_to_the_first_assignment_after_a_crash_before_any_start(
 ) -> None:
     group.offsets = {A: CommittedOffset(8), B: CommittedOffset(4)}
     assigned = make(clients, resetOffsetsOnStart="true")
-    assigned.restore(BatchOffset({}, "g", {A: None, B: None}, frozenset({A})), BOTH, clients)
+    assigned.resolver.restore(BatchOffset({}, "g", EXISTING, frozenset({A})), EXISTING, clients)
     assigned.partitions_assigned(frozenset({B}), OWNER)
     assigned.partitions_assigned(frozenset({A}), OWNER)
     assert positions(assigned) == {A: 2, B: 4}
@@ -717,12 +721,35 @@ def test_latest_is_pinned_when_the_query_starts_and_kept_by_its_checkpoint(
     assigned.partitions_assigned(frozenset({A}), OWNER)
     assert positions(assigned) == {A: 10}
     first = assigned.tracker.pinned_starts().without({A})
-    assert first.offsets == {B: 5}
+    assert first.offsets == {B: PinnedStart("", 5, 7)}
     restarted = make(clients, startingOffsets="latest")
     logged = BatchOffset({A: OffsetRange(*A, 10, 10)}, "g", first.offsets)
-    restarted.restore(BatchOffset.from_json(logged.as_json()), BOTH, clients)
+    restarted.resolver.restore(BatchOffset.from_json(logged.as_json()), EXISTING, clients)
     restarted.partitions_assigned(BOTH, OWNER)
     assert positions(restarted) == {A: 10, B: 5}
+
+
+@pytest.mark.parametrize("pinned", [PinnedStart("former"), PinnedStart("former", 5, 7)], ids=["unknown", "known"])
+def test_a_start_that_was_pinned_in_a_topic_is_none_in_its_successor_nor_is_a_reset(
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], pinned: PinnedStart
+) -> None:
+    clients.cluster.id = "new"  # type: ignore[attr-defined]
+    group.offsets = {A: CommittedOffset(4, COMMIT_TAG)}
+    assigned = make(clients, startingOffsets="latest", resetOffsetsOnStart="true")
+    logged = BatchOffset({}, "g", {A: pinned, B: pinned}, frozenset({A}))
+    assigned.resolver.restore(BatchOffset.from_json(logged.as_json()), EXISTING, clients)
+    assigned.partitions_assigned(BOTH, OWNER)
+    assert positions(assigned) == {A: 4, B: 0}
+
+
+def test_the_starts_of_a_new_query_are_pinned_with_the_ids_that_the_topics_had_at_the_lookup(
+    clients: KafkaClients, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    assigned = make(clients, startingOffsets="latest")
+    assigned.resolver._latest = None  # as before the first call of Spark
+    assigned.resolver.pin_latest({A: PinnedStart("former")}, clients)
+    assigned.resolver.restore(BatchOffset(), {A: PinnedStart("new"), B: PinnedStart("new")}, clients)
+    assert assigned.tracker.pinned_starts().offsets == {A: PinnedStart("former", 10, 7), B: PinnedStart("new")}
 
 
 def commits_fail(assigned: AssignedPartitions, group: Group, call: Callable[[], None]) -> None:
@@ -771,7 +798,7 @@ def test_a_replayed_batch_that_others_have_read_logs_a_warning_with_its_ranges(
     group.offsets = {A: CommittedOffset(7, COMMIT_TAG), B: CommittedOffset(0, COMMIT_TAG)}
     assigned = make(clients)
     logged = BatchOffset.of([OffsetRange(*A, 3, 9), OffsetRange(*B, 0, 4)], "g")
-    assigned.restore(logged, BOTH, clients, replayed=True)
+    assigned.resolver.restore(logged, EXISTING, clients, replayed=True)
     assigned.partitions_assigned(BOTH, OWNER)
     assert "this query has just replayed: t-0 [3, 7). Rows" in caplog.text
     assigned.partitions_lost(BOTH, "why")

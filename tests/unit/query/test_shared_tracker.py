@@ -6,7 +6,7 @@ import pytest
 
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.offsets import CommittedOffset, commit_metadata
-from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, OffsetRange, TopicPartition
+from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, OffsetRange, PinnedStart, TopicPartition
 from spark_group_source.query.offset_tracker import Start, StartRule
 from spark_group_source.query.shared_tracker import PinnedStarts, SharedOffsetTracker
 
@@ -28,8 +28,9 @@ def test_one_thread_at_a_time_looks_up_the_start_of_a_partition() -> None:
 
 def test_nothing_known_of_a_topic_outlives_its_recreation_and_a_start_in_the_new_topic_stays() -> None:
     tracker = SharedOffsetTracker()
+    other = PinnedStart("", 5)
     logged = BatchOffset.of([OffsetRange(*A, 0, 9, "former"), OffsetRange(*B, 0, 9, "former", epoch=4)])
-    tracker.restore(logged, PinnedStarts({C: 70, OTHER: 5}, frozenset({D})))
+    tracker.restore(logged, PinnedStarts({C: PinnedStart("former", 70), OTHER: other}, frozenset({D})))
     tracker.partitions_assigned(BOTH, {})
     with tracker.start_lookup(frozenset({A})) as lookup:
         assert tracker.record_starts(lookup, {A: Start(9, StartRule.LOGGED)}, {}, {"t": "former"})
@@ -40,7 +41,16 @@ def test_nothing_known_of_a_topic_outlives_its_recreation_and_a_start_in_the_new
     assert {tp: (each.position, each.topic_id) for tp, each in positions.items()} == {A: (0, "new"), B: (9, "new")}
     assert positions[B].epoch == UNKNOWN_EPOCH
     assert not tracker.logged(BOTH, {"t": "new"}).ranges
-    assert tracker.pinned_starts() == PinnedStarts({OTHER: 5})
+    assert tracker.pinned_starts() == PinnedStarts({OTHER: other})
+
+
+def test_a_start_pinned_in_the_former_topic_does_not_hide_what_is_logged_of_the_new_one() -> None:
+    tracker = SharedOffsetTracker()
+    logged = OffsetRange(*A, 0, 9, "new")
+    tracker.restore(BatchOffset.of([logged]), PinnedStarts({B: PinnedStart("former", 7), C: PinnedStart("", 7)}))
+    found = tracker.logged(frozenset({A, B, C}), {"t": "new"})
+    assert (found.ranges, found.recreated) == ({A: logged}, frozenset({B, C}))
+    assert tracker.take_recreated() == {"t"}
 
 
 def test_a_new_lineage_is_later_than_all_that_the_query_has_seen_whatever_its_clock_says(
