@@ -38,6 +38,8 @@ class Process:
 class Scheduler:
     """The threads and timers of one run. ``now`` is in virtual seconds."""
 
+    max_steps = MAX_STEPS
+
     def __init__(self, chance: Chance, switch_probability: float) -> None:
         self.chance = chance
         self.now = 0.0
@@ -61,12 +63,15 @@ class Scheduler:
         try:
             Thread(target=self._conduct, args=(conductor,), name="conductor", process=self.outside).start()
             self._dispatch(None)
-            self._ended.acquire()
+            self._await_end()
             self._unwind()
         finally:
             active = None
         if self.failure is not None:
             raise self.failure
+
+    def _await_end(self) -> None:
+        self._ended.acquire()
 
     def _conduct(self, conductor: Callable[[], None]) -> None:
         conductor()
@@ -166,8 +171,8 @@ class Scheduler:
         self.current = None
         while not self.over:
             self.steps += 1
-            if self.steps > MAX_STEPS:
-                self.fail(AssertionError(f"more than {MAX_STEPS} steps: somebody loops without waiting"))
+            if self.steps > self.max_steps:
+                self.fail(AssertionError(f"more than {self.max_steps} steps: somebody loops without waiting"))
             elif self._ready:
                 others = [each for each in range(1, len(self._ready)) if self._ready[each] is not me]
                 first = 1 if self._ready[0] is me and others else 0
@@ -365,7 +370,7 @@ class Condition:
     """In the place of ``threading.Condition``."""
 
     def __init__(self, lock: Lock | None = None) -> None:
-        self._lock = lock or Lock()
+        self._lock = lock or RLock()
         self._waiting: list[Thread] = []
 
     def __enter__(self) -> bool:
@@ -381,12 +386,15 @@ class Condition:
         self._waiting.append(me)
         # Nobody runs between the release and the wait.
         self._lock._owner = None
+        depth = getattr(self._lock, "_depth", 0)
         if self._lock._waiting:
             run.wake(self._lock._waiting.popleft())
         woken = run.block(until)
         if me in self._waiting:
             self._waiting.remove(me)
         self._lock.acquire()
+        if isinstance(self._lock, RLock):
+            self._lock._depth = depth
         return woken
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
@@ -431,6 +439,26 @@ class Event:
             self._waiting.append(run.me())
             run.block(until)
         return self._set
+
+
+class Semaphore:
+    """In the place of ``threading.Semaphore``."""
+
+    def __init__(self, value: int = 1) -> None:
+        self._value = value
+        self._released = Condition()
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        with self._released:
+            if not self._released.wait_for(lambda: self._value, timeout if blocking else 0.0):
+                return False
+            self._value -= 1
+        return True
+
+    def release(self, n: int = 1) -> None:
+        with self._released:
+            self._value += n
+            self._released.notify(n)
 
 
 class Wakeup(Event):
