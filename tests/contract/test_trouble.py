@@ -831,8 +831,8 @@ def test_an_error_that_may_heal_ends_no_query_that_was_a_member(
     on_fake: Bench, fake: FakeKafka, error_code: int
 ) -> None:
     query = on_fake.start()
-    on_fake.expire(query)
     on_fake.next("JoinGroup", Fault(error=error_code), times=3)
+    on_fake.expire(query)
     eventually(lambda: not on_fake.has_faults("JoinGroup"), "the refused joins")
     eventually(lambda: len(query.owns()) == 4, "the next assignment")
     assert_goes_on(on_fake, query)
