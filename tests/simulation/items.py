@@ -14,7 +14,7 @@ from tests.simulation import network, substitution
 from tests.simulation.chance import Chance
 from tests.simulation.scheduler import Scheduler, Thread
 
-LONGEST_S = 1000.0
+LONGEST_S = 300.0
 """Virtual seconds after which a test waits for what never comes."""
 
 SWITCH_PROBABILITY = 0.05
@@ -55,8 +55,6 @@ def _protocol(item: pytest.Item, nextitem: pytest.Item | None, seed: int) -> Non
 
 class ItemRun(Scheduler):
     """The run of one item. What else would end the run is raised where the test waits, and so its fixtures end."""
-
-    max_steps = 5_000_000
 
     def __init__(self, chance: Chance, switch_probability: float) -> None:
         super().__init__(chance, switch_probability)

@@ -19,6 +19,10 @@ MAX_STEPS = 200_000
 """Turns and timers of one run: more of them are a loop that never waits."""
 
 
+MAX_LOOKS = 100_000
+"""How often the clock is read in a moment, for the same reason."""
+
+
 class Unwound(BaseException):
     """The run is over, or the process was killed: the thread ends, whatever it was doing."""
 
@@ -38,8 +42,6 @@ class Process:
 class Scheduler:
     """The threads and timers of one run. ``now`` is in virtual seconds."""
 
-    max_steps = MAX_STEPS
-
     def __init__(self, chance: Chance, switch_probability: float) -> None:
         self.chance = chance
         self.now = 0.0
@@ -47,6 +49,7 @@ class Scheduler:
         self.failure: BaseException | None = None
         self.current: Thread | None = None
         self.steps = 0
+        self.looks = 0
         self.outside = Process("outside")
         self._switch_probability = switch_probability
         self._ready: list[Thread] = []
@@ -81,6 +84,12 @@ class Scheduler:
         """Ends the run with this failure."""
         self.failure = self.failure or failure
         self.over = True
+
+    def look(self) -> float:
+        """Returns the time to a thread, which must not wait for another one in a loop."""
+        self.looks += 1
+        assert self.looks < MAX_LOOKS, "the clock is read in a loop without a wait"
+        return self.now
 
     def at(self, when: float, callback: Callable[[], None]) -> None:
         """Calls ``callback`` at a time; it must not wait."""
@@ -171,8 +180,8 @@ class Scheduler:
         self.current = None
         while not self.over:
             self.steps += 1
-            if self.steps > self.max_steps:
-                self.fail(AssertionError(f"more than {self.max_steps} steps: somebody loops without waiting"))
+            if self.steps > MAX_STEPS:
+                self.fail(AssertionError(f"more than {MAX_STEPS} steps: somebody loops without waiting"))
             elif self._ready:
                 others = [each for each in range(1, len(self._ready)) if self._ready[each] is not me]
                 first = 1 if self._ready[0] is me and others else 0
@@ -186,7 +195,7 @@ class Scheduler:
                 self.fail(AssertionError("a deadlock: every thread waits, and for no time"))
             else:
                 when, _, callback = heapq.heappop(self._timers)
-                self.now = max(self.now, when)
+                self.now, self.looks = max(self.now, when), 0
                 try:
                     callback()
                 except Exception as failure:
