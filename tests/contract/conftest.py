@@ -28,6 +28,7 @@ from spark_group_source.wire.cluster import Cluster
 from tests.conftest import KAFKA_3
 from tests.contract.proxy import Proxy
 from tests.fake import FakeKafka, Fault
+from tests.simulation.items import run_item
 
 TIMEOUT_S = 90.0
 """Seconds until a wait fails; the tests are much faster."""
@@ -70,6 +71,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         only = metafunc.definition.get_closest_marker("one_protocol")
         assert only is None or only.kwargs["reason"], "a reason says why the test has no meaning for the other protocol"
         metafunc.parametrize("protocol", BASES if only is None else only.args)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Runs the tests on the fake in virtual time, unless their marker ``real_time`` says why not."""
+    real = any(item.get_closest_marker(name) for name in ("real_time", "integration"))
+    if real or not {"unique", "fake"}.intersection(getattr(item, "fixturenames", ())):
+        return None
+    run_item(item, nextitem)
+    return True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 
 from spark_group_source.offsets import BatchOffset, OffsetRange
@@ -244,8 +244,8 @@ class Outcome:
     seconds: float
 
 
-def run(kafka: Kafka, topic: str, cases: Sequence[Case], threads: int) -> Iterator[Outcome]:
-    """Runs cases, ``threads`` at a time; yields their outcomes in order. An exception in a case is its problem."""
+def run(kafka: Kafka, topic: str, cases: Sequence[Case], threads: int) -> list[Outcome]:
+    """Runs cases, ``threads`` at a time; returns their outcomes. An exception in a case is its problem."""
     began_at = time.time_ns()
 
     def outcome(number: int, case: Case) -> Outcome:
@@ -256,8 +256,17 @@ def run(kafka: Kafka, topic: str, cases: Sequence[Case], threads: int) -> Iterat
             problems = [f"{type(error).__name__}: {error}"]
         return Outcome(case, problems, time.monotonic() - began)
 
-    with ThreadPoolExecutor(threads) as pool:
-        yield from pool.map(outcome, range(len(cases)), cases)
+    waiting, outcomes = iter(enumerate(cases)), list[Outcome]()
+
+    def work() -> None:
+        outcomes.extend(outcome(number, case) for number, case in waiting)
+
+    workers = [threading.Thread(target=work) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return outcomes
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
@@ -283,7 +292,7 @@ def main() -> None:
     cases = CASES[:: arguments.every]
     began = time.monotonic()
     with EmbeddedKafka() as kafka:
-        outcomes = list(run(kafka, fill(kafka, "rewinds"), cases, arguments.threads))
+        outcomes = run(kafka, fill(kafka, "rewinds"), cases, arguments.threads)
     for each in outcomes:
         if each.problems:
             print(each.case, *each.problems, sep="\n    ")

@@ -83,7 +83,7 @@ def test_a_commit_with_a_stale_epoch_fails_at_its_timeout_and_is_retried(on_fake
     query.finish()
     began = time.monotonic()
     query.poll()
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 1.0
     assert query.driver.counters.failed_commits >= 1
     answer.set()
     eventually(lambda: query.poll() or on_fake.committed()[0] == 5, "the commit")
@@ -182,7 +182,7 @@ def test_lookups_that_hang_hold_back_no_heartbeat(on_fake: Bench, monkeypatch: p
         eventually(lambda lookups=lookups: on_fake.request_count("ListOffsets") >= lookups, "a lookup")  # type: ignore[misc]
         number, began = on_fake.request_count("Heartbeat"), time.monotonic()
         eventually(lambda number=number: on_fake.request_count("Heartbeat") >= number + 3, "heartbeats")  # type: ignore[misc]
-        assert time.monotonic() - began < 6.0
+        assert time.monotonic() - began < 5.0
     on_fake.fake.clear_faults()
     eventually(lambda: query.owns() == {0, 1, 2, 3}, "the start positions")
     assert query.driver.counters.lost == 0
@@ -198,7 +198,7 @@ def test_a_topic_lookup_that_hangs_holds_back_no_heartbeat(on_fake: Bench) -> No
     eventually(lambda: on_fake.request_count("Metadata") > asked, "a lookup")
     number, began = on_fake.request_count("Heartbeat"), time.monotonic()
     eventually(lambda: on_fake.request_count("Heartbeat") >= number + 3, "heartbeats")
-    assert time.monotonic() - began < 6.0
+    assert time.monotonic() - began < 5.0
     on_fake.fake.clear_faults()
     eventually(lambda: len(query.me.owned) == 5, "the other topic")
 

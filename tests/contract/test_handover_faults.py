@@ -15,7 +15,10 @@ from spark_group_source.group.membership import Phase
 from tests.contract.conftest import CONSUMER_BASE, PROXIED_OPTIONS, Bench, Proxied, Query, eventually
 from tests.contract.proxy import ProxyFault, Selected
 
-pytestmark = pytest.mark.one_protocol("consumer", reason="the steps are heartbeats of KIP-848")
+pytestmark = [
+    pytest.mark.one_protocol("consumer", reason="the steps are heartbeats of KIP-848"),
+    pytest.mark.real_time(reason="the proxy is between sockets"),
+]
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ import pytest
 from tests.contract.conftest import BASES, PROXIED_OPTIONS, Bench, Proxied, Query, eventually
 from tests.contract.proxy import ProxyFault
 
+pytestmark = pytest.mark.real_time(reason="the proxy is between sockets")
+
 ASSIGN = "assign"
 BY_MEMBERSHIP = BASES | {ASSIGN: {"startingOffsets": "earliest"}}
 

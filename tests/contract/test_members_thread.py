@@ -18,14 +18,13 @@ from tests.fake import FakeKafka, Fault
 LONG = 1000
 """Times that a broker is silent: until the test clears the faults, or the end."""
 
-blocked, released, calls = threading.Event(), threading.Event(), list[int]()
+events: dict[str, threading.Event] = {}
 
 
 def block(logged: Any, starts: Any) -> dict[str, dict[int, int]]:
     """A user's callback that does not return before it is released."""
-    calls.append(1)
-    blocked.set()
-    released.wait(60.0)
+    events["blocked"].set()
+    events["released"].wait(60.0)
     return {}
 
 
@@ -78,18 +77,17 @@ def test_a_query_that_ends_before_it_finds_its_coordinator_ends_at_once(on_fake:
 def test_a_member_leaves_without_its_thread_if_a_callback_blocks_it_and_never_rejoins(
     on_fake: Bench, fake: FakeKafka
 ) -> None:
-    blocked.clear()
-    released.clear()
+    events["blocked"], events["released"] = threading.Event(), threading.Event()
     query = on_fake.query(startingOffsetsCallback=f"{__name__}:block")
     query.driver.start(query.end)
-    assert blocked.wait(60.0)
+    assert events["blocked"].wait(60.0)
     thread = query.member._thread
     try:
         ends(query)
         assert on_fake.request_count("LeaveGroup") == 1
         joins = on_fake.request_count("JoinGroup")
     finally:
-        released.set()
+        events["released"].set()
     thread.join(30.0)
     assert not thread.is_alive()
     assert on_fake.request_count("JoinGroup") == joins

@@ -425,6 +425,7 @@ def test_an_answer_after_the_loss_of_all_partitions_is_no_rebalance(on_fake: Ben
     assert query.driver.counters.rebalances == before + 1
 
 
+@pytest.mark.real_time(reason="a response of which one byte has come")
 @pytest.mark.one_protocol("classic", reason="only JoinGroup has a long deadline")
 def test_a_response_that_stalls_after_its_first_byte_delays_the_join_by_a_request_timeout(on_fake: Bench) -> None:
     on_fake.next("JoinGroup", Fault(dribble=3.0))
@@ -830,8 +831,8 @@ def test_an_error_that_may_heal_ends_no_query_that_was_a_member(
     on_fake: Bench, fake: FakeKafka, error_code: int
 ) -> None:
     query = on_fake.start()
-    on_fake.expire(query)
     on_fake.next("JoinGroup", Fault(error=error_code), times=3)
+    on_fake.expire(query)
     eventually(lambda: not on_fake.has_faults("JoinGroup"), "the refused joins")
     eventually(lambda: len(query.owns()) == 4, "the next assignment")
     assert_goes_on(on_fake, query)

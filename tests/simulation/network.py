@@ -64,13 +64,16 @@ class Broker:
         self.node = node
         self.port = 9000 + node
         self.up = True
+        self.hung = False
         self.hung_until = 0.0
+        self.sent_while_muted = 0
         self.handle = handle
         self.faults = faults
         self.channels: list[Channel] = []
 
     def start(self) -> None:
         self.up = True
+        Connection.network.brokers[self.port] = self
 
     def stop(self) -> None:
         """Refuses new connections and ends open ones."""
@@ -96,8 +99,16 @@ class Link:
 class Network:
     """Carries messages, with faults by chance while ``fault_probability`` is above 0."""
 
-    def __init__(self, run: Scheduler, brokers: dict[int, Broker], faulted: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        run: Scheduler,
+        brokers: dict[int, Broker],
+        faulted: Callable[[str, str], None],
+        channel: type[Channel] | None = None,
+    ) -> None:
         self.run = run
+        self.channel = channel or Channel
+        self.versions: dict[bool, Any] = {}
         self.brokers = {broker.port: broker for broker in brokers.values()}
         self.fault_probability = 0.0
         self.faulted = faulted
@@ -122,16 +133,18 @@ class Network:
 
     def connect(self, port: int, deadline: Deadline) -> Channel:
         """Opens a connection; raises :class:`TimeoutError` or :class:`ConnectionRefusedError`."""
-        run, broker = self.run, self.brokers[port]
+        run, broker = self.run, self.brokers.get(port)
         process = run.process
-        link = self.link(process, broker)
         run.block(min(run.now + LATENCY, deadline.at))
+        if broker is None:
+            raise ConnectionRefusedError("Connection refused")
+        link = self.link(process, broker)
         if max(link.to_broker, link.to_client) > run.now:
             run.block(deadline.at)
             raise TimeoutError("timed out")
         if not broker.up:
             raise ConnectionRefusedError("Connection refused")
-        channel = Channel(self, process, broker)
+        channel = self.channel(self, process, broker)
         broker.channels.append(channel)
         return channel
 
@@ -286,14 +299,14 @@ class Connection(connection.Connection):
     """In the place of the real one: the same but for the socket and the bytes."""
 
     network: Network
-    versions: Any = None
 
     def _check_versions(self, options: WireOptions, deadline: Deadline) -> None:
-        """One answer serves all connections: its message has dozens of parts."""
-        if Connection.versions is None:
+        """One answer serves all connections of a run: its message has dozens of parts."""
+        versions = self.network.versions
+        if options.consumer_protocol not in versions:
             super()._check_versions(options, deadline)
-            Connection.versions = self.supported
-        self.supported = Connection.versions
+            versions[options.consumer_protocol] = self.supported
+        self.supported = versions[options.consumer_protocol]
 
     @classmethod
     def open(
@@ -338,8 +351,19 @@ class Connection(connection.Connection):
             self._in_flight.popleft()
             self.responded_at = clock.monotonic()
             self._served |= sent.request.name != "ApiVersionsRequest"
+            if isinstance(response, bytes):
+                response = self._decoded(sent.request, memoryview(response))
             self._throttle.record(getattr(response, "throttle_time_ms", 0) / 1000)
             return response
+
+    def _decoded(self, request: Any, frame: memoryview) -> Any:
+        header = connection.header_size(request, frame)
+        if header is None:
+            raise self._malformed_response(request)
+        try:
+            return connection.Response(request, frame[header:], bytearray()).decode()
+        except Exception as error:
+            raise self._malformed_response(request) from error
 
     def is_reusable(self) -> bool:
         channel: Any = self._socket

@@ -80,7 +80,7 @@ class Scenario:
         self.net = network.Network(run, self.kafka.brokers, self.truth.fault)  # type: ignore[arg-type]
         self.net.handled = self.truth.handled
         self.net.arrived_late = lambda what: self.truth.outage(0.0, what)
-        network.Connection.network, network.Connection.versions = self.net, None
+        network.Connection.network = self.net
         spark.Life.of_process.clear()
         self.trouble = chance.pick("trouble", 0.0, (0.0, 0.01, 0.04, 0.12), 0.9)
         self.queries: list[Query] = []

@@ -19,6 +19,10 @@ MAX_STEPS = 200_000
 """Turns and timers of one run: more of them are a loop that never waits."""
 
 
+MAX_LOOKS = 100_000
+"""How often the clock is read in a moment, for the same reason."""
+
+
 class Unwound(BaseException):
     """The run is over, or the process was killed: the thread ends, whatever it was doing."""
 
@@ -45,6 +49,7 @@ class Scheduler:
         self.failure: BaseException | None = None
         self.current: Thread | None = None
         self.steps = 0
+        self.looks = 0
         self.outside = Process("outside")
         self._switch_probability = switch_probability
         self._ready: list[Thread] = []
@@ -61,12 +66,15 @@ class Scheduler:
         try:
             Thread(target=self._conduct, args=(conductor,), name="conductor", process=self.outside).start()
             self._dispatch(None)
-            self._ended.acquire()
+            self._await_end()
             self._unwind()
         finally:
             active = None
         if self.failure is not None:
             raise self.failure
+
+    def _await_end(self) -> None:
+        self._ended.acquire()
 
     def _conduct(self, conductor: Callable[[], None]) -> None:
         conductor()
@@ -76,6 +84,12 @@ class Scheduler:
         """Ends the run with this failure."""
         self.failure = self.failure or failure
         self.over = True
+
+    def look(self) -> float:
+        """Returns the time to a thread, which must not wait for another one in a loop."""
+        self.looks += 1
+        assert self.looks < MAX_LOOKS, "the clock is read in a loop without a wait"
+        return self.now
 
     def at(self, when: float, callback: Callable[[], None]) -> None:
         """Calls ``callback`` at a time; it must not wait."""
@@ -181,7 +195,7 @@ class Scheduler:
                 self.fail(AssertionError("a deadlock: every thread waits, and for no time"))
             else:
                 when, _, callback = heapq.heappop(self._timers)
-                self.now = max(self.now, when)
+                self.now, self.looks = max(self.now, when), 0
                 try:
                     callback()
                 except Exception as failure:
@@ -365,7 +379,7 @@ class Condition:
     """In the place of ``threading.Condition``."""
 
     def __init__(self, lock: Lock | None = None) -> None:
-        self._lock = lock or Lock()
+        self._lock = lock or RLock()
         self._waiting: list[Thread] = []
 
     def __enter__(self) -> bool:
@@ -381,12 +395,15 @@ class Condition:
         self._waiting.append(me)
         # Nobody runs between the release and the wait.
         self._lock._owner = None
+        depth = getattr(self._lock, "_depth", 0)
         if self._lock._waiting:
             run.wake(self._lock._waiting.popleft())
         woken = run.block(until)
         if me in self._waiting:
             self._waiting.remove(me)
         self._lock.acquire()
+        if isinstance(self._lock, RLock):
+            self._lock._depth = depth
         return woken
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
@@ -431,6 +448,26 @@ class Event:
             self._waiting.append(run.me())
             run.block(until)
         return self._set
+
+
+class Semaphore:
+    """In the place of ``threading.Semaphore``."""
+
+    def __init__(self, value: int = 1) -> None:
+        self._value = value
+        self._released = Condition()
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        with self._released:
+            if not self._released.wait_for(lambda: self._value, timeout if blocking else 0.0):
+                return False
+            self._value -= 1
+        return True
+
+    def release(self, n: int = 1) -> None:
+        with self._released:
+            self._value += n
+            self._released.notify(n)
 
 
 class Wakeup(Event):

@@ -39,7 +39,7 @@ generator = clock.RANDOM
 def now(clock: object = None) -> float:
     """Virtual seconds, of whichever clock."""
     assert scheduler.active is not None
-    return scheduler.active.now
+    return scheduler.active.look()
 
 
 def wall_clock() -> float:
@@ -58,13 +58,21 @@ def poll_readable(descriptors: Iterable[Any], seconds: float) -> set[Any]:
     return {wakeup} if wakeup.wait(seconds) else set()
 
 
-TIME = SimpleNamespace(monotonic=now, sleep=sleep, time=wall_clock, clock_gettime=now, perf_counter=now)
+TIME = SimpleNamespace(
+    monotonic=now,
+    sleep=sleep,
+    time=wall_clock,
+    clock_gettime=now,
+    perf_counter=now,
+    time_ns=lambda: int(wall_clock() * 1e9),
+)
 THREADING = SimpleNamespace(
     Thread=scheduler.Thread,
     Lock=scheduler.Lock,
     RLock=scheduler.RLock,
     Condition=scheduler.Condition,
     Event=scheduler.Event,
+    Semaphore=scheduler.Semaphore,
     current_thread=lambda: scheduler.scheduler().current,
     main_thread=lambda: None,
     get_ident=lambda: getattr(scheduler.scheduler().current, "ident", 0),
@@ -85,8 +93,8 @@ class ReadMaxRows:
 
 
 @contextmanager
-def substituted() -> Iterator[None]:
-    """Substitutes for as long as the context lasts."""
+def substituted(*tests: str) -> Iterator[None]:
+    """Substitutes for as long as the context lasts, and all but chance in the modules whose names begin with these."""
     for name in MODULES:
         importlib.import_module(name)
     replaced: list[tuple[Any, str, Any]] = []
@@ -98,11 +106,12 @@ def substituted() -> Iterator[None]:
     tested = [
         module
         for name, module in sorted(sys.modules.items())
-        if name.startswith(("spark_group_source.", "tests.fake")) and not name.startswith("spark_group_source.testing")
+        if name.startswith(("spark_group_source.", "tests.fake", *tests))
+        and not name.startswith("spark_group_source.testing")
     ]
     for module in tested:
         for name, (real, simulated) in {**MODULES_BY_NAME, "uuid": (uuid, UUID)}.items():
-            if getattr(module, name, None) is real:
+            if getattr(module, name, None) is real and not (name == "random" and module.__name__.startswith(tests)):
                 put(module, name, simulated)
         if getattr(module, "Connection", None) is sys.modules["spark_group_source.wire.connection"].Connection:
             put(module, "Connection", network.Connection)
