@@ -158,6 +158,8 @@ class Life:
         self.stopping = Event()
         self.ended = Event()
         self.replaying = False
+        self.ready = False
+        """Whether it has its starting offsets: then it joins."""
         self.of_process[self.process.name] = self
         query.truth.started(query, available_now)
         Thread(target=self._run, name=self.process.name, process=self.process).start()
@@ -211,7 +213,8 @@ class Life:
         while not self.stopping.is_set():
             last = len(checkpoint.offsets) - 1
             start = checkpoint.end(last) or self._initial()
-            query.truth.ready.setdefault(self.process.name, query.run.now)
+            self.ready = True
+            query.truth.told_of_completion(query)
             if query.spark_4_1:
                 end = self._call("latestOffset", self.reader.latestOffset)
             else:

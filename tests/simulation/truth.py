@@ -18,6 +18,8 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from tests.fake import FakeKafka
+from tests.fake.classic_group import PREPARING
+from tests.fake.consumer_group import FakeConsumerMember
 from tests.simulation.network import KEEPALIVE
 from tests.simulation.scheduler import Process, Scheduler
 
@@ -71,6 +73,8 @@ class Open:
     ranges: list[OffsetRange] = field(default_factory=list)
     done: bool = False
     replayed: bool = False
+    told: bool = True
+    """Whether the query knows that it is completed."""
     planned_at: float = 0.0
 
 
@@ -91,17 +95,14 @@ class Truth:
         self.targets: dict[str, dict[tuple[str, int], int]] = {}
         self.faults: list[tuple[float, str]] = []
         """When a message suffered, and which request it was."""
-        self.completed_at: dict[str, float] = {}
-        """When a query was told of the batch that it completed last."""
-        self.unowned_since: dict[Key, float] = {}
+        self._since: dict[tuple[str, str], float] = {}
+        """Since when something is so that must not last, by query."""
         self.outage_ends = -QUIET
         self.data_may_be_lost = False
         self.recreated_at = -QUIET
         self.queries: dict[str, Query] = {}
         self.client_query: dict[str, Query] = {}
         self.told = told
-        self.ready: dict[str, float] = {}
-        """When a process had its starting offsets: then it joins."""
         self.joined: set[str] = set()
         """Processes that have been in the group."""
 
@@ -228,7 +229,7 @@ class Truth:
                 self._check_start(query, key, read)
                 self._check_owner(query, key, read)
                 self._check_repeats(query, key, read)
-        self.open[query.name] = Open(ranges, False, replayed, self.run.now)
+        self.open[query.name] = Open(ranges, False, replayed, False, self.run.now)
 
     def _check_start(self, query: Query, key: Key, read: OffsetRange) -> None:
         at, topic, start = self.at(key), read.topic, read.start
@@ -309,7 +310,6 @@ class Truth:
         for read in self.open[query.name].ranges:
             if not self.open[query.name].done:
                 self.at((group, read.topic_id, read.partition)).repeatable |= set(range(read.start, read.end))
-        self.completed_at.pop(query.name, None)
         for key, offsets in self.uncommitted.pop(query.name, {}).items():
             self.at(key).repeatable |= offsets
         self.told(f"{query.name} has ended")
@@ -392,11 +392,9 @@ class Truth:
             raise Broken(f"I4: {process.name} commits {offset} of {topic}-{number} after {at.committed}")
         at.repeatable |= fallen
         at.started, at.committed, at.by = True, offset, member
-        for name, pending in self.uncommitted.items():
+        for pending in self.uncommitted.values():
             if key in pending:
                 pending[key] = {each for each in pending[key] if each >= offset}
-            if not any(pending.values()):
-                self.completed_at.pop(name, None)
 
     def _note_owners(self, group: str) -> None:
         """I5: a partition is not handed over without a commit."""
@@ -427,37 +425,49 @@ class Truth:
 
     def check_promptness(self, queries: Iterable[Query]) -> None:
         """I2, I5, I8: what must be done soon, if nothing but one fault is in the way."""
-        if not self.calm:
-            self.completed_at.clear()
-            self.unowned_since.clear()
-            return
         now = self.run.now
         for query in queries:
             life = query.life
-            if life is None or life.process.paused_until > now - SOON:
+            if not self.calm or life is None or life.process.paused_until > now - SOON:
+                self._since = {key: since for key, since in self._since.items() if key[0] != query.name}
                 continue
+            group, owned = query.options["kafka.group.id"], self._owned(query)
+            open_, state = self.open[query.name], self.kafka.group(group)
+            for topic_id, number in owned:
+                at = self.at((group, topic_id, number))
+                pending = self.uncommitted.get(query.name, {}).get((group, topic_id, number))
+                topic = next(name for name, each in self.kafka.ids.items() if str(each) == topic_id)
+                place = f"{topic}-{number}"
+                what = f"I2: {query.name} does not commit {_span(sorted(pending or {0}))} of {place}"
+                self._must_not_last(query, what, bool(pending and open_.told), SOON)
+                no_commit = (topic, number) not in state.offsets and self.kafka.logs[topic][number].leader is not None
+                self._must_not_last(
+                    query, f"I5: {place} has an owner, and no commit", no_commit and not at.started, SOON
+                )
+            if "assign" in query.options or life.stopping.is_set():
+                continue
+            mine = [each for each in state.members.values() if query.client in each.client_id]
             # A lost answer to JoinGroup is noticed when the connection ends; a static member waits for its session.
             patience = SOON if "kafka.group.protocol" in query.options else SOON + KEEPALIVE
             if "kafka.group.instance.id" in query.options and now - query.killed_at < self.kafka.session_timeout + SOON:
                 patience += self.kafka.session_timeout
-            group, owned = query.options["kafka.group.id"], self._owned(query)
-            if now - self.completed_at.get(query.name, now) > SOON:
-                for key, offsets in self.uncommitted.get(query.name, {}).items():
-                    if offsets and key[1:] in owned:
-                        raise Broken(f"I2: {query.name} has not committed {_span(sorted(offsets))} for {SOON:.0f} s")
-            for topic_id, number in owned:
-                key = group, topic_id, number
-                topic = next(name for name, each in self.kafka.ids.items() if str(each) == topic_id)
-                has = (topic, number) in self.kafka.group(group).offsets or self.kafka.logs[topic][
-                    number
-                ].leader is None
-                if has:
-                    self.unowned_since.pop(key, None)
-                elif now - self.unowned_since.setdefault(key, now) > SOON:
-                    raise Broken(f"I5: {topic}-{number} has had an owner for {SOON:.0f} s, and no commit")
-            mine = [each for each in self.members(group).values() if query.client in each]
-            if "assign" not in query.options and not mine and now - self.ready.get(life.process.name, now) > patience:
-                raise Broken(f"I8: {query.name} is not a member for {patience:.0f} s")
+            self._must_not_last(query, f"I8: {query.name} is not a member", life.ready and not mine, patience)
+            revokes = any(
+                each.revoking
+                if isinstance(each, FakeConsumerMember)
+                else each.join is None and state.classic.state == PREPARING
+                for each in mine
+            )
+            self._must_not_last(
+                query, f"I3: a revocation of {query.name} waits for nothing", revokes and open_.told, SOON
+            )
+
+    def _must_not_last(self, query: Query, what: str, now_so: bool, seconds: float) -> None:
+        key = query.name, what
+        if not now_so:
+            self._since.pop(key, None)
+        elif self.run.now - self._since.setdefault(key, self.run.now) > seconds:
+            raise Broken(f"{what}, for {seconds:.0f} s")
 
     def _owned(self, query: Query) -> set[tuple[str, int]]:
         """The partitions that a query's member owns, as the coordinator has assigned them."""
@@ -471,7 +481,7 @@ class Truth:
 
     def told_of_completion(self, query: Query) -> None:
         """A query hears that Spark has completed its batch."""
-        self.completed_at.setdefault(query.name, self.run.now)
+        self.open[query.name].told = self.open[query.name].done
 
     # When all is quiet
 
