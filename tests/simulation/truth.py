@@ -86,6 +86,8 @@ class Truth:
         self.kafka = kafka
         self.brokers: list[Any] = list(kafka.brokers.values())
         self.partitions: dict[Key, Partition] = {}
+        self.cuts: dict[tuple[str, int], float] = {}
+        """When an unclean election last removed records of a partition."""
         self.open: dict[str, Open] = {}
         self.uncommitted: dict[str, dict[Key, set[int]]] = {}
         self.born: dict[str, float] = {}
@@ -128,7 +130,7 @@ class Truth:
         return group, str(self.kafka.ids.get(topic, "")), partition
 
     def at(self, key: Key) -> Partition:
-        return self.partitions.setdefault(key, Partition())
+        return self.partitions.setdefault(key, Partition(cut_at=self.cuts.get(key[1:], -1.0)))
 
     def moved(self, group: str, topic: str, partition: int, offset: int) -> None:
         """An operator moves the group's position."""
@@ -157,6 +159,7 @@ class Truth:
                 at.done = {each for each in at.done if each < end or at.without_epoch}
                 at.repeatable |= set(range(end, 10_000))
                 at.cut_at = self.run.now
+        self.cuts[str(self.kafka.ids[topic]), partition] = self.run.now
         for ends in self.ends_at_birth.values():
             key = str(self.kafka.ids[topic]), partition
             ends[key] = min(ends.get(key, end), end)
