@@ -15,20 +15,22 @@ import contextlib
 import random
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 from uuid import UUID, uuid4
 
+from kafka import KafkaProducer
+from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.protocol import admin, consumer, metadata
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.consumer_messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from spark_group_source.testing import EmbeddedKafka
+from spark_group_source.testing.ivy import KAFKA_VERSION
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka
@@ -138,20 +140,21 @@ class Client:
     owned: dict[str, list[tuple[UUID, int]]] = field(default_factory=dict)
     topics: tuple[str, ...] = ("a",)
     assignor: str | None = None
+    session: float = 30.0
+    rebalance: float = 60.0
 
 
 class Lockstep:
-    """One run: a group without a past, some clients, and random requests."""
+    """One run: a group without a past, some clients, and requests, random ones unless the run is ``orderly``."""
 
-    def __init__(self, fake: FakeKafka, sides: dict[str, Side], seed: int, topics: dict[str, str]) -> None:
-        self._fake = fake
-        self._sides = sides
+    def __init__(self, both: Clusters, seed: int, *, orderly: bool = False) -> None:
+        self._fake, self._sides, self._topics = both.fake, both.sides, both.topics
         self.random = random.Random(seed)
+        self._orderly = orderly
         self.group = f"lockstep-{seed}-{uuid4()}"
         self.requests = 0
         self.history: list[str] = []
-        self._topics = topics
-        self._connections: dict[str, Connection] = {name: side.connect("operator") for name, side in sides.items()}
+        self._connections: dict[str, Connection] = {name: side.connect("operator") for name, side in both.sides.items()}
         self._clients: list[Client] = []
         self._names = 0
         self._assignor = self.random.choice(["uniform", "range"])
@@ -189,6 +192,8 @@ class Lockstep:
     def park(self, client: Client, what: str, build: Callable[[Side], Any]) -> None:
         """Sends a JoinGroup or a SyncGroup on connections of its own. A request that still waits is given up."""
         self.history.append(what)
+        if client.parked and not client.id:
+            self._learn_instances()
         for connection in client.parked.values():
             connection.close()
         client.parked = {name: side.connect(client.name) for name, side in self._sides.items()}
@@ -223,7 +228,7 @@ class Lockstep:
 
     def _describe(self) -> None:
         groups = (
-            admin.DescribeGroupsRequest(version=5, groups=[self.group], include_authorized_operations=False),
+            self._description(),
             ConsumerGroupDescribeRequest(version=1, group_ids=[self.group], include_authorized_operations=False),
         )
         for request in groups:
@@ -254,6 +259,17 @@ class Lockstep:
             for name, side in self._sides.items():
                 side.learn(client.id, answers[name].member_id)
         return answers
+
+    def _learn_instances(self) -> None:
+        """Learns the ids of static members, which nobody is told if their first request is given up."""
+        self._names += 1
+        for name, side in self._sides.items():
+            for each in self._connections[name].call(self._description(), Deadline.after(ANSWER_S)).groups[0].members:
+                if each.member_id not in side.symbols and each.group_instance_id:
+                    side.learn(f"{each.group_instance_id}.{self._names}", each.member_id)
+
+    def _description(self) -> Any:
+        return admin.DescribeGroupsRequest(version=5, groups=[self.group], include_authorized_operations=False)
 
     def _synced(self, client: Client, answers: dict[str, Any]) -> None:
         self._compare(f"sync of {client.name}", answers)
@@ -295,7 +311,6 @@ class Lockstep:
 
     def run(self) -> None:
         """Takes all steps, in phases of one group protocol and then the other."""
-        self._await_coordinator()
         classic = self.random.random() < 0.5
         for step in range(STEPS):
             if step and step % 40 == 0:
@@ -307,14 +322,13 @@ class Lockstep:
             except Difference as error:
                 raise Difference(*error.found, self.history[-12:]) from error
 
-    def _await_coordinator(self) -> None:
+    def await_coordinator(self) -> None:
         """Waits until the other cluster has a coordinator: it creates the topic of offsets when one is looked up."""
         find = metadata.FindCoordinatorRequest(version=4, key_type=0, coordinator_keys=[self.group])
-        describe = admin.DescribeGroupsRequest(version=5, groups=[self.group], include_authorized_operations=False)
         deadline = Deadline.after(6 * ANSWER_S)
         while not deadline.expired():
             self._connections[OTHER].call(find, deadline)
-            if not self._connections[OTHER].call(describe, deadline).groups[0].error_code:
+            if not self._connections[OTHER].call(self._description(), deadline).groups[0].error_code:
                 return
             time.sleep(0.1)
 
@@ -324,7 +338,7 @@ class Lockstep:
         return found
 
     def _chance(self, probability: float) -> bool:
-        return self.random.random() < probability
+        return not self._orderly and self.random.random() < probability
 
     def _client(self) -> Client:
         """One of the clients, or a new one."""
@@ -373,7 +387,7 @@ class Lockstep:
 
     def _join_of(self, client: Client) -> None:
         member, instance = client.id, client.instance
-        if self._chance(0.03):
+        if self._given and self._chance(0.03):
             member = "nobody"
         elif self._chance(0.03) and client.generation >= 0:
             instance = "i1"
@@ -384,8 +398,8 @@ class Lockstep:
             return consumer.JoinGroupRequest(
                 version=9,
                 group_id=self.group,
-                session_timeout_ms=30_000,
-                rebalance_timeout_ms=60_000,
+                session_timeout_ms=round(client.session * 1000),
+                rebalance_timeout_ms=round(client.rebalance * 1000),
                 member_id=side.ids.get(member, member),
                 group_instance_id=instance,
                 protocol_type="consumer",
@@ -516,7 +530,11 @@ class Lockstep:
         topics = [self._topics.get(each, each) for each in client.topics]
         fields: dict[str, Any] = {"member_id": member, "instance_id": instance, "member_epoch": epoch}
         if full:
-            fields |= {"rebalance_timeout_ms": 60_000, "server_assignor": assignor, "subscribed_topic_names": topics}
+            fields |= {
+                "rebalance_timeout_ms": round(client.rebalance * 1000),
+                "server_assignor": assignor,
+                "subscribed_topic_names": topics,
+            }
 
         def build(side: Side) -> Any:
             if not full and not reports:
@@ -768,75 +786,67 @@ def _fetch(topic_id: UUID, number: int, epoch: int, offset: int, isolation_level
     )
 
 
-@contextlib.contextmanager
-def clusters(other: str, create: Callable[[str, int], object], produce: Callable[..., Any]) -> Iterator[Cluster]:
-    """A fake beside the other cluster, in which this creates and fills the topics."""
-    with FakeKafka() as fake:
-        sides = {FAKE: Side(FAKE, fake.bootstrap_servers), OTHER: Side(OTHER, other)}
-        topics = {name: f"{name}-{uuid4()}" for name in TOPICS}
-        for name, count in TOPICS.items():
-            fake.create_topic(topics[name], count)
-            create(topics[name], count)
-            for record in range(RECORDS):
-                fake.produce(topics[name], ["v"], 0, FIRST_TIME + 1000 * record)
-                produce(topics[name], 0, FIRST_TIME + 1000 * record)
-        for side in sides.values():
-            for topic in topics.values():
-                answer = side.call(_metadata(topic))
-                side.learn(topic, str(answer.topics[0].topic_id))
-        yield Cluster(fake, sides, topics)
-
-
 @dataclass
-class Cluster:
+class Clusters:
     """The two clusters, and the names of their topics."""
 
     fake: FakeKafka
     sides: dict[str, Side]
     topics: dict[str, str]
 
-    def run(self, seed: int) -> int:
-        """Takes the steps of one seed; returns the number of requests.
-
-        Raises:
-            Difference: the clusters do not answer alike.
-        """
-        run = Lockstep(self.fake, self.sides, seed, self.topics)
+    @contextlib.contextmanager
+    def start(self, seed: int, *, orderly: bool = False) -> Iterator[Lockstep]:
+        run = Lockstep(self, seed, orderly=orderly)
         try:
-            run.run()
+            run.await_coordinator()
+            yield run
         finally:
             run.close()
-        return run.requests
 
 
 @contextlib.contextmanager
-def beside(kafka: EmbeddedKafka) -> Iterator[Cluster]:
-    """A fake beside an embedded Kafka."""
-
-    def produce(topic: str, partition: int, timestamp: int) -> None:
-        kafka.produce(topic, [{"value": "v", "timestamp": timestamp}], partition)
-
-    with clusters(kafka.bootstrap_servers, kafka.create_topic, produce) as both:
-        yield both
+def beside(bootstrap_servers: str) -> Iterator[Clusters]:
+    """A fake beside the other cluster, in both of which this creates and fills the topics."""
+    with FakeKafka() as fake, contextlib.closing(KafkaAdminClient(bootstrap_servers=bootstrap_servers)) as admins:
+        sides = {FAKE: Side(FAKE, fake.bootstrap_servers), OTHER: Side(OTHER, bootstrap_servers)}
+        topics = {name: f"{name}-{uuid4()}" for name in TOPICS}
+        for name, count in TOPICS.items():
+            fake.create_topic(topics[name], count)
+            admins.create_topics([NewTopic(topics[name], count, 1)], wait_for_metadata=True)
+        with contextlib.closing(KafkaProducer(bootstrap_servers=bootstrap_servers)) as producer:
+            for topic, record in product(topics.values(), range(RECORDS)):
+                at = FIRST_TIME + 1000 * record
+                fake.produce(topic, ["v"], 0, at)
+                producer.send(topic, b"v", partition=0, timestamp_ms=at).get(ANSWER_S)
+        for side, topic in product(sides.values(), topics.values()):
+            side.learn(topic, str(side.call(_metadata(topic)).topics[0].topic_id))
+        yield Clusters(fake, sides, topics)
 
 
 def main() -> None:
     """Runs many seeds, and prints each difference once."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=100, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--against", help="address of another cluster, by default an embedded Kafka")
+    parser.add_argument("--version", default=KAFKA_VERSION, help="of the embedded Kafka")
     arguments = parser.parse_args()
-    differences: Counter[str] = Counter()
-    requests, began = 0, time.monotonic()
-    with EmbeddedKafka() as kafka, beside(kafka) as both:
+    requests, began, differences = 0, time.monotonic(), 0
+    with contextlib.ExitStack() as stack:
+        address = arguments.against
+        if address is None:
+            address = stack.enter_context(EmbeddedKafka(version=arguments.version)).bootstrap_servers
+        both = stack.enter_context(beside(address))
         for seed in range(arguments.first, arguments.first + arguments.seeds):
-            try:
-                requests += both.run(seed)
-            except Difference as error:
-                differences[error.found[0]] += 1
-                print(f"seed {seed}: {error}", flush=True)
+            with both.start(seed) as run:
+                try:
+                    run.run()
+                except Difference as error:
+                    differences += 1
+                    print(f"seed {seed}: {error}", flush=True)
+            requests += run.requests
     took = time.monotonic() - began
-    print(f"{arguments.seeds} seeds, {requests} requests, {took:.0f} s, {sum(differences.values())} differences")
+    print(f"{arguments.seeds} seeds, {requests} requests, {took:.0f} s, {differences} differences")
 
 
 if __name__ == "__main__":

@@ -69,5 +69,4 @@ class FakeGroup:
             return self.consumer.commit_error(request)
         if not self.kind and request.generation_id_or_member_epoch >= 0:
             return UNKNOWN_GROUP if request.version >= 9 else ILLEGAL_GENERATION
-        self.kind = CLASSIC
         return self.classic.commit_error(request)

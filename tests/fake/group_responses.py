@@ -173,6 +173,7 @@ def commit(
                 error = group_error() if error is None else error
                 error_code = error or (METADATA_TOO_LARGE if len(text) > max_metadata else 0)
             if not error_code:
+                group.kind = group.kind or CLASSIC
                 group.offsets[tp] = part.committed_offset, text
                 group.epochs[tp] = part.committed_leader_epoch
             commits[tp] = PartitionCommit(
@@ -192,22 +193,21 @@ def fetch_offsets(requested: Any, group: FakeGroup, error_code: int, version: in
     response_group = consumer.OffsetFetchResponse.OffsetFetchResponseGroup
     response_topic = response_group.OffsetFetchResponseTopics
     numbers_of: Mapping[str, Iterable[int]] = {}
-    offsets, epochs = (group.offsets, group.epochs) if group.kind else ({}, {})
     if not error_code and requested.topics is None:  # a request for all partitions
-        numbers_of = numbers_by_topic(TopicPartition(*tp) for tp in offsets)
+        numbers_of = numbers_by_topic(TopicPartition(*tp) for tp in group.offsets)
     elif not error_code:
         numbers_of = {topic.name: topic.partition_indexes for topic in requested.topics}
     topics = []
     for name, numbers in numbers_of.items():
         partitions = []
         for number in numbers:
-            offset, text = offsets.get((name, number), (-1, ""))
+            offset, text = group.offsets.get((name, number), (-1, ""))
             partitions.append(
                 response_topic.OffsetFetchResponsePartitions(
                     version=version,
                     partition_index=number,
                     committed_offset=offset,
-                    committed_leader_epoch=epochs.get((name, number), -1),
+                    committed_leader_epoch=group.epochs.get((name, number), -1),
                     metadata=text,
                     error_code=0,
                 )

@@ -149,8 +149,6 @@ class RequestHandlers:
                 return
             if not request.member_id:
                 group.become(CLASSIC)
-            elif group.kind == CONSUMER:
-                group.become("")  # Kafka deletes the group even if it then refuses the member
             group.classic.join(request, response)
 
     def _SyncGroup(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
