@@ -59,7 +59,7 @@ def test_commit_metadata_that_is_too_large_is_left_out_with_one_warning_and_the_
     with FakeKafka(max_metadata=len(COMMIT_TAG)) as kafka:
         bench = Bench(kafka, kafka.create_topic("topic", partitions=2), group)
         query = bench.start(commitMetadata="true")
-        assert bench.commits()[0] == CommittedOffset(0, COMMIT_TAG)
+        assert bench.commits()[0] == CommittedOffset(0, COMMIT_TAG, epoch=0)
         for number in range(3):
             bench.produce(5)
             query.idle()
