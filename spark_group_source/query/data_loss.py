@@ -253,33 +253,27 @@ class DataLossCheck:
 
         A leader that is older than the position does not know that record: the query continues at the position.
         """
-        offsets = {
-            tp: positions[tp] if loss.end == UNDEFINED_EPOCH_OFFSET else loss.end for tp, loss in diverged.items()
-        }
+        offsets = dict(truncated)
+        self.raise_or_accept_truncated(truncated, positions, "where this query continues")
         for tp, loss in sorted(diverged.items()):
+            offsets[tp] = positions[tp] if loss.end == UNDEFINED_EPOCH_OFFSET else loss.end
             self._raise_or_warn(
                 loss.happened(tp, positions[tp]),
                 "An unclean leader was elected, or the brokers were restored from an older copy.",
                 f"offset {offsets[tp]}",
             )
-        for tp, end in sorted(truncated.items()):
-            self._raise_or_warn_truncated(tp, end, f"offset {positions[tp]} where this query continues")
-        offsets |= truncated
         if offsets:
             self._assigned_partitions.rewind(offsets, me, self._clients)
         return bool(offsets)
 
-    def raise_or_accept_truncated_target(self, truncated: Offsets, target: Offsets) -> None:
-        """Accepts that logs end before the ``target`` of an AvailableNow run: those records never come back."""
+    def raise_or_accept_truncated(self, truncated: Offsets, offsets: Offsets, where: str) -> None:
+        """Accepts that logs end before ``offsets``: those records never come back. The log says ``where`` that is."""
         for tp, end in sorted(truncated.items()):
-            self._raise_or_warn_truncated(tp, end, f"offset {target[tp]} where this run was to end")
-
-    def _raise_or_warn_truncated(self, tp: TopicPartition, end: int, before: str) -> None:
-        self._raise_or_warn(
-            f"{tp} ends at offset {end}, before {before}",
-            "The log was truncated, or the position was set behind its end.",
-            "the end of the log",
-        )
+            self._raise_or_warn(
+                f"{tp} ends at offset {end}, before offset {offsets[tp]} {where}",
+                "The log was truncated, or the position was set behind its end.",
+                "the end of the log",
+            )
 
     def _raise_or_warn(self, happened: str, reason: str, resumes_at: str) -> None:
         raise_or_warn(

@@ -262,12 +262,10 @@ class SharedOffsetTracker:
             if lookup.revocation_epoch != self._revocation_epoch:
                 return False
             self._lineage = max([self._lineage, *(commit.lineage for commit in committed.values())])
-            new_lineage = None
+            begins_lineage = any(start.lineage is None for start in starts.values())
+            new_lineage = self._begin_lineage() if begins_lineage else self._lineage
             for tp, start in starts.items():
-                if start.lineage is None and new_lineage is None:
-                    new_lineage = self._begin_lineage()
-                lineage = start.lineage if start.lineage is not None else new_lineage
-                assert lineage is not None
+                lineage = new_lineage if start.lineage is None else start.lineage
                 self._start(tp, start, lineage, committed.get(tp), ids)
             self._to_look_up -= lookup.partitions
             to_pin = StartRule.STARTING_OFFSETS, StartRule.RESET

@@ -3,8 +3,7 @@
 
 1. **A reset**: ``resetOffsetsOnStart`` drops the group's commit. It applies to the first assignment of a new checkpoint
    only. A commit that another process wrote for this reset stays.
-2. **A recreated topic**: if this lookup finds the topic's new id, the end that this query logged is dropped, and so are
-   a pinned start and a reset.
+2. **A recreated topic**: if this lookup finds the topic's new id, the logged end, pinned start and reset are dropped.
 3. **The later of the group's commit and the checkpointed end offset** (:func:`resume_at`; the table of cases is under
    "Lineages" in ``DESIGN.md``).
 4. Without either, a **starting offset**:
@@ -270,7 +269,7 @@ class StartOffsetResolver:
             if start is not None:
                 starts[tp] = start
         without_start = partitions - starts.keys()
-        starts |= self._starting_offsets(without_start - logged.recreated, pinned.offsets, clients, deadline)
+        starts |= self._starting_offsets(without_start - logged.recreated, pinned, clients, deadline)
         starts |= {tp: starts[tp]._replace(rule=StartRule.RESET, lineage=None) for tp in resets & starts.keys()}
         of_new = self._look_up(Earliest(), StartRule.RECREATED, without_start & logged.recreated, clients, deadline)
         starts |= {tp: start._replace(lineage=None) for tp, start in of_new.items()}
@@ -311,16 +310,17 @@ class StartOffsetResolver:
         return {name: topic.id for name, topic in topics.items() if topic.id and not topic.error}
 
     def _starting_offsets(
-        self, partitions: Partitions, pinned: PinnedOffsets, clients: KafkaClients, deadline: Deadline
+        self, partitions: Partitions, pinned: PinnedStarts, clients: KafkaClients, deadline: Deadline
     ) -> Starts:
         """The starts of partitions without a commit or a checkpointed end offset, as far as leaders answer."""
+        existed = partitions & pinned.offsets.keys()
         starts = {
             tp: Start(at.offset, StartRule.STARTING_OFFSETS, epoch=at.epoch)
-            for tp, at in pinned.items()
-            if at.offset is not None and tp in partitions
+            for tp, at in pinned.offsets.items()
+            if at.offset is not None and tp in existed
         }
-        starts |= self._by_options((partitions & pinned.keys()) - starts.keys(), clients, deadline)
-        return starts | self._of_added(partitions - pinned.keys(), clients, deadline)
+        starts |= self._by_options(existed - starts.keys(), clients, deadline)
+        return starts | self._of_added(partitions - existed, clients, deadline)
 
     def _by_options(self, partitions: Partitions, clients: KafkaClients, deadline: Deadline) -> Starts:
         if not partitions:
