@@ -203,7 +203,7 @@ class DataLossCheck:
         # These lookups may have refreshed the metadata of the topics.
         if self._raise_or_restart_recreated(topics, me):
             return None
-        return None if self._raise_or_rewind(diverged, truncated, positions, me) else end_offsets
+        return None if self._raise_or_rewind(diverged, truncated, owned, me) else end_offsets
 
     def _raise_or_restart_recreated(self, topics: set[str], me: Membership) -> bool:
         """Reads recreated topics from earliest, because old offsets mean nothing in them; returns whether any was."""
@@ -246,14 +246,18 @@ class DataLossCheck:
         self.deleted |= deleted
 
     def _raise_or_rewind(
-        self, diverged: Mapping[TopicPartition, LogTruncation], truncated: Offsets, positions: Offsets, me: Membership
+        self,
+        diverged: Mapping[TopicPartition, LogTruncation],
+        truncated: Offsets,
+        owned: Mapping[TopicPartition, OwnedPartition],
+        me: Membership,
     ) -> bool:
         """Rewinds to the first record that a new leader lost or replaced, and to the end of each log that ends before
         the position; returns whether there is any.
 
         A leader that is older than the position does not know that record: the query continues at the position.
         """
-        offsets = dict(truncated)
+        offsets, positions = dict(truncated), {tp: partition.position for tp, partition in owned.items()}
         self.raise_or_accept_truncated(truncated, positions, "where this query continues")
         for tp, loss in sorted(diverged.items()):
             offsets[tp] = positions[tp] if loss.end == UNDEFINED_EPOCH_OFFSET else loss.end
@@ -263,7 +267,7 @@ class DataLossCheck:
                 f"offset {offsets[tp]}",
             )
         if offsets:
-            self._assigned_partitions.rewind(offsets, me, self._clients)
+            self._assigned_partitions.rewind(offsets, owned, me, self._clients)
         return bool(offsets)
 
     def raise_or_accept_truncated(self, truncated: Offsets, offsets: Offsets, where: str) -> None:

@@ -213,9 +213,13 @@ class SharedOffsetTracker:
                 self._in_lookup -= mine
 
     def assigned_in(self, ids: Mapping[str, str], partitions: Partitions) -> Partitions:
-        """``partitions`` without those that are assigned in topics with other ids: others may own them in these."""
+        """``partitions`` without those that are assigned in topics with other ids: others may own them in these.
+
+        Nor in topics that no broker returned: their next lives may be meant.
+        """
+        known = {tp: ids[tp.topic] for tp in partitions if tp.topic in ids}
         with self._lock:
-            return frozenset(tp for tp in partitions if may_be_same(self._owned.get(tp, ""), ids.get(tp.topic, "")))
+            return frozenset(tp for tp, id_ in known.items() if may_be_same(self._owned.get(tp, ""), id_))
 
     def logged(self, partitions: Partitions, ids: Mapping[str, str]) -> LoggedOffsets:
         """What this query has logged of partitions that start in topics with these ids.
@@ -317,12 +321,17 @@ class SharedOffsetTracker:
                 del self._tracker.owned[tp]
             self._to_look_up |= dropped
 
-    def rewind(self, offsets: Offsets) -> None:
-        """Moves positions back to ``offsets``, which lie before what was read and committed. Caller: the query."""
+    def rewind(self, offsets: Offsets, before: Mapping[TopicPartition, OwnedPartition]) -> None:
+        """Moves positions back to ``offsets``, which lie before what was read and committed. Caller: the query.
+
+        A partition that is not where it was ``before``, because the other thread has started it since, stays there.
+        """
         with self._lock:
             lineage = self._begin_lineage()
             for tp in offsets.keys() & self._tracker.owned.keys():
-                self._tracker.move(tp, offsets[tp], lineage)
+                was, now = before[tp], self._tracker.owned[tp]
+                if (was.topic_id, was.position) == (now.topic_id, now.position):
+                    self._tracker.move(tp, offsets[tp], lineage)
 
     def uncommitted(self) -> Partitions:
         """Partitions for which a revocation waits: with a pending commit, or without a lookup of their start, which

@@ -307,7 +307,7 @@ class StartOffsetResolver:
         if not partitions:
             return {}
         topics = clients.cluster.topics({tp.topic for tp in partitions}, deadline, fresh=True)
-        return {name: topic.id for name, topic in topics.items() if topic.id and not topic.error}
+        return {name: topic.id for name, topic in topics.items() if not topic.error}
 
     def _starting_offsets(
         self, partitions: Partitions, pinned: PinnedStarts, clients: KafkaClients, deadline: Deadline

@@ -81,7 +81,7 @@ class FakeKafka(RequestHandlers):
             self.ids.setdefault(name, uuid.uuid4())
             logs = self.logs.setdefault(name, {})
             for number in range(len(logs), partitions):
-                logs[number] = FakeLog(1 + number % len(self.brokers))
+                logs[number] = FakeLog(sorted(self.brokers)[number % len(self.brokers)])
         return name
 
     def delete_topic(self, name: str) -> None:

@@ -26,7 +26,7 @@ HEALED_WITHIN = 120.0
 FINISHED_FOR = 13
 """Seconds for which all stays finished: by then every late request has arrived."""
 
-STOP_WITHIN = 60.0
+STOP_WITHIN = 100.0
 MAX_SKEW = 1.5
 """Seconds by which the clock of a query's host may be behind. Decisions are further apart: see the contract."""
 

@@ -599,7 +599,7 @@ def test_a_late_commit_does_not_stay_the_last_word_after_its_partition_was_moved
     assigned.committer.commit(OWNER, clients)
     group.refused = None
     if moved_by == "rewind":
-        assigned.rewind({A: 2}, OWNER, clients)
+        assigned.rewind({A: 2}, assigned.tracker.positions(OWNER), OWNER, clients)
     else:
         assigned.restart_topics({"t": "new"}, OWNER, clients)
     moved = group.offsets[A]

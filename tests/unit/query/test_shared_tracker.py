@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from spark_group_source.group.membership import Membership
@@ -53,6 +55,12 @@ def test_a_start_pinned_in_the_former_topic_does_not_hide_what_is_logged_of_the_
     assert tracker.take_recreated() == {"t"}
 
 
+def test_no_partition_starts_in_a_topic_that_no_broker_returned_or_that_was_assigned_by_another_id() -> None:
+    tracker = SharedOffsetTracker()
+    tracker.partitions_assigned(BOTH, {"t": "id"})
+    assert [tracker.assigned_in(ids, BOTH) for ids in ({}, {"t": "other"}, {"t": "id"})] == [set(), set(), BOTH]
+
+
 def test_a_new_lineage_is_later_than_all_that_the_query_has_seen_whatever_its_clock_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -67,6 +75,9 @@ def test_a_new_lineage_is_later_than_all_that_the_query_has_seen_whatever_its_cl
         assert tracker.record_starts(lookup, starts, {A: CommittedOffset(4), B: seen}, {})
     assert {tp: owned.lineage for tp, owned in tracker.positions(OWNER).items()} == {A: 9_501, B: 9_500}
     clock[0] = 10.0
-    tracker.rewind({B: 1})
+    found = tracker.positions(OWNER)
+    tracker.rewind({B: 1}, found | {B: replace(found[B], topic_id="of a former topic")})
+    assert tracker.positions(OWNER) == found
+    tracker.rewind({B: 1}, found)
     assert tracker.positions(OWNER)[B].lineage == 10_000
     assert {tp: owned.completed for tp, owned in tracker.pending(OWNER).items()} == {A: 4, B: 1}
