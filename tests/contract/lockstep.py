@@ -47,6 +47,7 @@ TOPICS = {"a": 3, "b": 2}
 """Topics and their partitions."""
 RECORDS = 3
 """Records in partition 0 of each topic, a second apart."""
+SESSION_S, REBALANCE_S = 30.0, 60.0
 FIRST_TIME = 1_700_000_000_000
 
 NOT_COMPARED = {
@@ -127,6 +128,8 @@ class Client:
 
     name: str
     instance: str | None
+    session: float
+    rebalance: float
     lives: int = 0
     id: str = ""
     generation: int = -1
@@ -140,21 +143,20 @@ class Client:
     owned: dict[str, list[tuple[UUID, int]]] = field(default_factory=dict)
     topics: tuple[str, ...] = ("a",)
     assignor: str | None = None
-    session: float = 30.0
-    rebalance: float = 60.0
 
 
 class Lockstep:
     """One run: a group without a past, some clients, and requests, random ones unless the run is ``orderly``."""
 
     def __init__(self, both: Clusters, seed: int, *, orderly: bool = False) -> None:
-        self._fake, self._sides, self._topics = both.fake, both.sides, both.topics
+        self.fake, self._sides, self._topics = both.fake, both.sides, both.topics
         self.random = random.Random(seed)
         self._orderly = orderly
         self.group = f"lockstep-{seed}-{uuid4()}"
         self.requests = 0
         self.history: list[str] = []
-        self._connections: dict[str, Connection] = {name: side.connect("operator") for name, side in both.sides.items()}
+        self._connections: dict[str, Connection] = {}
+        self.connect()
         self._clients: list[Client] = []
         self._names = 0
         self._assignor = self.random.choice(["uniform", "range"])
@@ -163,6 +165,13 @@ class Lockstep:
         self._chosen: dict[int, tuple[str, str]] = {}
         self._given: list[str] = []
         """Member ids of this phase."""
+
+    def connect(self) -> None:
+        """Connects the operator, again after a restart."""
+        for name, side in self._sides.items():
+            if name in self._connections:
+                self._connections[name].close()
+            self._connections[name] = side.connect("operator")
 
     def close(self) -> None:
         for connections in (self._connections, *(each.parked for each in self._clients)):
@@ -291,7 +300,7 @@ class Lockstep:
         Kafka takes any member if the leader has gone, and any of the assignors that equally many members prefer.
         """
         fake, other = answers[FAKE], answers[OTHER]
-        classic = self._fake.group(self.group).classic
+        classic = self.fake.group(self.group).classic
         leaders = {name: self._sides[name].symbols.get(answer.leader, "?") for name, answer in answers.items()}
         chosen = self._chosen.get(other.generation_id)
         if chosen is None and self._leader not in leaders.values():
@@ -340,6 +349,13 @@ class Lockstep:
     def _chance(self, probability: float) -> bool:
         return not self._orderly and self.random.random() < probability
 
+    def client(
+        self, name: str, instance: str | None = None, session: float = SESSION_S, rebalance: float = REBALANCE_S
+    ) -> Client:
+        """Adds a client."""
+        self._clients.append(Client(name, instance, session, rebalance))
+        return self._clients[-1]
+
     def _client(self) -> Client:
         """One of the clients, or a new one."""
         if len(self._clients) < 4 and (not self._clients or self._chance(0.15)):
@@ -347,8 +363,7 @@ class Lockstep:
             used = {each.instance for each in self._clients}
             free = [each for each in ("i1", "i2") if each not in used]
             instance = self.random.choice(free) if free and self._chance(0.35) else None
-            self._clients.append(Client(f"c{self._names}", instance))
-            return self._clients[-1]
+            return self.client(f"c{self._names}", instance)
         return self.random.choice(self._clients)
 
     def _everyone_leaves(self, classic: bool) -> None:
@@ -371,9 +386,24 @@ class Lockstep:
         """What a client in order would do next."""
         for client in self.random.sample(self._clients, len(self._clients)):
             if not client.parked and client.needs:
-                (self._join_of if client.needs == "join" else self._sync_of)(client)
+                self._go_on(client)
                 return
         self._heartbeat()
+
+    def _go_on(self, client: Client) -> None:
+        (self.join if client.needs == "join" else self.sync)(client)
+
+    def bring_together(self, *clients: Client) -> None:
+        """Joins and syncs until these clients are members of one generation."""
+        deadline = Deadline.after(ANSWER_S)
+        while any(each.needs for each in clients) and not deadline.expired():
+            for client in clients:
+                if client.needs and not client.parked:
+                    self._go_on(client)
+                    self.settle()
+            for client in clients:
+                if not client.needs:
+                    self.heartbeat(client)
 
     def _join(self) -> None:
         client = self._client()
@@ -383,9 +413,10 @@ class Lockstep:
             client.version += 1
         if self._chance(0.1):
             client.id = ""  # as after a restart
-        self._join_of(client)
+        self.join(client)
 
-    def _join_of(self, client: Client) -> None:
+    def join(self, client: Client) -> None:
+        """Sends a JoinGroup."""
         member, instance = client.id, client.instance
         if self._given and self._chance(0.03):
             member = "nobody"
@@ -411,9 +442,10 @@ class Lockstep:
         self.park(client, what, build)
 
     def _sync(self) -> None:
-        self._sync_of(self._client())
+        self.sync(self._client())
 
-    def _sync_of(self, client: Client) -> None:
+    def sync(self, client: Client) -> None:
+        """Sends a SyncGroup."""
         member, generation = self._identity(client)
         name = "other" if self._chance(0.03) else None if self._chance(0.5) else client.protocols[0]
         assignment = consumer.SyncGroupRequest.SyncGroupRequestAssignment
@@ -447,7 +479,10 @@ class Lockstep:
         return member, generation
 
     def _heartbeat(self) -> None:
-        client = self._client()
+        self.heartbeat(self._client())
+
+    def heartbeat(self, client: Client) -> None:
+        """Sends a Heartbeat."""
         member, generation = self._identity(client)
         instance = "i2" if self._chance(0.05) else client.instance
 
@@ -494,7 +529,7 @@ class Lockstep:
 
     def _member_progress(self) -> None:
         client = self._client()
-        self._member_heartbeat(client, client.generation if client.id else 0)
+        self.member_heartbeat(client, client.generation if client.id else 0)
 
     def _member_join(self) -> None:
         client = self._client()
@@ -502,19 +537,20 @@ class Lockstep:
             client.topics = self.random.choice([("a",), ("b",), ("a", "b"), ("a", "unknown")])
         if self._chance(0.2):
             client.assignor = self.random.choice([None, self._assignor])
-        self._member_heartbeat(client, 0)
+        self.member_heartbeat(client, 0)
 
     def _member_stray(self) -> None:
         """A heartbeat with a wrong epoch, id, instance, assignor or partitions."""
         client = self._client()
         epoch = self.random.choice([client.generation - 1, client.generation + 1, -2, -3, client.generation])
-        self._member_heartbeat(client, epoch, stray=True)
+        self.member_heartbeat(client, epoch, stray=True)
 
     def _member_leave(self) -> None:
         client = self._client()
-        self._member_heartbeat(client, -2 if client.instance and self._chance(0.6) else -1)
+        self.member_heartbeat(client, -2 if client.instance and self._chance(0.6) else -1)
 
-    def _member_heartbeat(self, client: Client, epoch: int, *, stray: bool = False) -> None:
+    def member_heartbeat(self, client: Client, epoch: int, *, stray: bool = False) -> None:
+        """Sends a ConsumerGroupHeartbeat."""
         if not client.id or (epoch == 0 and client.instance and self._chance(0.5)):
             client.lives += 1
             client.id = str(UUID(int=self.random.getrandbits(128)))
@@ -565,7 +601,12 @@ class Lockstep:
                 ]
 
     def _member_request(self, **fields: Any) -> Any:
-        nothing = {"rack_id": None, "subscribed_topic_names": None, "subscribed_topic_regex": None}
+        nothing: dict[str, Any] = {
+            "instance_id": None,
+            "rack_id": None,
+            "subscribed_topic_names": None,
+            "subscribed_topic_regex": None,
+        }
         nothing |= {"server_assignor": None, "topic_partitions": None}
         fields = nothing | {"rebalance_timeout_ms": -1} | fields
         return ConsumerGroupHeartbeatRequest(version=1, group_id=self.group, **fields)
@@ -669,7 +710,7 @@ class Lockstep:
         self.history.append("delete the group")
         request = admin.DeleteGroupsRequest(version=2, groups_names=[self.group])
         other = self._connections[OTHER].call(request, Deadline.after(ANSWER_S)).results[0].error_code
-        if (fake := self._fake.delete_group(self.group)) != other:
+        if (fake := self.fake.delete_group(self.group)) != other:
             raise Difference("deletion of the group", fake, other)
 
     # Without a group
@@ -807,12 +848,13 @@ class Clusters:
 @contextlib.contextmanager
 def beside(bootstrap_servers: str) -> Iterator[Clusters]:
     """A fake beside the other cluster, in both of which this creates and fills the topics."""
-    with FakeKafka() as fake, contextlib.closing(KafkaAdminClient(bootstrap_servers=bootstrap_servers)) as admins:
+    with FakeKafka() as fake:
         sides = {FAKE: Side(FAKE, fake.bootstrap_servers), OTHER: Side(OTHER, bootstrap_servers)}
         topics = {name: f"{name}-{uuid4()}" for name in TOPICS}
-        for name, count in TOPICS.items():
-            fake.create_topic(topics[name], count)
-            admins.create_topics([NewTopic(topics[name], count, 1)], wait_for_metadata=True)
+        with contextlib.closing(KafkaAdminClient(bootstrap_servers=bootstrap_servers)) as admins:
+            for name, count in TOPICS.items():
+                fake.create_topic(topics[name], count)
+                admins.create_topics([NewTopic(topics[name], count, 1)], wait_for_metadata=True)
         with contextlib.closing(KafkaProducer(bootstrap_servers=bootstrap_servers)) as producer:
             for topic, record in product(topics.values(), range(RECORDS)):
                 at = FIRST_TIME + 1000 * record

@@ -140,8 +140,6 @@ class FakeConsumerGroup:
         return 0 if epoch == member.epoch else STALE_EPOCH
 
     def _member_error(self, request: Any) -> int:
-        if not self.members and request.member_epoch != JOIN:
-            return UNKNOWN_GROUP if self.epoch == 0 else UNKNOWN_MEMBER
         holder = self._holder(request.instance_id)
         if holder is not None and request.member_epoch == JOIN:  # also of the member that has it
             return 0 if holder.epoch == LEAVE_FOR_NOW else UNRELEASED_INSTANCE

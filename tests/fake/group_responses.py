@@ -13,8 +13,8 @@ from kafka.protocol import admin, consumer
 from spark_group_source.group.consumer_messages import ConsumerGroupDescribeResponse
 from spark_group_source.offsets import TopicPartition, numbers_by_topic
 from tests.fake.classic_group import STABLE
-from tests.fake.consumer_group import UNKNOWN_GROUP, FakeConsumerGroup
-from tests.fake.group import CLASSIC, FakeGroup
+from tests.fake.consumer_group import UNKNOWN_GROUP
+from tests.fake.group import CLASSIC, CONSUMER, FakeGroup
 
 UNKNOWN_TOPIC, METADATA_TOO_LARGE, UNKNOWN_TOPIC_ID = 3, 12, 100
 
@@ -92,10 +92,11 @@ def describe(name: str, group: FakeGroup, error_code: int) -> Any:
     )
 
 
-def describe_consumer(name: str, group: FakeConsumerGroup, topics: Mapping[UUID, str], error_code: int) -> Any:
+def describe_consumer(name: str, found: FakeGroup, topics: Mapping[UUID, str], error_code: int) -> Any:
     """Returns the state and members of a group with the protocol of KIP-848, or that it does not exist."""
     described_group = ConsumerGroupDescribeResponse.DescribedGroup
-    error_code = error_code or (0 if group.epoch else UNKNOWN_GROUP)
+    group = found.consumer
+    error_code = error_code or (0 if found.kind == CONSUMER else UNKNOWN_GROUP)
     if error_code:
         return described_group(version=1, error_code=error_code, group_id=name, group_state="", members=[])
     members = [

@@ -191,7 +191,7 @@ class RequestHandlers:
         error_code = error or self._coordinator_error(node)
         names = {topic_id: name for name, topic_id in self.ids.items()}
         response.groups = [
-            group_responses.describe_consumer(name, self._current(name).consumer, names, error_code)
+            group_responses.describe_consumer(name, self._current(name), names, error_code)
             for name in request.group_ids
         ]
 
