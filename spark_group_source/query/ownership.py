@@ -195,9 +195,9 @@ class AssignedPartitions:
         log_starts(self._group_id, starts)
         self.committer.commit(me, clients)
 
-    def rewind(self, offsets: Offsets, me: Membership, clients: KafkaClients) -> None:
-        """Moves positions back to ``offsets``, which lie before what was read and committed. Caller: the query."""
-        self.tracker.rewind(offsets)
+    def rewind(self, offsets: Offsets, epochs: Offsets, me: Membership, clients: KafkaClients) -> None:
+        """As :meth:`SharedOffsetTracker.rewind`, and commits that. Caller: the query."""
+        self.tracker.rewind(offsets, epochs)
         self.committer.commit(me, clients)
 
 

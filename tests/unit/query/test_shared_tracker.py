@@ -67,6 +67,7 @@ def test_a_new_lineage_is_later_than_all_that_the_query_has_seen_whatever_its_cl
         assert tracker.record_starts(lookup, starts, {A: CommittedOffset(4), B: seen}, {})
     assert {tp: owned.lineage for tp, owned in tracker.positions(OWNER).items()} == {A: 9_501, B: 9_500}
     clock[0] = 10.0
-    tracker.rewind({B: 1})
+    tracker.rewind({B: 1}, {B: 6})
     assert tracker.positions(OWNER)[B].lineage == 10_000
+    assert tracker.positions(OWNER)[B].epoch == 6
     assert {tp: owned.completed for tp, owned in tracker.pending(OWNER).items()} == {A: 4, B: 1}
