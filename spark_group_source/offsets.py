@@ -190,7 +190,9 @@ class BatchOffset:
                 for number, offsets in topic["partitions"].items()
             ]
             starts = {
-                TopicPartition(name, int(number)): PinnedStart(str(topic.get("id", "")), *_pinned(at))
+                TopicPartition(name, int(number)): PinnedStart(
+                    str(topic.get("id", "")), *(at if isinstance(at, list) else [at])
+                )
                 for name, topic in logged.get("starts", {}).items()
                 for number, at in topic.get("partitions", topic).items()
             }
@@ -227,10 +229,6 @@ def _range(
     topic: str, number: int, topic_id: str, start: int, end: int, epoch: int = UNKNOWN_EPOCH, lineage: int = NO_LINEAGE
 ) -> OffsetRange:
     return OffsetRange(topic, number, int(start), int(end), topic_id, int(epoch), int(lineage))
-
-
-def _pinned(at: Any) -> list[Any]:
-    return at if isinstance(at, list) else [at]
 
 
 def _unreadable(logged: Mapping[str, Any]) -> CheckpointError:

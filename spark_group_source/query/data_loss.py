@@ -258,16 +258,18 @@ class DataLossCheck:
         A leader that is older than the position does not know that record: the query continues at the position.
         """
         offsets, positions = dict(truncated), {tp: partition.position for tp, partition in owned.items()}
+        epochs = dict(self._epochs.known)
         self.raise_or_accept_truncated(truncated, positions, "where this query continues")
         for tp, loss in sorted(diverged.items()):
             offsets[tp] = positions[tp] if loss.end == UNDEFINED_EPOCH_OFFSET else loss.end
+            epochs[tp] = loss.leader
             self._raise_or_warn(
                 loss.happened(tp, positions[tp]),
                 "An unclean leader was elected, or the brokers were restored from an older copy.",
                 f"offset {offsets[tp]}",
             )
         if offsets:
-            self._assigned_partitions.rewind(offsets, owned, me, self._clients)
+            self._assigned_partitions.rewind(offsets, epochs, owned, me, self._clients)
         return bool(offsets)
 
     def raise_or_accept_truncated(self, truncated: Offsets, offsets: Offsets, where: str) -> None:

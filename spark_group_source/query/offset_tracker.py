@@ -221,11 +221,11 @@ class OffsetTracker:
                 partition.completed = max(read.end, partition.completed)
         self.in_flight = {}
 
-    def move(self, tp: TopicPartition, offset: int, lineage: int) -> None:
+    def move(self, tp: TopicPartition, offset: int, lineage: int, epoch: int) -> None:
         """Moves an owned partition to an offset before what was read and committed."""
         before = self.owned[tp]
-        self.owned[tp] = OwnedPartition(offset, lineage, before.topic_id, completed=offset)
-        self.logged[tp] = OffsetRange(*tp, offset, offset, before.topic_id, lineage=lineage)
+        self.owned[tp] = OwnedPartition(offset, lineage, before.topic_id, epoch, completed=offset)
+        self.logged[tp] = OffsetRange(*tp, offset, offset, before.topic_id, epoch, lineage)
 
     def pending(self) -> dict[TopicPartition, OwnedPartition]:
         """Partitions with a pending commit.

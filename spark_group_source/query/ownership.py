@@ -196,10 +196,15 @@ class AssignedPartitions:
         self.committer.commit(me, clients)
 
     def rewind(
-        self, offsets: Offsets, before: Mapping[TopicPartition, OwnedPartition], me: Membership, clients: KafkaClients
+        self,
+        offsets: Offsets,
+        epochs: Offsets,
+        before: Mapping[TopicPartition, OwnedPartition],
+        me: Membership,
+        clients: KafkaClients,
     ) -> None:
-        """Moves positions that are as ``before`` back to ``offsets``: see the tracker. Caller: the query."""
-        self.tracker.rewind(offsets, before)
+        """As :meth:`SharedOffsetTracker.rewind`, and commits that. Caller: the query."""
+        self.tracker.rewind(offsets, epochs, before)
         self.committer.commit(me, clients)
 
 

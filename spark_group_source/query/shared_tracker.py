@@ -266,8 +266,7 @@ class SharedOffsetTracker:
             if lookup.revocation_epoch != self._revocation_epoch:
                 return False
             self._lineage = max([self._lineage, *(commit.lineage for commit in committed.values())])
-            begins_lineage = any(start.lineage is None for start in starts.values())
-            new_lineage = self._begin_lineage() if begins_lineage else self._lineage
+            new_lineage = self._begin_lineage() if any(at.lineage is None for at in starts.values()) else self._lineage
             for tp, start in starts.items():
                 lineage = new_lineage if start.lineage is None else start.lineage
                 self._start(tp, start, lineage, committed.get(tp), ids)
@@ -279,7 +278,7 @@ class SharedOffsetTracker:
     def _start(
         self, tp: TopicPartition, start: Start, lineage: int, committed: CommittedOffset | None, ids: Mapping[str, str]
     ) -> None:
-        topic_id = ids.get(tp.topic, "")
+        topic_id = ids.get(tp.topic) or self._owned.get(tp, "")
         logged = self._tracker.logged.get(tp)
         logged = logged if logged is not None and may_be_same(logged.topic_id, topic_id) else None
         # A query that died has left the tag of a reset, perhaps with this checkpoint: by now a batch may be logged.
@@ -289,6 +288,7 @@ class SharedOffsetTracker:
         owned.topic_id = topic_id
         owned.reset = tp in self._pinned.resets or (tagged_reset and not outdated_tag)
         if logged is not None and logged.end == start.offset:
+            owned.topic_id = topic_id or logged.topic_id
             owned.epoch = max(owned.epoch, logged.epoch)
         if committed is not None and committed.offset == start.offset:
             owned.epoch = max(owned.epoch, committed.epoch)
@@ -321,8 +321,8 @@ class SharedOffsetTracker:
                 del self._tracker.owned[tp]
             self._to_look_up |= dropped
 
-    def rewind(self, offsets: Offsets, before: Mapping[TopicPartition, OwnedPartition]) -> None:
-        """Moves positions back to ``offsets``, which lie before what was read and committed. Caller: the query.
+    def rewind(self, offsets: Offsets, epochs: Offsets, before: Mapping[TopicPartition, OwnedPartition]) -> None:
+        """Moves positions back to ``offsets``, before the commits; leaders of ``epochs`` have these. Caller: the query.
 
         A partition that is not where it was ``before``, because the other thread has started it since, stays there.
         """
@@ -331,7 +331,7 @@ class SharedOffsetTracker:
             for tp in offsets.keys() & self._tracker.owned.keys():
                 was, now = before[tp], self._tracker.owned[tp]
                 if (was.topic_id, was.position) == (now.topic_id, now.position):
-                    self._tracker.move(tp, offsets[tp], lineage)
+                    self._tracker.move(tp, offsets[tp], lineage, epochs[tp])
 
     def uncommitted(self) -> Partitions:
         """Partitions for which a revocation waits: with a pending commit, or without a lookup of their start, which

@@ -218,7 +218,8 @@ class Channel:
         if broker.hung_until > run.now:
             run.at(broker.hung_until, lambda: self._arrive(api, request, number, fault))
             return
-        if self.process.dead and (getattr(request, "group_instance_id", "") or getattr(request, "instance_id", "")):
+        instance = getattr(request, "group_instance_id", None) or getattr(request, "instance_id", None)
+        if self.process.dead and instance is not None:
             return  # it would fence the process that has the instance id now, as another client of the same id does
         if fault == LATE_REQUEST:
             network.arrived_late(f"{self.process.name} {api}: the late request arrives")

@@ -125,6 +125,16 @@ def test_a_log_that_diverged_before_the_first_batch_is_read_from_there(fake: Fak
     assert reading.until({("harmed", 0, 8)}).rows == of("harmed", 0, 2, 9)
 
 
+def test_a_position_after_a_rewind_has_the_epoch_of_the_leader_that_has_it(fake: FakeKafka) -> None:
+    reading = read_all(fake, failOnDataLoss="false")
+    replace(fake, until=2)
+    fill(fake, "other", 0, 1)
+    reading.until({MARKER}).close()
+    assert (fake.group("g").offsets["harmed", 0], fake.group("g").epochs["harmed", 0]) == ((2, ANY_LINEAGE), 1)
+    replace(fake, end=0)
+    assert query(fake, failOnDataLoss="false").until({("harmed", 0, 8)}).rows == of("harmed", 0, 0, 9)
+
+
 def test_there_is_one_epoch_lookup_for_each_change_of_leader(fake: FakeKafka) -> None:
     reading = read_all(fake)
     for _ in range(20):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
@@ -57,8 +58,10 @@ def test_a_start_pinned_in_the_former_topic_does_not_hide_what_is_logged_of_the_
 
 def test_no_partition_starts_in_a_topic_that_no_broker_returned_or_that_was_assigned_by_another_id() -> None:
     tracker = SharedOffsetTracker()
-    tracker.partitions_assigned(BOTH, {"t": "id"})
-    assert [tracker.assigned_in(ids, BOTH) for ids in ({}, {"t": "other"}, {"t": "id"})] == [set(), set(), BOTH]
+    mine, other = UUID(int=1), UUID(int=2)
+    tracker.partitions_assigned(BOTH, {"t": mine})
+    found = [tracker.assigned_in(ids, BOTH) for ids in ({}, {"t": str(other)}, {"t": str(mine)})]
+    assert found == [set(), set(), BOTH]
 
 
 def test_a_new_lineage_is_later_than_all_that_the_query_has_seen_whatever_its_clock_says(
@@ -76,8 +79,10 @@ def test_a_new_lineage_is_later_than_all_that_the_query_has_seen_whatever_its_cl
     assert {tp: owned.lineage for tp, owned in tracker.positions(OWNER).items()} == {A: 9_501, B: 9_500}
     clock[0] = 10.0
     found = tracker.positions(OWNER)
-    tracker.rewind({B: 1}, found | {B: replace(found[B], topic_id="of a former topic")})
+    tracker.rewind({B: 1}, {B: 6}, found | {B: replace(found[B], topic_id="of a former topic")})
     assert tracker.positions(OWNER) == found
-    tracker.rewind({B: 1}, found)
-    assert tracker.positions(OWNER)[B].lineage == 10_000
+    clock[0] = 10.5
+    tracker.rewind({B: 1}, {B: 6}, found)
+    assert tracker.positions(OWNER)[B].lineage == 10_500
+    assert tracker.positions(OWNER)[B].epoch == 6
     assert {tp: owned.completed for tp, owned in tracker.pending(OWNER).items()} == {A: 4, B: 1}
