@@ -80,7 +80,7 @@ def test_a_new_lineage_is_later_than_all_that_the_query_has_seen_whatever_its_cl
     clock[0] = 10.0
     found = tracker.positions(OWNER)
     tracker.rewind({B: 1}, {B: 6}, found | {B: replace(found[B], topic_id="of a former topic")})
-    assert tracker.positions(OWNER) == found
+    assert tracker.positions(OWNER)[B].position == 3
     clock[0] = 10.5
     tracker.rewind({B: 1}, {B: 6}, found)
     assert tracker.positions(OWNER)[B].lineage == 10_500
