@@ -111,6 +111,9 @@ class Side:
     def learn(self, symbol: str, identity: str) -> None:
         self.symbols[identity], self.ids[symbol] = symbol, identity
 
+    def topic_id(self, topic: str) -> UUID:
+        return UUID(self.ids.get(topic, str(UUID(int=1))))
+
     def normal(self, value: Any) -> Any:
         """A comparable form of a part of an answer, without what is not compared."""
         if isinstance(value, dict):
@@ -672,7 +675,7 @@ class Lockstep:
                 )
             ]
             names = [
-                {"topic_id": UUID(side.ids.get(name, str(UUID(int=1))))} if version >= 10 else {"name": name}
+                {"topic_id": side.topic_id(name)} if version >= 10 else {"name": name}
                 for name in (self._topics.get(each, each) for each in wanted)
             ]
             return consumer.OffsetCommitRequest(
@@ -724,13 +727,15 @@ class Lockstep:
         offset, asked = self.random.choice([0, 1, RECORDS, RECORDS + 1]), self.random.choice([0, 1, 2])
         committed = self.random.choice([0, 1])
         build = {
-            "offsets": lambda side: _list_offsets(topic, number, epoch, when, committed),
-            "epochs": lambda side: _epoch_ends(topic, number, epoch, asked),
-            "metadata": lambda side: _metadata(topic),
+            "offsets": lambda side: list_offsets_request(topic, number, epoch, when, committed),
+            "epochs": lambda side: epoch_ends_request(topic, number, epoch, asked),
+            "metadata": lambda side: metadata_request(topic),
             "coordinator": lambda side: metadata.FindCoordinatorRequest(
                 version=4, key_type=0, coordinator_keys=[self.group]
             ),
-            "fetch": lambda side: _fetch(UUID(side.ids.get(topic, str(UUID(int=1)))), number, epoch, offset, committed),
+            "fetch": lambda side: fetch_request(
+                UUID(side.ids.get(topic, str(UUID(int=1)))), number, epoch, offset, committed
+            ),
         }[kind]
         self.send(f"{kind} of {topic[:7]}-{number} in {epoch}, {when}, {offset}, {asked}", build)
 
@@ -776,7 +781,7 @@ def _subscription(topics: list[str], version: int) -> bytes:
     return b"\0\0" + len(topics).to_bytes(4, "big") + names + len(data).to_bytes(4, "big") + data
 
 
-def _list_offsets(topic: str, number: int, epoch: int, timestamp: int, isolation_level: int) -> Any:
+def list_offsets_request(topic: str, number: int, epoch: int, timestamp: int, isolation_level: int) -> Any:
     topic_of = consumer.ListOffsetsRequest.ListOffsetsTopic
     part = topic_of.ListOffsetsPartition(
         version=7, partition_index=number, current_leader_epoch=epoch, timestamp=timestamp
@@ -785,7 +790,7 @@ def _list_offsets(topic: str, number: int, epoch: int, timestamp: int, isolation
     return consumer.ListOffsetsRequest(version=7, replica_id=-1, isolation_level=isolation_level, topics=topics)
 
 
-def _epoch_ends(topic: str, number: int, current: int, epoch: int) -> Any:
+def epoch_ends_request(topic: str, number: int, current: int, epoch: int) -> Any:
     topic_of = consumer.OffsetForLeaderEpochRequest.OffsetForLeaderTopic
     part = topic_of.OffsetForLeaderPartition(
         version=4, partition=number, current_leader_epoch=current, leader_epoch=epoch
@@ -794,14 +799,14 @@ def _epoch_ends(topic: str, number: int, current: int, epoch: int) -> Any:
     return consumer.OffsetForLeaderEpochRequest(version=4, replica_id=-1, topics=topics)
 
 
-def _metadata(topic: str) -> Any:
+def metadata_request(topic: str) -> Any:
     topics = [metadata.MetadataRequest.MetadataRequestTopic(version=12, name=topic, topic_id=UUID(int=0))]
     return metadata.MetadataRequest(
         version=12, topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False
     )
 
 
-def _fetch(topic_id: UUID, number: int, epoch: int, offset: int, isolation_level: int) -> Any:
+def fetch_request(topic_id: UUID, number: int, epoch: int, offset: int, isolation_level: int) -> Any:
     topic_of = consumer.FetchRequest.FetchTopic
     part = topic_of.FetchPartition(
         version=13,
@@ -861,7 +866,7 @@ def beside(bootstrap_servers: str) -> Iterator[Clusters]:
                 fake.produce(topic, ["v"], 0, at)
                 producer.send(topic, b"v", partition=0, timestamp_ms=at).get(ANSWER_S)
         for side, topic in product(sides.values(), topics.values()):
-            side.learn(topic, str(side.call(_metadata(topic)).topics[0].topic_id))
+            side.learn(topic, str(side.call(metadata_request(topic)).topics[0].topic_id))
         yield Clusters(fake, sides, topics)
 
 

@@ -173,7 +173,8 @@ class FakeClassicGroup:
 
     def _wait(self) -> None:
         """Waits until something has changed, or the next timer has ended."""
-        self.changed.wait(max(0.0, self._next_timer()[0] - time.monotonic()))
+        ends_at, _ = self._next_timer()
+        self.changed.wait(None if ends_at == math.inf else max(0.0, ends_at - time.monotonic()))
         self.advance(time.monotonic())
 
     def _rebalance(self, now: float) -> None:
@@ -352,7 +353,11 @@ class FakeClassicGroup:
         self.removed(at, member_id, why)
 
     def _store(self) -> None:
-        members = [replace(each, join=None, sync=None) for each in self.members.values()]
+        # Of the assignors only the group's is stored.
+        members = [
+            replace(each, join=None, sync=None, protocols={self.protocol: each.protocols[self.protocol]})
+            for each in self.members.values()
+        ]
         self._stored = self.generation, self.leader, self.protocol, members
 
     def reload(self, now: float) -> None:
