@@ -17,7 +17,7 @@ from spark_group_source.group.settings import Counters
 from spark_group_source.offsets import NO_LINEAGE, TopicPartition
 from spark_group_source.options.offsets import SpecificOffsets
 from spark_group_source.options.settings import SourceOptions, stream_start
-from spark_group_source.query.offset_tracker import OwnedPartition
+from spark_group_source.query.offset_tracker import Owned, OwnedPartition
 from spark_group_source.query.shared_tracker import RetryTimer, SharedOffsetTracker
 from spark_group_source.text import names
 
@@ -27,8 +27,6 @@ _REJECTED = ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID, ErrorActi
 
 _TRIMMED = "commitMetadata is too long", "the metadata is too long", "even the tag is too long"
 """What the log says at each step of shorter metadata."""
-
-Pending = Mapping[TopicPartition, OwnedPartition]
 
 
 class Committer:
@@ -89,7 +87,7 @@ class Committer:
         sent = self._tracker.pending(me)
         return not sent or self._send(sent, me, clients, deadline)
 
-    def _send(self, sent: Pending, me: Membership, clients: KafkaClients, deadline: Deadline) -> bool:
+    def _send(self, sent: Owned, me: Membership, clients: KafkaClients, deadline: Deadline) -> bool:
         fields = self._fields(me)
         offsets = {
             tp: CommittedOffset(owned.completed, self._metadata(owned, fields), owned.epoch)

@@ -37,7 +37,7 @@ from spark_group_source.group.offsets import KafkaClients
 from spark_group_source.group.settings import Subscription
 from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, Offsets, TopicPartition
 from spark_group_source.query.end_offsets import EndOffsets
-from spark_group_source.query.offset_tracker import OwnedPartition
+from spark_group_source.query.offset_tracker import Owned
 from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.shared_tracker import SharedOffsetTracker
 from spark_group_source.query.topics import TopicIds, raise_or_skip_deleted
@@ -98,9 +98,7 @@ class EpochCheck:
         self._retry_at = float("-inf")
         self._older_since: dict[TopicPartition, float] = {}
 
-    def diverged(
-        self, owned: Mapping[TopicPartition, OwnedPartition], leader_epochs: Offsets
-    ) -> dict[TopicPartition, LogTruncation]:
+    def diverged(self, owned: Owned, leader_epochs: Offsets) -> dict[TopicPartition, LogTruncation]:
         """Positions before which records were lost or replaced, according to the leaders with these epochs.
 
         There is no request while the epochs are those of the positions.
@@ -176,9 +174,7 @@ class DataLossCheck:
         self._clients = clients
         self._fail_on_data_loss = fail_on_data_loss
 
-    def check(
-        self, start: BatchOffset, owned: Mapping[TopicPartition, OwnedPartition], me: Membership
-    ) -> Offsets | None:
+    def check(self, start: BatchOffset, owned: Owned, me: Membership) -> Offsets | None:
         """The end offsets of the logs; ``None`` if data loss has moved a position.
 
         Args:
@@ -246,11 +242,7 @@ class DataLossCheck:
         self.deleted |= deleted
 
     def _raise_or_rewind(
-        self,
-        diverged: Mapping[TopicPartition, LogTruncation],
-        truncated: Offsets,
-        owned: Mapping[TopicPartition, OwnedPartition],
-        me: Membership,
+        self, diverged: Mapping[TopicPartition, LogTruncation], truncated: Offsets, owned: Owned, me: Membership
     ) -> bool:
         """Rewinds to the first record that a new leader lost or replaced, and to the end of each log that ends before
         the position; returns whether there is any.

@@ -130,6 +130,9 @@ class OwnedPartition:
         return may_be_same(self.topic_id, read.topic_id) and self.lineage == read.lineage and read.end <= self.position
 
 
+Owned = Mapping[TopicPartition, OwnedPartition]
+
+
 @dataclass
 class OffsetTracker:
     """Offsets of one query. Not thread-safe: its owner holds a lock.
@@ -257,7 +260,7 @@ class OffsetTracker:
             self.owned[tp].rejections += 1
         return {tp for tp in rejected if self.owned[tp].rejections == 1}
 
-    def confirmed(self, offsets: Offsets, sent: Mapping[TopicPartition, OwnedPartition]) -> None:
+    def confirmed(self, offsets: Offsets, sent: Owned) -> None:
         """The group has committed these offsets of partitions as they were owned when the commit was ``sent``."""
         for tp, offset in offsets.items():
             partition = self.owned.get(tp)

@@ -17,10 +17,10 @@ from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership, Phase, RequestFailed
 from spark_group_source.group.offsets import KafkaClients
 from spark_group_source.group.settings import Counters
-from spark_group_source.offsets import BatchOffset, Offsets, Partitions, TopicPartition
+from spark_group_source.offsets import BatchOffset, Offsets, Partitions
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query.committer import Committer
-from spark_group_source.query.offset_tracker import OwnedPartition, Start, StartRule
+from spark_group_source.query.offset_tracker import Owned, Start, StartRule
 from spark_group_source.query.shared_tracker import RetryTimer, SharedOffsetTracker
 from spark_group_source.query.starts import StartOffsetResolver, log_starts
 from spark_group_source.text import names
@@ -195,14 +195,7 @@ class AssignedPartitions:
         log_starts(self._group_id, starts)
         self.committer.commit(me, clients)
 
-    def rewind(
-        self,
-        offsets: Offsets,
-        epochs: Offsets,
-        before: Mapping[TopicPartition, OwnedPartition],
-        me: Membership,
-        clients: KafkaClients,
-    ) -> None:
+    def rewind(self, offsets: Offsets, epochs: Offsets, before: Owned, me: Membership, clients: KafkaClients) -> None:
         """As :meth:`SharedOffsetTracker.rewind`, and commits that. Caller: the query."""
         self.tracker.rewind(offsets, epochs, before)
         self.committer.commit(me, clients)

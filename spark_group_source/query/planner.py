@@ -13,13 +13,13 @@ from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.offsets import KafkaClients
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, TopicPartition
+from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query.available_now import AvailableNowTarget
 from spark_group_source.query.data_loss import DataLossCheck, EpochCheck
 from spark_group_source.query.end_offsets import EndOffsets
 from spark_group_source.query.limits import ByteLimit, admit, total_backlog
-from spark_group_source.query.offset_tracker import OwnedPartition
+from spark_group_source.query.offset_tracker import Owned
 from spark_group_source.query.ownership import AssignedPartitions, BatchCommits
 from spark_group_source.query.topics import TopicIds
 
@@ -224,13 +224,7 @@ class BatchPlanner:
         waited = self._clock() - self._planned_at
         return waited < self._options.max_trigger_delay and total_backlog(positions, end_offsets) < minimum
 
-    def _record(
-        self,
-        start: BatchOffset,
-        owned: Mapping[TopicPartition, OwnedPartition],
-        ends: Offsets,
-        topic_ids: Mapping[str, str],
-    ) -> BatchOffset:
+    def _record(self, start: BatchOffset, owned: Owned, ends: Offsets, topic_ids: Mapping[str, str]) -> BatchOffset:
         """Makes this the in-flight batch: it reads up to ``ends``, and logs the positions of all other partitions."""
         ranges = {tp: replace(read, start=read.end) for tp, read in start.ranges.items() if self._is_current(read)}
         for tp, partition in owned.items():

@@ -15,7 +15,7 @@ from spark_group_source.group.coordinator import LATE_REQUESTS
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.offsets import CommittedOffset
 from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, PinnedOffsets, TopicPartition
-from spark_group_source.query.offset_tracker import OffsetTracker, OwnedPartition, Start, StartRule, may_be_same
+from spark_group_source.query.offset_tracker import OffsetTracker, Owned, OwnedPartition, Start, StartRule, may_be_same
 
 
 class RetryTimer:
@@ -278,7 +278,7 @@ class SharedOffsetTracker:
     def _start(
         self, tp: TopicPartition, start: Start, lineage: int, committed: CommittedOffset | None, ids: Mapping[str, str]
     ) -> None:
-        topic_id = ids.get(tp.topic) or self._owned.get(tp, "")
+        topic_id = ids.get(tp.topic, "")
         logged = self._tracker.logged.get(tp)
         logged = logged if logged is not None and may_be_same(logged.topic_id, topic_id) else None
         # A query that died has left the tag of a reset, perhaps with this checkpoint: by now a batch may be logged.
@@ -288,7 +288,6 @@ class SharedOffsetTracker:
         owned.topic_id = topic_id
         owned.reset = tp in self._pinned.resets or (tagged_reset and not outdated_tag)
         if logged is not None and logged.end == start.offset:
-            owned.topic_id = topic_id or logged.topic_id
             owned.epoch = max(owned.epoch, logged.epoch)
         if committed is not None and committed.offset == start.offset:
             owned.epoch = max(owned.epoch, committed.epoch)
@@ -321,7 +320,7 @@ class SharedOffsetTracker:
                 del self._tracker.owned[tp]
             self._to_look_up |= dropped
 
-    def rewind(self, offsets: Offsets, epochs: Offsets, before: Mapping[TopicPartition, OwnedPartition]) -> None:
+    def rewind(self, offsets: Offsets, epochs: Offsets, before: Owned) -> None:
         """Moves positions back to ``offsets``, before the commits; leaders of ``epochs`` have these. Caller: the query.
 
         A partition that is not where it was ``before``, because the other thread has started it since, stays there.
@@ -344,13 +343,13 @@ class SharedOffsetTracker:
         with self._lock:
             return {tp: owned for tp, owned in self._tracker.pending().items() if tp in me.owned}
 
-    def confirmed(self, offsets: Offsets, sent: Mapping[TopicPartition, OwnedPartition]) -> None:
+    def confirmed(self, offsets: Offsets, sent: Owned) -> None:
         """The group has committed ``offsets``, a part of the commits that were ``sent``."""
         with self._lock:
             self._tracker.confirmed(offsets, sent)
             self._pinned = replace(self._pinned, resets=self._pinned.resets - offsets.keys())
 
-    def unanswered(self, sent: Mapping[TopicPartition, OwnedPartition]) -> None:
+    def unanswered(self, sent: Owned) -> None:
         """No answer came to these commits."""
         with self._lock:
             self._tracker.unanswered(sent, self._clock() + LATE_REQUESTS)

@@ -742,17 +742,6 @@ def test_a_start_that_was_pinned_in_a_topic_is_none_in_its_successor_nor_is_a_re
     assert positions(assigned) == {A: 4, B: 0}
 
 
-def test_while_no_broker_says_the_id_of_a_topic_a_start_has_that_of_the_checkpoint_or_the_assignment(
-    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]]
-) -> None:
-    assigned, id_ = make(clients), UUID(int=1)
-    assigned.resolver.restore(BatchOffset.of([OffsetRange(*A, 0, 9, "former")]), EXISTING, clients)
-    assigned.partitions_assigned(frozenset({A}), OWNER)
-    assigned.partitions_assigned(frozenset({B}), replace(OWNER, topic_ids={"t": id_}))
-    owned = assigned.tracker.positions(OWNER)
-    assert {tp: each.topic_id for tp, each in owned.items()} == {A: "former", B: str(id_)}
-
-
 def test_the_starts_of_a_new_query_are_pinned_with_the_ids_that_the_topics_had_at_the_lookup(
     clients: KafkaClients, logs: dict[TopicPartition, tuple[int, int]]
 ) -> None:
