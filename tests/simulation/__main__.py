@@ -10,16 +10,21 @@ A failure prints the command that repeats it, and its story with all that does n
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
-from tests.simulation.mutants import MUTANTS, apply
+from tests.simulation.failures import FAILURES, KEPT
+from tests.simulation.mutants import MUTANTS, Mutant, apply
 from tests.simulation.scenario import PROTOCOLS, Result, run
 from tests.simulation.shrink import shrink
 from tests.simulation.substitution import substituted
@@ -117,50 +122,35 @@ def bounded(pool: object, work: Iterator[tuple[str, int]], most: int) -> Iterato
 
 
 def try_mutants(name: str, limit: float, processes: int) -> int:
-    """Puts each mistake into a copy of the product, and searches until it is found."""
+    """Puts each mistake into a copy of the product, and searches until it is found; keeps the decisions that do."""
+    chosen = [mutant for mutant in MUTANTS if name in ("all", mutant.name)]
     missed = 0
-    for mutant in MUTANTS:
-        if name not in ("all", mutant.name):
-            continue
-        with tempfile.TemporaryDirectory() as directory:
-            copy = Path(directory)
-            for part in ("spark_group_source", "tests"):
-                (copy / part).symlink_to(PACKAGE.parent / part)
-            (copy / "spark_group_source").unlink()
-            subprocess.run(["cp", "-r", str(PACKAGE), str(copy)], check=True)
-            apply(mutant, copy / "spark_group_source")
-            found = find(copy, limit, processes, quiet=name == "all")
-        print(f"{mutant.name:5} sentence {mutant.sentence:2}: {found or 'NOT FOUND'}: {mutant.breaks}", flush=True)
-        missed += not found
+    with ThreadPoolExecutor(processes) as pool:
+        for mutant, found in zip(chosen, pool.map(lambda each: try_mutant(each, limit), chosen), strict=True):
+            print(f"{mutant.name:4} {mutant.sentence:2} {found.get('how', 'NOT FOUND')}: {mutant.breaks}", flush=True)
+            if found and name != "all":
+                print("\n".join(found["story"]), f"\n         => {found['broken']}")
+            missed += not found
+            if found and mutant.name not in FAILURES:
+                FAILURES[mutant.name] = {key: found[key] for key in ("protocol", "seed", "broken", "kept")}
+                lines = (f"{json.dumps(name)}: {json.dumps(each)}" for name, each in FAILURES.items())
+                KEPT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    print(f"{len(chosen) - missed} of {len(chosen)} mistakes are found")
     return 1 if missed else 0
 
 
-FIND = """
-import sys, time
-from tests.simulation.scenario import PROTOCOLS, run
-from tests.simulation.shrink import shrink
-from tests.simulation.substitution import substituted
-began = time.monotonic()
-with substituted():
-    seed = 0
-    while time.monotonic() < began + float(sys.argv[1]):
-        seed += 1
-        for protocol in PROTOCOLS:
-            result = run(seed, protocol)
-            if result.failure is not None:
-                print(f"{protocol} seed {seed}, {time.monotonic() - began:.0f} s, {result.failure}")
-                if sys.argv[2] != "True":
-                    print("\\n".join(shrink(result).story[-40:]))
-                sys.exit()
-"""
-
-
-def find(copy: Path, limit: float, processes: int, *, quiet: bool) -> str:
-    """The seed with which a copy of the product fails, the time it took and what was broken; empty if none did."""
-    environment = {**os.environ, "PYTHONPATH": str(copy)}
-    command = [sys.executable, "-c", FIND, str(limit), str(quiet)]
-    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
-    return (done.stdout + done.stderr[-500:]).strip()
+def try_mutant(mutant: Mutant, limit: float) -> dict[str, Any]:
+    """What the simulation finds in a copy of the product with this mistake, in a process of its own."""
+    with tempfile.TemporaryDirectory() as directory:
+        copy = Path(directory)
+        for part in ("spark_group_source", "tests"):
+            shutil.copytree(PACKAGE.parent / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+        apply(mutant, copy / "spark_group_source")
+        command = [sys.executable, "-m", "tests.simulation.find", mutant.name, str(limit)]
+        environment = {**os.environ, "PYTHONPATH": str(copy)}
+        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 if __name__ == "__main__":

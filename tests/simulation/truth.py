@@ -253,7 +253,9 @@ class Truth:
         log = self.kafka.logs[topic][key[2]]
         first = self.ends_at_birth[query.name].get(key[1:])
         latest = query.options["startingOffsets"] == "latest" and first is not None
-        if (latest and first is not None and first <= start <= log.end) or start <= log.start:
+        if latest and first is not None and first <= start:
+            at.done |= set(range(start if start <= log.end else first))  # beyond the end: an unclean election cut it
+        elif start <= log.start:
             at.done |= set(range(start))
 
     def _check_owner(self, query: Query, key: Key, read: OffsetRange) -> None:

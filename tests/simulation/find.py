@@ -1,0 +1,43 @@
+"""Searches the product that is imported for a mistake, and prints what it finds as JSON: see ``__main__``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+from tests.simulation.failures import FAILURES
+from tests.simulation.scenario import PROTOCOLS, Result, run
+from tests.simulation.shrink import shrink
+from tests.simulation.substitution import substituted
+
+
+def find(name: str, seconds: float) -> dict[str, Any]:
+    """First repeats the decisions that are kept for this mistake, then runs seeds until one fails."""
+    began, runs = time.monotonic(), 0
+    if kept := FAILURES.get(name):
+        result = run(kept["seed"], kept["protocol"], kept=kept["kept"])
+        if result.failure is not None:
+            return told(result, "by its kept decisions")
+    seed = 0
+    while time.monotonic() < began + seconds:
+        seed += 1
+        for protocol in PROTOCOLS:
+            runs += 1
+            result = run(seed, protocol)
+            if result.failure is not None:
+                return told(shrink(result), f"{runs} runs, {time.monotonic() - began:.0f} s")
+    return {}
+
+
+def told(result: Result, how: str) -> dict[str, Any]:
+    broken, story = f"{result.failure}".partition("\n")[0], result.story[-40:]
+    where = {"protocol": result.protocol, "seed": result.seed, "kept": result.kept}
+    return {**where, "broken": broken, "story": story, "how": f"{how}, {result.protocol} seed {result.seed}, {broken}"}
+
+
+if __name__ == "__main__":
+    with substituted():
+        found = find(sys.argv[1], float(sys.argv[2]))
+    print(json.dumps(found))
