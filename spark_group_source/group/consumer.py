@@ -259,7 +259,8 @@ class ConsumerProtocol(GroupProtocol):
             error_code = getattr(response, "error_code", 0)
             if joins and (failure.action is ErrorAction.RESET_GENERATION or error_code == UNRELEASED_INSTANCE_ID):
                 self._leave_former_epoch(error_code)
-            self._late_until = self.clock() + LATE_REQUESTS if failure.unanswered else self._late_until
+            if failure.unanswered:
+                self._late_until = self.clock() + LATE_REQUESTS
             self.request_failed(failure)
             return False
         self._client.confirm_generation()

@@ -129,6 +129,10 @@ class EpochCheck:
         self._older_since = {tp: since for tp, since in self._older_since.items() if tp in still_older}
         return diverged
 
+    def confirmed(self, offsets: Offsets) -> Offsets:
+        """``offsets`` without unconfirmed partitions: their logs may have diverged long before their ends."""
+        return {tp: offset for tp, offset in offsets.items() if tp not in self.unconfirmed}
+
     def _is_too_old(self, tp: TopicPartition, leader: int, epoch: int) -> bool:
         if tp not in self._older_since:
             log.warning("%s is not read while its leader has epoch %d, older than epoch %d before", tp, leader, epoch)
@@ -192,14 +196,15 @@ class DataLossCheck:
         self._raise_or_skip_deleted(start, topics, me)
         end_offsets = self._end_offsets.of(positions)
         diverged = self._epochs.diverged(owned, self._end_offsets.epochs)
-        # An unconfirmed log may have diverged long before its end.
-        confirmed = {tp: at for tp, at in positions.items() if tp not in self._epochs.unconfirmed}
-        past_end = {tp: at for tp, at in confirmed.items() if end_offsets.get(tp, at) < at}
-        truncated = {} if diverged else self._end_offsets.truncated_before(past_end)
+        past_end = {tp: positions[tp] for tp, end in end_offsets.items() if end < positions[tp]}
+        truncated = {} if diverged else self._end_offsets.truncated_before(self._epochs.confirmed(past_end))
         # These lookups may have refreshed the metadata of the topics.
         if self._raise_or_restart_recreated(topics, me):
             return None
-        return None if self._raise_or_rewind(diverged, truncated, owned, me) else end_offsets
+        if not diverged and not truncated:
+            return end_offsets
+        self._raise_or_rewind(diverged, truncated, owned, me)
+        return None
 
     def _raise_or_restart_recreated(self, topics: set[str], me: Membership) -> bool:
         """Reads recreated topics from earliest, because old offsets mean nothing in them; returns whether any was."""
@@ -243,9 +248,9 @@ class DataLossCheck:
 
     def _raise_or_rewind(
         self, diverged: Mapping[TopicPartition, LogTruncation], truncated: Offsets, owned: Owned, me: Membership
-    ) -> bool:
+    ) -> None:
         """Rewinds to the first record that a new leader lost or replaced, and to the end of each log that ends before
-        the position; returns whether there is any.
+        the position.
 
         A leader that is older than the position does not know that record: the query continues at the position.
         """
@@ -260,9 +265,7 @@ class DataLossCheck:
                 "An unclean leader was elected, or the brokers were restored from an older copy.",
                 f"offset {offsets[tp]}",
             )
-        if offsets:
-            self._assigned_partitions.rewind(offsets, epochs, owned, me, self._clients)
-        return bool(offsets)
+        self._assigned_partitions.rewind(offsets, epochs, owned, me, self._clients)
 
     def raise_or_accept_truncated(self, truncated: Offsets, offsets: Offsets, where: str) -> None:
         """Accepts that logs end before ``offsets``: those records never come back. The log says ``where`` that is."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from spark_group_source.clock import Clock, Deadline, LogEvery, monotonic
@@ -19,14 +19,14 @@ from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.offsets import GroupOffsets, KafkaClients
 from spark_group_source.group.settings import Counters, CurrentCoordinator, GroupSettings, Timings
-from spark_group_source.offsets import BatchOffset, Offsets, PinnedStart
+from spark_group_source.offsets import BatchOffset, Offsets, PinnedOffsets, PinnedStart
 from spark_group_source.options.settings import SourceOptions, stream_start
 from spark_group_source.query.ownership import AssignedPartitions, BatchCommits
 from spark_group_source.query.planner import BatchLimits, BatchPlanner
 from spark_group_source.query.start_specs import check_names
 from spark_group_source.query.topics import TopicValidator
 from spark_group_source.text import some
-from spark_group_source.wire.cluster import partitions_of
+from spark_group_source.wire.cluster import Topic, partitions_of
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +132,11 @@ def log_other_members(offsets: GroupOffsets, group_id: str, client_id: str, appl
         )
 
 
+def _existing(topics: Mapping[str, Topic]) -> PinnedOffsets:
+    """The partitions of these topics, whose starts are still to be looked up."""
+    return {tp: PinnedStart(topics[tp.topic].id) for tp in partitions_of(topics.values())}
+
+
 class Driver:
     """One running query."""
 
@@ -167,9 +172,7 @@ class Driver:
         Raises:
             BrokerUnavailable, TopicError: as :meth:`start`.
         """
-        topics = self._topics.find(())
-        existing = {tp: PinnedStart(topics[tp.topic].id) for tp in partitions_of(topics.values())}
-        self._assigned_partitions.resolver.pin_latest(existing, self._clients)
+        self._assigned_partitions.resolver.pin_latest(_existing(self._topics.find(())), self._clients)
 
     def start(self, logged: BatchOffset, *, replayed: bool = False) -> None:
         """Checks that the topics exist, then joins the group.
@@ -189,7 +192,7 @@ class Driver:
         logged.check_group(self._options.group.group_id)
         topics = self._topics.find(logged.ranges)
         self._planner.restore(logged, self._topics.deleted(topics, logged.ranges))
-        existing = {tp: PinnedStart(topics[tp.topic].id) for tp in partitions_of(topics.values())}
+        existing = _existing(topics)
         if logged.is_empty:
             check_names(stream_start(self._options), existing)
         self._assigned_partitions.resolver.restore(logged, existing, self._clients, replayed=replayed)

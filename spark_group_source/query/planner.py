@@ -139,8 +139,7 @@ class BatchPlanner:
                 return start
             if self._clock() >= wait_until:
                 return self._plan(start, limits, me, must_log=True)
-            confirmed = {tp: end for tp, end in target.unreached.items() if tp not in self._epochs.unconfirmed}
-            truncated = self.end_offsets.truncated_before(confirmed)
+            truncated = self.end_offsets.truncated_before(self._epochs.confirmed(target.unreached))
             self._data_loss.raise_or_accept_truncated(truncated, target.unreached, "where this run was to end")
             target.lower(truncated)
             target.wait()

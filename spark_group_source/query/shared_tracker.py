@@ -213,10 +213,8 @@ class SharedOffsetTracker:
                 self._in_lookup -= mine
 
     def assigned_in(self, ids: Mapping[str, str], partitions: Partitions) -> Partitions:
-        """``partitions`` without those that are assigned in topics with other ids: others may own them in these.
-
-        Nor in topics that no broker returned: their next lives may be meant.
-        """
+        """``partitions`` without those in topics that are assigned by other ids, which others may own in these, and
+        without those in topics that no broker returned: they may be recreated."""
         known = {tp: ids[tp.topic] for tp in partitions if tp.topic in ids}
         with self._lock:
             return frozenset(tp for tp, id_ in known.items() if may_be_same(self._owned.get(tp, ""), id_))

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from socket import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kafka.protocol.metadata import ApiVersionsRequest
 
@@ -28,9 +28,6 @@ from spark_group_source.varints import decode_unsigned
 from spark_group_source.wire import sockets, versions
 from spark_group_source.wire.settings import Sasl, WireOptions
 from spark_group_source.wire.waiting import Interrupted, sleep, wait_ready
-
-if TYPE_CHECKING:
-    from socket import socket
 
 log = logging.getLogger(__name__)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -82,6 +83,24 @@ class Faults:
                     queue.remove(fault)
                     return fault
         return None
+
+
+def respond(handle: Callable[[str, Any, int], Any], api: str, request: Any, fault: Fault) -> Any:
+    """Handles a request; returns the response, changed and held back as the fault says, or ``None`` for none."""
+    response = handle(api, request, fault.error or 0)
+    if response is None:
+        return None
+    if fault.error:
+        set_error(api, response, fault.error)
+    if fault.edit is not None:
+        fault.edit(response)
+    if fault.throttle:
+        response.throttle_time_ms = round(fault.throttle * 1000)
+    if fault.hold is not None:
+        fault.hold.wait(30.0)
+    if fault.delay:
+        time.sleep(fault.delay)
+    return response
 
 
 def set_error(api: str, response: Any, error_code: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from kafka.protocol import admin, consumer, metadata, sasl
 
 from spark_group_source.group.consumer_messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
-from tests.fake.faults import Fault, Faults, set_error
+from tests.fake.faults import Fault, Faults, respond
 
 REQUESTS = {
     each.API_KEY: each
@@ -117,16 +117,9 @@ class FakeBroker:
         fault = self._faults.take(api, self.node, request) or Fault()
         if fault.drop == "before":
             return False
-        response = self._handle(api, request, fault.error or 0)
+        response = respond(self._handle, api, request, fault)
         if response is None:
             return True
-        if fault.error:
-            set_error(api, response, fault.error)
-        if fault.edit is not None:
-            fault.edit(response)
-        if fault.throttle:
-            response.throttle_time_ms = round(fault.throttle * 1000)
-        _wait(fault)
         if fault.drop == "after":
             return False
         muted_until = time.monotonic() + fault.throttle
@@ -144,13 +137,6 @@ class FakeBroker:
                 self.sent_while_muted += 1
                 time.sleep(early)
         connection.settimeout(None)
-
-
-def _wait(fault: Fault) -> None:
-    if fault.hold is not None:
-        fault.hold.wait(30.0)
-    if fault.delay:
-        time.sleep(fault.delay)
 
 
 def _send(connection: socket.socket, encoded: bytes, dribble: float | None) -> None:

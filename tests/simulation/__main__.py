@@ -23,7 +23,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from tests.simulation.failures import FAILURES, KEPT
+from tests.simulation.find import FAILURES, KEPT
 from tests.simulation.mutants import MUTANTS, Mutant, apply
 from tests.simulation.scenario import PROTOCOLS, Result, run
 from tests.simulation.shrink import shrink

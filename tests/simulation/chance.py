@@ -29,30 +29,21 @@ class Chance:
         count = self._counts[kind] = self._counts.get(kind, 0) + 1
         return f"{kind} #{count}"
 
-    def pick(self, kind: str, ordinary: T, others: Sequence[T], probability: float) -> T:
-        """Returns ``ordinary``, or with this probability one of the others."""
+    def pick(self, kind: str, ordinary: T, others: Sequence[T], probability: float, weights: Sequence[float] = ()) -> T:
+        """Returns ``ordinary``, or with this probability one of the others: each as likely as its weight says, or all
+        equally likely. The weights do not matter in a replay."""
         key = self._key(kind)
         if self._draw is None:
             index = self._replayed.get(key)
             if index is None or index >= len(others):
                 return ordinary
-        elif not others or probability <= 0 or self._draw() >= probability:
+        elif not others or probability <= 0 or (weights and not any(weights)) or self._draw() >= probability:
             return ordinary
+        elif weights:
+            place = self._draw() * sum(weights)
+            index = next((at for at, upto in enumerate(accumulate(weights)) if place < upto), len(others) - 1)
         else:
             index = int(self._draw() * len(others))
-        self.kept[key] = index
-        return others[index]
-
-    def weighted(self, kind: str, ordinary: T, others: Sequence[T], weights: Sequence[float], probability: float) -> T:
-        """As :meth:`pick`, with a weight for each of the others. The weights do not matter in a replay."""
-        total = sum(weights)
-        if self._draw is None or total <= 0:
-            return self.pick(kind, ordinary, others if self._draw is None else (), probability)
-        key = self._key(kind)
-        if self._draw() >= probability:
-            return ordinary
-        place = self._draw() * total
-        index = next((at for at, upto in enumerate(accumulate(weights)) if place < upto), len(others) - 1)
         self.kept[key] = index
         return others[index]
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-from tests.fake.faults import Fault, set_error
+from tests.fake.faults import Fault, respond
+from tests.fake.server import REQUESTS
 from tests.simulation import network, substitution
 from tests.simulation.chance import Chance
 from tests.simulation.scheduler import Scheduler, Thread
@@ -38,7 +39,7 @@ def run_item(item: pytest.Item, nextitem: pytest.Item | None) -> None:
         substitution.generator.seed(seed)
         with substitution.substituted("tests.conftest", "tests.contract."):
             run = ItemRun(chance, SWITCH_PROBABILITY)
-            network.Connection.network = network.Network(run, {}, lambda *_: None, FaultyChannel)
+            network.Connection.network = network.Network(run, {}, lambda _: None, FaultyChannel)
             run.run(lambda seed=seed: _protocol(item, nextitem, seed))  # type: ignore[misc]
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
@@ -93,7 +94,7 @@ class FaultyChannel(network.Channel):
     _muted_until = 0.0
 
     def send(self, request: Any, number: int) -> None:
-        super().send(network.over_bytes(request), number)
+        super().send(over_bytes(request), number)
 
     def _answer(self, number: int, response: Any) -> None:
         if not isinstance(response, bytes):
@@ -117,19 +118,9 @@ class FaultyChannel(network.Channel):
         if fault.drop == "before":
             self.cut()
             return
-        response = self.broker.handle(api, request, fault.error or 0)
+        response = respond(self.broker.handle, api, request, fault)
         if response is None:
             return
-        if fault.error:
-            set_error(api, response, fault.error)
-        if fault.edit is not None:
-            fault.edit(response)
-        if fault.throttle:
-            response.throttle_time_ms = round(fault.throttle * 1000)
-        if fault.hold is not None:
-            fault.hold.wait(30.0)
-        if fault.delay:
-            substitution.sleep(fault.delay)
         if fault.drop == "after":
             self.cut()
             return
@@ -141,6 +132,12 @@ class FaultyChannel(network.Channel):
             run.after(network.LATENCY, lambda: self._answer(number, response))
         if fault.drop == "answered":
             run.after(network.LATENCY, self.cut)
+
+
+def over_bytes(request: Any) -> Any:
+    """The request as it arrives over a real connection."""
+    frame = bytes(request.encode(framed=False, header=True))
+    return REQUESTS[request.API_KEY].decode(frame, version=request.version, header=True)
 
 
 def encoded(number: int, response: Any) -> bytes:

@@ -178,7 +178,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "M01",
         1,
-        "a batch that Spark asks for again is planned anew, behind the one that it has not run",
+        "a batch that Spark asks for again is planned once more, behind the one that it has not run",
         (("query/planner.py", "if start == self._planned_start else", "if start is self._planned_start else"),),
     ),
     Mutant(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,7 @@ from spark_group_source.errors import BrokerUnavailable
 from spark_group_source.wire import connection
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.waiting import Interrupted
-from tests.fake.faults import set_error
-from tests.fake.server import REQUESTS
+from tests.fake.faults import Fault, respond
 from tests.simulation.scheduler import Process, Scheduler, Thread, Wakeup
 
 LATENCY = 0.002
@@ -37,6 +37,8 @@ ERRORS: dict[str, tuple[int, ...]] = {
     "Metadata": (3, 5),
 }
 """Error codes that heal, by request. A broker that is upgraded, or a full group, may refuse a member for a while."""
+
+NOT_COORDINATOR = 16
 
 FATAL_AT_FIRST = {35, 81, 112}
 """Error codes that end a query which was never a member."""
@@ -103,7 +105,7 @@ class Network:
         self,
         run: Scheduler,
         brokers: dict[int, Broker],
-        faulted: Callable[[str, str], None],
+        faulted: Callable[[str], None],
         channel: type[Channel] | None = None,
     ) -> None:
         self.run = run
@@ -113,8 +115,8 @@ class Network:
         self.fault_probability = 0.0
         self.faulted = faulted
         self.links: dict[tuple[str, int], Link] = {}
-        self.former: dict[int, tuple[float, Callable[[Any], Any]]] = {}
-        """Brokers that do not know for a while that they are no coordinators any more, and how each finds offsets."""
+        self.former: dict[int, tuple[float, Callable[[], AbstractContextManager[None]]]] = {}
+        """Brokers that do not know for a while that they are no coordinators now, and the offsets that each knows."""
         self.weights: list[float] = []
         self.arrived_late: Callable[[str], None] = lambda _: None
         self.handled: Callable[[Process, int, str, Any, Any], None] = lambda *_: None
@@ -153,9 +155,9 @@ class Network:
             return ""
         kind = f"{process.name} {api}"
         self.weights = self.weights or self.run.chance.weights(len(FAULTS))
-        fault = self.run.chance.weighted(f"fault of {kind}", "", FAULTS, self.weights, self.fault_probability)
+        fault = self.run.chance.pick(f"fault of {kind}", "", FAULTS, self.fault_probability, self.weights)
         if fault:
-            self.faulted(process.name, f"{kind}: the {fault}")
+            self.faulted(f"{kind}: the {fault}")
         return fault
 
 
@@ -238,18 +240,15 @@ class Channel:
             code = run.chance.pick(f"error of {api}", ERRORS[api][0], ERRORS[api][1:], 0.8)
             if code in FATAL_AT_FIRST and request.member_epoch <= 0:
                 code = ERRORS[api][0]
-        unaware_until, stale = network.former.get(self.broker.node, (0.0, None))
-        if stale is not None and unaware_until > run.now and api in ("OffsetFetch", "OffsetCommit"):
-            # Its commits reach no other broker, so it refuses them; the offsets that it knows are old.
-            code = 16 if api == "OffsetCommit" else 0
-            with stale(code):
-                response = self.broker.handle(api, request, code)
-        else:
-            response = self.broker.handle(api, request, code)
+        unaware_until, old_offsets = network.former.get(self.broker.node, (0.0, nullcontext))
+        unaware = unaware_until > run.now and api in ("OffsetFetch", "OffsetCommit")
+        if unaware:
+            # Its commits reach no other broker, so it refuses them.
+            code = NOT_COORDINATOR if api == "OffsetCommit" else 0
+        with old_offsets() if unaware else nullcontext():
+            response = respond(self.broker.handle, api, request, Fault(error=code or None))
         if response is None:
             return  # the client has sent it again
-        if code:
-            set_error(api, response, code)
         network.handled(self.process, self.broker.node, api, request, response)
         if fault == CUT_AFTER:
             self.cut()
@@ -371,9 +370,3 @@ class Connection(connection.Connection):
     def is_reusable(self) -> bool:
         channel: Any = self._socket
         return channel is not None and not self._in_flight and not channel.ended and not channel.arrived
-
-
-def over_bytes(request: Any) -> Any:
-    """The request as it arrives over a real connection."""
-    frame = bytes(request.encode(framed=False, header=True))
-    return REQUESTS[request.API_KEY].decode(frame, version=request.version, header=True)

@@ -18,7 +18,6 @@ from tests.simulation.chance import Chance
 MAX_STEPS = 200_000
 """Turns and timers of one run: more of them are a loop that never waits."""
 
-
 MAX_LOOKS = 100_000
 """How often the clock is read in a moment, for the same reason."""
 
@@ -65,7 +64,7 @@ class Scheduler:
         self._ended.acquire()
         try:
             Thread(target=self._conduct, args=(conductor,), name="conductor", process=self.outside).start()
-            self._dispatch(None)
+            self._hand_to(self._next(None))
             self._await_end()
             self._unwind()
         finally:
@@ -90,6 +89,10 @@ class Scheduler:
         self.looks += 1
         assert self.looks < MAX_LOOKS, "the clock is read in a loop without a wait"
         return self.now
+
+    def deadline(self, timeout: float | None) -> float | None:
+        """When a wait of so many seconds ends; ``None``: never."""
+        return None if timeout is None else self.now + timeout
 
     def at(self, when: float, callback: Callable[[], None]) -> None:
         """Calls ``callback`` at a time; it must not wait."""
@@ -166,9 +169,6 @@ class Scheduler:
         if self.over or me.process.dead:
             raise Unwound
 
-    def _dispatch(self, me: Thread | None) -> None:
-        self._hand_to(self._next(me))
-
     def _hand_to(self, following: Thread | None) -> None:
         if following is None:
             self._ended.release()
@@ -187,7 +187,8 @@ class Scheduler:
                 first = 1 if self._ready[0] is me and others else 0
                 chosen = self._ready.pop(self.chance.pick("next", first, others, 0.5) if others else first)
                 if chosen.process.paused_until > self.now:
-                    self._pause(chosen)
+                    chosen.parked, chosen.waits = True, chosen.waits + 1
+                    self._resume(chosen, chosen.waits, chosen.woken)
                     continue
                 self.current = chosen
                 return chosen
@@ -202,13 +203,6 @@ class Scheduler:
                     self.fail(failure)
         return None
 
-    def _pause(self, thread: Thread) -> None:
-        thread.parked = True
-        thread.waits += 1
-        turn = thread.waits
-        woken = thread.woken
-        self.at(thread.process.paused_until, lambda: self._resume(thread, turn, woken))
-
     def exit(self, thread: Thread) -> None:
         """A thread has ended."""
         thread.alive = False
@@ -221,7 +215,7 @@ class Scheduler:
         for each in thread.joining:
             self.wake(each)
         thread.done.release()
-        self._dispatch(None)
+        self._hand_to(self._next(None))
 
     def _unwind(self) -> None:
         self.over = True
@@ -299,7 +293,7 @@ class Thread:
 
     def join(self, timeout: float | None = None) -> None:
         run = scheduler()
-        until = None if timeout is None else run.now + timeout
+        until = run.deadline(timeout)
         while self.alive and (until is None or run.now < until):
             self.joining.append(run.me())
             run.block(until)
@@ -311,6 +305,8 @@ class Lock:
     def __init__(self) -> None:
         self._owner: Thread | bool | None = None
         self._waiting: deque[Thread] = deque()
+        self._depth = 0
+        """How often its owner has it: only a reentrant lock counts."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         run = scheduler()
@@ -326,7 +322,7 @@ class Lock:
         if not blocking or timeout == 0:
             return False
         me = run.me()
-        until = None if timeout < 0 else run.now + timeout
+        until = run.deadline(None if timeout < 0 else timeout)
         while self._owner is not None:
             self._waiting.append(me)
             if not run.block(until):
@@ -355,10 +351,6 @@ class Lock:
 
 class RLock(Lock):
     """In the place of ``threading.RLock``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._depth = 0
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         if self._owner is not None and self._owner is (scheduler().current or True):
@@ -391,24 +383,23 @@ class Condition:
     def wait(self, timeout: float | None = None) -> bool:
         run = scheduler()
         me = run.me()
-        until = None if timeout is None else run.now + timeout
+        until = run.deadline(timeout)
         self._waiting.append(me)
         # Nobody runs between the release and the wait.
         self._lock._owner = None
-        depth = getattr(self._lock, "_depth", 0)
+        depth = self._lock._depth
         if self._lock._waiting:
             run.wake(self._lock._waiting.popleft())
         woken = run.block(until)
         if me in self._waiting:
             self._waiting.remove(me)
         self._lock.acquire()
-        if isinstance(self._lock, RLock):
-            self._lock._depth = depth
+        self._lock._depth = depth
         return woken
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
         run = scheduler()
-        until = None if timeout is None else run.now + timeout
+        until = run.deadline(timeout)
         while not (result := predicate()) and (until is None or run.now < until):
             self.wait(None if until is None else until - run.now)
         return result
@@ -443,7 +434,7 @@ class Event:
 
     def wait(self, timeout: float | None = None) -> bool:
         run = scheduler()
-        until = None if timeout is None else run.now + timeout
+        until = run.deadline(timeout)
         while not self._set and (until is None or run.now < until):
             self._waiting.append(run.me())
             run.block(until)

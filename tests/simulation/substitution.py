@@ -78,7 +78,12 @@ THREADING = SimpleNamespace(
     get_ident=lambda: getattr(scheduler.scheduler().current, "ident", 0),
 )
 UUID = SimpleNamespace(UUID=uuid.UUID, uuid4=lambda: uuid.UUID(int=generator.getrandbits(128)))
-MODULES_BY_NAME = {"time": (time, TIME), "threading": (threading, THREADING), "random": (random, generator)}
+MODULES_BY_NAME = {
+    "time": (time, TIME),
+    "threading": (threading, THREADING),
+    "random": (random, generator),
+    "uuid": (uuid, UUID),
+}
 
 
 class ReadAllAvailable:
@@ -110,7 +115,7 @@ def substituted(*tests: str) -> Iterator[None]:
         and not name.startswith("spark_group_source.testing")
     ]
     for module in tested:
-        for name, (real, simulated) in {**MODULES_BY_NAME, "uuid": (uuid, UUID)}.items():
+        for name, (real, simulated) in MODULES_BY_NAME.items():
             if getattr(module, name, None) is real and not (name == "random" and module.__name__.startswith(tests)):
                 put(module, name, simulated)
         if getattr(module, "Connection", None) is sys.modules["spark_group_source.wire.connection"].Connection:

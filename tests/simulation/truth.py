@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
@@ -90,7 +91,6 @@ class Truth:
         """When an unclean election last removed records of a partition."""
         self.open: dict[str, Open] = {}
         self.uncommitted: dict[str, dict[Key, set[int]]] = {}
-        self.born: dict[str, float] = {}
         self.ends_at_birth: dict[str, dict[tuple[str, int], int]] = {}
         """By the ids of topics and partition numbers."""
         self.planned_ranges: dict[tuple[str, str], list[OffsetRange]] = {}
@@ -110,8 +110,8 @@ class Truth:
 
     # What the scenario does
 
-    def fault(self, process: str, what: str) -> None:
-        """One message of a process suffers."""
+    def fault(self, what: str) -> None:
+        """One message suffers."""
         self.faults.append((self.run.now, what))
         self.told(what)
 
@@ -140,7 +140,7 @@ class Truth:
         at.repeatable |= set(range(offset, 10_000))
 
     def forgotten(self, group: str) -> None:
-        """The group is deleted: its queries continue at their checkpoints, and others start anew."""
+        """The group is deleted: its queries continue at their checkpoints, and others as new ones."""
         for (name, _, _), at in self.partitions.items():
             if name == group:
                 at.started, at.committed = False, None
@@ -148,21 +148,23 @@ class Truth:
 
     def truncated(self, topic: str, partition: int, start: int) -> None:
         """Retention has deleted the records before ``start``."""
-        for (_, topic_id, number), at in self.partitions.items():
-            if (topic_id, number) == (str(self.kafka.ids[topic]), partition):
-                at.done |= set(range(start))
+        for at in self._of_all_groups(topic, partition):
+            at.done |= set(range(start))
 
     def cut_short(self, topic: str, partition: int, end: int) -> None:
         """An unclean election has removed the records from ``end`` on; other records may take their offsets."""
-        for (_, topic_id, number), at in self.partitions.items():
-            if (topic_id, number) == (str(self.kafka.ids[topic]), partition):
-                at.done = {each for each in at.done if each < end or at.without_epoch}
-                at.repeatable |= set(range(end, 10_000))
-                at.cut_at = self.run.now
-        self.cuts[str(self.kafka.ids[topic]), partition] = self.run.now
+        for at in self._of_all_groups(topic, partition):
+            at.done = {each for each in at.done if each < end or at.without_epoch}
+            at.repeatable |= set(range(end, 10_000))
+            at.cut_at = self.run.now
         key = str(self.kafka.ids[topic]), partition
+        self.cuts[key] = self.run.now
         for ends in (*self.ends_at_birth.values(), *self.targets.values()):
             ends[key] = min(ends.get(key, end), end)
+
+    def _of_all_groups(self, topic: str, partition: int) -> list[Partition]:
+        now = str(self.kafka.ids[topic]), partition
+        return [at for (_, *key), at in self.partitions.items() if tuple(key) == now]
 
     def recreated(self, topic: str) -> None:
         """A topic has another id now."""
@@ -182,15 +184,12 @@ class Truth:
         self.queries[query.name] = query
         life = f"{query.name}.{query.lives}"
         self.client_query[life] = query
-        ends = self.ends()
+        ends = {(str(self.kafka.ids[topic]), number): end for (topic, number), end in self.ends().items()}
         if not query.checkpoint.offsets:
             query.pinned = False
-            self.born[query.name] = self.run.now
-            self.ends_at_birth[query.name] = {
-                (str(self.kafka.ids[t]), number): end for (t, number), end in ends.items()
-            }
+            self.ends_at_birth[query.name] = dict(ends)
         if available_now:
-            self.targets[query.name] = {(str(self.kafka.ids[t]), number): end for (t, number), end in ends.items()}
+            self.targets[query.name] = dict(ends)
         self.open[query.name] = Open()
         self.told(f"{life} starts{' an AvailableNow run' if available_now else ''}")
 
@@ -336,13 +335,11 @@ class Truth:
     def run_ended(self, query: Query) -> None:
         """I10: an AvailableNow run has ended by itself."""
         group = query.options["kafka.group.id"]
-        names = {str(topic_id): name for name, topic_id in self.kafka.ids.items()}
-        for (topic_id, number), end in self.targets[query.name].items():
-            topic = names.get(topic_id, "")
-            if not topic or not self.subscribed(query, topic, number):
+        for topic, number in self.ends():
+            key, log = self.key(group, topic, number), self.kafka.logs[topic][number]
+            end = self.targets[query.name].get(key[1:])
+            if end is None or not self.subscribed(query, topic, number):
                 continue
-            key = self.key(group, topic, number)
-            log = self.kafka.logs[topic][number]
             missing = [each for each in range(log.start, min(end, log.end)) if each not in self.at(key).done]
             if missing and self.at(key).started:
                 raise Broken(
@@ -367,9 +364,8 @@ class Truth:
 
     def _committed(self, process: Process, request: Any, response: Any) -> None:
         query = self.client_query.get(process.name)
-        names = {str(topic_id): name for name, topic_id in self.kafka.ids.items()}
         for topic, answered in zip(request.topics, response.topics, strict=True):
-            name = names.get(str(topic.topic_id), "") if request.version >= 10 else topic.name
+            name = self._names.get(topic.topic_id, "") if request.version >= 10 else topic.name
             for part, answer in zip(topic.partitions, answered.partitions, strict=True):
                 if query is None or name not in self.kafka.logs:
                     continue
@@ -415,10 +411,15 @@ class Truth:
     def _left_in_order(self, group: str, member: str) -> bool:
         return member in self.kafka.group(group).members
 
+    @property
+    def _names(self) -> dict[UUID, str]:
+        """The topics by their ids."""
+        return {topic_id: name for name, topic_id in self.kafka.ids.items()}
+
     def _owners(self, group: str) -> dict[tuple[str, int], str]:
         """Who owns each partition, as the coordinator has assigned them."""
         state = self.kafka.group(group)
-        names = {topic_id: name for name, topic_id in self.kafka.ids.items()}
+        names = self._names
         owners: dict[tuple[str, int], str] = {}
         for member in state.consumer.members.values():
             for topic_id, number in sorted(member.assigned | member.revoking):
@@ -443,16 +444,14 @@ class Truth:
                 continue
             group, owned = query.options["kafka.group.id"], self._owned(query)
             open_, state = self.open[query.name], self.kafka.group(group)
-            for topic_id, number in owned:
-                at = self.at((group, topic_id, number))
-                pending = self.uncommitted.get(query.name, {}).get((group, topic_id, number))
-                topic = next(name for name, each in self.kafka.ids.items() if str(each) == topic_id)
-                place = f"{topic}-{number}"
+            for topic, number in owned:
+                key, place = self.key(group, topic, number), f"{topic}-{number}"
+                pending = self.uncommitted.get(query.name, {}).get(key)
                 what = f"I2: {query.name} does not commit {_span(sorted(pending or {0}))} of {place}"
                 self._must_not_last(query, what, bool(pending and open_.told), SOON)
                 no_commit = (topic, number) not in state.offsets and self.kafka.logs[topic][number].leader is not None
                 self._must_not_last(
-                    query, f"I5: {place} has an owner, and no commit", no_commit and not at.started, SOON
+                    query, f"I5: {place} has an owner, and no commit", no_commit and not self.at(key).started, SOON
                 )
             if "assign" in query.options or life.stopping.is_set():
                 continue
@@ -482,7 +481,7 @@ class Truth:
         group = query.options["kafka.group.id"]
         clients = self.members(group)
         return {
-            (str(self.kafka.ids[topic]), number)
+            (topic, number)
             for (topic, number), member in self._owners(group).items()
             if topic in self.kafka.ids and query.client in clients.get(member, "")
         }
