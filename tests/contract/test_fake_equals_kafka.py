@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 SHORT_S = 0.8
-MEMBER_SESSION_S = 3.0
+MEMBER_SESSION_S = 6.0
 """Longer, because the member that stays has the same."""
 
 
