@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
@@ -75,8 +76,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Runs the tests on the fake in virtual time, unless their marker ``real_time`` says why not."""
-    real = any(item.get_closest_marker(name) for name in ("real_time", "integration"))
+    """Runs the tests on the fake in virtual time, unless their marker ``real_time`` says why not.
+
+    pytest calls this hook for the tests of all directories.
+    """
+    real = item.get_closest_marker("real_time") or Path(__file__).parent not in item.path.parents
     if real or not {"unique", "fake"}.intersection(getattr(item, "fixturenames", ())):
         return None
     run_item(item, nextitem)

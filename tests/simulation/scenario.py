@@ -507,6 +507,7 @@ def run(seed: int, protocol: str, *, kept: Mapping[str, Any] | None = None, verb
     scheduler = Scheduler(chance, chance.pick("switches", 0.0, (0.02, 0.1, 0.3), 0.7))
     story = Story(scheduler)
     logger = logging.getLogger("spark_group_source")
+    level = logger.level
     if verbose:
         logger.addHandler(story)
         logger.setLevel(logging.INFO)
@@ -519,4 +520,5 @@ def run(seed: int, protocol: str, *, kept: Mapping[str, Any] | None = None, verb
         failure = error
     finally:
         logger.removeHandler(story)
+        logger.setLevel(level)
     return Result(seed, protocol, failure, story.lines, chance.kept, scheduler.steps, scheduler.now)

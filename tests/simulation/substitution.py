@@ -130,8 +130,11 @@ def substituted(*tests: str) -> Iterator[None]:
     put(stream, "ReadMaxRows", ReadMaxRows)
     for name in ("log_to_stderr", "leave_on_sigterm", "ignore_further_signals"):
         put(stream, name, lambda: None)
+    loaded = set(modules)
     try:
         yield
     finally:
         for module, name, value in reversed(replaced):
             setattr(module, name, value)
+    late = sorted(name for name in set(modules) - loaded if name.startswith(("spark_group_source.", "tests.fake")))
+    assert not late, f"imported during the run, and so it keeps what is simulated: name it in MODULES: {late}"
