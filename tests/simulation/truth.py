@@ -39,6 +39,9 @@ SOON = 12.0
 QUIET = 30.0
 """Seconds after an outage in which members may still be expelled."""
 
+LAST = 10_000
+"""An offset beyond all that a run reaches."""
+
 Key = tuple[str, str, int]
 """A group, the id of a topic, and a partition."""
 
@@ -52,6 +55,8 @@ class Partition:
     """The truth about one partition of one topic's life, for one group."""
 
     done: set[int] = field(default_factory=set)
+    before: set[int] = field(default_factory=set)
+    """What was done before an operator moved the position, and is again if the group is deleted, and the move with it."""
     read: set[int] = field(default_factory=set)
     repeatable: set[int] = field(default_factory=set)
     committed: int | None = None
@@ -87,8 +92,8 @@ class Truth:
         self.kafka = kafka
         self.brokers: list[Any] = list(kafka.brokers.values())
         self.partitions: dict[Key, Partition] = {}
-        self.cuts: dict[tuple[str, int], float] = {}
-        """When an unclean election last removed records of a partition."""
+        self.cuts: dict[tuple[str, int], tuple[float, int]] = {}
+        """When an unclean election last removed records of a partition, and the lowest offset that ever was removed."""
         self.open: dict[str, Open] = {}
         self.uncommitted: dict[str, dict[Key, set[int]]] = {}
         self.ends_at_birth: dict[str, dict[tuple[str, int], int]] = {}
@@ -130,21 +135,26 @@ class Truth:
         return group, str(self.kafka.ids.get(topic, "")), partition
 
     def at(self, key: Key) -> Partition:
-        return self.partitions.setdefault(key, Partition(cut_at=self.cuts.get(key[1:], -1.0)))
+        if key not in self.partitions:
+            cut_at, removed = self.cuts.get(key[1:], (-1.0, LAST))
+            self.partitions[key] = Partition(cut_at=cut_at, repeatable=set(range(removed, LAST)))
+        return self.partitions[key]
 
     def moved(self, group: str, topic: str, partition: int, offset: int) -> None:
         """An operator moves the group's position."""
         at = self.at(self.key(group, topic, partition))
+        at.before = at.done
         at.done, at.started, at.committed, at.by = set(range(offset)), True, offset, "operator"
         at.without_epoch = True
-        at.repeatable |= set(range(offset, 10_000))
+        at.repeatable |= set(range(offset, LAST))
 
     def forgotten(self, group: str) -> None:
         """The group is deleted: its queries continue at their checkpoints, and others as new ones."""
         for (name, _, _), at in self.partitions.items():
             if name == group:
                 at.started, at.committed = False, None
-                at.repeatable |= set(range(10_000))
+                at.done |= at.before
+                at.repeatable |= set(range(LAST))
 
     def truncated(self, topic: str, partition: int, start: int) -> None:
         """Retention has deleted the records before ``start``."""
@@ -155,12 +165,13 @@ class Truth:
         """An unclean election has removed the records from ``end`` on; other records may take their offsets."""
         for at in self._of_all_groups(topic, partition):
             at.done = {each for each in at.done if each < end or at.without_epoch}
-            at.repeatable |= set(range(end, 10_000))
+            at.repeatable |= set(range(end, LAST))
             at.cut_at = self.run.now
         key = str(self.kafka.ids[topic]), partition
-        self.cuts[key] = self.run.now
+        self.cuts[key] = self.run.now, min(end, self.cuts.get(key, (0.0, end))[1])
         for ends in (*self.ends_at_birth.values(), *self.targets.values()):
-            ends[key] = min(ends.get(key, end), end)
+            if key in ends:
+                ends[key] = min(ends[key], end)
 
     def _of_all_groups(self, topic: str, partition: int) -> list[Partition]:
         now = str(self.kafka.ids[topic]), partition
@@ -253,7 +264,7 @@ class Truth:
         first = self.ends_at_birth[query.name].get(key[1:])
         latest = query.options["startingOffsets"] == "latest" and first is not None
         if latest and first is not None and first <= start:
-            at.done |= set(range(start if start <= log.end else first))  # beyond the end: an unclean election cut it
+            at.done |= set(range(start if start <= log.end else min(start, self.cuts.get(key[1:], (0.0, first))[1])))
         elif start <= log.start:
             at.done |= set(range(start))
 
@@ -282,7 +293,9 @@ class Truth:
     def _excuse(self, query: Query, key: Key) -> None:
         """Whatever another query completed without a commit may be repeated if faults kept it from committing."""
         for name, open_ in self.uncommitted.items():
-            if (offsets := open_.get(key)) and (name == query.name or not self.calm):
+            batch = self.open[name]
+            unreported = not batch.told and self.run.now - batch.planned_at > self.queries[name].revocation_timeout
+            if (offsets := open_.get(key)) and (name == query.name or unreported or not self.calm):
                 self.at(key).repeatable |= offsets
 
     def read(self, query: Query, ranges: Iterable[OffsetRange]) -> bool:
@@ -359,8 +372,8 @@ class Truth:
             self.joined.add(process.name)
         if api == "OffsetCommit":
             self._committed(process, request, response)
-        if api in ("SyncGroup", "ConsumerGroupHeartbeat", "JoinGroup", "LeaveGroup", "Heartbeat"):
-            self._note_owners(request.group_id)
+        if api in ("SyncGroup", "ConsumerGroupHeartbeat") and not response.error_code:
+            self._note_owned(request.group_id, request.member_id)
 
     def _committed(self, process: Process, request: Any, response: Any) -> None:
         query = self.client_query.get(process.name)
@@ -398,9 +411,9 @@ class Truth:
             if key in pending:
                 pending[key] = {each for each in pending[key] if each >= offset}
 
-    def _note_owners(self, group: str) -> None:
-        """I5: a partition is not handed over without a commit."""
-        for (topic, number), member in self._owners(group).items():
+    def _note_owned(self, group: str, member: str) -> None:
+        """I5: a partition is not handed over without a commit. A member has been told what it owns."""
+        for topic, number in (tp for tp, owner in self._owners(group).items() if owner == member):
             at = self.at(self.key(group, topic, number))
             recent = [what for when, what in self.faults[-1:] if self.run.now - when < WINDOW]
             untroubled = self.calm and all("OffsetCommit" in what for what in recent)
