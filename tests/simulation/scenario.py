@@ -298,6 +298,7 @@ class Scenario:
         log = self.kafka.logs[tp.topic][tp.partition]
         if log.leader is not None:
             self.truth.outage(0.0, f"{tp} has no leader for {seconds:.1f} s")
+            self.truth.leaderless[tp] = self.run.now + seconds
             self._without_leader(log, seconds)
 
     def _without_leader(self, log: FakeLog, seconds: float) -> None:

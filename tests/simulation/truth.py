@@ -56,7 +56,7 @@ class Partition:
 
     done: set[int] = field(default_factory=set)
     before: set[int] = field(default_factory=set)
-    """What was done before an operator moved the position, and is again if the group is deleted, and the move with it."""
+    """What was done before an operator moved the position, and is again when the group is deleted with that move."""
     read: set[int] = field(default_factory=set)
     repeatable: set[int] = field(default_factory=set)
     committed: int | None = None
@@ -65,7 +65,8 @@ class Partition:
     by: str = ""
     """The member that committed last."""
     owner: str = ""
-    """The member that owns it, as the coordinator sees it."""
+    """The member that owns it, and knows that it does."""
+    owned_since: float = 0.0
     cut_at: float = -1.0
     """When an unclean election last removed records."""
     without_epoch: bool = False
@@ -100,6 +101,12 @@ class Truth:
         """By the ids of topics and partition numbers."""
         self.planned_ranges: dict[tuple[str, str], list[OffsetRange]] = {}
         self.targets: dict[str, dict[tuple[str, int], int]] = {}
+        self.owners: dict[tuple[str, str, int], str] = {}
+        """The members that owned each partition of a group last, whatever became of its topic."""
+        self.leaderless: dict[tuple[str, int], float] = {}
+        """When a partition has a leader again."""
+        self.overdue: dict[str, float] = {}
+        """When a query last completed a batch that took longer than a revocation waits."""
         self.faults: list[tuple[float, str]] = []
         """When a message suffered, and which request it was."""
         self._since: dict[tuple[str, str], float] = {}
@@ -399,7 +406,7 @@ class Truth:
         if unread and not self._cut_unseen(at, topic, number, part.committed_leader_epoch):
             raise Broken(f"I2: {process.name} commits {offset} of {topic}-{number}, and {_span(unread)} are not read")
         member = request.member_id or process.name
-        owner = self._owners(group).get((topic, number), at.owner)
+        owner = self._owners(group).get((topic, number)) or self.owners.get((group, topic, number))
         if request.member_id and owner != request.member_id:
             raise Broken(f"I4: {process.name} commits {topic}-{number}, which it does not own")
         fallen = set(range(offset, at.committed or 0)) - at.repeatable
@@ -414,15 +421,25 @@ class Truth:
     def _note_owned(self, group: str, member: str) -> None:
         """I5: a partition is not handed over without a commit. A member has been told what it owns."""
         for topic, number in (tp for tp, owner in self._owners(group).items() if owner == member):
+            self.owners[group, topic, number] = member
             at = self.at(self.key(group, topic, number))
-            recent = [what for when, what in self.faults[-1:] if self.run.now - when < WINDOW]
-            untroubled = self.calm and all("OffsetCommit" in what for what in recent)
-            if at.owner not in ("", member) and not at.started and untroubled and self._left_in_order(group, at.owner):
-                raise Broken(f"I5: {topic}-{number} goes to another member without any commit")
-            at.owner = member
+            if at.owner == member:
+                continue
+            recent = [what for when, what in self.faults[-2:] if when >= min(at.owned_since, self.run.now - WINDOW)]
+            over = max(self.outage_ends, self.recreated_at, self.leaderless.get((topic, number), 0.0))
+            untroubled = self.calm and over < at.owned_since and len(recent) < 2
+            untroubled &= all("OffsetCommit" in what for what in recent)
+            if at.owner and not at.started and untroubled and self._left_in_order(group, at):
+                raise Broken(f"I5: {topic}-{number} goes from {at.owner} to {member} without any commit")
+            at.owner, at.owned_since = member, self.run.now
 
-    def _left_in_order(self, group: str, member: str) -> bool:
-        return member in self.kafka.group(group).members
+    def _left_in_order(self, group: str, at: Partition) -> bool:
+        """Whether the owner lives, and had no batch that took longer than a revocation waits."""
+        member = self.kafka.group(group).members.get(at.owner)
+        overdue = [
+            when for name, when in self.overdue.items() if member and self.queries[name].client in member.client_id
+        ]
+        return member is not None and all(when < at.owned_since for when in overdue)
 
     @property
     def _names(self) -> dict[UUID, str]:
@@ -501,7 +518,12 @@ class Truth:
 
     def told_of_completion(self, query: Query) -> None:
         """A query hears that Spark has completed its batch."""
-        self.open[query.name].told = self.open[query.name].done
+        batch = self.open[query.name]
+        batch.told = batch.done
+        if batch.done and self.run.now - batch.planned_at > query.revocation_timeout:
+            self.overdue[query.name] = self.run.now
+            for key, offsets in self.uncommitted.get(query.name, {}).items():
+                self.at(key).repeatable |= offsets
 
     # When all is quiet
 
