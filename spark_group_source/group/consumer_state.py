@@ -145,12 +145,14 @@ def step(membership: ConsumerMembership, event: Event, now: float, revocation_ti
 
 
 def _answered(membership: ConsumerMembership, event: HeartbeatAnswered) -> ConsumerMembership:
+    # The coordinator waits for a report without the partitions that it takes back, even if they never had a name here.
+    taken_back = frozenset() if event.assignment is None else membership.assignment - event.assignment
     return replace(
         membership,
         phase=Phase.STABLE if membership.phase is Phase.JOINING else membership.phase,
         generation=event.epoch,
         assignment=membership.assignment if event.assignment is None else event.assignment,
-        answered=event.sent,
+        answered=event.sent if taken_back <= membership.report.owned else None,
         session_ends=event.session_ends,
     )
 

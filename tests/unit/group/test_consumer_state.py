@@ -303,6 +303,16 @@ def test_a_name_is_kept_until_a_lookup_without_it_if_the_topic_is_not_assigned_o
     assert dict(run(member, TopicsFound({}))[0].topic_names) == {}
 
 
+def test_partitions_that_are_taken_back_before_their_topic_has_a_name_are_acknowledged() -> None:
+    unknown = ids(A, topic_id=UNKNOWN)
+    member, _ = run(stable(B), HeartbeatAnswered(stable(B).report, 8, unknown | ids(B), 5.0, 1000.0))
+    assert member.answered is not None
+    member, _ = run(member, answer(member, 8, B))
+    assert member.answered is None  # the next heartbeat reports everything
+    member, _ = run(member, answer(member, 8, B))
+    assert member.answered is not None
+
+
 def test_a_recreated_topic_is_assigned_after_the_former_one_is_revoked() -> None:
     before, _ = run(stable(A, B), BatchPlanned(frozenset({A})))
     before = run(before, HeartbeatAnswered(before.report, 8, ids(A, topic_id=RECREATED), 5.0, 1000.0))[0]
