@@ -210,7 +210,8 @@ class StartOffsetResolver:
         if logged.is_empty:
             self._unchecked_commits = frozenset() if reset else frozenset(existing)
         latest = self.pin_latest(added, clients)
-        offsets = {**logged.pinned_starts, **{tp: latest.get(tp, start) for tp, start in added.items()}}
+        # A partition that was created since latest was looked up is one that is created later.
+        offsets = {**logged.pinned_starts, **{tp: start for tp, start in latest.items() if tp in added}}
         nothing_assigned_yet = not (logged.ranges or logged.resets)
         pinned = PinnedStarts(offsets, logged.resets if reset else frozenset(), reset and nothing_assigned_yet)
         self._tracker.restore(logged, pinned)
@@ -253,8 +254,8 @@ class StartOffsetResolver:
             GroupSourceError: the group or the leaders do not answer, or reject the request.
         """
         partitions = lookup.partitions
+        ids = self._topic_ids(partitions, clients, deadline)  # first: a commit is of this topic or a later one
         commits = self._committed(partitions, me, clients, deadline)
-        ids = self._topic_ids(partitions, clients, deadline)
         partitions = self._tracker.assigned_in(ids, partitions)
         logged = self._tracker.logged(partitions, ids)
         pinned = self._tracker.pinned_starts().without(logged.recreated)

@@ -496,7 +496,7 @@ class Truth:
                 for each in mine
             )
             self._must_not_last(
-                query, f"I3: a revocation of {query.name} waits for nothing", revokes and open_.told, SOON
+                query, f"I3: a revocation of {query.name} waits for nothing", revokes and open_.told, patience
             )
 
     def _must_not_last(self, query: Query, what: str, now_so: bool, seconds: float) -> None:

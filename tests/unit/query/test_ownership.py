@@ -749,7 +749,36 @@ def test_the_starts_of_a_new_query_are_pinned_with_the_ids_that_the_topics_had_a
     assigned.resolver._latest = None  # as before the first call of Spark
     assigned.resolver.pin_latest({A: PinnedStart("former")}, clients)
     assigned.resolver.restore(BatchOffset(), {A: PinnedStart("new"), B: PinnedStart("new")}, clients)
-    assert assigned.tracker.pinned_starts().offsets == {A: PinnedStart("former", 10, 7), B: PinnedStart("new")}
+    assert assigned.tracker.pinned_starts().offsets == {A: PinnedStart("former", 10, 7)}
+
+
+def test_a_partition_created_between_the_lookup_of_latest_and_the_start_is_read_from_its_first_record(
+    clients: KafkaClients, logs: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    assigned = make(clients, startingOffsets="latest")
+    assigned.resolver._latest = None  # as before the first call of Spark
+    assigned.resolver.pin_latest({A: EXISTING[A]}, clients)
+    assigned.resolver.restore(BatchOffset(), EXISTING, clients)
+    assigned.partitions_assigned(BOTH, OWNER)
+    assert positions(assigned) == {A: 10, B: 0}
+
+
+def test_a_commit_read_before_its_topic_is_recreated_is_no_position_in_the_successor(
+    clients: KafkaClients, group: Group, logs: dict[TopicPartition, tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.offsets = {A: CommittedOffset(4, COMMIT_TAG)}
+    committed = clients.offsets.committed
+
+    def recreated_after(*args: Any) -> Any:
+        found = committed(*args)
+        clients.cluster.id = "new"  # type: ignore[attr-defined]
+        return found
+
+    monkeypatch.setattr(clients.offsets, "committed", recreated_after)
+    clients.cluster.id = "former"  # type: ignore[attr-defined]
+    assigned = make(clients)
+    assigned.partitions_assigned(frozenset({A}), OWNER)
+    assert {owned.topic_id for owned in assigned.tracker.positions(OWNER).values()} == {"former"}
 
 
 def commits_fail(assigned: AssignedPartitions, group: Group, call: Callable[[], None]) -> None:
