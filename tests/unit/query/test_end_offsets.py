@@ -149,3 +149,16 @@ def raises(look: Callable[[], object]) -> bool:
     except DataLoss:
         return True
     return False
+
+
+def test_the_end_offsets_and_epochs_of_a_former_topic_are_those_of_none_in_its_successor(
+    fake: FakeKafka, ends: EndOffsets
+) -> None:
+    positions = partitions(fake, 2)
+    for log in fake.logs["t"].values():
+        log.append_count(5)
+    assert ends.of(positions) == {A: 5, B: 5}
+    fake.logs["t"][0].leader = None
+    ends.forget({"t"})
+    assert ends.of(positions) == {B: 5}
+    assert A not in ends.epochs
