@@ -223,7 +223,7 @@ class Channel:
         instance = getattr(request, "group_instance_id", None) or getattr(request, "instance_id", None)
         if self.process.dead and instance is not None:
             return  # it would fence the process that has the instance id now, as another client of the same id does
-        if self.process.dead and api == "OffsetCommit" and not request.member_id:
+        if self.process.ended and api == "OffsetCommit" and not request.member_id:
             return  # no broker can tell that it comes late: a commit without membership has no generation
         if fault == LATE_REQUEST:
             network.arrived_late(f"{self.process.name} {api}: the late request arrives")

@@ -32,6 +32,8 @@ class Process:
     def __init__(self, name: str) -> None:
         self.name = name
         self.dead = False
+        self.ended = False
+        """Whether it ended by itself, or was killed."""
         self.paused_until = 0.0
         self.skew = 0.0
         """Seconds by which its host's clock is behind."""
@@ -110,7 +112,7 @@ class Scheduler:
 
     def kill(self, process: Process) -> None:
         """Ends a process: its threads never run again."""
-        process.dead = True
+        process.dead = process.ended = True
         self._ready = [each for each in self._ready if each.process is not process]
 
     def begin(self, thread: Thread) -> None:

@@ -191,6 +191,7 @@ class Life:
             query.truth.run_ended(query)
         query.truth.died(query)
         query.life = None
+        self.process.ended = True
         self.ended.set()
 
     def _call(self, name: str, function: Any, *args: Any) -> Any:
