@@ -90,6 +90,7 @@ class AvailableNowTarget:
         self._looked_at: float | None = None
         self._without_owner = 0.0
         self._interval = POLL_INTERVALS[0]
+        self._reads_on = False
         self._hinted = False
 
     def set_once(self, owned: Partitions = frozenset()) -> None:
@@ -119,8 +120,15 @@ class AvailableNowTarget:
                 self._note_progress()
 
     def limit(self, end_offsets: Offsets) -> dict[TopicPartition, int]:
-        """``end_offsets`` up to the target. Partitions that were added later are not read in this run."""
+        """``end_offsets`` up to the target. Partitions that were added later are not read in this run.
+
+        A run that waits reads on in what it owns: another run that began at the same time may have a later target
+        there, and wait in turn for this one. When this run ends stays as it was.
+        """
         assert self._target is not None, "set_once() comes first"
+        if self._reads_on:
+            self._reads_on = False
+            self._target |= {tp: max(end, self._target[tp]) for tp, end in end_offsets.items() if tp in self._target}
         return {tp: min(end, self._target.get(tp, 0)) for tp, end in end_offsets.items()}
 
     def is_reached(self, to_reset: Partitions = frozenset()) -> bool:
@@ -177,6 +185,7 @@ class AvailableNowTarget:
                 self._without_owner = 0.0
             waits_for = some(owners) if owners else "other members"
             log.info("group %s: the run waits for %s: %s", self._settings.group_id, waits_for, self._status())
+            self._reads_on = True
             if not self._hinted:
                 self._hinted = True
                 log.warning("group %s: %s", self._settings.group_id, _ITSELF)

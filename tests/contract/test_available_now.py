@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from spark_group_source.errors import DeadlineExceeded
+from spark_group_source.fetch.leaders import list_offsets
+from spark_group_source.offsets import LATEST, TopicPartition
 from spark_group_source.query import available_now
 from tests.contract.conftest import BASES, Background, Bench, Query, eventually
 from tests.fake import FakeKafka, Fault
@@ -135,6 +139,33 @@ def test_two_runs_end_although_one_works_for_twice_a_session_and_a_rebalance(ben
     waiting.result()
     assert bench.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
     assert sorted(each.size for run in (long, quick) for each in run.read) == [5, 5, 5, 5]
+
+
+def test_two_runs_that_wait_for_each_other_both_end(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaders answer one after the other: of two runs that begin at once, each may see a later end in the other's."""
+    runs = [on_fake.query(None), on_fake.query(None)]
+    for run in runs:
+        run.driver.start(run.end)
+    eventually(lambda: all(len(run.owns()) == 2 for run in runs), "an even split")
+    on_fake.produce(6, 6, 6, 6)
+    looking_up = runs[0]
+
+    def crossed(cluster: Any, specs: Mapping[TopicPartition, int], **given: Any) -> dict[TopicPartition, int]:
+        found = list_offsets(cluster, specs, **given)
+        mine = looking_up.owns() if LATEST in specs.values() else set()
+        return {tp: end - 1 if tp.partition in mine else end for tp, end in found.items()}
+
+    monkeypatch.setattr(available_now, "list_offsets", crossed)
+    for looking_up in runs:
+        looking_up.driver.prepare_for_available_now()
+        looking_up.begin()
+        looking_up.finish()
+    ends = [Background(run.until_end) for run in runs]
+    for each, run in sorted(zip(ends, runs, strict=True), key=lambda pair: pair[0].waits):
+        each.result()
+        run.close()
+    assert on_fake.committed() == {0: 6, 1: 6, 2: 6, 3: 6}
+    assert sum(each.size for run in runs for each in run.read) == 24
 
 
 def test_a_waiting_run_lets_spark_go_on_and_gives_up_partitions_meanwhile(on_fake: Bench) -> None:

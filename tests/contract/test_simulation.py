@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import pytest
 
 from tests.simulation.scenario import PROTOCOLS, Result, run
@@ -21,6 +24,16 @@ def test_no_sentence_breaks_in_simulated_runs(protocol: str) -> None:
     with substituted():
         for seed in range(5000, 5030):
             check(run(seed, protocol))
+
+
+def test_no_sentence_breaks_with_fresh_seeds() -> None:
+    until = time.monotonic() + float(os.environ.get("SIM_SECONDS", "60"))
+    seed = time.time_ns() // 1_000_000
+    with substituted():
+        while time.monotonic() < until:
+            seed += 1
+            for protocol in PROTOCOLS:
+                check(run(seed, protocol))
 
 
 def test_a_seed_gives_the_same_run_twice() -> None:
