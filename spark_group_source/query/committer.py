@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from spark_group_source.clock import Deadline
+from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import CommitFailed, describe_error_code
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
@@ -17,8 +17,7 @@ from spark_group_source.group.settings import Counters
 from spark_group_source.offsets import NO_LINEAGE, TopicPartition
 from spark_group_source.options.offsets import SpecificOffsets
 from spark_group_source.options.settings import SourceOptions, stream_start
-from spark_group_source.query.offset_tracker import Owned, OwnedPartition
-from spark_group_source.query.shared_tracker import RetryTimer, SharedOffsetTracker
+from spark_group_source.query.offset_tracker import OffsetTracker, Owned, OwnedPartition
 from spark_group_source.text import names
 
 log = logging.getLogger(__name__)
@@ -27,6 +26,36 @@ _REJECTED = ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID, ErrorActi
 
 _TRIMMED = "commitMetadata is too long", "the metadata is too long", "even the tag is too long"
 """What the log says at each step of shorter metadata."""
+
+
+class RetryTimer:
+    """Spaces tries ``interval`` seconds apart, for two threads. ``_lock`` guards when the next try is due."""
+
+    def __init__(self, interval: float, clock: Clock) -> None:
+        self._interval = interval
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._due_at = float("-inf")
+
+    @property
+    def due_at(self) -> float:
+        """When the next try is due, in seconds of the clock."""
+        with self._lock:
+            return self._due_at
+
+    def try_acquire(self) -> bool:
+        """Takes the try that is due, if one is. The caller that gets True must retry: no other caller does until the
+        interval has passed."""
+        with self._lock:
+            if self._clock() < self._due_at:
+                return False
+            self._due_at = self._clock() + self._interval
+            return True
+
+    def restart(self, minimum: float = 0.0) -> None:
+        """A try has ended: the next is due after the interval, or after ``minimum`` seconds if that is longer."""
+        with self._lock:
+            self._due_at = self._clock() + max(self._interval, minimum)
 
 
 class Committer:
@@ -42,7 +71,7 @@ class Committer:
     def __init__(
         self,
         options: SourceOptions,
-        tracker: SharedOffsetTracker,
+        tracker: OffsetTracker,
         counters: Counters,
         retry_timer: RetryTimer,
         metadata_fields: Mapping[str, str],

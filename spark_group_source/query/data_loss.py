@@ -37,9 +37,8 @@ from spark_group_source.group.offsets import KafkaClients
 from spark_group_source.group.settings import Subscription
 from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, Offsets, TopicPartition
 from spark_group_source.query.end_offsets import EndOffsets
-from spark_group_source.query.offset_tracker import Owned
+from spark_group_source.query.offset_tracker import OffsetTracker, Owned
 from spark_group_source.query.ownership import AssignedPartitions
-from spark_group_source.query.shared_tracker import SharedOffsetTracker
 from spark_group_source.query.topics import TopicIds, raise_or_skip_deleted
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
@@ -89,7 +88,7 @@ class EpochCheck:
     yet: the query must not read them.
     """
 
-    def __init__(self, cluster: Cluster, tracker: SharedOffsetTracker, clock: Clock) -> None:
+    def __init__(self, cluster: Cluster, tracker: OffsetTracker, clock: Clock) -> None:
         self.known: Offsets = {}
         self.unconfirmed: frozenset[TopicPartition] = frozenset()
         self._cluster = cluster

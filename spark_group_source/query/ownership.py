@@ -19,9 +19,8 @@ from spark_group_source.group.offsets import KafkaClients
 from spark_group_source.group.settings import Counters
 from spark_group_source.offsets import BatchOffset, Offsets, Partitions
 from spark_group_source.options.settings import SourceOptions
-from spark_group_source.query.committer import Committer
-from spark_group_source.query.offset_tracker import Owned, Start, StartRule
-from spark_group_source.query.shared_tracker import RetryTimer, SharedOffsetTracker
+from spark_group_source.query.committer import Committer, RetryTimer
+from spark_group_source.query.offset_tracker import OffsetTracker, Owned, Start, StartRule
 from spark_group_source.query.starts import StartOffsetResolver, log_starts
 from spark_group_source.text import names
 
@@ -49,7 +48,7 @@ class AssignedPartitions:
         """``metadata_fields`` are those of :class:`Committer`."""
         self.counters = Counters()
         self.rebalanced_at: float | None = None
-        self.tracker = SharedOffsetTracker(clock)
+        self.tracker = OffsetTracker(clock)
         self._retry_timer = RetryTimer(options.commit_retry_interval, clock)
         self.committer = Committer(options, self.tracker, self.counters, self._retry_timer, metadata_fields or {})
         self.resolver = StartOffsetResolver(options, self.tracker)
@@ -64,7 +63,7 @@ class AssignedPartitions:
         self.resolve(partitions, me, self._member_clients, deadline)
 
     def uncommitted(self) -> Partitions:
-        """Partitions for which a revocation waits: see :meth:`SharedOffsetTracker.uncommitted`. Caller: anybody."""
+        """Partitions for which a revocation waits: see :meth:`OffsetTracker.uncommitted`. Caller: anybody."""
         return self.tracker.uncommitted()
 
     def retry_due(self, me: Membership) -> float:
@@ -161,7 +160,7 @@ class AssignedPartitions:
         deadline = deadline or Deadline.after(timeout + self._options.commit_timeout)
         with self.tracker.start_lookup(partitions) as lookup:
             try:
-                if lookup.partitions:
+                if lookup:
                     # The last third is for the commit, so that positions found do not wait for the query's next retry.
                     within = deadline.at_most(min(timeout, deadline.remaining() * 2 / 3))
                     self.resolver.resolve(lookup, me, clients, within)
@@ -172,7 +171,7 @@ class AssignedPartitions:
                     and getattr(error, "error_code", None) != UNKNOWN_TOPIC_OR_PARTITION
                 ):
                     raise
-                log.warning("group %s: no start position for %s: %s", self._group_id, names(lookup.partitions), error)
+                log.warning("group %s: no start position for %s: %s", self._group_id, names(lookup), error)
         self.committer.commit(me, clients, deadline)
         backoff = min((self._clock() - began) * RESOLVE_BACKOFF_FACTOR, RESOLVE_BACKOFF_MAX)
         unresolved = self.tracker.unresolved(me)
@@ -196,7 +195,7 @@ class AssignedPartitions:
         self.committer.commit(me, clients)
 
     def rewind(self, offsets: Offsets, epochs: Offsets, before: Owned, me: Membership, clients: KafkaClients) -> None:
-        """As :meth:`SharedOffsetTracker.rewind`, and commits that. Caller: the query."""
+        """As :meth:`OffsetTracker.rewind`, and commits that. Caller: the query."""
         self.tracker.rewind(offsets, epochs, before)
         self.committer.commit(me, clients)
 

@@ -41,8 +41,7 @@ from spark_group_source.options.offsets import (
     number_in_json,
 )
 from spark_group_source.options.settings import SourceOptions, stream_start
-from spark_group_source.query.offset_tracker import Start, StartRule, resume_at
-from spark_group_source.query.shared_tracker import PinnedStarts, SharedOffsetTracker, StartLookup
+from spark_group_source.query.offset_tracker import OffsetTracker, Owned, PinnedStarts, Start, StartRule, resume_at
 from spark_group_source.query.start_specs import resolve_spec
 from spark_group_source.text import names, some
 from spark_group_source.user_code import load
@@ -177,7 +176,7 @@ Starts = dict[TopicPartition, Start]
 class StartOffsetResolver:
     """Resolves start positions and records them in the tracker, for the thread that began the lookup."""
 
-    def __init__(self, options: SourceOptions, tracker: SharedOffsetTracker) -> None:
+    def __init__(self, options: SourceOptions, tracker: OffsetTracker) -> None:
         self._options = options
         self._tracker = tracker
         self._group_id = options.group.group_id
@@ -245,7 +244,7 @@ class StartOffsetResolver:
         """Maximum seconds that :meth:`resolve` takes."""
         return RESOLVE_TIMEOUT + self._options.group.offset_fetch_timeout
 
-    def resolve(self, lookup: StartLookup, me: Membership, clients: KafkaClients, deadline: Deadline) -> None:
+    def resolve(self, lookup: Owned, me: Membership, clients: KafkaClients, deadline: Deadline) -> None:
         """Records where the partitions start, by the rules above; those without a leader stay unresolved.
 
         Raises:
@@ -253,7 +252,7 @@ class StartOffsetResolver:
             OptionError: the options name no starting offset, or the group has other commits.
             GroupSourceError: the group or the leaders do not answer, or reject the request.
         """
-        partitions = lookup.partitions
+        partitions: Partitions = frozenset(lookup)
         ids = self._topic_ids(partitions, clients, deadline)  # first: a commit is of this topic or a later one
         commits = self._committed(partitions, me, clients, deadline)
         partitions = self._tracker.assigned_in(ids, partitions)
@@ -275,9 +274,9 @@ class StartOffsetResolver:
         of_new = self._look_up(Earliest(), StartRule.RECREATED, without_start & logged.recreated, clients, deadline)
         starts |= {tp: start._replace(lineage=None) for tp, start in of_new.items()}
         starts = self._moved_by_callback(starts, logged.ranges)
-        if self._tracker.record_starts(lookup, starts, commits, ids):
-            self._replayed.started(starts)
-            log_starts(self._group_id, starts)
+        recorded = self._tracker.record_starts(lookup, starts, commits, ids)
+        self._replayed.started(recorded)
+        log_starts(self._group_id, recorded)
 
     def _moved_by_callback(self, starts: Starts, logged: Mapping[TopicPartition, OffsetRange]) -> Starts:
         """The starts after the user's callback: if it goes back, a new lineage begins."""

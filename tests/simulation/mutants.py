@@ -93,8 +93,9 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 "query/offset_tracker.py",
-                "same_lineage else None",
-                "same_lineage else self.in_flight.get(tp) and partition.completed",
+                "        if committed is not None and not outdated_tag:\n",
+                "        owned.committed = owned.completed if tp in self._in_flight else None\n"
+                "        if committed is not None and not outdated_tag:\n",
             ),
         ),
     ),
@@ -102,7 +103,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "A6b",
         5,
         "a partition whose first commit failed is handed over without a commit, and starts at latest",
-        (("query/offset_tracker.py", "MAX_REJECTIONS}", "MAX_REJECTIONS and partition.committed is not None}"),),
+        (("query/offset_tracker.py", " < MAX_REJECTIONS)", " < MAX_REJECTIONS and owned.committed is not None)"),),
     ),
     Mutant(
         "A7",
@@ -302,19 +303,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "M20",
         4,
         "the answer to a commit counts for a partition that was lost and started again elsewhere before it came",
-        (("query/offset_tracker.py", " and partition is sent[tp]", ""),),
+        (("query/offset_tracker.py", " and owned is sent[tp]", ""),),
     ),
     Mutant(
         "M21",
         4,
         "a start that was looked up before its partition was lost and came back is recorded",
-        (
-            (
-                "query/shared_tracker.py",
-                "lookup.revocation_epoch != self._revocation_epoch",
-                "not lookup.partitions <= self._owned",
-            ),
-        ),
+        (("query/offset_tracker.py", "if self._owned.get(tp) is owned}", "if tp in self._owned}"),),
     ),
     Mutant(
         "M22",
@@ -332,7 +327,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M23",
         5,
         "a partition whose start could not be looked up is handed over at once, and starts at a later latest",
-        (("query/shared_tracker.py", " | (self._to_look_up - self._tracker.owned.keys())", ""),),
+        (("query/offset_tracker.py", " or (not owned.start and not owned.looked_up)", ""),),
     ),
     Mutant(
         "M24",
@@ -344,13 +339,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "M25",
         6,
         "a decision counts as older than one before it, on a host whose clock is behind",
-        (("query/shared_tracker.py", "1000), self._lineage + 1)", "1000), 0)"),),
+        (("query/offset_tracker.py", "1000), self._lineage + 1)", "1000), 0)"),),
     ),
     Mutant(
         "M26",
         6,
         "a rewind into a batch that was replayed long ago is ignored",
-        (("query/starts.py", "            self._replayed.started(starts)\n", ""),),
+        (("query/starts.py", "        self._replayed.started(recorded)\n", ""),),
     ),
     Mutant(
         "M27",
@@ -362,7 +357,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M28",
         6,
         "a rewind is ignored above the offset at which the query gave the partition up, however long ago",
-        (("query/offset_tracker.py", "        self.given_up.pop(tp, None)\n", ""),),
+        (("query/offset_tracker.py", "        self._given_up.pop(tp, None)\n", ""),),
     ),
     Mutant(
         "M29",
@@ -374,19 +369,19 @@ MUTANTS: tuple[Mutant, ...] = (
         "M30",
         6,
         "resetOffsetsOnStart applies again to a partition that comes back before a batch was logged",
-        (("query/shared_tracker.py", "resets=self._pinned.resets - offsets.keys()", "resets=self._pinned.resets"),),
+        (("query/offset_tracker.py", "resets=self._pinned.resets - offsets.keys()", "resets=self._pinned.resets"),),
     ),
     Mutant(
         "M31",
         6,
         "a start at latest is looked up again if its partition is lost before the commit",
-        (("query/shared_tracker.py", "self._pinned = self._pinned.pin(", "self._pinned.pin("),),
+        (("query/offset_tracker.py", "self._pinned = self._pinned.pin(", "self._pinned.pin("),),
     ),
     Mutant(
         "M32",
         6,
         "the new position in a truncated log is not committed before the query has passed its former one",
-        (("query/offset_tracker.py", "completed=offset)", "completed=offset, committed=before.committed)"),),
+        (("query/offset_tracker.py", "replace(moved, committed=None, ", "replace(moved, "),),
     ),
     Mutant(
         "M33",
@@ -435,7 +430,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M38",
         7,
         "after a hand-over, a clean election counts as data loss: the position has the epoch of an older one",
-        (("query/shared_tracker.py", " and logged.end == start.offset", ""),),
+        (("query/offset_tracker.py", " and logged.end == start.offset", ""),),
     ),
     Mutant(
         "M39",

@@ -13,8 +13,7 @@ from spark_group_source.group.membership import Membership
 from spark_group_source.group.offsets import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, OffsetRange, PinnedStart, TopicPartition
 from spark_group_source.query import data_loss, end_offsets, topics
-from spark_group_source.query.offset_tracker import Start, StartRule
-from spark_group_source.query.shared_tracker import PinnedStarts, SharedOffsetTracker
+from spark_group_source.query.offset_tracker import OffsetTracker, PinnedStarts, Start, StartRule
 from tests.fake import FakeKafka, Fault
 from tests.unit.query.test_data_loss import ANY_LINEAGE, MARKER, Query, create, fill, of, queries_closed
 
@@ -269,7 +268,7 @@ def test_the_group_and_the_epoch_of_each_end_are_logged(fake: FakeKafka) -> None
 
 
 def test_an_epoch_that_the_other_thread_has_set_meanwhile_stays() -> None:
-    tracker, me = SharedOffsetTracker(), Membership(owned={HARMED: 1})
+    tracker, me = OffsetTracker(), Membership(owned={HARMED: 1})
     tracker.restore(BatchOffset.of([OffsetRange("harmed", 0, 0, 5, "id", 4)]), PinnedStarts())
     tracker.partitions_assigned(frozenset({HARMED}), {})
     with tracker.start_lookup(frozenset({HARMED})) as lookup:
