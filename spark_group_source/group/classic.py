@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kafka.protocol.consumer import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
@@ -49,13 +50,16 @@ from spark_group_source.group.membership import (
     RequestFailed,
     Tick,
 )
-from spark_group_source.group.protocol import GroupProtocol, RebalanceListener, SharedMembership
+from spark_group_source.group.protocol import GroupProtocol
 from spark_group_source.group.settings import GroupSettings, Timings
 from spark_group_source.group.topics import TopicView
 from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.text import names
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster, Topic, partitions_of
+
+if TYPE_CHECKING:
+    from spark_group_source.group.member import Member
 
 log = logging.getLogger(__name__)
 
@@ -419,16 +423,11 @@ class HeartbeatSender:
     """
 
     def __init__(
-        self,
-        requests: MembershipRequests,
-        shared: SharedMembership[ClassicMembership],
-        settings: GroupSettings,
-        clock: Clock,
-        wakeup: Wakeup,
+        self, requests: MembershipRequests, member: Member, settings: GroupSettings, clock: Clock, wakeup: Wakeup
     ) -> None:
         """``wakeup`` ends every wait once the query ends."""
         self._requests = requests
-        self._shared = shared
+        self._member = member
         self._settings = settings
         self._clock = clock
         self._wakeup = wakeup
@@ -446,7 +445,7 @@ class HeartbeatSender:
         # Only members get REBALANCE_IN_PROGRESS: it keeps the session too.
         if failure is None or failure.action is ErrorAction.REJOIN:
             self.session_ends = session_ends
-            self._shared.post(HeartbeatSucceeded(me.generation, session_ends))
+            self._member.post(HeartbeatSucceeded(me.generation, session_ends))
         return failure
 
     def while_join_or_sync_waits(self, me: Membership) -> WhileWaiting:
@@ -457,9 +456,9 @@ class HeartbeatSender:
         """
 
         def heartbeat() -> RequestFailed | None:
-            self._shared.post(Tick())
-            if self._shared.membership.generation != me.generation:
-                return RequestFailed(ErrorAction.REDISCOVER, self._shared.membership.reason)
+            self._member.post(Tick())
+            if self._member.membership.generation != me.generation:
+                return RequestFailed(ErrorAction.REDISCOVER, self._member.membership.reason)
             # The coordinator accepts no heartbeat of a new member before its join is complete.
             joins_as_new = me.generation == NO_GENERATION
             failure = self._find_coordinator() if joins_as_new else self.send(me, join_or_sync_pending=True)
@@ -483,23 +482,25 @@ class HeartbeatSender:
 class ClassicProtocol(GroupProtocol):
     """The member's thread owns it, with its connections."""
 
+    first = Join()
+
     def __init__(
         self,
+        member: Member,
         cluster: Cluster,
         settings: GroupSettings,
-        listener: RebalanceListener,
         clock: Clock,
         wakeup: Wakeup,
         timings: Timings | None,
     ) -> None:
         # On a slow network a heartbeat just before the session ends would arrive too late.
         interval = min(settings.heartbeat_interval, settings.session_timeout / 2)
-        super().__init__(settings, interval, listener, clock, wakeup)
         self._requests = MembershipRequests(cluster, settings, timings)
         self._rebalance = Rebalance(cluster, self._requests, settings, clock, wakeup)
-        start = ClassicMembership(cooperative=self._rebalance.cooperative)
-        self.shared = SharedMembership(settings, clock, step, start, Join(), listener.uncommitted)
-        self._heartbeats = HeartbeatSender(self._requests, self.shared, settings, clock, wakeup)
+        initial = ClassicMembership(cooperative=self._rebalance.cooperative)
+        super().__init__(member, initial, settings, interval, clock, wakeup)
+        self.state_machine = step
+        self._heartbeats = HeartbeatSender(self._requests, member, settings, clock, wakeup)
 
     def subscribe(self, topics: Collection[str]) -> None:
         """See :meth:`GroupProtocol.subscribe`."""
@@ -515,8 +516,8 @@ class ClassicProtocol(GroupProtocol):
 
     def keep_alive(self) -> None:
         """See :meth:`GroupProtocol.keep_alive`."""
-        self.shared.post(Tick())
-        me = self.shared.membership
+        self.member.post(Tick())
+        me = self.member.membership
         if me.phase not in (Phase.STABLE, Phase.REVOKING):
             return
         if not self.schedule.try_acquire(self._requests.throttled) or self._heartbeat(me):
@@ -534,7 +535,7 @@ class ClassicProtocol(GroupProtocol):
         if me.phase is Phase.REVOKING or not self._rebalance.topic_check_due():  # a revocation has a deadline
             return True
         if reason := self._rebalance.reason_to_rejoin():
-            self.shared.post(SubscriptionChanged(reason))
+            self.member.post(SubscriptionChanged(reason))
         return False
 
     def rediscover(self) -> None:
@@ -547,7 +548,7 @@ class ClassicProtocol(GroupProtocol):
         A static member leaves only with ``static_leaves``: its next run, within the session timeout, gets the same
         partitions.
         """
-        member_id = self.shared.membership.member_id
+        member_id = self.member.membership.member_id
         stays = self.settings.instance_id is not None and not self.settings.static_leaves
         if stays or not member_id:
             return
@@ -556,14 +557,14 @@ class ClassicProtocol(GroupProtocol):
 
     def _join(self) -> None:
         self.join_backoff.wait()
-        me = self.shared.membership
+        me = self.member.membership
         self._rebalance.log_join(me)
         self.listener.join_started()
         joined = self._rebalance.join(me, self._heartbeats.while_join_or_sync_waits(me))
         if isinstance(joined, RequestFailed):
             self.request_failed(joined)
         else:
-            self.shared.post(joined)
+            self.member.post(joined)
 
     def _sync(self) -> None:
         assigned: Partitions | RequestFailed
@@ -572,15 +573,15 @@ class ClassicProtocol(GroupProtocol):
             assigned = assignments
         else:
             self._heartbeats.note_sync_sent()
-            while_waiting = self._heartbeats.while_join_or_sync_waits(self.shared.membership)
+            while_waiting = self._heartbeats.while_join_or_sync_waits(self.member.membership)
             assigned = self._rebalance.sync(assignments, while_waiting)
         if isinstance(assigned, RequestFailed):
             self.request_failed(assigned)
             return
         self.heartbeat_state.record_success()
         self.schedule.schedule_next()
-        self.shared.post(Synced(assigned, self._heartbeats.session_ends))
-        if self.shared.membership.generation == NO_GENERATION:
+        self.member.post(Synced(assigned, self._heartbeats.session_ends))
+        if self.member.membership.generation == NO_GENERATION:
             return  # the session timed out before the response came: a join follows
-        self._rebalance.log_generation(self.shared.membership)
+        self._rebalance.log_generation(self.member.membership)
         self.assignment_received()

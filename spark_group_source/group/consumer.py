@@ -8,7 +8,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from kafka.protocol.api_key import ApiKey
@@ -34,12 +34,15 @@ from spark_group_source.group.consumer_state import (
 )
 from spark_group_source.group.coordinator import LATE_REQUESTS, CoordinatorClient
 from spark_group_source.group.membership import NO_GENERATION, Action, ErrorAction, Phase, RequestFailed, Tick, fatal
-from spark_group_source.group.protocol import GroupProtocol, RebalanceListener, SharedMembership
+from spark_group_source.group.protocol import GroupProtocol
 from spark_group_source.group.settings import GroupSettings, Timings
 from spark_group_source.group.topics import TopicView
 from spark_group_source.text import names
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
+
+if TYPE_CHECKING:
+    from spark_group_source.group.member import Member
 
 log = logging.getLogger(__name__)
 
@@ -170,23 +173,23 @@ class ConsumerProtocol(GroupProtocol):
     heartbeat that got no answer may still arrive.
     """
 
-    shared: SharedMembership[ConsumerMembership]
+    first = Heartbeat()
 
     def __init__(
         self,
+        member: Member,
         cluster: Cluster,
         settings: GroupSettings,
-        listener: RebalanceListener,
         clock: Clock,
         wakeup: Wakeup,
         timings: Timings | None,
     ) -> None:
-        super().__init__(settings, HEARTBEAT_INTERVAL, listener, clock, wakeup)
+        initial = ConsumerMembership(member_id=str(uuid.uuid4()))
+        super().__init__(member, initial, settings, HEARTBEAT_INTERVAL, clock, wakeup)
+        self.state_machine = step
         self._cluster = cluster
         self._topic_view = TopicView(cluster, settings.group_id)
         self._client = CoordinatorClient(cluster, settings.group_id, PURPOSE, timings, settings.coordinator)
-        start = ConsumerMembership(member_id=str(uuid.uuid4()))
-        self.shared = SharedMembership(settings, clock, step, start, Heartbeat(), listener.uncommitted)
         self._next_topic_check = clock() + settings.wire.metadata_max_age
         self._session_timeout = settings.session_timeout
         self._session_source = ""
@@ -194,11 +197,11 @@ class ConsumerProtocol(GroupProtocol):
         self._late_until = -math.inf
         self._has_assignment = False
         self._joining_until = 0.0
-        self._logged_reason = start.reason
+        self._logged_reason = initial.reason
 
     def subscribe(self, topics: Collection[str]) -> None:
         """See :meth:`GroupProtocol.subscribe`."""
-        self.shared.post(Subscribed(frozenset(topics)))
+        self.member.post(Subscribed(frozenset(topics)))
 
     def send(self, request: Action) -> None:
         """Sends a heartbeat at once, or looks up topics."""
@@ -210,13 +213,13 @@ class ConsumerProtocol(GroupProtocol):
 
     def keep_alive(self) -> None:
         """See :meth:`GroupProtocol.keep_alive`."""
-        self.shared.post(Tick())
-        if self.shared.membership.phase is Phase.JOINING:
+        self.member.post(Tick())
+        if self.member.membership.phase is Phase.JOINING:
             return
         if self.schedule.try_acquire(self._throttled()):
             if not self._heartbeat():
                 return
-            stable = self.shared.membership.phase is Phase.STABLE  # a revocation has a deadline
+            stable = self.member.membership.phase is Phase.STABLE  # a revocation has a deadline
             if stable and self.settings.subscription.pattern is not None and self.clock() >= self._next_topic_check:
                 self._check_topics()
                 return
@@ -239,7 +242,7 @@ class ConsumerProtocol(GroupProtocol):
         if not self._joined:
             return
         client = self._client if cluster is None else CoordinatorClient(cluster, self.settings.group_id, PURPOSE)
-        request = build_leave(self.shared.membership, self.settings)
+        request = build_leave(self.member.membership, self.settings)
 
         def send(deadline: Deadline) -> RequestFailed | None:
             return self._failure(client.call(request, deadline), client)
@@ -248,10 +251,10 @@ class ConsumerProtocol(GroupProtocol):
 
     def _heartbeat(self) -> bool:
         """Sends a heartbeat with what has changed, and reports the answer; whether it succeeded."""
-        joins = self.shared.membership.phase is Phase.JOINING
+        joins = self.member.membership.phase is Phase.JOINING
         if joins:
             self._prepare_join()
-        me, sent_at = self.shared.membership, self.clock()
+        me, sent_at = self.member.membership, self.clock()
         # A late heartbeat may have been told an assignment. The coordinator repeats it only to a full report.
         to_report = replace(me, answered=None) if sent_at < self._late_until else me
         response = self._client.call(build_request(to_report, self.settings), self._heartbeat_deadline(me))
@@ -267,10 +270,10 @@ class ConsumerProtocol(GroupProtocol):
         self.heartbeat_state.record_success()
         self._was_member = True
         answer = interpret(response, me.report, sent_at + self._session_timeout)
-        self.shared.post(answer)
+        self.member.post(answer)
         self.schedule.interval = answer.heartbeat_interval
         self.schedule.schedule_next()
-        after = self.shared.membership
+        after = self.member.membership
         if after.generation == NO_GENERATION:
             return False  # everything was lost before the answer came: a join follows
         if joins:
@@ -318,12 +321,12 @@ class ConsumerProtocol(GroupProtocol):
         instance id the coordinator rejects this as well.
         """
         for_good = replace(self.settings, static_leaves=error_code != UNRELEASED_INSTANCE_ID)
-        request = build_leave(self.shared.membership, for_good)
+        request = build_leave(self.member.membership, for_good)
         self._client.call(request, self.within(self.settings.heartbeat_timeout))
 
     def _prepare_join(self) -> None:
         self.join_backoff.wait()
-        reason = self.shared.membership.reason
+        reason = self.member.membership.reason
         level = logging.DEBUG if reason == self._logged_reason else logging.INFO
         log.log(level, "group %s: joining, because %s", self.settings.group_id, reason)
         self._logged_reason = reason
@@ -341,15 +344,15 @@ class ConsumerProtocol(GroupProtocol):
     def _find_topics(self, deadline: Deadline) -> None:
         """Looks up the subscribed topics, among which are those in the assignment."""
         try:
-            topics = self._cluster.metadata(self.shared.membership.topics, deadline).topics
+            topics = self._cluster.metadata(self.member.membership.topics, deadline).topics
         except GroupSourceError as error:
             log.warning("group %s: the topic lookup failed: %s", self.settings.group_id, error)
             return
         found = {UUID(topic.id): name for name, topic in topics.items() if topic.id and not topic.error}
-        before = self.shared.membership
-        self.shared.post(TopicsFound(found))
-        if self.shared.membership.owned != before.owned:
-            self._log_assignment(self.shared.membership)
+        before = self.member.membership
+        self.member.post(TopicsFound(found))
+        if self.member.membership.owned != before.owned:
+            self._log_assignment(self.member.membership)
 
     def _check_topics(self) -> None:
         """A pattern may match other topics. The coordinator itself notices new partitions."""
@@ -360,7 +363,7 @@ class ConsumerProtocol(GroupProtocol):
         except GroupSourceError as error:
             log.warning("group %s: the topic lookup failed: %s", self.settings.group_id, error)
             return
-        self.shared.post(Subscribed(frozenset(topics)))
+        self.member.post(Subscribed(frozenset(topics)))
 
     def _failure(self, response: Any, client: CoordinatorClient, *, joins: bool = False) -> RequestFailed | None:
         if isinstance(response, RequestFailed):
@@ -372,7 +375,7 @@ class ConsumerProtocol(GroupProtocol):
             # A join creates a group that was deleted: this group exists, and the coordinator does not convert it.
             error = fatal("ConsumerGroupHeartbeat", self.settings.group_id, error_code, broker_message=message)
             return RequestFailed(ErrorAction.FATAL, str(error), error=error)
-        topics = self.shared.membership.topics if error_code == TOPIC_AUTHORIZATION_FAILED else ()
+        topics = self.member.membership.topics if error_code == TOPIC_AUTHORIZATION_FAILED else ()
         return client.failure("ConsumerGroupHeartbeat", error_code, topics=topics, broker_message=message)
 
     def _heartbeat_deadline(self, me: ConsumerMembership) -> Deadline:

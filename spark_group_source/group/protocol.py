@@ -1,18 +1,14 @@
 """The part of a member that both group protocols have: when a heartbeat is due and what follows if it fails, backoffs,
-notifications, leaving, and the membership with its pending actions, which the member's thread and the query's
-thread share.
+notifications and leaving.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import threading
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from spark_group_source.clock import WARN_EVERY, Backoff, Clock, Deadline, LogEvery, Wakeup
 from spark_group_source.group.membership import (
@@ -20,25 +16,22 @@ from spark_group_source.group.membership import (
     Action,
     Assigned,
     AwaitBackoff,
-    BatchCompleted,
-    BatchPlanned,
-    CommitsChanged,
     ErrorAction,
     Event,
     Lost,
     Membership,
-    Notification,
     Phase,
     Request,
     RequestFailed,
     Revoked,
-    SessionExtended,
-    Tick,
 )
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.offsets import Partitions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.waiting import sleep
+
+if TYPE_CHECKING:
+    from spark_group_source.group.member import Member
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +121,7 @@ class HeartbeatState:
 
 
 class RebalanceListener(Protocol):
-    """The member's thread calls these methods in the order of events; :meth:`uncommitted` is for any thread."""
+    """The member's thread calls these methods in the order of events."""
 
     def partitions_assigned(self, partitions: Partitions, me: Membership, deadline: Deadline) -> None:
         """These are owned from now on. The call delays heartbeats: it must return by the deadline."""
@@ -139,9 +132,6 @@ class RebalanceListener(Protocol):
     def rebalance_completed(self) -> None:
         """This member is in a new generation, and knows its assignment."""
 
-    def uncommitted(self) -> Partitions:
-        """Partitions with pending commits or starts, for which a revocation waits. It must return at once."""
-
     def retry_due(self, me: Membership) -> float:
         """When :meth:`retry` is to be called, in seconds of the clock; infinity if there is nothing to retry."""
 
@@ -149,183 +139,16 @@ class RebalanceListener(Protocol):
         """Retries failed commits and lookups of start positions. The call delays heartbeats: it must return by the
         deadline, and by that of a pending revocation."""
 
-    def partitions_revoked(self, partitions: Partitions, in_flight: Partitions, uncommitted: Partitions) -> None:
-        """These are revoked. The batch that reads ``in_flight`` ones did not end in time; what was completed of
-        ``uncommitted`` ones could not be committed in time."""
+    def partitions_revoked(self, partitions: Partitions) -> None:
+        """These are revoked, also those that are still awaited."""
 
     def partitions_lost(self, partitions: Partitions, reason: str) -> None:
         """These are lost: none of their offsets may be committed."""
 
 
-State = TypeVar("State", bound=Membership)
-
-StateMachine = Callable[[State, Event, float, float], tuple[State, list[Action]]]
-"""The function ``step`` of a group protocol; it takes the time and the revocation timeout, in seconds."""
-
-
-class SharedMembership(Generic[State]):
-    """Takes events from both threads, and queues actions for the member's thread.
-
-    The condition ``_changed`` guards every attribute: the state, the actions, and ``_has_assignment``, whether the
-    first assignment and its start positions are known. No method waits for anything but that condition.
-    """
-
-    def __init__(
-        self,
-        settings: GroupSettings,
-        clock: Clock,
-        state_machine: StateMachine[State],
-        start: State,
-        first: Request,
-        uncommitted: Callable[[], Partitions],
-    ) -> None:
-        """``start`` is the membership before its first request, ``first``. ``uncommitted`` are the partitions with
-        pending commits: it is called under the lock, so that the last answer is the newest."""
-        self._uncommitted = uncommitted
-        self._state_machine = state_machine
-        self._settings = settings
-        self._clock = clock
-        self._changed = threading.Condition()
-        self._state = start
-        self._actions: deque[Action] = deque([first])
-        self._has_assignment = False
-
-    @property
-    def membership(self) -> State:
-        """The membership after the last event. Caller: the member's thread."""
-        return self._state
-
-    def snapshot(self) -> State:
-        """The membership as it is now. Caller: anybody.
-
-        Checks the session timeout too, because a user's own code may block the member's thread.
-
-        Raises:
-            GroupSourceError: the membership failed.
-        """
-        with self._changed:
-            self._apply(Tick())
-            if self._state.error is not None:
-                raise self._state.error
-            return self._state
-
-    def await_assignment(self, deadline: Deadline) -> bool:
-        """Waits for the first assignment and its start positions, or for the end of the membership.
-
-        Returns whether the start positions are known. Caller: the query.
-
-        Raises:
-            GroupSourceError: the membership failed.
-        """
-        with self._changed:
-            while not self._has_assignment and not self._state.ended and not deadline.expired():
-                self._changed.wait(deadline.remaining())
-        self.snapshot()
-        return self._has_assignment
-
-    def note_assignment(self) -> None:
-        """The first assignment has its start positions. Caller: the member's thread."""
-        with self._changed:
-            self._has_assignment = True
-            self._changed.notify_all()
-
-    def plan(self, partitions: Partitions, me: Membership) -> Partitions:
-        """Registers a batch that will read ``partitions``; returns those that are still readable.
-
-        Caller: the query.
-        """
-        with self._changed:
-            self._apply(Tick())
-            readable = self._state.readable
-            allowed = frozenset(tp for tp in partitions if tp in readable and readable[tp] == me.owned.get(tp))
-            self._apply(BatchPlanned(allowed))
-            return allowed
-
-    def batch_completed(self) -> None:
-        """The batch is completed. Caller: the query."""
-        with self._changed:
-            self._apply(BatchCompleted(self._uncommitted()))
-
-    def commits_changed(self) -> None:
-        """Commits succeeded, or became due. Caller: both threads."""
-        with self._changed:
-            self._apply(CommitsChanged(self._uncommitted()))
-
-    def commit_rejected(self, me: Membership, failure: RequestFailed) -> None:
-        """The coordinator rejected a commit of ``me``, because it does not know that member or generation any more.
-
-        If the membership still has that generation, everything owned is lost. While a join is pending, the generation
-        may have ended because all members joined: the response to the join decides. Caller: both threads.
-        """
-        with self._changed:
-            now = self._state
-            decided = now.phase in (Phase.STABLE, Phase.REVOKING) or failure.action is ErrorAction.RESET_MEMBER_ID
-            if decided and (now.member_id, now.generation) == (me.member_id, me.generation) and now.owned:
-                # Keeps the member id: if the coordinator does not know it, the join fails with that error.
-                self._apply(replace(failure, action=ErrorAction.RESET_GENERATION))
-
-    def await_other_generation(self, me: Membership, deadline: Deadline) -> State | None:
-        """Waits until the member has another generation than ``me``, and returns it; ``None`` if it has none in time.
-
-        Caller: both threads; the member's thread with a deadline that has passed.
-        """
-        with self._changed:
-            while self._state.generation == me.generation and not self._state.ended and not deadline.expired():
-                self._changed.wait(deadline.remaining())
-            return None if self._state.ended or self._state.generation == me.generation else self._state
-
-    def post(self, event: Event) -> None:
-        """Applies an event. Caller: anybody."""
-        with self._changed:
-            self._apply(event)
-
-    def next_action(self, next_heartbeat: float) -> tuple[Action | None, bool]:
-        """Waits for an action until a heartbeat or timeout is due; returns it, and whether the membership has ended.
-
-        Caller: the member's thread.
-        """
-        with self._changed:
-            ended = self._state.ended
-            if not self._actions and not ended:
-                self._changed.wait(self._idle_time(next_heartbeat))
-            action = self._actions.popleft() if self._actions else None
-            return action, ended and action is None
-
-    def next_notification(self) -> Notification | None:
-        """Takes the next action if it notifies the listener. Caller: the member's thread."""
-        with self._changed:
-            first = self._actions[0] if self._actions else None
-            if not isinstance(first, Notification):
-                return None
-            self._actions.popleft()
-            return first
-
-    def _idle_time(self, next_heartbeat: float) -> float:
-        until = next_heartbeat
-        if self._state.phase is Phase.REVOKING:
-            until = min(until, self._state.revoke_by)
-        if self._state.owned:
-            until = min(until, self._state.session_ends)
-        return max(0.0, until - self._clock())
-
-    def _apply(self, event: Event) -> None:
-        """Applies one event; the caller holds the lock."""
-        # A success extends the session before the clock is checked.
-        events = (event, Tick()) if isinstance(event, SessionExtended) else (Tick(), event)
-        for next_event in events:
-            self._step(next_event)
-
-    def _step(self, event: Event) -> None:
-        before = self._state
-        self._state, actions = self._state_machine(before, event, self._clock(), self._settings.revocation_timeout)
-        if self._state is before and not actions:
-            return
-        if self._state.phase is Phase.FAILED or any(isinstance(action, Request) for action in actions):
-            # A request of the previous phase is obsolete in the next one. After a failure, a join would create a member
-            # that no process represents.
-            self._actions = deque(each for each in self._actions if isinstance(each, Notification))
-        self._actions.extend(actions)
-        self._changed.notify_all()
+StateMachine = Callable[[Any, Event, float, float], tuple[Any, list[Action]]]
+"""The function ``step`` of a group protocol: it takes the membership, an event, the time, and the revocation timeout in
+seconds; it returns the membership after the event, and the actions to perform."""
 
 
 PROMPT_JOINS = 4
@@ -371,21 +194,29 @@ The other part is left for the next heartbeat."""
 
 
 class GroupProtocol(ABC):
-    """The base of both group protocols. All methods but :meth:`subscribe` are for the member's thread."""
+    """The base of both group protocols. All methods but :meth:`subscribe` are for the member's thread.
 
-    shared: SharedMembership[Any]
+    ``state_machine`` begins with ``initial`` and the action ``first``. ``member`` has the state; the listener is set
+    before its thread starts.
+    """
+
+    state_machine: StateMachine
+    first: ClassVar[Request]
+    listener: RebalanceListener
 
     def __init__(
         self,
+        member: Member,
+        initial: Membership,
         settings: GroupSettings,
         heartbeat_interval: float,
-        listener: RebalanceListener,
         clock: Clock,
         wakeup: Wakeup | None,
     ) -> None:
         """``wakeup`` ends every wait once the query ends. ``heartbeat_interval`` is in seconds."""
+        self.member = member
+        self.initial = initial
         self.settings = settings
-        self.listener = listener
         self.clock = clock
         self.wakeup = wakeup
         self.heartbeat_state = HeartbeatState(settings, clock)
@@ -419,9 +250,9 @@ class GroupProtocol(ABC):
             case AwaitBackoff(rediscover):
                 self._await_backoff(rediscover)
             case Assigned(partitions):
-                self.listener.partitions_assigned(partitions, self.shared.membership, self.start_positions_deadline())
-            case Revoked(partitions, in_flight, uncommitted):
-                self.listener.partitions_revoked(partitions, in_flight, uncommitted)
+                self.listener.partitions_assigned(partitions, self.member.membership, self.start_positions_deadline())
+            case Revoked(partitions):
+                self.listener.partitions_revoked(partitions)
             case Lost(partitions, reason):
                 self.listener.partitions_lost(partitions, reason)
             case _:
@@ -429,21 +260,21 @@ class GroupProtocol(ABC):
 
     def retry_due(self) -> float:
         """When :meth:`retry` has something to do, in seconds of the clock."""
-        me = self.shared.membership
+        me = self.member.membership
         return self.listener.retry_due(me) if me.phase in (Phase.STABLE, Phase.REVOKING) else math.inf
 
     def retry_commits_and_starts(self) -> None:
         """Retries failed commits and start positions if that is due, also while a revocation waits for a commit."""
         if self.clock() >= self.retry_due():
-            self.listener.retry_commits_and_starts(self.shared.membership, self.start_positions_deadline())
+            self.listener.retry_commits_and_starts(self.member.membership, self.start_positions_deadline())
 
     def assignment_received(self) -> None:
         """Notifies the listener of a new assignment; then the query may know that it has one."""
         self._was_member = True
         self.listener.rebalance_completed()
-        while notification := self.shared.next_notification():  # before note_assignment: the query needs the positions
+        while notification := self.member.next_notification():  # before note_assignment: the query needs the positions
             self.perform(notification)
-        self.shared.note_assignment()
+        self.member.note_assignment()
 
     def request_failed(self, failure: RequestFailed) -> None:
         """Logs a failure and reports it to the membership.
@@ -454,7 +285,7 @@ class GroupProtocol(ABC):
         if self._was_member and error_code in MAY_HEAL:
             failure = RequestFailed(ErrorAction.REDISCOVER, failure.reason)
         self.heartbeat_state.log_failure(failure)
-        self.shared.post(failure)
+        self.member.post(failure)
 
     def within(self, seconds: float) -> Deadline:
         """A deadline that ends with the query."""
@@ -466,7 +297,7 @@ class GroupProtocol(ABC):
 
     def retry_leave(self, send: Callable[[Deadline], RequestFailed | None]) -> None:
         """Sends a request that leaves the group, and logs the result; retries errors that may pass."""
-        group_id, member_id = self.settings.group_id, self.shared.membership.member_id
+        group_id, member_id = self.settings.group_id, self.member.membership.member_id
         deadline = Deadline.after(LEAVE_TIMEOUT, self.clock)
         backoff = Backoff(self.settings.wire.retry_backoff, self.settings.wire.retry_backoff_max)
         while failure := send(deadline.at_most(LEAVE_ATTEMPT_TIMEOUT)):

@@ -62,16 +62,15 @@ class Committer:
     """Commits the pending offsets of the tracker, for either thread, one commit at a time.
 
     ``_one_commit`` is held during a commit: two at once could arrive in the wrong order and move offsets back. It also
-    guards the number of failures in a row and how far the metadata is trimmed. ``member`` is the query's member, which
-    waits for commits before a revocation.
+    guards the number of failures in a row and how far the metadata is trimmed. The member hears of each commit, because
+    a revocation may wait for it, and judges one that the coordinator rejects.
     """
-
-    member: Member | ManualAssignment
 
     def __init__(
         self,
         options: SourceOptions,
         tracker: OffsetTracker,
+        member: Member | ManualAssignment,
         counters: Counters,
         retry_timer: RetryTimer,
         metadata_fields: Mapping[str, str],
@@ -79,6 +78,7 @@ class Committer:
         """``metadata_fields`` are part of the metadata if ``commitMetadata`` is on."""
         self._options = options
         self._tracker = tracker
+        self._member = member
         self._counters = counters
         self._retry_timer = retry_timer
         self._group_id = options.group.group_id
@@ -100,7 +100,7 @@ class Committer:
             AuthenticationFailed, GroupError: this client may not commit, or the brokers no longer accept it.
         """
         if not self._tracker.pending(me):
-            self.member.commits_changed()  # a revocation may wait for what is no longer pending
+            self._member.commits_changed()  # a revocation may wait for what is no longer pending
             return True
         timeout = self._options.commit_timeout
         deadline = deadline.at_most(timeout) if deadline else Deadline.after(timeout)
@@ -110,7 +110,7 @@ class Committer:
             return self._commit_pending(me, clients, deadline)
         finally:
             self._one_commit.release()
-            self.member.commits_changed()
+            self._member.commits_changed()
 
     def _commit_pending(self, me: Membership, clients: KafkaClients, deadline: Deadline) -> bool:
         sent = self._tracker.pending(me)
@@ -130,7 +130,7 @@ class Committer:
             if answer.failure.error is not None and denied(answer.failure.error):
                 raise answer.failure.error
             rejected = answer.failure.action in _REJECTED
-            now = self.member.commit_rejected(me, answer.failure, deadline) if rejected else None
+            now = self._member.commit_rejected(me, answer.failure, deadline) if rejected else None
             if now is not None:
                 return self._commit_pending(now, clients, deadline)
             self._commit_failed(offsets.keys() - answer.confirmed, answer.failure.reason)

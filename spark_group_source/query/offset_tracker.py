@@ -13,7 +13,7 @@ there, and only while the query owns the partition as it was then: ``pending`` l
 
 **By whom?** By either thread, through :class:`.committer.Committer`, one commit at a time.
 
-**What happens at a revocation?** The member waits for :meth:`OffsetTracker.uncommitted`, at most for the revocation
+**What happens at a revocation?** The member waits for :meth:`OffsetTracker.awaited`, at most for the revocation
 timeout. Then, or at once if the partition is lost, :meth:`OffsetTracker.remove` ends the record, and with it all that
 was looked up or sent for it. A batch that is completed later finds no record, or the one of a new assignment.
 
@@ -244,7 +244,7 @@ class OffsetTracker:
     ``_lock`` guards everything:
     - ``_owned``, the record of each partition that this query owns
     - ``_logged``, the last range that Spark has logged of each partition this query ever read
-    - ``_in_flight``, the ranges of the batch in flight
+    - ``_in_flight``, the batch in flight, and ``_reading``, what it reads, from just before it is planned
     - ``_given_up``, the committed offsets of partitions that were given up in mid-batch
     - ``_pinned``, the pinned starts of the query
     - ``_found_recreated``, topics that a lookup of start positions found to be recreated, until the query checks them
@@ -256,7 +256,8 @@ class OffsetTracker:
         self._lock = threading.Lock()
         self._owned: dict[TopicPartition, OwnedPartition] = {}
         self._logged: dict[TopicPartition, OffsetRange] = {}
-        self._in_flight: dict[TopicPartition, OffsetRange] = {}
+        self._in_flight: BatchOffset | None = None
+        self._reading: Partitions = frozenset()
         self._given_up: dict[TopicPartition, int] = {}
         self._pinned = PinnedStarts()
         self._found_recreated: set[str] = set()
@@ -382,9 +383,9 @@ class OffsetTracker:
         logged = logged if logged is not None and may_be_same(logged.topic_id, topic_id) else None
         owned.start, owned.lineage, owned.topic_id, owned.epoch = start, lineage, topic_id, start.epoch
         owned.position = owned.completed = start.offset
-        if start.rule is StartRule.LOGGED and tp in self._in_flight:
+        if start.rule is StartRule.LOGGED and (read := self._read_in_flight(tp)):
             # The checkpointed end offset is that of the batch in flight, of which nothing is completed.
-            owned.completed = self._in_flight[tp].start
+            owned.completed = read.start
         # A query that died has left the tag of a reset, perhaps with this checkpoint: by now a batch may be logged.
         tagged_reset = committed is not None and committed.tagged_reset
         outdated_tag = tagged_reset and logged is not None
@@ -424,6 +425,23 @@ class OffsetTracker:
                 if owned is not None and owned.start and owned.epoch == before[tp]:
                     owned.epoch = epoch
 
+    @property
+    def in_flight(self) -> BatchOffset | None:
+        """The batch that Spark has and has not completed, as far as the source knows."""
+        with self._lock:
+            return self._in_flight
+
+    def _read_in_flight(self, tp: TopicPartition) -> OffsetRange | None:
+        """What the batch in flight reads of a partition."""
+        read = None if self._in_flight is None else self._in_flight.ranges.get(tp)
+        return read if read is not None and read.size else None
+
+    def reserve(self, partitions: Partitions) -> None:
+        """A batch that is to be planned next reads these: a revocation waits for it. Caller: the member, for the query,
+        in the same step in which it checks that they are still readable."""
+        with self._lock:
+            self._reading = partitions
+
     def planned(self, batch: BatchOffset) -> None:
         """Spark gets this batch. Caller: the query.
 
@@ -433,27 +451,31 @@ class OffsetTracker:
         with self._lock:
             self._logged |= batch.ranges
             self._pinned = self._pinned.without(batch.ranges)
-            self._in_flight = {tp: read for tp, read in batch.ranges.items() if read.size}
-            for tp, read in self._in_flight.items():
-                owned = self._owned.get(tp)
+            self._in_flight = batch
+            for read in batch.reads():
+                owned = self._owned.get(read.tp)
                 if owned is not None and (owned.position, owned.lineage) == (read.start, read.lineage):
                     owned.position = read.end
 
-    def completed(self) -> None:
-        """Spark has completed the batch in flight, and logged it before. Caller: the query.
+    def completed(self, end: BatchOffset) -> bool:
+        """Spark has completed the batch that ends at ``end``, and logged it before; returns whether it was in flight.
+        Any other offset has no effect. Caller: the query.
 
         Nothing is committed of a partition that was lost during the batch and came back elsewhere: in another lineage,
         or as one of a recreated topic.
         """
         with self._lock:
-            for tp, read in self._in_flight.items():
-                owned = self._owned.get(tp)
+            if self._in_flight is None or end != self._in_flight:
+                return False
+            for read in end.reads():
+                owned = self._owned.get(read.tp)
                 if owned is not None and owned.start and owned.continues(read):
                     owned.completed = max(read.end, owned.completed)
-            self._in_flight = {}
+            self._in_flight, self._reading = None, frozenset()
             for tp, owned in self._owned.items():
                 if owned.reset and tp in self._logged:
                     owned.reset, owned.committed = False, None  # committed again without the tag of a reset
+            return True
 
     # Completed ──▶ committed.
 
@@ -525,25 +547,39 @@ class OffsetTracker:
 
     # The end of an assignment, and moves.
 
-    def uncommitted(self) -> Partitions:
-        """Partitions for which a revocation waits: with a pending commit, or without a lookup of their start, which
-        may be a later offset for the next owner. It does not wait for a leader, nor after :data:`MAX_REJECTIONS`: that
-        topic may be deleted. Caller: anybody."""
+    def awaited(self) -> Partitions:
+        """Partitions for which a revocation waits: the batch in flight reads them, or they are uncommitted. Caller:
+        anybody."""
         with self._lock:
-            return frozenset(
-                tp
-                for tp, owned in self._owned.items()
-                if (owned.pending and owned.rejections < MAX_REJECTIONS) or (not owned.start and not owned.looked_up)
-            )
+            return self._reading | self._uncommitted()
 
-    def remove(self, partitions: Partitions) -> None:
-        """These were revoked or lost: the query plans and commits nothing of them from here on. Caller: the member's
-        thread."""
+    def uncommitted(self) -> Partitions:
+        """Partitions with a pending commit, or without a lookup of their start, which may be a later offset for the
+        next owner. No revocation waits for a leader, nor after :data:`MAX_REJECTIONS`: that topic may be deleted.
+        Caller: anybody."""
         with self._lock:
+            return self._uncommitted()
+
+    def _uncommitted(self) -> Partitions:
+        return frozenset(
+            tp
+            for tp, owned in self._owned.items()
+            if (owned.pending and owned.rejections < MAX_REJECTIONS) or (not owned.start and not owned.looked_up)
+        )
+
+    def remove(self, partitions: Partitions) -> tuple[Partitions, Partitions]:
+        """These were revoked or lost: the query plans and commits nothing of them from here on. Caller: the member's
+        thread.
+
+        Returns those of them that the batch in flight reads, and the uncommitted ones.
+        """
+        with self._lock:
+            awaited = partitions & self._reading, partitions & self._uncommitted()
             for tp in partitions:
                 owned = self._owned.pop(tp, None)
-                if owned is not None and owned.committed is not None and tp in self._in_flight:
+                if owned is not None and owned.committed is not None and self._read_in_flight(tp):
                     self._given_up[tp] = owned.committed
+            return awaited
 
     def restart_topics(self, ids: Mapping[str, str], starts: Mapping[TopicPartition, Start]) -> None:
         """These topics were recreated, with these ids: forgets all offsets in the former ones. Caller: the query.
@@ -552,11 +588,8 @@ class OffsetTracker:
         already.
         """
         with self._lock:
-            for by_partition in (self._logged, self._in_flight):
-                for tp in [
-                    tp for tp, read in by_partition.items() if read.topic_id != ids.get(tp.topic, read.topic_id)
-                ]:
-                    del by_partition[tp]
+            logged = self._logged.items()
+            self._logged = {tp: read for tp, read in logged if read.topic_id == ids.get(tp.topic, read.topic_id)}
             self._given_up = {tp: offset for tp, offset in self._given_up.items() if tp in self._logged}
             self._pinned = self._pinned.without(
                 tp for tp in self._pinned.offsets.keys() | self._pinned.resets if tp.topic in ids

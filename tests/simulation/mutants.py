@@ -94,7 +94,7 @@ MUTANTS: tuple[Mutant, ...] = (
             (
                 "query/offset_tracker.py",
                 "        if committed is not None and not outdated_tag:\n",
-                "        owned.committed = owned.completed if tp in self._in_flight else None\n"
+                "        owned.committed = owned.completed if tp in self._reading else None\n"
                 "        if committed is not None and not outdated_tag:\n",
             ),
         ),
@@ -204,7 +204,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M05",
         2,
         "Spark's commit of an earlier batch, after the next one was planned, completes that one",
-        (("query/planner.py", "if self._planned is None or end != self._planned:", "if self._planned is None:"),),
+        (("query/offset_tracker.py", "_in_flight is None or end != self._in_flight:", "_in_flight is None:"),),
     ),
     Mutant(
         "M06",
@@ -216,25 +216,25 @@ MUTANTS: tuple[Mutant, ...] = (
         "M07",
         2,
         "the last commits of a query that ends do not repair what a late one has moved back",
-        (
-            (
-                "query/ownership.py",
-                "_assigned_partitions.verify(self._member.snapshot(), self._clients)",
-                "_member.snapshot()",
-            ),
-        ),
+        (("query/driver.py", "            self._assigned_partitions.verify(me, self._clients)\n", ""),),
     ),
     Mutant(
         "M08",
         2,
         "a query that ends leaves before its last commits, which are lost if they failed before",
-        (("query/driver.py", "self._commits.close", "self._member.close()\n            self._commits.close"),),
+        (
+            (
+                "query/driver.py",
+                "self._assigned_partitions.verify",
+                "self._member.close()\n            self._assigned_partitions.verify",
+            ),
+        ),
     ),
     Mutant(
         "M09",
         3,
         "a revocation waits for the batch and not for its commit, which is rejected after the next join",
-        (("group/membership.py", "NONE, uncommitted=uncommitted)", "NONE)"),),
+        (("query/offset_tracker.py", "return self._reading | self._uncommitted()", "return self._reading"),),
     ),
     Mutant(
         "M10",
@@ -252,25 +252,25 @@ MUTANTS: tuple[Mutant, ...] = (
         "M12",
         3,
         "a batch whose lookups outlast the session reads partitions that others own by now",
-        (("group/protocol.py", "self._apply(Tick())\n            readable", "readable"),),
+        (("group/member.py", "self._apply(Tick())\n            readable", "readable"),),
     ),
     Mutant(
         "M13",
         3,
         "a revocation does not hear of a commit that succeeded, and waits until its timeout",
-        (("query/committer.py", ")\n            self.member.commits_changed()", ")"),),
+        (("query/committer.py", ")\n            self._member.commits_changed()", ")"),),
     ),
     Mutant(
         "M14",
         3,
         "a revocation that waits for the lookup of a start does not hear of it if there is nothing to commit",
-        (("query/committer.py", "self.member.commits_changed()  # a", "pass  # a"),),
+        (("query/committer.py", "self._member.commits_changed()  # a", "pass  # a"),),
     ),
     Mutant(
         "M15",
         3,
         "the late rejection of a commit of an earlier generation loses the partitions of the present one",
-        (("group/protocol.py", "(now.member_id, now.generation) == (me.member_id, me.generation) and ", ""),),
+        (("group/member.py", "RESET_MEMBER_ID) and self._is(me) and", "RESET_MEMBER_ID) and"),),
     ),
     Mutant(
         "M16",
@@ -282,7 +282,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M17",
         4,
         "a partition that was lost and came back during planning is read from its former position",
-        (("group/protocol.py", "if tp in readable and readable[tp] == me.owned.get(tp))", "if tp in readable)"),),
+        (("group/member.py", "if tp in readable and readable[tp] == me.owned.get(tp))", "if tp in readable)"),),
     ),
     Mutant(
         "M18",

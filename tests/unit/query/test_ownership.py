@@ -25,7 +25,7 @@ from spark_group_source.group.offsets import (
 )
 from spark_group_source.offsets import BatchOffset, OffsetRange, Partitions, PinnedStart, TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.query.offset_tracker import MAX_REJECTIONS
+from spark_group_source.query.offset_tracker import MAX_REJECTIONS, OffsetTracker
 from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.starts import OffsetsByTopic
 from spark_group_source.wire.cluster import Topic
@@ -130,8 +130,7 @@ def make(
     clients: KafkaClients, logged: Mapping[TopicPartition, int] | None = None, /, **options: str
 ) -> AssignedPartitions:
     given = {"kafka.bootstrap.servers": "h:1", "kafka.group.id": "g", "subscribe": "t", "startingOffsets": "earliest"}
-    assigned = AssignedPartitions(parse_options(given | options), clients)
-    assigned.committer.member = NoMember()  # type: ignore[assignment]
+    assigned = AssignedPartitions(parse_options(given | options), OffsetTracker(), NoMember(), clients)  # type: ignore[arg-type]
     ranges = [OffsetRange(*tp, end, end) for tp, end in (logged or {}).items()]
     assigned.resolver.restore(BatchOffset.of(ranges), EXISTING, clients)
     return assigned
@@ -140,7 +139,9 @@ def make(
 def read(assigned: AssignedPartitions, ends: Mapping[TopicPartition, int]) -> None:
     """Plans and completes a batch up to these ends."""
     plan(assigned, ends)
-    assigned.tracker.completed()
+    in_flight = assigned.tracker.in_flight
+    assert in_flight is not None
+    assigned.tracker.completed(in_flight)
 
 
 def plan(assigned: AssignedPartitions, ends: Mapping[TopicPartition, int]) -> None:
@@ -419,8 +420,8 @@ def test_a_recreated_topic_is_not_read_before_the_group_has_assigned_it(
     assigned.resolve(BOTH, mine, clients)
     assert not group.offsets
     assert not positions(assigned)
-    assert not assigned.uncommitted()
-    assigned.partitions_revoked(BOTH, frozenset(), frozenset())
+    assert not assigned.tracker.awaited()
+    assigned.partitions_revoked(BOTH)
     assigned.partitions_assigned(BOTH, replace(OWNER, topic_ids={"t": new}))
     assert positions(assigned) == {A: 2, B: 0} == group.commits[-1]
 
@@ -509,7 +510,7 @@ def test_a_partition_revoked_during_its_commit_is_not_recorded_as_committed(
     assigned = make(clients)
     assigned.partitions_assigned(BOTH, OWNER)
     read(assigned, {A: 6})
-    group.meanwhile = lambda: assigned.partitions_revoked(frozenset({A}), frozenset(), frozenset())
+    group.meanwhile = lambda: assigned.partitions_revoked(frozenset({A}))
     assigned.committer.commit(OWNER, clients)
     # Another owner has read more, and then an operator has rewound the group.
     group.offsets[A] = CommittedOffset(3)
@@ -554,7 +555,7 @@ def test_a_revocation_waits_until_the_start_is_looked_up_but_for_no_leader(
     group.offsets[A] = CommittedOffset(4)
     group.refused = RequestFailed(ErrorAction.RETRY, "why")
     assigned.partitions_assigned(BOTH, OWNER)
-    assert assigned.uncommitted() == BOTH
+    assert assigned.tracker.awaited() == BOTH
     group.refused = None
     revoking = replace(OWNER, phase=Phase.REVOKING, revoking=BOTH, revoke_by=5.0)
     group.waits.clear()
@@ -567,7 +568,7 @@ def test_a_revocation_waits_until_the_start_is_looked_up_but_for_no_leader(
     assigned.retry_commits_and_starts(revoking, Deadline.after(45.0 / 2))
     assert group.commits == [{A: 4}], "which needs no leader"
     assert max(group.waits) <= 5.0, "a revocation has a deadline"
-    assert (assigned.uncommitted(), assigned.tracker.unresolved(OWNER)) == (frozenset(), frozenset({B}))
+    assert (assigned.tracker.awaited(), assigned.tracker.unresolved(OWNER)) == (frozenset(), frozenset({B}))
     assert assigned.retry_due(revoking) == math.inf
 
 
@@ -581,7 +582,7 @@ def test_a_revocation_waits_no_longer_for_a_commit_to_a_topic_that_was_recreated
     assigned.committer.commit(OWNER, clients)
     group.refused = None
     told: list[Partitions] = []
-    monkeypatch.setattr(assigned.committer.member, "commits_changed", lambda: told.append(assigned.uncommitted()))
+    monkeypatch.setattr(assigned.committer._member, "commits_changed", lambda: told.append(assigned.tracker.awaited()))
     logs.clear()
     assigned.restart_topics({"t": "new"}, OWNER, clients)
     assert told[-1:] == [frozenset()]
@@ -668,7 +669,7 @@ def test_a_partition_that_was_reset_once_resumes_at_the_next_owners_commit(
     else:
         commits_fail(assigned, group, lambda: assigned.partitions_assigned(BOTH, OWNER))
         plan(assigned, {A: 5})
-    assigned.partitions_revoked(BOTH, frozenset(), frozenset())
+    assigned.partitions_revoked(BOTH)
     later = commit_metadata({"lineage": 2**50})
     group.offsets = {A: CommittedOffset(9, later), B: CommittedOffset(5, later)}
     assigned.partitions_assigned(BOTH, OWNER)
