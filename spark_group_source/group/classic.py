@@ -257,7 +257,6 @@ class Rebalance:
         self._partition_counts = PartitionCounts({})
         self._join_result: JoinResult | None = None
         self._next_topic_check = 0.0
-        self._logged_reason = ""
         self._returned = None if settings.instance_id is not None else False
         """Whether this static member was in the group before and must check for unowned partitions; None: unknown."""
 
@@ -271,17 +270,9 @@ class Rebalance:
         self._topics = frozenset(topics)
         self._next_topic_check = self._clock() + self._settings.wire.metadata_max_age
 
-    def log_join(self, me: Membership) -> None:
-        """Logs the reason of a join, once for joins in a row."""
-        # The first JoinGroup of a member only returns its id; the second one joins.
-        level = logging.INFO if me.member_id and me.reason != self._logged_reason else logging.DEBUG
-        log.log(level, "group %s: joining, because %s", self._settings.group_id, me.reason)
-        self._logged_reason = me.reason
-
     def log_generation(self, me: Membership) -> None:
         """Logs the generation that :meth:`sync` has completed, and the owned partitions."""
         assert self._join_result is not None, "a generation needs a join"
-        self._logged_reason = ""
         joined, leader = self._join_result.joined, " (leader)" if self._join_result.leads else ""
         generation = f"{joined.generation} by {self._join_result.assignor}, member {joined.member_id}{leader}"
         owned = sorted(me.readable)
@@ -415,72 +406,12 @@ class Rebalance:
         return Deadline.after(seconds, self._clock, self._wakeup)
 
 
-class HeartbeatSender:
-    """Sends the heartbeats of one member. All methods are for the member's thread.
-
-    ``session_ends`` is when the session ends according to the last successful request: one session timeout after it was
-    sent, in the clock's seconds.
-    """
-
-    def __init__(
-        self, requests: MembershipRequests, member: Member, settings: GroupSettings, clock: Clock, wakeup: Wakeup
-    ) -> None:
-        """``wakeup`` ends every wait once the query ends."""
-        self._requests = requests
-        self._member = member
-        self._settings = settings
-        self._clock = clock
-        self._wakeup = wakeup
-        self.session_ends = 0.0
-
-    def note_sync_sent(self) -> None:
-        """Notes when the session ends if the SyncGroup that is sent now succeeds."""
-        self.session_ends = self._clock() + self._settings.session_timeout
-
-    def send(self, me: Membership, *, join_or_sync_pending: bool = False) -> RequestFailed | None:
-        """Sends a heartbeat, and extends the session if the coordinator knows ``me``; ``None`` if it succeeded."""
-        session_ends = self._clock() + self._settings.session_timeout
-        deadline = Deadline.after(self._settings.heartbeat_timeout, self._clock, self._wakeup)
-        failure = self._requests.heartbeat(me, deadline, join_or_sync_pending=join_or_sync_pending)
-        # Only members get REBALANCE_IN_PROGRESS: it keeps the session too.
-        if failure is None or failure.action is ErrorAction.REJOIN:
-            self.session_ends = session_ends
-            self._member.post(HeartbeatSucceeded(me.generation, session_ends))
-        return failure
-
-    def while_join_or_sync_waits(self, me: Membership) -> WhileWaiting:
-        """HeartbeatSender on the second connection, to check that the coordinator still knows ``me``.
-
-        A pending JoinGroup or SyncGroup proves nothing: it may be lost with its connection, and other members own the
-        partitions by now.
-        """
-
-        def heartbeat() -> RequestFailed | None:
-            self._member.post(Tick())
-            if self._member.membership.generation != me.generation:
-                return RequestFailed(ErrorAction.REDISCOVER, self._member.membership.reason)
-            # The coordinator accepts no heartbeat of a new member before its join is complete.
-            joins_as_new = me.generation == NO_GENERATION
-            failure = self._find_coordinator() if joins_as_new else self.send(me, join_or_sync_pending=True)
-            if failure is not None and failure.action in (
-                ErrorAction.RESET_GENERATION,
-                ErrorAction.RESET_MEMBER_ID,
-                ErrorAction.FATAL,
-            ):
-                return failure
-            if self._requests.coordinator_moved:
-                return RequestFailed(ErrorAction.REDISCOVER, "another broker is the group's coordinator now")
-            return None
-
-        return WhileWaiting(heartbeat, self._settings.heartbeat_interval)
-
-    def _find_coordinator(self) -> RequestFailed | None:
-        deadline = Deadline.after(self._settings.heartbeat_timeout, self._clock, self._wakeup)
-        return self._requests.find_coordinator(deadline)
-
-
 class ClassicProtocol(GroupProtocol):
-    """The member's thread owns it, with its connections."""
+    """The member's thread owns it, with its connections.
+
+    ``_session_ends`` is when the session ends according to the last successful request: one session timeout after it
+    was sent, in the clock's seconds.
+    """
 
     first = Join()
 
@@ -500,7 +431,7 @@ class ClassicProtocol(GroupProtocol):
         initial = ClassicMembership(cooperative=self._rebalance.cooperative)
         super().__init__(member, initial, settings, interval, clock, wakeup)
         self.state_machine = step
-        self._heartbeats = HeartbeatSender(self._requests, member, settings, clock, wakeup)
+        self._session_ends = 0.0
 
     def subscribe(self, topics: Collection[str]) -> None:
         """See :meth:`GroupProtocol.subscribe`."""
@@ -520,18 +451,58 @@ class ClassicProtocol(GroupProtocol):
         me = self.member.membership
         if me.phase not in (Phase.STABLE, Phase.REVOKING):
             return
-        if not self.schedule.try_acquire(self._requests.throttled) or self._heartbeat(me):
+        if not self.heartbeats.try_acquire(self._requests.throttled) or self._heartbeat(me):
             self.retry_commits_and_starts()
+
+    def _send_heartbeat(self, me: Membership, *, join_or_sync_pending: bool = False) -> RequestFailed | None:
+        """Sends a heartbeat, and extends the session if the coordinator knows ``me``; ``None`` if it succeeded."""
+        session_ends = self.clock() + self.settings.session_timeout
+        deadline = self.within(self.settings.heartbeat_timeout)
+        failure = self._requests.heartbeat(me, deadline, join_or_sync_pending=join_or_sync_pending)
+        # Only members get REBALANCE_IN_PROGRESS: it keeps the session too.
+        if failure is None or failure.action is ErrorAction.REJOIN:
+            self._session_ends = session_ends
+            self.member.post(HeartbeatSucceeded(me.generation, session_ends))
+        return failure
+
+    def _while_join_or_sync_waits(self) -> WhileWaiting:
+        """Heartbeats on the second connection, to check that the coordinator still knows the member.
+
+        A pending JoinGroup or SyncGroup proves nothing: it may be lost with its connection, and other members own the
+        partitions by now.
+        """
+        me = self.member.membership
+
+        def heartbeat() -> RequestFailed | None:
+            self.member.post(Tick())
+            if self.member.membership.generation != me.generation:
+                return RequestFailed(ErrorAction.REDISCOVER, self.member.membership.reason)
+            # The coordinator accepts no heartbeat of a new member before its join is complete.
+            joins_as_new = me.generation == NO_GENERATION
+            failure = self._find_coordinator() if joins_as_new else self._send_heartbeat(me, join_or_sync_pending=True)
+            if failure is not None and failure.action in (
+                ErrorAction.RESET_GENERATION,
+                ErrorAction.RESET_MEMBER_ID,
+                ErrorAction.FATAL,
+            ):
+                return failure
+            if self._requests.coordinator_moved:
+                return RequestFailed(ErrorAction.REDISCOVER, "another broker is the group's coordinator now")
+            return None
+
+        return WhileWaiting(heartbeat, self.settings.heartbeat_interval)
+
+    def _find_coordinator(self) -> RequestFailed | None:
+        return self._requests.find_coordinator(self.within(self.settings.heartbeat_timeout))
 
     def _heartbeat(self, me: ClassicMembership) -> bool:
         """Sends a heartbeat, then checks topics if that is due; whether there is time for retries."""
-        failure = self._heartbeats.send(me)
+        failure = self._send_heartbeat(me)
         # While a revocation is pending, the group waits for this member: REBALANCE_IN_PROGRESS keeps the session alive.
         if failure is not None and not (me.phase is Phase.REVOKING and failure.action is ErrorAction.REJOIN):
             self.request_failed(failure)
             return False
-        self.heartbeat_state.record_success()
-        self.join_backoff.reset()
+        self.heartbeats.record_success(joined=True)
         if me.phase is Phase.REVOKING or not self._rebalance.topic_check_due():  # a revocation has a deadline
             return True
         if reason := self._rebalance.reason_to_rejoin():
@@ -556,11 +527,8 @@ class ClassicProtocol(GroupProtocol):
         self.retry_leave(lambda deadline: requests.leave(member_id, "the query ends", deadline))
 
     def _join(self) -> None:
-        self.join_backoff.wait()
-        me = self.member.membership
-        self._rebalance.log_join(me)
-        self.listener.join_started()
-        joined = self._rebalance.join(me, self._heartbeats.while_join_or_sync_waits(me))
+        self.begin_join()
+        joined = self._rebalance.join(self.member.membership, self._while_join_or_sync_waits())
         if isinstance(joined, RequestFailed):
             self.request_failed(joined)
         else:
@@ -572,15 +540,14 @@ class ClassicProtocol(GroupProtocol):
         if isinstance(assignments, RequestFailed):
             assigned = assignments
         else:
-            self._heartbeats.note_sync_sent()
-            while_waiting = self._heartbeats.while_join_or_sync_waits(self.member.membership)
-            assigned = self._rebalance.sync(assignments, while_waiting)
+            self._session_ends = self.clock() + self.settings.session_timeout
+            assigned = self._rebalance.sync(assignments, self._while_join_or_sync_waits())
         if isinstance(assigned, RequestFailed):
             self.request_failed(assigned)
             return
-        self.heartbeat_state.record_success()
-        self.schedule.schedule_next()
-        self.member.post(Synced(assigned, self._heartbeats.session_ends))
+        self.heartbeats.record_success()
+        self.heartbeats.schedule_next()
+        self.member.post(Synced(assigned, self._session_ends))
         if self.member.membership.generation == NO_GENERATION:
             return  # the session timed out before the response came: a join follows
         self._rebalance.log_generation(self.member.membership)

@@ -197,7 +197,6 @@ class ConsumerProtocol(GroupProtocol):
         self._late_until = -math.inf
         self._has_assignment = False
         self._joining_until = 0.0
-        self._logged_reason = initial.reason
 
     def subscribe(self, topics: Collection[str]) -> None:
         """See :meth:`GroupProtocol.subscribe`."""
@@ -216,7 +215,7 @@ class ConsumerProtocol(GroupProtocol):
         self.member.post(Tick())
         if self.member.membership.phase is Phase.JOINING:
             return
-        if self.schedule.try_acquire(self._throttled()):
+        if self.heartbeats.try_acquire(self._throttled()):
             if not self._heartbeat():
                 return
             stable = self.member.membership.phase is Phase.STABLE  # a revocation has a deadline
@@ -267,12 +266,12 @@ class ConsumerProtocol(GroupProtocol):
             self.request_failed(failure)
             return False
         self._client.confirm_generation()
-        self.heartbeat_state.record_success()
+        self.heartbeats.record_success(joined=not joins)
         self._was_member = True
         answer = interpret(response, me.report, sent_at + self._session_timeout)
         self.member.post(answer)
-        self.schedule.interval = answer.heartbeat_interval
-        self.schedule.schedule_next()
+        self.heartbeats.interval = answer.heartbeat_interval
+        self.heartbeats.schedule_next()
         after = self.member.membership
         if after.generation == NO_GENERATION:
             return False  # everything was lost before the answer came: a join follows
@@ -280,8 +279,6 @@ class ConsumerProtocol(GroupProtocol):
             self._has_assignment = False
             others = 0.0 if after.assignment else answer.heartbeat_interval + JOIN_INTERVAL
             self._joining_until = self.clock() + others
-        else:
-            self.join_backoff.reset()
         self._assignment_answered(me, after)
         if joins:
             self._look_up_session()
@@ -307,7 +304,7 @@ class ConsumerProtocol(GroupProtocol):
         """
         joining = self.clock() < self._joining_until
         if joining:
-            self.schedule.schedule_within(JOIN_INTERVAL)
+            self.heartbeats.schedule_next(JOIN_INTERVAL)
         if after.assignment != before.assignment or not (self._has_assignment or joining):
             self._has_assignment = True
             self._log_assignment(after)
@@ -325,19 +322,13 @@ class ConsumerProtocol(GroupProtocol):
         self._client.call(request, self.within(self.settings.heartbeat_timeout))
 
     def _prepare_join(self) -> None:
-        self.join_backoff.wait()
-        reason = self.member.membership.reason
-        level = logging.DEBUG if reason == self._logged_reason else logging.INFO
-        log.log(level, "group %s: joining, because %s", self.settings.group_id, reason)
-        self._logged_reason = reason
-        self.listener.join_started()
+        self.begin_join()
         if not self._joined:
             # So that the first assignment need not wait for a lookup; until the join, no session can end.
             self._find_topics(self.within(self.settings.heartbeat_timeout))
         self._joined = True
 
     def _log_assignment(self, me: ConsumerMembership) -> None:
-        self._logged_reason = ""
         owned = f"{len(me.readable)} partition(s)" + (f": {names(me.readable)}" if me.readable else "")
         log.info("group %s: epoch %d, member %s, owns %s", self.settings.group_id, me.generation, me.member_id, owned)
 
@@ -385,14 +376,14 @@ class ConsumerProtocol(GroupProtocol):
         connection, so it has more time.
         """
         deadline = self.within(self.settings.heartbeat_timeout)
-        return deadline if me.answered is None else deadline.at_most(max(MIN_WAIT, self.schedule.interval))
+        return deadline if me.answered is None else deadline.at_most(max(MIN_WAIT, self.heartbeats.interval))
 
     def _until_heartbeat(self, deadline: Deadline) -> Deadline:
         """Ends a lookup on the member's thread when the next heartbeat is due.
 
         Brokers accept any session timeout above the heartbeat interval, and members learn only the interval.
         """
-        return deadline.at_most(max(MIN_WAIT, self.schedule.next_heartbeat - self.clock()))
+        return deadline.at_most(max(MIN_WAIT, self.heartbeats.next_heartbeat - self.clock()))
 
     def _throttled(self) -> float:
         """Seconds until the coordinator reads the next request, because this client exceeds a quota."""

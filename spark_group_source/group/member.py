@@ -77,7 +77,6 @@ class Member:
         self._clock = clock
         self._closing = WakeupPipe()
         self._protocol = _protocol(settings)(self, cluster, settings, clock, self._closing, timings)
-        self._heartbeat_state = self._protocol.heartbeat_state
         self._changed = threading.Condition()
         self._state = self._protocol.initial
         self._actions: deque[Action] = deque([self._protocol.first])
@@ -118,7 +117,7 @@ class Member:
     @property
     def time_since_heartbeat(self) -> float:
         """Seconds since the last successful heartbeat or SyncGroup. Caller: anybody."""
-        return self._heartbeat_state.time_since_heartbeat
+        return self._protocol.heartbeats.time_since_heartbeat
 
     def await_assignment(self, deadline: Deadline) -> bool:
         """Waits for the first assignment, empty or not, and its start positions, or for the end of the membership.
@@ -261,7 +260,7 @@ class Member:
 
     def _step(self) -> bool:
         """Performs the next action, or sends a heartbeat or retries if due; whether the membership continues."""
-        action, ended = self._next_action(min(self._protocol.schedule.next_heartbeat, self._protocol.retry_due()))
+        action, ended = self._next_action(min(self._protocol.heartbeats.next_heartbeat, self._protocol.retry_due()))
         if isinstance(action, Leave):
             self._leave()
         elif action is not None:

@@ -36,16 +36,30 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class HeartbeatSchedule:
-    """One member's heartbeats, ``interval`` seconds apart. All methods are for the member's thread.
+PROMPT_JOINS = 4
+"""Joins in a row, without a successful heartbeat, that need no backoff: a new member of the classic protocol needs two,
+and a revocation two more. Without this limit, a coordinator that contradicts itself would get thousands a second."""
 
-    ``next_heartbeat`` is when the next one is due, in seconds of the clock.
+
+class Heartbeats:
+    """The heartbeats of one member and the backoffs of its requests: when the next one is due, and when one last
+    succeeded. All methods are for the member's thread, except for :attr:`time_since_heartbeat`.
+
+    ``next_heartbeat`` is when the next heartbeat is due, in seconds of the clock; they are ``interval`` seconds apart.
     """
 
-    def __init__(self, interval: float, clock: Clock) -> None:
+    def __init__(self, settings: GroupSettings, interval: float, clock: Clock, wakeup: Wakeup | None) -> None:
+        """``wakeup`` ends every wait once the query ends."""
         self.interval = interval
         self.next_heartbeat = 0.0
+        self._settings = settings
         self._clock = clock
+        self._wakeup = wakeup
+        self._warnings = LogEvery(WARN_EVERY, clock)
+        self._backoff = Backoff(settings.wire.retry_backoff, settings.wire.retry_backoff_max)
+        self._joins = Backoff(settings.wire.retry_backoff, settings.wire.retry_backoff_max)
+        self._waited = False
+        self.record_success()
 
     def try_acquire(self, throttled: float) -> bool:
         """Whether a heartbeat is due; then the caller sends it, and the next is due after the interval.
@@ -55,34 +69,12 @@ class HeartbeatSchedule:
         """
         if self._clock() < self.next_heartbeat:
             return False
-        if throttled:
-            self.next_heartbeat = self._clock() + throttled
-            return False
-        self.schedule_next()
-        return True
+        self.next_heartbeat = self._clock() + (throttled or self.interval)
+        return not throttled
 
-    def schedule_next(self) -> None:
-        """The next heartbeat is due after the interval."""
-        self.next_heartbeat = self._clock() + self.interval
-
-    def schedule_within(self, seconds: float) -> None:
-        """The next heartbeat is due after at most so many seconds."""
-        self.next_heartbeat = min(self.next_heartbeat, self._clock() + seconds)
-
-    def schedule_now(self) -> None:
-        """The next heartbeat is due at once."""
-        self.next_heartbeat = self._clock()
-
-
-class HeartbeatState:
-    """When a request of one member last succeeded, and how it retries. Written by the member's thread alone."""
-
-    def __init__(self, settings: GroupSettings, clock: Clock) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._warnings = LogEvery(WARN_EVERY, clock)
-        self._backoff = Backoff(settings.wire.retry_backoff, settings.wire.retry_backoff_max)
-        self.record_success()
+    def schedule_next(self, seconds: float = math.inf) -> None:
+        """The next heartbeat is due after the interval, or after so many seconds if that is sooner."""
+        self.next_heartbeat = self._clock() + min(self.interval, seconds)
 
     @property
     def time_since_heartbeat(self) -> float:
@@ -92,12 +84,14 @@ class HeartbeatState:
         """
         return self._clock() - self._succeeded_at
 
-    def record_success(self) -> None:
-        """A heartbeat or SyncGroup succeeded."""
+    def record_success(self, *, joined: bool = False) -> None:
+        """A request succeeded: a heartbeat after the join, or else SyncGroup or the join itself."""
         self._succeeded_at = self._clock()
         self._logged_action: ErrorAction | None = None
         self._warnings.restart()
         self._backoff.reset()
+        if joined:
+            self._joins.reset()
 
     def log_failure(self, failure: RequestFailed) -> None:
         """Logs each kind of failure once, and a warning each minute without success.
@@ -115,9 +109,22 @@ class HeartbeatState:
                 failure.reason,
             )
 
-    def next_backoff(self) -> float:
-        """Seconds to wait before the next request; they double with each retry until one succeeds."""
-        return self._backoff.next()
+    def await_retry(self) -> None:
+        """Waits before the retry of a request, twice as long as before the last one. Then a heartbeat is due, and a
+        join needs no wait of its own."""
+        self._wait(self._backoff.next())
+        self._waited = True
+        self.schedule_next(0.0)
+
+    def await_join(self) -> None:
+        """Waits before a join, if it is not one of the first in a row."""
+        seconds = self._joins.next()
+        if self._joins.failures > PROMPT_JOINS and not self._waited:
+            self._wait(seconds)
+        self._waited = False
+
+    def _wait(self, seconds: float) -> None:
+        sleep(seconds, Deadline.after(seconds, self._clock, self._wakeup))
 
 
 class RebalanceListener(Protocol):
@@ -149,37 +156,6 @@ class RebalanceListener(Protocol):
 StateMachine = Callable[[Any, Event, float, float], tuple[Any, list[Action]]]
 """The function ``step`` of a group protocol: it takes the membership, an event, the time, and the revocation timeout in
 seconds; it returns the membership after the event, and the actions to perform."""
-
-
-PROMPT_JOINS = 4
-"""Joins in a row, without a successful heartbeat, that need no backoff: a new member of the classic protocol needs two,
-and a revocation two more. Without this limit, a coordinator that contradicts itself would get thousands a second."""
-
-
-class JoinBackoff:
-    """The joins in a row of one member. All methods are for the member's thread."""
-
-    def __init__(self, settings: GroupSettings, clock: Clock, wakeup: Wakeup | None) -> None:
-        """``wakeup`` ends every wait once the query ends."""
-        self._clock = clock
-        self._wakeup = wakeup
-        self._backoff = Backoff(settings.wire.retry_backoff, settings.wire.retry_backoff_max)
-        self._skip = False
-
-    def wait(self) -> None:
-        """Waits before a join, if it is not one of the first."""
-        seconds = self._backoff.next()
-        if self._backoff.failures > PROMPT_JOINS and not self._skip:
-            sleep(seconds, Deadline.after(seconds, self._clock, self._wakeup))
-        self._skip = False
-
-    def skip(self) -> None:
-        """The next join needs no backoff: the member has just waited for the backoff of a failed request."""
-        self._skip = True
-
-    def reset(self) -> None:
-        """A heartbeat succeeded: the next joins need no backoff."""
-        self._backoff.reset()
 
 
 LEAVE_TIMEOUT = 3.0
@@ -219,10 +195,9 @@ class GroupProtocol(ABC):
         self.settings = settings
         self.clock = clock
         self.wakeup = wakeup
-        self.heartbeat_state = HeartbeatState(settings, clock)
-        self.join_backoff = JoinBackoff(settings, clock, wakeup)
-        self.schedule = HeartbeatSchedule(heartbeat_interval, clock)
+        self.heartbeats = Heartbeats(settings, heartbeat_interval, clock, wakeup)
         self._was_member = False
+        self._logged_reason = initial.reason
 
     @abstractmethod
     def subscribe(self, topics: Collection[str]) -> None:
@@ -248,7 +223,9 @@ class GroupProtocol(ABC):
         """Performs one action of the membership."""
         match action:
             case AwaitBackoff(rediscover):
-                self._await_backoff(rediscover)
+                if rediscover:
+                    self.rediscover()
+                self.heartbeats.await_retry()
             case Assigned(partitions):
                 self.listener.partitions_assigned(partitions, self.member.membership, self.start_positions_deadline())
             case Revoked(partitions):
@@ -268,9 +245,18 @@ class GroupProtocol(ABC):
         if self.clock() >= self.retry_due():
             self.listener.retry_commits_and_starts(self.member.membership, self.start_positions_deadline())
 
+    def begin_join(self) -> None:
+        """Waits for the backoff of a join, and logs its reason, once for joins in a row."""
+        self.heartbeats.await_join()
+        reason = self.member.membership.reason
+        level = logging.DEBUG if reason == self._logged_reason else logging.INFO
+        log.log(level, "group %s: joining, because %s", self.settings.group_id, reason)
+        self._logged_reason = reason
+        self.listener.join_started()
+
     def assignment_received(self) -> None:
         """Notifies the listener of a new assignment; then the query may know that it has one."""
-        self._was_member = True
+        self._was_member, self._logged_reason = True, ""
         self.listener.rebalance_completed()
         while notification := self.member.next_notification():  # before note_assignment: the query needs the positions
             self.perform(notification)
@@ -284,7 +270,7 @@ class GroupProtocol(ABC):
         error_code = getattr(failure.error, "error_code", None)
         if self._was_member and error_code in MAY_HEAL:
             failure = RequestFailed(ErrorAction.REDISCOVER, failure.reason)
-        self.heartbeat_state.log_failure(failure)
+        self.heartbeats.log_failure(failure)
         self.member.post(failure)
 
     def within(self, seconds: float) -> Deadline:
@@ -314,11 +300,3 @@ class GroupProtocol(ABC):
                 return
             sleep(seconds, deadline)
         log.info("group %s: member %s left", group_id, member_id)
-
-    def _await_backoff(self, rediscover: bool) -> None:
-        if rediscover:
-            self.rediscover()
-        seconds = self.heartbeat_state.next_backoff()
-        sleep(seconds, self.within(seconds))
-        self.join_backoff.skip()
-        self.schedule.schedule_now()

@@ -246,7 +246,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M11",
         3,
         "a classic member counts its session from the answer of a heartbeat, and reads on after its end",
-        (("group/classic.py", " session_ends)", " self._clock() + self._settings.session_timeout)"),),
+        (("group/classic.py", " session_ends)", " self.clock() + self.settings.session_timeout)"),),
     ),
     Mutant(
         "M12",

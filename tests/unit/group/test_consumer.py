@@ -95,9 +95,9 @@ def test_after_a_join_without_partitions_heartbeats_are_frequent_until_the_other
     heartbeats(protocol, 0)
     assert protocol.member.membership.phase is Phase.STABLE
     for _ in range(6):
-        assert protocol.schedule.next_heartbeat == hand() + 1.0
+        assert protocol.heartbeats.next_heartbeat == hand() + 1.0
         assert not protocol.member.await_assignment(Deadline.after(0.0))
         hand.now += 1.0
         heartbeats(protocol, 0)
     assert protocol.member.await_assignment(Deadline.after(0.0)), "a member may have no partitions"
-    assert protocol.schedule.next_heartbeat == hand() + 5.0
+    assert protocol.heartbeats.next_heartbeat == hand() + 5.0
