@@ -121,7 +121,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "A9",
         1,
         "the replay of batch 0 fails if an empty subscribed topic is gone",
-        (("spark/stream.py", "                self._unpinned = error", "                raise"),),
+        (("spark/stream.py", "                self._error = error", "                raise"),),
     ),
     Mutant(
         "A10",
