@@ -233,184 +233,17 @@ DISPUTED_TOPICS_CHECK = 10.0
 """Seconds until the next check of the topics after brokers contradicted each other."""
 
 
-class Rebalance:
-    """The member's current rebalance and the topics it is about. All methods are for the member's thread."""
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        requests: MembershipRequests,
-        settings: GroupSettings,
-        clock: Clock,
-        wakeup: Wakeup | None = None,
-    ) -> None:
-        """``wakeup`` ends every wait once the query ends."""
-        self._wakeup = wakeup
-        self._topic_view = TopicView(cluster, settings.group_id)
-        self._requests = requests
-        self._settings = settings
-        self._clock = clock
-        self._assignors = Assignors(settings.assignors, settings.wire.rack)
-        self._topics: frozenset[str] = frozenset()
-        self._group_topics: frozenset[str] = frozenset()
-        """Only for the leader: the subscribed topics of all members, also those that do not exist now."""
-        self._partition_counts = PartitionCounts({})
-        self._join_result: JoinResult | None = None
-        self._next_topic_check = 0.0
-        self._returned = None if settings.instance_id is not None else False
-        """Whether this static member was in the group before and must check for unowned partitions; None: unknown."""
-
-    @property
-    def cooperative(self) -> bool:
-        """Whether this member keeps its partitions through a rebalance."""
-        return self._assignors.cooperative
-
-    def subscribe(self, topics: Collection[str]) -> None:
-        """Sets the topics of the first join. Caller: the query, before the member's thread starts."""
-        self._topics = frozenset(topics)
-        self._next_topic_check = self._clock() + self._settings.wire.metadata_max_age
-
-    def log_generation(self, me: Membership) -> None:
-        """Logs the generation that :meth:`sync` has completed, and the owned partitions."""
-        assert self._join_result is not None, "a generation needs a join"
-        joined, leader = self._join_result.joined, " (leader)" if self._join_result.leads else ""
-        generation = f"{joined.generation} by {self._join_result.assignor}, member {joined.member_id}{leader}"
-        owned = sorted(me.readable)
-        listed = ": " + ", ".join(map(str, owned[:20])) + (", ..." if len(owned) > 20 else "") if owned else ""
-        group_id = self._settings.group_id
-        log.info("group %s: generation %s owns %d partition(s)%s", group_id, generation, len(owned), listed)
-
-    def join(self, me: Membership, while_waiting: WhileWaiting) -> Joined | RequestFailed:
-        """Joins the group; waits until all members have joined or the rebalance timeout has passed.
-
-        Raises:
-            Interrupted: the query ends.
-        """
-        if self._returned is None:
-            self._returned = self._is_known_member()
-        if self._returned is False and self.topic_check_due():
-            self.reason_to_rejoin()  # also in a group that never stops rebalancing; the join has the topics found
-        subscriptions = self._assignors.subscriptions(self._topics, me.owned, me.generation)
-        deadline = self._within(self._settings.rebalance_timeout + JOIN_SLACK)
-        result = self._requests.join(me, subscriptions, deadline, while_waiting)
-        if isinstance(result, RequestFailed):
-            return result
-        self._join_result = result
-        return result.joined
-
-    def assign(self) -> dict[str, bytes] | RequestFailed:
-        """Returns every member's assignment, encoded, by member id; empty unless this member assigns.
-
-        Raises:
-            AuthenticationFailed: a broker rejects this client.
-            Interrupted: the query ends.
-            OptionError: a user's assignor failed.
-        """
-        assert self._join_result is not None, "a sync follows a join"
-        try:
-            return self._assignments(self._join_result)
-        except (OptionError, AuthenticationFailed):
-            raise
-        except GroupSourceError as error:
-            return RequestFailed(ErrorAction.RETRY, f"the leader could not assign partitions: {error}")
-
-    def sync(self, assignments: Mapping[str, bytes], while_waiting: WhileWaiting) -> Partitions | RequestFailed:
-        """Sends the assignments that :meth:`assign` returned, and returns this member's own.
-
-        Raises:
-            Interrupted: the query ends.
-            OptionError: a user's assignor failed.
-        """
-        assert self._join_result is not None, "a sync follows a join"
-        # As in Kafka's client: the leader needs no more time, and if it dies the broker responds after its session.
-        deadline = self._within(self._settings.wire.request_timeout)
-        assigned = self._requests.sync(self._join_result, assignments, deadline, while_waiting)
-        if isinstance(assigned, RequestFailed):
-            return assigned
-        if self._returned is not False:
-            self._next_topic_check = self._clock()
-        self._assignors.assigned(self._join_result.assignor, assigned, self._join_result.joined.generation)
-        return assigned
-
-    def topic_check_due(self) -> bool:
-        """Whether it is time to check the topics again."""
-        return self._clock() >= self._next_topic_check
-
-    def reason_to_rejoin(self) -> str:
-        """Checks the topics, and returns why this member must rejoin; empty if it need not.
-
-        The subscription may match other topics; the leader also sees new partitions of all members' topics. A returning
-        static member checks for partitions without an owner: see :meth:`_unowned`.
-        """
-        self._next_topic_check = self._clock() + self._settings.wire.metadata_max_age
-        deadline = self._between_heartbeats()
-        try:
-            matching = self._settings.subscription.find(self._topic_view, deadline)
-            topics = frozenset(matching)
-            leads = self._join_result is not None and self._join_result.leads
-            counts = self._look_up(self._group_topics | topics, deadline) if leads else self._partition_counts
-            unowned = frozenset() if self._returned is False else self._unowned(matching, deadline)
-        except GroupSourceError as error:
-            log.warning("group %s: the topic lookup failed: %s", self._settings.group_id, error)
-            return ""
-        if self._topic_view.disputed:
-            self._next_topic_check = self._clock() + min(DISPUTED_TOPICS_CHECK, self._settings.wire.metadata_max_age)
-        changed = counts != self._partition_counts or topics != self._topics
-        self._topics = topics
-        if changed:
-            return "topics or their partitions changed"
-        return f"{names(unowned)} have no owner" if unowned else ""
-
-    def _is_known_member(self) -> bool | None:
-        """Whether the group has this static member already; ``None`` if the group could not be described."""
-        group = self._requests.describe(self._between_heartbeats())
-        if isinstance(group, RequestFailed) or group.members_hidden:
-            return None
-        return any(member.instance_id == self._settings.instance_id for member in group.members)
-
-    def _unowned(self, topics: Mapping[str, Topic], deadline: Deadline) -> Partitions:
-        """Partitions without an owner in a stable group; checked once, by a returning static member.
-
-        Such a member gets its last assignment without a rebalance. If its former process died during a revocation, the
-        partitions to revoke are in no assignment: the rebalance that would assign them never came. A new member does
-        not check, because other members may still be revoking what it will get.
-        """
-        group = self._requests.describe(deadline)
-        if isinstance(group, RequestFailed):
-            log.warning("group %s: the group could not be described: %s", self._settings.group_id, group.reason)
-            return frozenset()
-        self._returned = False
-        if group.state != STABLE:
-            return frozenset()
-        owned = frozenset[TopicPartition]().union(*(member.partitions for member in group.members))
-        return partitions_of(topic for topic in topics.values() if not topic.error) - owned
-
-    def _assignments(self, join_result: JoinResult) -> dict[str, bytes]:
-        """Every member's assignment, from new metadata: old metadata would leave new partitions without an owner."""
-        if join_result.leads:
-            self._group_topics = self._topics | subscribed_topics(join_result.members)
-            self._topic_view.expect(claimed_partitions(join_result.members))
-            self._partition_counts = self._look_up(self._group_topics, self._between_heartbeats())
-        if not join_result.assigns:
-            return {}
-        return self._assignors.assign(join_result.assignor, join_result.members, self._partition_counts)
-
-    def _look_up(self, topics: frozenset[str], deadline: Deadline) -> PartitionCounts:
-        return PartitionCounts.of(self._topic_view.metadata(topics, deadline))
-
-    def _between_heartbeats(self) -> Deadline:
-        """The deadline of a request that delays the next heartbeat."""
-        return self._within(self._settings.heartbeat_timeout)
-
-    def _within(self, seconds: float) -> Deadline:
-        return Deadline.after(seconds, self._clock, self._wakeup)
-
-
 class ClassicProtocol(GroupProtocol):
     """The member's thread owns it, with its connections.
 
-    ``_session_ends`` is when the session ends according to the last successful request: one session timeout after it
-    was sent, in the clock's seconds.
+    Attributes:
+        _session_ends: when the session ends according to the last successful request: one session timeout after it was
+            sent, in the clock's seconds.
+        _topics: the topics of the subscription.
+        _group_topics: only for the leader, the subscribed topics of all members, also those that do not exist now.
+        _partition_counts: only for the leader, the partition counts of these topics.
+        _returned: whether this static member was in the group before and must check for unowned partitions; ``None``:
+            unknown.
     """
 
     first = Join()
@@ -426,16 +259,24 @@ class ClassicProtocol(GroupProtocol):
     ) -> None:
         # On a slow network a heartbeat just before the session ends would arrive too late.
         interval = min(settings.heartbeat_interval, settings.session_timeout / 2)
-        self._requests = MembershipRequests(cluster, settings, timings)
-        self._rebalance = Rebalance(cluster, self._requests, settings, clock, wakeup)
-        initial = ClassicMembership(cooperative=self._rebalance.cooperative)
+        self._assignors = Assignors(settings.assignors, settings.wire.rack)
+        initial = ClassicMembership(cooperative=self._assignors.cooperative)
         super().__init__(member, initial, settings, interval, clock, wakeup)
         self.state_machine = step
+        self._requests = MembershipRequests(cluster, settings, timings)
+        self._topic_view = TopicView(cluster, settings.group_id)
+        self._topics: frozenset[str] = frozenset()
+        self._group_topics: frozenset[str] = frozenset()
+        self._partition_counts = PartitionCounts({})
+        self._join_result: JoinResult | None = None
+        self._next_topic_check = 0.0
+        self._returned = None if settings.instance_id is not None else False
         self._session_ends = 0.0
 
     def subscribe(self, topics: Collection[str]) -> None:
         """See :meth:`GroupProtocol.subscribe`."""
-        self._rebalance.subscribe(topics)
+        self._topics = frozenset(topics)
+        self._next_topic_check = self.clock() + self.settings.wire.metadata_max_age
 
     def send(self, request: Action) -> None:
         """Joins or syncs."""
@@ -465,13 +306,12 @@ class ClassicProtocol(GroupProtocol):
             self.member.post(HeartbeatSucceeded(me.generation, session_ends))
         return failure
 
-    def _while_join_or_sync_waits(self) -> WhileWaiting:
-        """Heartbeats on the second connection, to check that the coordinator still knows the member.
+    def _while_join_or_sync_waits(self, me: Membership) -> WhileWaiting:
+        """Heartbeats on the second connection, to check that the coordinator still knows ``me``.
 
         A pending JoinGroup or SyncGroup proves nothing: it may be lost with its connection, and other members own the
         partitions by now.
         """
-        me = self.member.membership
 
         def heartbeat() -> RequestFailed | None:
             self.member.post(Tick())
@@ -503,9 +343,9 @@ class ClassicProtocol(GroupProtocol):
             self.request_failed(failure)
             return False
         self.heartbeats.record_success(joined=True)
-        if me.phase is Phase.REVOKING or not self._rebalance.topic_check_due():  # a revocation has a deadline
+        if me.phase is Phase.REVOKING or not self._topic_check_due():  # a revocation has a deadline
             return True
-        if reason := self._rebalance.reason_to_rejoin():
+        if reason := self._reason_to_rejoin():
             self.member.post(SubscriptionChanged(reason))
         return False
 
@@ -527,28 +367,136 @@ class ClassicProtocol(GroupProtocol):
         self.retry_leave(lambda deadline: requests.leave(member_id, "the query ends", deadline))
 
     def _join(self) -> None:
+        """Joins the group; waits until all members have joined or the rebalance timeout has passed.
+
+        Raises:
+            Interrupted: the query ends.
+        """
         self.begin_join()
-        joined = self._rebalance.join(self.member.membership, self._while_join_or_sync_waits())
-        if isinstance(joined, RequestFailed):
-            self.request_failed(joined)
-        else:
-            self.member.post(joined)
+        me = self.member.membership
+        if self._returned is None:
+            self._returned = self._is_known_member()
+        if self._returned is False and self._topic_check_due():
+            self._reason_to_rejoin()  # also in a group that never stops rebalancing; the join has the topics found
+        subscriptions = self._assignors.subscriptions(self._topics, me.owned, me.generation)
+        deadline = self.within(self.settings.rebalance_timeout + JOIN_SLACK)
+        result = self._requests.join(me, subscriptions, deadline, self._while_join_or_sync_waits(me))
+        if isinstance(result, RequestFailed):
+            self.request_failed(result)
+            return
+        self._join_result = result
+        self.member.post(result.joined)
 
     def _sync(self) -> None:
-        assigned: Partitions | RequestFailed
-        assignments = self._rebalance.assign()
-        if isinstance(assignments, RequestFailed):
-            assigned = assignments
-        else:
-            self._session_ends = self.clock() + self.settings.session_timeout
-            assigned = self._rebalance.sync(assignments, self._while_join_or_sync_waits())
+        """Syncs: as the leader with every member's assignment. Then this member's own is known.
+
+        Raises:
+            AuthenticationFailed: a broker rejects this client.
+            Interrupted: the query ends.
+            OptionError: a user's assignor failed.
+        """
+        assert self._join_result is not None, "a sync follows a join"
+        assigned = self._assigned(self._join_result)
         if isinstance(assigned, RequestFailed):
             self.request_failed(assigned)
             return
+        if self._returned is not False:
+            self._next_topic_check = self.clock()
+        joined, assignor = self._join_result.joined, self._join_result.assignor
+        self._assignors.assigned(assignor, assigned, joined.generation)
         self.heartbeats.record_success()
         self.heartbeats.schedule_next()
         self.member.post(Synced(assigned, self._session_ends))
-        if self.member.membership.generation == NO_GENERATION:
+        me = self.member.membership
+        if me.generation == NO_GENERATION:
             return  # the session timed out before the response came: a join follows
-        self._rebalance.log_generation(self.member.membership)
+        leader = " (leader)" if self._join_result.leads else ""
+        generation = f"{joined.generation} by {assignor}, member {joined.member_id}{leader}"
+        listed = f": {names(me.readable)}" if me.readable else ""
+        group_id = self.settings.group_id
+        log.info("group %s: generation %s owns %d partition(s)%s", group_id, generation, len(me.readable), listed)
         self.assignment_received()
+
+    def _assigned(self, join_result: JoinResult) -> Partitions | RequestFailed:
+        """Sends the assignments of all members if this one assigns, and returns its own."""
+        try:
+            assignments = self._assignments(join_result)
+        except (OptionError, AuthenticationFailed):
+            raise
+        except GroupSourceError as error:
+            return RequestFailed(ErrorAction.RETRY, f"the leader could not assign partitions: {error}")
+        # As in Kafka's client: the leader needs no more time, and if it dies the broker responds after its session.
+        deadline = self.within(self.settings.wire.request_timeout)
+        self._session_ends = self.clock() + self.settings.session_timeout
+        while_waiting = self._while_join_or_sync_waits(self.member.membership)
+        return self._requests.sync(join_result, assignments, deadline, while_waiting)
+
+    def _topic_check_due(self) -> bool:
+        """Whether it is time to check the topics again."""
+        return self.clock() >= self._next_topic_check
+
+    def _reason_to_rejoin(self) -> str:
+        """Checks the topics, and returns why this member must rejoin; empty if it need not.
+
+        The subscription may match other topics; the leader also sees new partitions of all members' topics. A returning
+        static member checks for partitions without an owner: see :meth:`_unowned`.
+        """
+        self._next_topic_check = self.clock() + self.settings.wire.metadata_max_age
+        deadline = self._between_heartbeats()
+        try:
+            matching = self.settings.subscription.find(self._topic_view, deadline)
+            topics = frozenset(matching)
+            leads = self._join_result is not None and self._join_result.leads
+            counts = self._look_up(self._group_topics | topics, deadline) if leads else self._partition_counts
+            unowned = frozenset() if self._returned is False else self._unowned(matching, deadline)
+        except GroupSourceError as error:
+            log.warning("group %s: the topic lookup failed: %s", self.settings.group_id, error)
+            return ""
+        if self._topic_view.disputed:
+            self._next_topic_check = self.clock() + min(DISPUTED_TOPICS_CHECK, self.settings.wire.metadata_max_age)
+        changed = counts != self._partition_counts or topics != self._topics
+        self._topics = topics
+        if changed:
+            return "topics or their partitions changed"
+        return f"{names(unowned)} have no owner" if unowned else ""
+
+    def _is_known_member(self) -> bool | None:
+        """Whether the group has this static member already; ``None`` if the group could not be described."""
+        group = self._requests.describe(self._between_heartbeats())
+        if isinstance(group, RequestFailed) or group.members_hidden:
+            return None
+        return any(member.instance_id == self.settings.instance_id for member in group.members)
+
+    def _unowned(self, topics: Mapping[str, Topic], deadline: Deadline) -> Partitions:
+        """Partitions without an owner in a stable group; checked once, by a returning static member.
+
+        Such a member gets its last assignment without a rebalance. If its former process died during a revocation, the
+        partitions to revoke are in no assignment: the rebalance that would assign them never came. A new member does
+        not check, because other members may still be revoking what it will get.
+        """
+        group = self._requests.describe(deadline)
+        if isinstance(group, RequestFailed):
+            log.warning("group %s: the group could not be described: %s", self.settings.group_id, group.reason)
+            return frozenset()
+        self._returned = False
+        if group.state != STABLE:
+            return frozenset()
+        owned = frozenset[TopicPartition]().union(*(member.partitions for member in group.members))
+        return partitions_of(topic for topic in topics.values() if not topic.error) - owned
+
+    def _assignments(self, join_result: JoinResult) -> dict[str, bytes]:
+        """Every member's assignment, from new metadata: old metadata would leave new partitions without an owner."""
+        if join_result.leads:
+            self._group_topics = self._topics | subscribed_topics(join_result.members)
+            self._topic_view.expect(claimed_partitions(join_result.members))
+            self._partition_counts = self._look_up(self._group_topics, self._between_heartbeats())
+        if not join_result.assigns:
+            return {}
+        return self._assignors.assign(join_result.assignor, join_result.members, self._partition_counts)
+
+    def _look_up(self, topics: frozenset[str], deadline: Deadline) -> PartitionCounts:
+        return PartitionCounts.of(self._topic_view.metadata(topics, deadline))
+
+    def _between_heartbeats(self) -> Deadline:
+        """The deadline of a request that delays the next heartbeat."""
+        return self.within(self.settings.heartbeat_timeout)
