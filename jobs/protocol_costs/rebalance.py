@@ -59,12 +59,6 @@ class Ownership:
         """Members lose nothing in this measurement."""
         raise AssertionError(reason)
 
-    def join_started(self) -> None:
-        """Nothing to record."""
-
-    def rebalance_completed(self) -> None:
-        """Nothing to record."""
-
     def awaited(self) -> Partitions:
         """No revocation waits."""
         return frozenset()
@@ -76,7 +70,7 @@ class Ownership:
         """Nothing is to be retried."""
         return math.inf
 
-    def retry_commits_and_starts(self, me: Membership, deadline: Deadline) -> None:
+    def retry_pending(self, me: Membership, deadline: Deadline) -> None:
         """Nothing to record."""
 
 

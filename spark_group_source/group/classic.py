@@ -293,7 +293,7 @@ class ClassicProtocol(GroupProtocol):
         if me.phase not in (Phase.STABLE, Phase.REVOKING):
             return
         if not self.heartbeats.try_acquire(self._requests.throttled) or self._heartbeat(me):
-            self.retry_commits_and_starts()
+            self.retry_pending()
 
     def _send_heartbeat(self, me: Membership, *, join_or_sync_pending: bool = False) -> RequestFailed | None:
         """Sends a heartbeat, and extends the session if the coordinator knows ``me``; ``None`` if it succeeded."""

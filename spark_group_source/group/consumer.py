@@ -222,7 +222,7 @@ class ConsumerProtocol(GroupProtocol):
             if stable and self.settings.subscription.pattern is not None and self.clock() >= self._next_topic_check:
                 self._check_topics()
                 return
-        self.retry_commits_and_starts()
+        self.retry_pending()
 
     def start_positions_deadline(self) -> Deadline:
         """See :meth:`GroupProtocol.start_positions_deadline`."""

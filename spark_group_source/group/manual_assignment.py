@@ -16,7 +16,7 @@ from spark_group_source.group.member import AwaitedOffsets
 from spark_group_source.group.membership import ErrorAction, Membership, Phase, RequestFailed
 from spark_group_source.group.offsets import NO_MEMBERS, GroupOffsets
 from spark_group_source.group.protocol import RebalanceListener
-from spark_group_source.group.settings import GroupSettings, Timings
+from spark_group_source.group.settings import Counters, GroupSettings, Timings
 from spark_group_source.offsets import Partitions
 from spark_group_source.wire.cluster import Cluster
 
@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 class ManualAssignment:
     """The assigned partitions of one query. Created when it starts, closed when it ends, never used again."""
 
-    time_since_heartbeat = None
-    """No heartbeats are sent."""
+    time_since_heartbeat = rebalanced_at = None
+    """No heartbeats are sent, and nothing is rebalanced."""
 
     def __init__(
         self,
@@ -37,6 +37,7 @@ class ManualAssignment:
         clock: Clock = monotonic,
         timings: Timings | None = None,
     ) -> None:
+        self.counters = Counters()
         self._cluster = cluster
         self._settings = settings
         self._clock = clock

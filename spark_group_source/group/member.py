@@ -32,7 +32,7 @@ from spark_group_source.group.membership import (
     Tick,
 )
 from spark_group_source.group.protocol import LEAVE_TIMEOUT, GroupProtocol, RebalanceListener
-from spark_group_source.group.settings import GroupSettings, Timings
+from spark_group_source.group.settings import Counters, GroupSettings, Timings
 from spark_group_source.offsets import Partitions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
@@ -60,7 +60,7 @@ class Member:
     It takes events from both threads, and queues actions for the member's thread. The condition ``_changed`` guards the
     state, the actions, and ``_has_assignment``, whether the first assignment and its start positions are known. Who
     holds it waits for nothing else. ``_ending`` guards which thread frees the wakeup. Only the member's thread changes
-    the other attributes.
+    the other attributes. ``rebalanced_at`` is when the present generation began, in seconds of the clock.
     """
 
     def __init__(
@@ -71,6 +71,8 @@ class Member:
         clock: Clock = monotonic,
         timings: Timings | None = None,
     ) -> None:
+        self.counters = Counters()
+        self.rebalanced_at: float | None = None
         self._cluster = cluster
         self._settings = settings
         self._offsets = offsets

@@ -133,16 +133,10 @@ class RebalanceListener(Protocol):
     def partitions_assigned(self, partitions: Partitions, me: Membership, deadline: Deadline) -> None:
         """These are owned from now on. The call delays heartbeats: it must return by the deadline."""
 
-    def join_started(self) -> None:
-        """This member sends JoinGroup."""
-
-    def rebalance_completed(self) -> None:
-        """This member is in a new generation, and knows its assignment."""
-
     def retry_due(self, me: Membership) -> float:
-        """When :meth:`retry` is to be called, in seconds of the clock; infinity if there is nothing to retry."""
+        """When :meth:`retry_pending` is to be called, in seconds of the clock; infinity without anything to retry."""
 
-    def retry_commits_and_starts(self, me: Membership, deadline: Deadline) -> None:
+    def retry_pending(self, me: Membership, deadline: Deadline) -> None:
         """Retries failed commits and lookups of start positions. The call delays heartbeats: it must return by the
         deadline, and by that of a pending revocation."""
 
@@ -236,14 +230,14 @@ class GroupProtocol(ABC):
                 self.send(action)
 
     def retry_due(self) -> float:
-        """When :meth:`retry` has something to do, in seconds of the clock."""
+        """When :meth:`retry_pending` has something to do, in seconds of the clock."""
         me = self.member.membership
         return self.listener.retry_due(me) if me.phase in (Phase.STABLE, Phase.REVOKING) else math.inf
 
-    def retry_commits_and_starts(self) -> None:
+    def retry_pending(self) -> None:
         """Retries failed commits and start positions if that is due, also while a revocation waits for a commit."""
         if self.clock() >= self.retry_due():
-            self.listener.retry_commits_and_starts(self.member.membership, self.start_positions_deadline())
+            self.listener.retry_pending(self.member.membership, self.start_positions_deadline())
 
     def begin_join(self) -> None:
         """Waits for the backoff of a join, and logs its reason, once for joins in a row."""
@@ -252,12 +246,13 @@ class GroupProtocol(ABC):
         level = logging.DEBUG if reason == self._logged_reason else logging.INFO
         log.log(level, "group %s: joining, because %s", self.settings.group_id, reason)
         self._logged_reason = reason
-        self.listener.join_started()
+        self.member.counters.joins += 1
 
     def assignment_received(self) -> None:
         """Notifies the listener of a new assignment; then the query may know that it has one."""
         self._was_member, self._logged_reason = True, ""
-        self.listener.rebalance_completed()
+        self.member.counters.rebalances += 1
+        self.member.rebalanced_at = self.clock()
         while notification := self.member.next_notification():  # before note_assignment: the query needs the positions
             self.perform(notification)
         self.member.note_assignment()

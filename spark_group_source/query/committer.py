@@ -13,7 +13,6 @@ from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import ErrorAction, Membership, denied, error_action
 from spark_group_source.group.offsets import COMMIT_TAG, RESET_TAG, CommittedOffset, KafkaClients, commit_metadata
-from spark_group_source.group.settings import Counters
 from spark_group_source.offsets import NO_LINEAGE, TopicPartition
 from spark_group_source.options.offsets import SpecificOffsets
 from spark_group_source.options.settings import SourceOptions, stream_start
@@ -71,7 +70,6 @@ class Committer:
         options: SourceOptions,
         tracker: OffsetTracker,
         member: Member | ManualAssignment,
-        counters: Counters,
         retry_timer: RetryTimer,
         metadata_fields: Mapping[str, str],
     ) -> None:
@@ -79,7 +77,7 @@ class Committer:
         self._options = options
         self._tracker = tracker
         self._member = member
-        self._counters = counters
+        self._counters = member.counters
         self._retry_timer = retry_timer
         self._group_id = options.group.group_id
         self._one_commit = threading.Lock()

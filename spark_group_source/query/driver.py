@@ -161,7 +161,7 @@ class Driver:
         fail_on_data_loss = options.fetch.fail_on_data_loss
         self._topics = TopicValidator(self._clients.cluster, settings.subscription, fail_on_data_loss, clock)
         self._planner = BatchPlanner(options, settings, self._clients, self._assigned_partitions, self._member, clock)
-        self.counters = self._assigned_partitions.counters
+        self.counters = self._member.counters
         self._query_log = QueryLog(settings, self.counters, timings, clock)
 
     def pin_starts(self) -> None:
@@ -226,7 +226,7 @@ class Driver:
             return planned
         self.complete(start)
         me = self._member.snapshot()
-        self._query_log.membership(me, self._member.time_since_heartbeat, self._assigned_partitions.rebalanced_at)
+        self._query_log.membership(me, self._member.time_since_heartbeat, self._member.rebalanced_at)
         return self._planner.plan(start, BatchLimits(max_offsets, max_bytes))
 
     def end_offsets(self) -> Offsets:

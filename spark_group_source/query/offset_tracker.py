@@ -414,16 +414,18 @@ class OffsetTracker:
         with self._lock:
             return {tp: replace(owned) for tp, owned in self._owned.items() if owned.start and tp in readable}
 
-    def advance_epochs(self, before: Offsets, now: Offsets) -> None:
-        """Later leaders hold all records before positions that had the epochs ``before``. Caller: the query.
+    def advance_epochs(self, copies: Owned, now: Offsets) -> None:
+        """Leaders of these later epochs hold all records before the positions in ``copies``, which get the epochs as
+        well. Caller: the query.
 
         A partition that the other thread has started since keeps its epoch.
         """
         with self._lock:
             for tp, epoch in now.items():
                 owned = self._owned.get(tp)
-                if owned is not None and owned.start and owned.epoch == before[tp]:
+                if owned is not None and owned.start and owned.epoch == copies[tp].epoch:
                     owned.epoch = epoch
+                copies[tp].epoch = epoch
 
     @property
     def in_flight(self) -> BatchOffset | None:

@@ -16,7 +16,6 @@ from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership, Phase, RequestFailed
 from spark_group_source.group.offsets import KafkaClients
-from spark_group_source.group.settings import Counters
 from spark_group_source.offsets import Offsets, Partitions
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query.committer import Committer, RetryTimer
@@ -39,8 +38,7 @@ each offset ``offsets.retention.minutes`` after its commit (default: 7 days)."""
 class AssignedPartitions:
     """The partitions that a query owns. The member's :class:`RebalanceListener`.
 
-    The query uses ``tracker``, ``committer`` and ``resolver`` as well. ``rebalanced_at`` is when the present generation
-    began, in monotonic seconds.
+    The query uses ``tracker``, ``committer`` and ``resolver`` as well.
     """
 
     def __init__(
@@ -53,12 +51,11 @@ class AssignedPartitions:
         clock: Clock = monotonic,
     ) -> None:
         """``metadata_fields`` are those of :class:`Committer`."""
-        self.counters = Counters()
-        self.rebalanced_at: float | None = None
+        self.counters = member.counters
         self.tracker = tracker
         self._retry_timer = RetryTimer(options.commit_retry_interval, clock)
         self._renewal = RetryTimer(RENEW_EVERY, clock) if options.group.subscription.partitions else None
-        self.committer = Committer(options, tracker, member, self.counters, self._retry_timer, metadata_fields or {})
+        self.committer = Committer(options, tracker, member, self._retry_timer, metadata_fields or {})
         self.resolver = StartOffsetResolver(options, tracker)
         self._options = options
         self._clock = clock
@@ -73,21 +70,6 @@ class AssignedPartitions:
     def retry_due(self, me: Membership) -> float:
         """When :meth:`retry_pending` has something to do, in seconds of the clock. Caller: the member's thread."""
         return self._retry_timer.due_at if self._to_retry(me) else math.inf
-
-    def retry_commits_and_starts(self, me: Membership, deadline: Deadline) -> None:
-        """Retries what failed: the query may be busy. Caller: the member's thread."""
-        if me.phase is Phase.REVOKING:
-            deadline = deadline.at_most(me.revoke_by - self._clock())
-        self.retry_pending(me, self._member_clients, deadline)
-
-    def join_started(self) -> None:
-        """This member sends a join. Caller: the member's thread."""
-        self.counters.joins += 1
-
-    def rebalance_completed(self) -> None:
-        """This member is in a new generation. Caller: the member's thread."""
-        self.counters.rebalances += 1
-        self.rebalanced_at = self._clock()
 
     def partitions_revoked(self, partitions: Partitions) -> None:
         """Removes revoked partitions. Caller: the member's thread."""
@@ -116,12 +98,17 @@ class AssignedPartitions:
         self.counters.lost += len(partitions)
         self.tracker.remove(partitions)
 
-    def retry_pending(self, me: Membership, clients: KafkaClients, deadline: Deadline | None = None) -> None:
+    def retry_pending(
+        self, me: Membership, deadline: Deadline | None = None, clients: KafkaClients | None = None
+    ) -> None:
         """Retries unresolved start positions and failed commits, ``offsetCommit.retryIntervalMs`` after the last try.
 
         It also looks whether a late commit has moved the group back. The delay grows while unresolved start positions
-        block other partitions. Caller: both threads; one at a time retries.
+        block other partitions. Caller: both threads, the query with its ``clients``; one at a time retries.
         """
+        clients = clients or self._member_clients
+        if me.phase is Phase.REVOKING and deadline is not None:
+            deadline = deadline.at_most(me.revoke_by - self._clock())
         self._renew_if_due()
         if not self._to_retry(me) or not self._retry_timer.try_acquire():
             return

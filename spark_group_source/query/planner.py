@@ -140,7 +140,7 @@ class BatchPlanner:
     def _retry_pending(self) -> Membership:
         """Retries what has failed since the last batch; returns the membership as it is now."""
         me = self._member.snapshot()
-        self._assigned_partitions.retry_pending(me, self._clients)
+        self._assigned_partitions.retry_pending(me, clients=self._clients)
         return me
 
     def _plan(self, start: BatchOffset, limits: BatchLimits, me: Membership, *, must_log: bool = False) -> BatchOffset:
@@ -220,9 +220,8 @@ class BatchPlanner:
         """Makes this the in-flight batch: it reads up to ``ends``, and logs the positions of all other partitions."""
         ranges = {tp: replace(read, start=read.end) for tp, read in start.ranges.items() if self._is_current(read)}
         for tp, partition in owned.items():
-            at = partition.position
-            epoch = self._epochs.known[tp]
-            ranges[tp] = OffsetRange(*tp, at, ends.get(tp, at), topic_ids[tp.topic], epoch, partition.lineage)
+            at, epoch, lineage = partition.position, partition.epoch, partition.lineage
+            ranges[tp] = OffsetRange(*tp, at, ends.get(tp, at), topic_ids[tp.topic], epoch, lineage)
         pinned = self._tracker.pinned_starts().without(ranges)
         planned = BatchOffset(ranges, self._options.group.group_id, pinned.offsets, pinned.resets)
         if planned == start:  # after a rewind to the start of the last batch

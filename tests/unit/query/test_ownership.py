@@ -23,6 +23,7 @@ from spark_group_source.group.offsets import (
     KafkaClients,
     commit_metadata,
 )
+from spark_group_source.group.settings import Counters
 from spark_group_source.offsets import BatchOffset, OffsetRange, Partitions, PinnedStart, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.offset_tracker import MAX_REJECTIONS, OffsetTracker
@@ -49,6 +50,9 @@ class Topics:
 
 class NoMember:
     """A membership in which nothing changes."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
 
     def commits_changed(self) -> None:
         pass
@@ -161,7 +165,7 @@ def positions(assigned: AssignedPartitions) -> dict[TopicPartition, int]:
 def retry_if_due(assigned: AssignedPartitions) -> None:
     """What the member's thread does between its heartbeats."""
     if assigned._clock() >= assigned.retry_due(OWNER):
-        assigned.retry_commits_and_starts(OWNER, Deadline.after(45.0 / 2))
+        assigned.retry_pending(OWNER, Deadline.after(45.0 / 2))
 
 
 def test_start_positions_of_assigned_partitions_are_committed_at_once(
@@ -361,10 +365,10 @@ def test_lookups_of_unresolved_starts_are_rarer_the_longer_they_block_other_part
     assigned.partitions_assigned(BOTH, OWNER)
     logs |= leaderless
     hand.now += pause - 0.5
-    assigned.retry_pending(OWNER, clients)
+    assigned.retry_pending(OWNER, clients=clients)
     assert assigned.tracker.unresolved(OWNER) == set(silent)
     hand.now += 0.5
-    assigned.retry_pending(OWNER, clients)
+    assigned.retry_pending(OWNER, clients=clients)
     assert not assigned.tracker.unresolved(OWNER)
 
 
@@ -381,7 +385,7 @@ def test_the_retry_of_a_commit_does_not_wait_for_unresolved_starts(
     assigned.resolve(frozenset({B}), OWNER, clients)
     group.refused = None
     hand.now += 1.0
-    assigned.retry_pending(OWNER, clients)
+    assigned.retry_pending(OWNER, clients=clients)
     assert group.offsets[A].offset == 6
 
 
@@ -565,7 +569,7 @@ def test_a_revocation_waits_until_the_start_is_looked_up_but_for_no_leader(
 
     monkeypatch.setattr("spark_group_source.query.starts.list_offsets", nobody)
     hand.now += assigned.retry_due(revoking)
-    assigned.retry_commits_and_starts(revoking, Deadline.after(45.0 / 2))
+    assigned.retry_pending(revoking, Deadline.after(45.0 / 2))
     assert group.commits == [{A: 4}], "which needs no leader"
     assert max(group.waits) <= 5.0, "a revocation has a deadline"
     assert (assigned.tracker.awaited(), assigned.tracker.unresolved(OWNER)) == (frozenset(), frozenset({B}))
@@ -971,10 +975,10 @@ def test_a_failed_commit_is_retried_after_its_interval(
     group.refused = RequestFailed(ErrorAction.RETRY, "why")
     assigned.committer.commit(OWNER, clients)
     group.refused = None
-    assigned.retry_pending(OWNER, clients)
+    assigned.retry_pending(OWNER, clients=clients)
     assert group.offsets[A].offset == 2
     hand.now += 1.0
-    assigned.retry_pending(OWNER, clients)
+    assigned.retry_pending(OWNER, clients=clients)
     assert group.offsets[A].offset == 6
 
 
@@ -986,10 +990,10 @@ def test_a_slow_try_is_repeated_an_interval_after_its_end(
     leaderless = logs.pop(B)
     assigned.partitions_assigned(BOTH, OWNER)
     group.meanwhile = lambda: setattr(hand, "now", 5.0)
-    assigned.retry_pending(OWNER, clients)
+    assigned.retry_pending(OWNER, clients=clients)
     logs[B] = leaderless
-    assigned.retry_pending(OWNER, clients)
+    assigned.retry_pending(OWNER, clients=clients)
     assert assigned.tracker.unresolved(OWNER) == {B}
     hand.now += 1.0
-    assigned.retry_pending(OWNER, clients)
+    assigned.retry_pending(OWNER, clients=clients)
     assert not assigned.tracker.unresolved(OWNER)
