@@ -83,14 +83,13 @@ class MembershipRequests:
 
     def __init__(self, cluster: Cluster, settings: GroupSettings, timings: Timings | None = None) -> None:
         self._settings = settings
-        self._cluster = cluster
-        self._client = CoordinatorClient(cluster, settings.group_id, "membership", timings, settings.coordinator)
+        self.client = CoordinatorClient(cluster, settings.group_id, "membership", timings, settings.coordinator)
         # A pending JoinGroup or SyncGroup blocks later requests on its connection: heartbeats need another connection.
         self._liveness_client = CoordinatorClient(cluster, settings.group_id, "liveness", timings, settings.coordinator)
 
     def rediscover(self) -> None:
         """Finds the coordinator again before the next request."""
-        self._client.rediscover()
+        self.client.rediscover()
         self._liveness_client.rediscover()
 
     def join(
@@ -121,11 +120,11 @@ class MembershipRequests:
             ],
             reason=me.reason[:255],
         )
-        response = self._client.call(request, deadline, while_waiting)
+        response = self.client.call(request, deadline, while_waiting)
         if isinstance(response, RequestFailed):
             return response
         if response.error_code:
-            return self._client.failure("JoinGroup", response.error_code, response.member_id)
+            return self.client.failure("JoinGroup", response.error_code, response.member_id)
         leads = response.leader == response.member_id
         return JoinResult(
             Joined(response.member_id, response.generation_id),
@@ -153,12 +152,12 @@ class MembershipRequests:
                 for member_id, encoded in assignments.items()
             ],
         )
-        response = self._client.call(request, deadline, while_waiting)
+        response = self.client.call(request, deadline, while_waiting)
         if isinstance(response, RequestFailed):
             return response
         if response.error_code:
-            return self._client.failure("SyncGroup", response.error_code)
-        self._client.confirm_generation()
+            return self.client.failure("SyncGroup", response.error_code)
+        self.client.confirm_generation()
         try:
             return decode_assignment(response.assignment)
         except ProtocolError as error:
@@ -175,7 +174,7 @@ class MembershipRequests:
             member_id=me.member_id,
             group_instance_id=self._settings.instance_id,
         )
-        client = self._liveness_client if join_or_sync_pending else self._client
+        client = self._liveness_client if join_or_sync_pending else self.client
         response = client.call(request, deadline)
         if isinstance(response, RequestFailed):
             return response
@@ -188,19 +187,13 @@ class MembershipRequests:
         return self._liveness_client.find_coordinator(deadline)
 
     @property
-    def throttled(self) -> float:
-        """Seconds until the coordinator reads the next request, because this client exceeds a quota."""
-        broker_id = self._client.broker_id
-        return 0.0 if broker_id is None else self._cluster.throttle_remaining(broker_id, "membership")
-
-    @property
     def coordinator_moved(self) -> bool:
         """Whether a heartbeat or lookup found another coordinator than that of the pending JoinGroup or SyncGroup."""
-        return self._liveness_client.broker_id not in (None, self._client.broker_id)
+        return self._liveness_client.broker_id not in (None, self.client.broker_id)
 
     def describe(self, deadline: Deadline) -> GroupDescription | RequestFailed:
         """Returns the group's state and members."""
-        return describe(self._client, self._settings.group_id, deadline)
+        return describe(self.client, self._settings.group_id, deadline)
 
     def leave(self, member_id: str, reason: str, deadline: Deadline) -> RequestFailed | None:
         """Sends LeaveGroup, so that other members get the partitions at once; ``None`` if it succeeded."""
@@ -217,13 +210,13 @@ class MembershipRequests:
                 )
             ],
         )
-        response = self._client.call(request, deadline)
+        response = self.client.call(request, deadline)
         if isinstance(response, RequestFailed):
             return response
         error_code = response.error_code or next(
             (member.error_code for member in response.members if member.error_code), 0
         )
-        return self._client.failure("LeaveGroup", error_code) if error_code else None
+        return self.client.failure("LeaveGroup", error_code) if error_code else None
 
 
 JOIN_SLACK = 10.0
@@ -264,19 +257,19 @@ class ClassicProtocol(GroupProtocol):
         super().__init__(member, initial, settings, interval, clock, wakeup)
         self.state_machine = step
         self._requests = MembershipRequests(cluster, settings, timings)
+        self.client = self._requests.client
         self._topic_view = TopicView(cluster, settings.group_id)
         self._topics: frozenset[str] = frozenset()
         self._group_topics: frozenset[str] = frozenset()
         self._partition_counts = PartitionCounts({})
         self._join_result: JoinResult | None = None
-        self._next_topic_check = 0.0
         self._returned = None if settings.instance_id is not None else False
         self._session_ends = 0.0
 
     def subscribe(self, topics: Collection[str]) -> None:
         """See :meth:`GroupProtocol.subscribe`."""
         self._topics = frozenset(topics)
-        self._next_topic_check = self.clock() + self.settings.wire.metadata_max_age
+        self.next_topic_check = self.clock() + self.settings.wire.metadata_max_age
 
     def send(self, request: Action) -> None:
         """Joins or syncs."""
@@ -285,15 +278,6 @@ class ClassicProtocol(GroupProtocol):
                 self._join()
             case Sync():
                 self._sync()
-
-    def keep_alive(self) -> None:
-        """See :meth:`GroupProtocol.keep_alive`."""
-        self.member.post(Tick())
-        me = self.member.membership
-        if me.phase not in (Phase.STABLE, Phase.REVOKING):
-            return
-        if not self.heartbeats.try_acquire(self._requests.throttled) or self._heartbeat(me):
-            self.retry_pending()
 
     def _send_heartbeat(self, me: Membership, *, join_or_sync_pending: bool = False) -> RequestFailed | None:
         """Sends a heartbeat, and extends the session if the coordinator knows ``me``; ``None`` if it succeeded."""
@@ -335,19 +319,21 @@ class ClassicProtocol(GroupProtocol):
     def _find_coordinator(self) -> RequestFailed | None:
         return self._requests.find_coordinator(self.within(self.settings.heartbeat_timeout))
 
-    def _heartbeat(self, me: ClassicMembership) -> bool:
-        """Sends a heartbeat, then checks topics if that is due; whether there is time for retries."""
+    def heartbeat(self) -> bool:
+        """See :meth:`GroupProtocol.heartbeat`."""
+        me = self.member.membership
         failure = self._send_heartbeat(me)
         # While a revocation is pending, the group waits for this member: REBALANCE_IN_PROGRESS keeps the session alive.
         if failure is not None and not (me.phase is Phase.REVOKING and failure.action is ErrorAction.REJOIN):
             self.request_failed(failure)
             return False
         self.heartbeats.record_success(joined=True)
-        if me.phase is Phase.REVOKING or not self._topic_check_due():  # a revocation has a deadline
-            return True
+        return True
+
+    def check_topics(self) -> None:
+        """See :meth:`GroupProtocol.check_topics`."""
         if reason := self._reason_to_rejoin():
             self.member.post(SubscriptionChanged(reason))
-        return False
 
     def rediscover(self) -> None:
         """See :meth:`GroupProtocol.rediscover`."""
@@ -376,7 +362,7 @@ class ClassicProtocol(GroupProtocol):
         me = self.member.membership
         if self._returned is None:
             self._returned = self._is_known_member()
-        if self._returned is False and self._topic_check_due():
+        if self._returned is False and self.clock() >= self.next_topic_check:
             self._reason_to_rejoin()  # also in a group that never stops rebalancing; the join has the topics found
         subscriptions = self._assignors.subscriptions(self._topics, me.owned, me.generation)
         deadline = self.within(self.settings.rebalance_timeout + JOIN_SLACK)
@@ -401,7 +387,7 @@ class ClassicProtocol(GroupProtocol):
             self.request_failed(assigned)
             return
         if self._returned is not False:
-            self._next_topic_check = self.clock()
+            self.next_topic_check = self.clock()
         joined, assignor = self._join_result.joined, self._join_result.assignor
         self._assignors.assigned(assignor, assigned, joined.generation)
         self.heartbeats.record_success()
@@ -431,17 +417,13 @@ class ClassicProtocol(GroupProtocol):
         while_waiting = self._while_join_or_sync_waits(self.member.membership)
         return self._requests.sync(join_result, assignments, deadline, while_waiting)
 
-    def _topic_check_due(self) -> bool:
-        """Whether it is time to check the topics again."""
-        return self.clock() >= self._next_topic_check
-
     def _reason_to_rejoin(self) -> str:
         """Checks the topics, and returns why this member must rejoin; empty if it need not.
 
         The subscription may match other topics; the leader also sees new partitions of all members' topics. A returning
         static member checks for partitions without an owner: see :meth:`_unowned`.
         """
-        self._next_topic_check = self.clock() + self.settings.wire.metadata_max_age
+        self.next_topic_check = self.clock() + self.settings.wire.metadata_max_age
         deadline = self._between_heartbeats()
         try:
             matching = self.settings.subscription.find(self._topic_view, deadline)
@@ -453,7 +435,7 @@ class ClassicProtocol(GroupProtocol):
             log.warning("group %s: the topic lookup failed: %s", self.settings.group_id, error)
             return ""
         if self._topic_view.disputed:
-            self._next_topic_check = self.clock() + min(DISPUTED_TOPICS_CHECK, self.settings.wire.metadata_max_age)
+            self.next_topic_check = self.clock() + min(DISPUTED_TOPICS_CHECK, self.settings.wire.metadata_max_age)
         changed = counts != self._partition_counts or topics != self._topics
         self._topics = topics
         if changed:

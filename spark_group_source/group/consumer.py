@@ -33,7 +33,7 @@ from spark_group_source.group.consumer_state import (
     step,
 )
 from spark_group_source.group.coordinator import LATE_REQUESTS, CoordinatorClient
-from spark_group_source.group.membership import NO_GENERATION, Action, ErrorAction, Phase, RequestFailed, Tick, fatal
+from spark_group_source.group.membership import NO_GENERATION, Action, ErrorAction, Phase, RequestFailed, fatal
 from spark_group_source.group.protocol import GroupProtocol
 from spark_group_source.group.settings import GroupSettings, Timings
 from spark_group_source.group.topics import TopicView
@@ -189,8 +189,9 @@ class ConsumerProtocol(GroupProtocol):
         self.state_machine = step
         self._cluster = cluster
         self._topic_view = TopicView(cluster, settings.group_id)
-        self._client = CoordinatorClient(cluster, settings.group_id, PURPOSE, timings, settings.coordinator)
-        self._next_topic_check = clock() + settings.wire.metadata_max_age
+        self.client = CoordinatorClient(cluster, settings.group_id, PURPOSE, timings, settings.coordinator)
+        if settings.subscription.pattern is not None:
+            self.next_topic_check = clock() + settings.wire.metadata_max_age
         self._session_timeout = settings.session_timeout
         self._session_source = ""
         self._joined = False
@@ -206,23 +207,9 @@ class ConsumerProtocol(GroupProtocol):
         """Sends a heartbeat at once, or looks up topics."""
         match request:
             case Heartbeat():
-                self._heartbeat()
+                self.heartbeat()
             case FindTopics():
                 self._find_topics(self._until_heartbeat(self.within(self.settings.heartbeat_timeout)))
-
-    def keep_alive(self) -> None:
-        """See :meth:`GroupProtocol.keep_alive`."""
-        self.member.post(Tick())
-        if self.member.membership.phase is Phase.JOINING:
-            return
-        if self.heartbeats.try_acquire(self._throttled()):
-            if not self._heartbeat():
-                return
-            stable = self.member.membership.phase is Phase.STABLE  # a revocation has a deadline
-            if stable and self.settings.subscription.pattern is not None and self.clock() >= self._next_topic_check:
-                self._check_topics()
-                return
-        self.retry_pending()
 
     def start_positions_deadline(self) -> Deadline:
         """See :meth:`GroupProtocol.start_positions_deadline`."""
@@ -230,7 +217,7 @@ class ConsumerProtocol(GroupProtocol):
 
     def rediscover(self) -> None:
         """See :meth:`GroupProtocol.rediscover`."""
-        self._client.rediscover()
+        self.client.rediscover()
 
     def leave(self, cluster: Cluster | None = None) -> None:
         """See :meth:`GroupProtocol.leave`.
@@ -240,7 +227,7 @@ class ConsumerProtocol(GroupProtocol):
         """
         if not self._joined:
             return
-        client = self._client if cluster is None else CoordinatorClient(cluster, self.settings.group_id, PURPOSE)
+        client = self.client if cluster is None else CoordinatorClient(cluster, self.settings.group_id, PURPOSE)
         request = build_leave(self.member.membership, self.settings)
 
         def send(deadline: Deadline) -> RequestFailed | None:
@@ -248,16 +235,16 @@ class ConsumerProtocol(GroupProtocol):
 
         self.retry_leave(send)
 
-    def _heartbeat(self) -> bool:
-        """Sends a heartbeat with what has changed, and reports the answer; whether it succeeded."""
+    def heartbeat(self) -> bool:
+        """See :meth:`GroupProtocol.heartbeat`. It tells the coordinator what has changed."""
         joins = self.member.membership.phase is Phase.JOINING
         if joins:
             self._prepare_join()
         me, sent_at = self.member.membership, self.clock()
         # A late heartbeat may have been told an assignment. The coordinator repeats it only to a full report.
         to_report = replace(me, answered=None) if sent_at < self._late_until else me
-        response = self._client.call(build_request(to_report, self.settings), self._heartbeat_deadline(me))
-        if failure := self._failure(response, self._client, joins=me.phase is Phase.JOINING):
+        response = self.client.call(build_request(to_report, self.settings), self._heartbeat_deadline(me))
+        if failure := self._failure(response, self.client, joins=me.phase is Phase.JOINING):
             error_code = getattr(response, "error_code", 0)
             if joins and (failure.action is ErrorAction.RESET_GENERATION or error_code == UNRELEASED_INSTANCE_ID):
                 self._leave_former_epoch(error_code)
@@ -265,7 +252,7 @@ class ConsumerProtocol(GroupProtocol):
                 self._late_until = self.clock() + LATE_REQUESTS
             self.request_failed(failure)
             return False
-        self._client.confirm_generation()
+        self.client.confirm_generation()
         self.heartbeats.record_success(joined=not joins)
         self._was_member = True
         answer = interpret(response, me.report, sent_at + self._session_timeout)
@@ -287,7 +274,7 @@ class ConsumerProtocol(GroupProtocol):
     def _look_up_session(self) -> None:
         """Asks for the group's session timeout, of which heartbeats say nothing."""
         deadline = self._until_heartbeat(self.within(MIN_WAIT))
-        found = session_timeout(self._client, self.settings.group_id, deadline)
+        found = session_timeout(self.client, self.settings.group_id, deadline)
         if found is None and self._session_source == "":
             log.info(
                 "group %s: the brokers do not say the group's session timeout (DESCRIBE_CONFIGS on the group or the"
@@ -319,7 +306,7 @@ class ConsumerProtocol(GroupProtocol):
         """
         for_good = replace(self.settings, static_leaves=error_code != UNRELEASED_INSTANCE_ID)
         request = build_leave(self.member.membership, for_good)
-        self._client.call(request, self.within(self.settings.heartbeat_timeout))
+        self.client.call(request, self.within(self.settings.heartbeat_timeout))
 
     def _prepare_join(self) -> None:
         self.begin_join()
@@ -345,9 +332,9 @@ class ConsumerProtocol(GroupProtocol):
         if self.member.membership.owned != before.owned:
             self._log_assignment(self.member.membership)
 
-    def _check_topics(self) -> None:
-        """A pattern may match other topics. The coordinator itself notices new partitions."""
-        self._next_topic_check = self.clock() + self.settings.wire.metadata_max_age
+    def check_topics(self) -> None:
+        """See :meth:`GroupProtocol.check_topics`. A pattern needs this: the coordinator itself notices partitions."""
+        self.next_topic_check = self.clock() + self.settings.wire.metadata_max_age
         deadline = self._until_heartbeat(self.within(self.settings.heartbeat_timeout))
         try:
             topics = self.settings.subscription.find(self._topic_view, deadline)
@@ -384,8 +371,3 @@ class ConsumerProtocol(GroupProtocol):
         Brokers accept any session timeout above the heartbeat interval, and members learn only the interval.
         """
         return deadline.at_most(max(MIN_WAIT, self.heartbeats.next_heartbeat - self.clock()))
-
-    def _throttled(self) -> float:
-        """Seconds until the coordinator reads the next request, because this client exceeds a quota."""
-        broker_id = self._client.broker_id
-        return 0.0 if broker_id is None else self._cluster.throttle_remaining(broker_id, PURPOSE)

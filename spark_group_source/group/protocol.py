@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from spark_group_source.clock import WARN_EVERY, Backoff, Clock, Deadline, LogEvery, Wakeup
+from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.membership import (
     MAY_HEAL,
     Action,
@@ -24,6 +25,7 @@ from spark_group_source.group.membership import (
     Request,
     RequestFailed,
     Revoked,
+    Tick,
 )
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.offsets import Partitions
@@ -167,12 +169,15 @@ class GroupProtocol(ABC):
     """The base of both group protocols. All methods but :meth:`subscribe` are for the member's thread.
 
     ``state_machine`` begins with ``initial`` and the action ``first``. ``member`` has the state; the listener is set
-    before its thread starts.
+    before its thread starts. ``client`` sends the requests of the membership. ``next_topic_check`` is when a check of
+    the topics is due, in seconds of the clock.
     """
 
     state_machine: StateMachine
     first: ClassVar[Request]
     listener: RebalanceListener
+    client: CoordinatorClient
+    next_topic_check = math.inf
 
     def __init__(
         self,
@@ -202,8 +207,12 @@ class GroupProtocol(ABC):
         """Performs an action of the protocol's own state machine, and reports its result to the membership."""
 
     @abstractmethod
-    def keep_alive(self) -> None:
-        """Sends a heartbeat if one is due, and checks topics after its success; then retries what is due."""
+    def heartbeat(self) -> bool:
+        """Sends a heartbeat, and reports its result to the membership; whether it succeeded."""
+
+    @abstractmethod
+    def check_topics(self) -> None:
+        """Checks whether the subscription matches other topics or partitions."""
 
     @abstractmethod
     def rediscover(self) -> None:
@@ -212,6 +221,20 @@ class GroupProtocol(ABC):
     @abstractmethod
     def leave(self, cluster: Cluster | None = None) -> None:
         """Leaves the group, over ``cluster`` instead of the member's own connections if the member is blocked."""
+
+    def keep_alive(self) -> None:
+        """Sends a heartbeat if one is due, and checks topics after its success; then retries what is due."""
+        self.member.post(Tick())
+        if self.member.membership.phase not in (Phase.STABLE, Phase.REVOKING):
+            return
+        if self.heartbeats.try_acquire(self.client.throttled):
+            if not self.heartbeat():
+                return
+            stable = self.member.membership.phase is Phase.STABLE  # a revocation has a deadline
+            if stable and self.clock() >= self.next_topic_check:
+                self.check_topics()
+                return
+        self.retry_pending()
 
     def perform(self, action: Action) -> None:
         """Performs one action of the membership."""

@@ -64,7 +64,7 @@ def protocol(hand: Hand) -> Iterator[ConsumerProtocol]:
 
 
 def heartbeats(protocol: ConsumerProtocol, *errors: int) -> list[int]:
-    protocol._client = coordinator = Coordinator(protocol._cluster, *errors)
+    protocol.client = coordinator = Coordinator(protocol._cluster, *errors)
     for _ in errors:
         protocol.perform(Heartbeat())
     return coordinator.epochs
