@@ -3,10 +3,17 @@
 Each owned partition has one record, :class:`OwnedPartition`. An offset is always the next one to read, so a completed
 batch is committed as its end. The life of an offset, from the assignment of its partition to the commit:
 
-    assigned ──record_starts──▶ position ──planned──▶ in flight ──completed──▶ completed ──confirmed──▶ committed
-
-    member's    a thread looked the       query's        query's     Spark has run         either thread: the
-    thread      start up (resume_at)      thread         thread      and logged it         coordinator accepted it
+     partitions_assigned: a record without a position                       member's thread
+              │ record_starts: the commit, the checkpoint or an option       the thread that looked it up
+              ▼
+          position ─────── planned: Spark gets the batch ─────▶ in flight    query's thread
+              │                                                    │
+              │ a start needs no batch                             │ completed: Spark has run and logged it
+              ▼                                                    ▼
+          completed ◀──────────────────────────────────────────────┘         query's thread
+              │ pending, then confirmed: the coordinator has accepted it     either thread
+              ▼
+          committed        from each state: remove (revoked or lost), rewind, restart_topics (records were lost)
 
 **When may an offset be committed?** When Spark has completed the batch that ends there, or when the partition starts
 there, and only while the query owns the partition as it was then: ``pending`` lists the commits.
@@ -16,6 +23,8 @@ there, and only while the query owns the partition as it was then: ``pending`` l
 **What happens at a revocation?** The member waits for :meth:`OffsetTracker.awaited`, at most for the revocation
 timeout. Then, or at once if the partition is lost, :meth:`OffsetTracker.remove` ends the record, and with it all that
 was looked up or sent for it. A batch that is completed later finds no record, or the one of a new assignment.
+
+A line that keeps a sentence of the contract (``DESIGN.md``) names it.
 
 **Lineages.** The commits of one partition form a lineage: each continues where the one before ended, whichever member
 wrote it. Whoever moves the partition begins a new lineage: another program that commits, ``resetOffsetsOnStart``, a
@@ -358,7 +367,7 @@ class OffsetTracker:
             The starts that were recorded.
         """
         with self._lock:
-            unchanged = {tp for tp, owned in lookup.items() if self._owned.get(tp) is owned}
+            unchanged = {tp for tp, owned in lookup.items() if self._owned.get(tp) is owned}  # 6: no outdated start
             starts = {tp: start for tp, start in starts.items() if tp in unchanged}
             self._lineage = max([self._lineage, *(commit.lineage for commit in committed.values())])
             new_lineage = self._begin_lineage() if any(at.lineage is None for at in starts.values()) else self._lineage
@@ -394,7 +403,7 @@ class OffsetTracker:
         if committed is not None and not outdated_tag:
             tagged = committed.tagged
             same_lineage = committed.lineage == lineage if tagged else start.rule is StartRule.LOGGED
-            owned.committed = committed.offset if same_lineage else None
+            owned.committed = committed.offset if same_lineage else None  # 5: without a commit it is pending at once
         if logged is not None and logged.end == start.offset:
             owned.epoch = max(owned.epoch, logged.epoch)
         if committed is not None and committed.offset == start.offset:
@@ -456,7 +465,7 @@ class OffsetTracker:
             self._in_flight = batch
             for read in batch.reads():
                 owned = self._owned.get(read.tp)
-                if owned is not None and (owned.position, owned.lineage) == (read.start, read.lineage):
+                if owned is not None and (owned.position, owned.lineage) == (read.start, read.lineage):  # 6
                     owned.position = read.end
 
     def completed(self, end: BatchOffset) -> bool:
@@ -467,12 +476,12 @@ class OffsetTracker:
         or as one of a recreated topic.
         """
         with self._lock:
-            if self._in_flight is None or end != self._in_flight:
+            if self._in_flight is None or end != self._in_flight:  # 2: only completed work
                 return False
             for read in end.reads():
                 owned = self._owned.get(read.tp)
-                if owned is not None and owned.start and owned.continues(read):
-                    owned.completed = max(read.end, owned.completed)
+                if owned is not None and owned.start and owned.continues(read):  # 4: as it was planned
+                    owned.completed = max(read.end, owned.completed)  # 4: never backwards
             self._in_flight, self._reading = None, frozenset()
             for tp, owned in self._owned.items():
                 if owned.reset and tp in self._logged:
@@ -484,14 +493,14 @@ class OffsetTracker:
     def pending(self, me: Membership) -> dict[TopicPartition, OwnedPartition]:
         """The pending commits of partitions that ``me`` owns: :meth:`confirmed` and others take them."""
         with self._lock:
-            return {tp: owned for tp, owned in self._owned.items() if owned.pending and tp in me.owned}
+            return {tp: owned for tp, owned in self._owned.items() if owned.pending and tp in me.owned}  # 4: owned now
 
     def confirmed(self, offsets: Offsets, sent: Owned) -> None:
         """The group has committed ``offsets``, a part of the commits that were ``sent``."""
         with self._lock:
             for tp, offset in offsets.items():
                 owned = self._owned.get(tp)
-                if owned is not None and owned is sent[tp]:
+                if owned is not None and owned is sent[tp]:  # 4: not of an earlier assignment
                     owned.rejections = 0
                     owned.committed = max(offset, -1 if owned.committed is None else owned.committed)
             self._pinned = replace(self._pinned, resets=self._pinned.resets - offsets.keys())
@@ -553,7 +562,7 @@ class OffsetTracker:
         """Partitions for which a revocation waits: the batch in flight reads them, or they are uncommitted. Caller:
         anybody."""
         with self._lock:
-            return self._reading | self._uncommitted()
+            return self._reading | self._uncommitted()  # 3: the batch and its commit
 
     def uncommitted(self) -> Partitions:
         """Partitions with a pending commit, or without a lookup of their start, which may be a later offset for the
