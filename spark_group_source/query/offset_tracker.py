@@ -43,11 +43,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
-from uuid import UUID
 
 from spark_group_source.clock import Clock, monotonic
 from spark_group_source.group.coordinator import LATE_REQUESTS
-from spark_group_source.group.membership import Membership
+from spark_group_source.group.membership import NO_GENERATION, Membership
 from spark_group_source.group.offsets import CommittedOffset
 from spark_group_source.offsets import (
     NO_LINEAGE,
@@ -191,6 +190,7 @@ class OwnedPartition:
     that was looked up or sent before counts for it.
 
     Attributes:
+        since: the generation that assigned it, and since which it has been owned.
         assigned_id: the id of the topic in which the group assigned it; empty if the group assigns by name.
         looked_up: whether a lookup has covered its start: a revocation waits for that.
         in_lookup: whether a thread is looking its start up.
@@ -208,6 +208,7 @@ class OwnedPartition:
             also after the partition was moved or its topic recreated.
     """
 
+    since: int = NO_GENERATION
     assigned_id: str = ""
     looked_up: bool = False
     in_lookup: bool = False
@@ -240,7 +241,7 @@ class OwnedPartition:
 
     def unstarted(self, looked_up: bool) -> OwnedPartition:
         """The record of this partition with a start that is still to be found."""
-        return OwnedPartition(self.assigned_id, looked_up, unsettled_until=self.unsettled_until)
+        return OwnedPartition(self.since, self.assigned_id, looked_up, unsettled_until=self.unsettled_until)
 
 
 Owned = Mapping[TopicPartition, OwnedPartition]
@@ -286,17 +287,22 @@ class OffsetTracker:
 
     # Assigned, but without a position.
 
-    def partitions_assigned(self, partitions: Partitions, ids: Mapping[str, UUID]) -> None:
-        """The query owns these from now on, without a position so far, in topics with these ids, as far as the group
-        assigns by id. Caller: the member's thread."""
+    def partitions_assigned(self, partitions: Partitions, me: Membership) -> None:
+        """The query, as ``me``, owns these from now on, without a position so far. Caller: the member's thread."""
+        since, ids = me.owned, me.topic_ids
         with self._lock:
-            self._owned |= {tp: OwnedPartition(str(ids.get(tp.topic, ""))) for tp in partitions}
+            for tp in partitions:
+                self._owned[tp] = OwnedPartition(since.get(tp, NO_GENERATION), str(ids.get(tp.topic, "")))
             self._pinned = self._pinned.assign(partitions)
 
     def unresolved(self, me: Membership) -> Partitions:
         """Owned partitions without a position that no thread is looking up."""
         with self._lock:
-            return frozenset(tp for tp in me.owned if tp in self._owned and _needs_lookup(self._owned[tp]))
+            return frozenset(tp for tp, owned in self._owned_by(me.owned).items() if _needs_lookup(owned))
+
+    def _owned_by(self, since: Mapping[TopicPartition, int]) -> dict[TopicPartition, OwnedPartition]:
+        """The records of partitions that are owned since the same assignment as in a snapshot of the membership."""
+        return {tp: owned for tp, owned in self._owned.items() if since.get(tp) == owned.since}  # 4
 
     @contextmanager
     def start_lookup(self, partitions: Partitions) -> Iterator[Owned]:
@@ -421,7 +427,7 @@ class OffsetTracker:
         """Copies of the readable partitions that have a position. Caller: the query."""
         readable = me.readable
         with self._lock:
-            return {tp: replace(owned) for tp, owned in self._owned.items() if owned.start and tp in readable}
+            return {tp: replace(owned) for tp, owned in self._owned_by(readable).items() if owned.start}
 
     def advance_epochs(self, copies: Owned, now: Offsets) -> None:
         """Leaders of these later epochs hold all records before the positions in ``copies``, which get the epochs as
@@ -493,7 +499,7 @@ class OffsetTracker:
     def pending(self, me: Membership) -> dict[TopicPartition, OwnedPartition]:
         """The pending commits of partitions that ``me`` owns: :meth:`confirmed` and others take them."""
         with self._lock:
-            return {tp: owned for tp, owned in self._owned.items() if owned.pending and tp in me.owned}  # 4: owned now
+            return {tp: owned for tp, owned in self._owned_by(me.owned).items() if owned.pending}
 
     def confirmed(self, offsets: Offsets, sent: Owned) -> None:
         """The group has committed ``offsets``, a part of the commits that were ``sent``."""

@@ -64,7 +64,7 @@ class AssignedPartitions:
 
     def partitions_assigned(self, partitions: Partitions, me: Membership, deadline: Deadline | None = None) -> None:
         """Resolves and commits the start positions of newly assigned partitions. Caller: the member's thread."""
-        self.tracker.partitions_assigned(partitions, me.topic_ids)
+        self.tracker.partitions_assigned(partitions, me)
         self.resolve(partitions, me, self._member_clients, deadline)
 
     def retry_due(self, me: Membership) -> float:

@@ -270,7 +270,7 @@ def test_the_group_and_the_epoch_of_each_end_are_logged(fake: FakeKafka) -> None
 def test_an_epoch_that_the_other_thread_has_set_meanwhile_stays() -> None:
     tracker, me = OffsetTracker(), Membership(owned={HARMED: 1})
     tracker.restore(BatchOffset.of([OffsetRange("harmed", 0, 0, 5, "id", 4)]), PinnedStarts())
-    tracker.partitions_assigned(frozenset({HARMED}), {})
+    tracker.partitions_assigned(frozenset({HARMED}), me)
     with tracker.start_lookup(frozenset({HARMED})) as lookup:
         tracker.record_starts(lookup, {HARMED: Start(5, StartRule.LOGGED)}, {}, {})
     tracker.advance_epochs({HARMED: OwnedPartition(epoch=3)}, {HARMED: 2})

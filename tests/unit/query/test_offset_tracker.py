@@ -174,7 +174,7 @@ def begin(
     topic_id: str = "",
 ) -> None:
     """The partition is assigned, and starts there."""
-    tracker.partitions_assigned(frozenset({tp}), {})
+    tracker.partitions_assigned(frozenset({tp}), OWNER)
     with tracker.start_lookup(frozenset({tp})) as lookup:
         commits = {} if committed is None else {tp: committed}
         tracker.record_starts(lookup, {tp: start._replace(lineage=lineage)}, commits, {tp.topic: topic_id})
@@ -367,6 +367,12 @@ def test_a_commit_is_not_confirmed_for_a_partition_that_has_started_again_since(
     assert pending(tracker) == {A: 5}
 
 
+def test_nothing_is_planned_or_committed_for_a_membership_before_the_present_assignment() -> None:
+    tracker = owning(a=5)
+    before = replace(OWNER, generation=2, owned={A: 2})
+    assert (tracker.positions(before), tracker.pending(before)) == ({}, {})
+
+
 def test_an_offset_is_committed_again_unchanged() -> None:
     tracker = owning(a=(5, ours(5)), b=(7, ours(7)))
     plan(tracker, b=9)
@@ -396,7 +402,7 @@ def test_a_late_commit_of_ours_that_moved_the_group_back_is_found_and_repaired(
 
 def test_one_thread_at_a_time_looks_up_the_start_of_a_partition() -> None:
     tracker = OffsetTracker()
-    tracker.partitions_assigned(BOTH, {})
+    tracker.partitions_assigned(BOTH, OWNER)
     with tracker.start_lookup(frozenset({A})) as first, tracker.start_lookup(BOTH) as second:
         assert first.keys() == {A}
         assert second.keys() == {B}
@@ -409,7 +415,7 @@ def test_nothing_known_of_a_topic_outlives_its_recreation_and_a_start_in_the_new
     other = PinnedStart("", 5)
     logged = BatchOffset.of([OffsetRange(*A, 0, 9, "former"), OffsetRange(*B, 0, 9, "former", epoch=4)])
     tracker.restore(logged, PinnedStarts({C: PinnedStart("former", 70), OTHER: other}, frozenset({D})))
-    tracker.partitions_assigned(BOTH, {})
+    tracker.partitions_assigned(BOTH, OWNER)
     with tracker.start_lookup(frozenset({A})) as lookup:
         assert tracker.record_starts(lookup, {A: Start(9, StartRule.LOGGED)}, {}, {"t": "former"})
     with tracker.start_lookup(frozenset({B})) as lookup:
@@ -434,7 +440,7 @@ def test_a_start_pinned_in_the_former_topic_does_not_hide_what_is_logged_of_the_
 def test_no_partition_starts_in_a_topic_that_no_broker_returned_or_that_was_assigned_by_another_id() -> None:
     tracker = OffsetTracker()
     mine, other = UUID(int=1), UUID(int=2)
-    tracker.partitions_assigned(BOTH, {"t": mine})
+    tracker.partitions_assigned(BOTH, replace(OWNER, topic_ids={"t": mine}))
     found = [tracker.assigned_in(ids, BOTH) for ids in ({}, {"t": str(other)}, {"t": str(mine)})]
     assert found == [set(), set(), BOTH]
 
@@ -446,7 +452,7 @@ def test_a_new_lineage_is_later_than_all_that_the_query_has_seen_whatever_its_cl
     monkeypatch.setattr("spark_group_source.query.offset_tracker.time.time", lambda: clock[0])
     tracker = OffsetTracker()
     tracker.restore(BatchOffset.of([OffsetRange(*A, 0, 9, lineage=9_000)]), PinnedStarts())
-    tracker.partitions_assigned(BOTH, {})
+    tracker.partitions_assigned(BOTH, OWNER)
     with tracker.start_lookup(BOTH) as lookup:
         seen = CommittedOffset(3, commit_metadata({"lineage": 9_500}))
         starts = {A: Start(4, StartRule.MOVED, None), B: Start(3, StartRule.COMMITTED, 9_500)}
