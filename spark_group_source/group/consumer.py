@@ -215,10 +215,6 @@ class ConsumerProtocol(GroupProtocol):
         """See :meth:`GroupProtocol.start_positions_deadline`."""
         return self._until_heartbeat(super().start_positions_deadline())
 
-    def rediscover(self) -> None:
-        """See :meth:`GroupProtocol.rediscover`."""
-        self.client.rediscover()
-
     def leave(self, cluster: Cluster | None = None) -> None:
         """See :meth:`GroupProtocol.leave`.
 

@@ -215,12 +215,12 @@ class GroupProtocol(ABC):
         """Checks whether the subscription matches other topics or partitions."""
 
     @abstractmethod
-    def rediscover(self) -> None:
-        """Finds the coordinator again before the next request."""
-
-    @abstractmethod
     def leave(self, cluster: Cluster | None = None) -> None:
         """Leaves the group, over ``cluster`` instead of the member's own connections if the member is blocked."""
+
+    def rediscover(self) -> None:
+        """Finds the coordinator again before the next request."""
+        self.client.rediscover()
 
     def keep_alive(self) -> None:
         """Sends a heartbeat if one is due, and checks topics after its success; then retries what is due."""
