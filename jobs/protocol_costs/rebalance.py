@@ -33,7 +33,7 @@ class Requests(Timings):
 
 
 class Ownership:
-    """The listener of all members. ``stood_still`` has the seconds without an owner by partition."""
+    """The listener of all members, and their offsets. ``stood_still`` has the seconds without an owner by partition."""
 
     def __init__(self) -> None:
         self.stood_still: dict[TopicPartition, float] = {}
@@ -49,7 +49,7 @@ class Ownership:
                 seconds = self.changed_at - self._revoked_at.pop(tp)
                 self.stood_still[tp] = self.stood_still.get(tp, 0.0) + seconds
 
-    def partitions_revoked(self, partitions: Partitions, in_flight: Partitions, uncommitted: Partitions) -> None:
+    def partitions_revoked(self, partitions: Partitions) -> None:
         """A member has given these up."""
         with self._lock:
             self.changed_at = time.monotonic()
@@ -59,21 +59,18 @@ class Ownership:
         """Members lose nothing in this measurement."""
         raise AssertionError(reason)
 
-    def join_started(self) -> None:
-        """Nothing to record."""
-
-    def rebalance_completed(self) -> None:
-        """Nothing to record."""
-
-    def uncommitted(self) -> Partitions:
-        """Nothing is committed."""
+    def awaited(self) -> Partitions:
+        """No revocation waits."""
         return frozenset()
+
+    def reserve(self, partitions: Partitions) -> None:
+        """Nothing is planned."""
 
     def retry_due(self, me: Membership) -> float:
         """Nothing is to be retried."""
         return math.inf
 
-    def retry_commits_and_starts(self, me: Membership, deadline: Deadline) -> None:
+    def retry_pending(self, me: Membership, deadline: Deadline) -> None:
         """Nothing to record."""
 
 
@@ -93,13 +90,13 @@ class Group:
         parsed = parse_options(self._options)
         cluster = Cluster(parsed.with_client_id(f"member-{len(self._members)}").wire)
         self._members.append(Member(cluster, parsed.group, self._ownership, timings=self._requests))
-        self._members[-1].start([self._options["subscribe"]])
+        self._members[-1].start([self._options["subscribe"]], self._ownership)
 
     def leave(self) -> None:
         """Removes the member that joined last."""
         member = self._members.pop()
         # A member that leaves notifies of no revocation.
-        self._ownership.partitions_revoked(frozenset(member.snapshot().owned), frozenset(), frozenset())
+        self._ownership.partitions_revoked(frozenset(member.snapshot().owned))
         member.close()
 
     def restart_counts(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kafka.protocol.consumer import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
@@ -49,13 +50,16 @@ from spark_group_source.group.membership import (
     RequestFailed,
     Tick,
 )
-from spark_group_source.group.protocol import GroupProtocol, RebalanceListener, SharedMembership
+from spark_group_source.group.protocol import GroupProtocol
 from spark_group_source.group.settings import GroupSettings, Timings
 from spark_group_source.group.topics import TopicView
 from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.text import names
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster, Topic, partitions_of
+
+if TYPE_CHECKING:
+    from spark_group_source.group.member import Member
 
 log = logging.getLogger(__name__)
 
@@ -79,14 +83,13 @@ class MembershipRequests:
 
     def __init__(self, cluster: Cluster, settings: GroupSettings, timings: Timings | None = None) -> None:
         self._settings = settings
-        self._cluster = cluster
-        self._client = CoordinatorClient(cluster, settings.group_id, "membership", timings, settings.coordinator)
+        self.client = CoordinatorClient(cluster, settings.group_id, "membership", timings, settings.coordinator)
         # A pending JoinGroup or SyncGroup blocks later requests on its connection: heartbeats need another connection.
         self._liveness_client = CoordinatorClient(cluster, settings.group_id, "liveness", timings, settings.coordinator)
 
     def rediscover(self) -> None:
         """Finds the coordinator again before the next request."""
-        self._client.rediscover()
+        self.client.rediscover()
         self._liveness_client.rediscover()
 
     def join(
@@ -117,11 +120,11 @@ class MembershipRequests:
             ],
             reason=me.reason[:255],
         )
-        response = self._client.call(request, deadline, while_waiting)
+        response = self.client.call(request, deadline, while_waiting)
         if isinstance(response, RequestFailed):
             return response
         if response.error_code:
-            return self._client.failure("JoinGroup", response.error_code, response.member_id)
+            return self.client.failure("JoinGroup", response.error_code, response.member_id)
         leads = response.leader == response.member_id
         return JoinResult(
             Joined(response.member_id, response.generation_id),
@@ -149,12 +152,12 @@ class MembershipRequests:
                 for member_id, encoded in assignments.items()
             ],
         )
-        response = self._client.call(request, deadline, while_waiting)
+        response = self.client.call(request, deadline, while_waiting)
         if isinstance(response, RequestFailed):
             return response
         if response.error_code:
-            return self._client.failure("SyncGroup", response.error_code)
-        self._client.confirm_generation()
+            return self.client.failure("SyncGroup", response.error_code)
+        self.client.confirm_generation()
         try:
             return decode_assignment(response.assignment)
         except ProtocolError as error:
@@ -171,7 +174,7 @@ class MembershipRequests:
             member_id=me.member_id,
             group_instance_id=self._settings.instance_id,
         )
-        client = self._liveness_client if join_or_sync_pending else self._client
+        client = self._liveness_client if join_or_sync_pending else self.client
         response = client.call(request, deadline)
         if isinstance(response, RequestFailed):
             return response
@@ -184,19 +187,13 @@ class MembershipRequests:
         return self._liveness_client.find_coordinator(deadline)
 
     @property
-    def throttled(self) -> float:
-        """Seconds until the coordinator reads the next request, because this client exceeds a quota."""
-        broker_id = self._client.broker_id
-        return 0.0 if broker_id is None else self._cluster.throttle_remaining(broker_id, "membership")
-
-    @property
     def coordinator_moved(self) -> bool:
         """Whether a heartbeat or lookup found another coordinator than that of the pending JoinGroup or SyncGroup."""
-        return self._liveness_client.broker_id not in (None, self._client.broker_id)
+        return self._liveness_client.broker_id not in (None, self.client.broker_id)
 
     def describe(self, deadline: Deadline) -> GroupDescription | RequestFailed:
         """Returns the group's state and members."""
-        return describe(self._client, self._settings.group_id, deadline)
+        return describe(self.client, self._settings.group_id, deadline)
 
     def leave(self, member_id: str, reason: str, deadline: Deadline) -> RequestFailed | None:
         """Sends LeaveGroup, so that other members get the partitions at once; ``None`` if it succeeded."""
@@ -213,13 +210,13 @@ class MembershipRequests:
                 )
             ],
         )
-        response = self._client.call(request, deadline)
+        response = self.client.call(request, deadline)
         if isinstance(response, RequestFailed):
             return response
         error_code = response.error_code or next(
             (member.error_code for member in response.members if member.error_code), 0
         )
-        return self._client.failure("LeaveGroup", error_code) if error_code else None
+        return self.client.failure("LeaveGroup", error_code) if error_code else None
 
 
 JOIN_SLACK = 10.0
@@ -229,82 +226,155 @@ DISPUTED_TOPICS_CHECK = 10.0
 """Seconds until the next check of the topics after brokers contradicted each other."""
 
 
-class Rebalance:
-    """The member's current rebalance and the topics it is about. All methods are for the member's thread."""
+class ClassicProtocol(GroupProtocol):
+    """The member's thread owns it, with its connections.
+
+    Attributes:
+        _session_ends: when the session ends according to the last successful request: one session timeout after it was
+            sent, in the clock's seconds.
+        _topics: the topics of the subscription.
+        _group_topics: only for the leader, the subscribed topics of all members, also those that do not exist now.
+        _partition_counts: only for the leader, the partition counts of these topics.
+        _returned: whether this static member was in the group before and must check for unowned partitions; ``None``:
+            unknown.
+    """
+
+    first = Join()
 
     def __init__(
         self,
+        member: Member,
         cluster: Cluster,
-        requests: MembershipRequests,
         settings: GroupSettings,
         clock: Clock,
-        wakeup: Wakeup | None = None,
+        wakeup: Wakeup,
+        timings: Timings | None,
     ) -> None:
-        """``wakeup`` ends every wait once the query ends."""
-        self._wakeup = wakeup
-        self._topic_view = TopicView(cluster, settings.group_id)
-        self._requests = requests
-        self._settings = settings
-        self._clock = clock
+        # On a slow network a heartbeat just before the session ends would arrive too late.
+        interval = min(settings.heartbeat_interval, settings.session_timeout / 2)
         self._assignors = Assignors(settings.assignors, settings.wire.rack)
+        initial = ClassicMembership(cooperative=self._assignors.cooperative)
+        super().__init__(member, initial, settings, interval, clock, wakeup)
+        self.state_machine = step
+        self._requests = MembershipRequests(cluster, settings, timings)
+        self.client = self._requests.client
+        self._topic_view = TopicView(cluster, settings.group_id)
         self._topics: frozenset[str] = frozenset()
         self._group_topics: frozenset[str] = frozenset()
-        """Only for the leader: the subscribed topics of all members, also those that do not exist now."""
         self._partition_counts = PartitionCounts({})
         self._join_result: JoinResult | None = None
-        self._next_topic_check = 0.0
-        self._logged_reason = ""
         self._returned = None if settings.instance_id is not None else False
-        """Whether this static member was in the group before and must check for unowned partitions; None: unknown."""
-
-    @property
-    def cooperative(self) -> bool:
-        """Whether this member keeps its partitions through a rebalance."""
-        return self._assignors.cooperative
+        self._session_ends = 0.0
 
     def subscribe(self, topics: Collection[str]) -> None:
-        """Sets the topics of the first join. Caller: the query, before the member's thread starts."""
+        """See :meth:`GroupProtocol.subscribe`."""
         self._topics = frozenset(topics)
-        self._next_topic_check = self._clock() + self._settings.wire.metadata_max_age
+        self.next_topic_check = self.clock() + self.settings.wire.metadata_max_age
 
-    def log_join(self, me: Membership) -> None:
-        """Logs the reason of a join, once for joins in a row."""
-        # The first JoinGroup of a member only returns its id; the second one joins.
-        level = logging.INFO if me.member_id and me.reason != self._logged_reason else logging.DEBUG
-        log.log(level, "group %s: joining, because %s", self._settings.group_id, me.reason)
-        self._logged_reason = me.reason
+    def send(self, request: Action) -> None:
+        """Joins or syncs."""
+        match request:
+            case Join():
+                self._join()
+            case Sync():
+                self._sync()
 
-    def log_generation(self, me: Membership) -> None:
-        """Logs the generation that :meth:`sync` has completed, and the owned partitions."""
-        assert self._join_result is not None, "a generation needs a join"
-        self._logged_reason = ""
-        joined, leader = self._join_result.joined, " (leader)" if self._join_result.leads else ""
-        generation = f"{joined.generation} by {self._join_result.assignor}, member {joined.member_id}{leader}"
-        owned = sorted(me.readable)
-        listed = ": " + ", ".join(map(str, owned[:20])) + (", ..." if len(owned) > 20 else "") if owned else ""
-        group_id = self._settings.group_id
-        log.info("group %s: generation %s owns %d partition(s)%s", group_id, generation, len(owned), listed)
+    def _send_heartbeat(self, me: Membership, *, join_or_sync_pending: bool = False) -> RequestFailed | None:
+        """Sends a heartbeat, and extends the session if the coordinator knows ``me``; ``None`` if it succeeded."""
+        session_ends = self.clock() + self.settings.session_timeout
+        deadline = self.within(self.settings.heartbeat_timeout)
+        failure = self._requests.heartbeat(me, deadline, join_or_sync_pending=join_or_sync_pending)
+        # Only members get REBALANCE_IN_PROGRESS: it keeps the session too.
+        if failure is None or failure.action is ErrorAction.REJOIN:
+            self._session_ends = session_ends
+            self.member.post(HeartbeatSucceeded(me.generation, session_ends))
+        return failure
 
-    def join(self, me: Membership, while_waiting: WhileWaiting) -> Joined | RequestFailed:
+    def _while_join_or_sync_waits(self, me: Membership) -> WhileWaiting:
+        """Heartbeats on the second connection, to check that the coordinator still knows ``me``.
+
+        A pending JoinGroup or SyncGroup proves nothing: it may be lost with its connection, and other members own the
+        partitions by now.
+        """
+
+        def heartbeat() -> RequestFailed | None:
+            self.member.post(Tick())
+            if self.member.membership.generation != me.generation:
+                return RequestFailed(ErrorAction.REDISCOVER, self.member.membership.reason)
+            # The coordinator accepts no heartbeat of a new member before its join is complete.
+            joins_as_new = me.generation == NO_GENERATION
+            failure = self._find_coordinator() if joins_as_new else self._send_heartbeat(me, join_or_sync_pending=True)
+            if failure is not None and failure.action in (
+                ErrorAction.RESET_GENERATION,
+                ErrorAction.RESET_MEMBER_ID,
+                ErrorAction.FATAL,
+            ):
+                return failure
+            if self._requests.coordinator_moved:
+                return RequestFailed(ErrorAction.REDISCOVER, "another broker is the group's coordinator now")
+            return None
+
+        return WhileWaiting(heartbeat, self.settings.heartbeat_interval)
+
+    def _find_coordinator(self) -> RequestFailed | None:
+        return self._requests.find_coordinator(self.within(self.settings.heartbeat_timeout))
+
+    def heartbeat(self) -> bool:
+        """See :meth:`GroupProtocol.heartbeat`."""
+        me = self.member.membership
+        failure = self._send_heartbeat(me)
+        # While a revocation is pending, the group waits for this member: REBALANCE_IN_PROGRESS keeps the session alive.
+        if failure is not None and not (me.phase is Phase.REVOKING and failure.action is ErrorAction.REJOIN):
+            self.request_failed(failure)
+            return False
+        self.heartbeats.record_success(joined=True)
+        return True
+
+    def check_topics(self) -> None:
+        """See :meth:`GroupProtocol.check_topics`."""
+        if reason := self._reason_to_rejoin():
+            self.member.post(SubscriptionChanged(reason))
+
+    def rediscover(self) -> None:
+        """See :meth:`GroupProtocol.rediscover`."""
+        self._requests.rediscover()
+
+    def leave(self, cluster: Cluster | None = None) -> None:
+        """See :meth:`GroupProtocol.leave`.
+
+        A static member leaves only with ``static_leaves``: its next run, within the session timeout, gets the same
+        partitions.
+        """
+        member_id = self.member.membership.member_id
+        stays = self.settings.instance_id is not None and not self.settings.static_leaves
+        if stays or not member_id:
+            return
+        requests = self._requests if cluster is None else MembershipRequests(cluster, self.settings)
+        self.retry_leave(lambda deadline: requests.leave(member_id, "the query ends", deadline))
+
+    def _join(self) -> None:
         """Joins the group; waits until all members have joined or the rebalance timeout has passed.
 
         Raises:
             Interrupted: the query ends.
         """
+        self.begin_join()
+        me = self.member.membership
         if self._returned is None:
             self._returned = self._is_known_member()
-        if self._returned is False and self.topic_check_due():
-            self.reason_to_rejoin()  # also in a group that never stops rebalancing; the join has the topics found
+        if self._returned is False and self.clock() >= self.next_topic_check:
+            self._reason_to_rejoin()  # also in a group that never stops rebalancing; the join has the topics found
         subscriptions = self._assignors.subscriptions(self._topics, me.owned, me.generation)
-        deadline = self._within(self._settings.rebalance_timeout + JOIN_SLACK)
-        result = self._requests.join(me, subscriptions, deadline, while_waiting)
+        deadline = self.within(self.settings.rebalance_timeout + JOIN_SLACK)
+        result = self._requests.join(me, subscriptions, deadline, self._while_join_or_sync_waits(me))
         if isinstance(result, RequestFailed):
-            return result
+            self.request_failed(result)
+            return
         self._join_result = result
-        return result.joined
+        self.member.post(result.joined)
 
-    def assign(self) -> dict[str, bytes] | RequestFailed:
-        """Returns every member's assignment, encoded, by member id; empty unless this member assigns.
+    def _sync(self) -> None:
+        """Syncs: as the leader with every member's assignment. Then this member's own is known.
 
         Raises:
             AuthenticationFailed: a broker rejects this client.
@@ -312,54 +382,60 @@ class Rebalance:
             OptionError: a user's assignor failed.
         """
         assert self._join_result is not None, "a sync follows a join"
+        assigned = self._assigned(self._join_result)
+        if isinstance(assigned, RequestFailed):
+            self.request_failed(assigned)
+            return
+        if self._returned is not False:
+            self.next_topic_check = self.clock()
+        joined, assignor = self._join_result.joined, self._join_result.assignor
+        self._assignors.assigned(assignor, assigned, joined.generation)
+        self.heartbeats.record_success()
+        self.heartbeats.schedule_next()
+        self.member.post(Synced(assigned, self._session_ends))
+        me = self.member.membership
+        if me.generation == NO_GENERATION:
+            return  # the session timed out before the response came: a join follows
+        leader = " (leader)" if self._join_result.leads else ""
+        generation = f"{joined.generation} by {assignor}, member {joined.member_id}{leader}"
+        listed = f": {names(me.readable)}" if me.readable else ""
+        group_id = self.settings.group_id
+        log.info("group %s: generation %s owns %d partition(s)%s", group_id, generation, len(me.readable), listed)
+        self.assignment_received()
+
+    def _assigned(self, join_result: JoinResult) -> Partitions | RequestFailed:
+        """Sends the assignments of all members if this one assigns, and returns its own."""
         try:
-            return self._assignments(self._join_result)
+            assignments = self._assignments(join_result)
         except (OptionError, AuthenticationFailed):
             raise
         except GroupSourceError as error:
             return RequestFailed(ErrorAction.RETRY, f"the leader could not assign partitions: {error}")
-
-    def sync(self, assignments: Mapping[str, bytes], while_waiting: WhileWaiting) -> Partitions | RequestFailed:
-        """Sends the assignments that :meth:`assign` returned, and returns this member's own.
-
-        Raises:
-            Interrupted: the query ends.
-            OptionError: a user's assignor failed.
-        """
-        assert self._join_result is not None, "a sync follows a join"
         # As in Kafka's client: the leader needs no more time, and if it dies the broker responds after its session.
-        deadline = self._within(self._settings.wire.request_timeout)
-        assigned = self._requests.sync(self._join_result, assignments, deadline, while_waiting)
-        if isinstance(assigned, RequestFailed):
-            return assigned
-        if self._returned is not False:
-            self._next_topic_check = self._clock()
-        self._assignors.assigned(self._join_result.assignor, assigned, self._join_result.joined.generation)
-        return assigned
+        deadline = self.within(self.settings.wire.request_timeout)
+        self._session_ends = self.clock() + self.settings.session_timeout
+        while_waiting = self._while_join_or_sync_waits(self.member.membership)
+        return self._requests.sync(join_result, assignments, deadline, while_waiting)
 
-    def topic_check_due(self) -> bool:
-        """Whether it is time to check the topics again."""
-        return self._clock() >= self._next_topic_check
-
-    def reason_to_rejoin(self) -> str:
+    def _reason_to_rejoin(self) -> str:
         """Checks the topics, and returns why this member must rejoin; empty if it need not.
 
         The subscription may match other topics; the leader also sees new partitions of all members' topics. A returning
         static member checks for partitions without an owner: see :meth:`_unowned`.
         """
-        self._next_topic_check = self._clock() + self._settings.wire.metadata_max_age
+        self.next_topic_check = self.clock() + self.settings.wire.metadata_max_age
         deadline = self._between_heartbeats()
         try:
-            matching = self._settings.subscription.find(self._topic_view, deadline)
+            matching = self.settings.subscription.find(self._topic_view, deadline)
             topics = frozenset(matching)
             leads = self._join_result is not None and self._join_result.leads
             counts = self._look_up(self._group_topics | topics, deadline) if leads else self._partition_counts
             unowned = frozenset() if self._returned is False else self._unowned(matching, deadline)
         except GroupSourceError as error:
-            log.warning("group %s: the topic lookup failed: %s", self._settings.group_id, error)
+            log.warning("group %s: the topic lookup failed: %s", self.settings.group_id, error)
             return ""
         if self._topic_view.disputed:
-            self._next_topic_check = self._clock() + min(DISPUTED_TOPICS_CHECK, self._settings.wire.metadata_max_age)
+            self.next_topic_check = self.clock() + min(DISPUTED_TOPICS_CHECK, self.settings.wire.metadata_max_age)
         changed = counts != self._partition_counts or topics != self._topics
         self._topics = topics
         if changed:
@@ -371,7 +447,7 @@ class Rebalance:
         group = self._requests.describe(self._between_heartbeats())
         if isinstance(group, RequestFailed) or group.members_hidden:
             return None
-        return any(member.instance_id == self._settings.instance_id for member in group.members)
+        return any(member.instance_id == self.settings.instance_id for member in group.members)
 
     def _unowned(self, topics: Mapping[str, Topic], deadline: Deadline) -> Partitions:
         """Partitions without an owner in a stable group; checked once, by a returning static member.
@@ -382,7 +458,7 @@ class Rebalance:
         """
         group = self._requests.describe(deadline)
         if isinstance(group, RequestFailed):
-            log.warning("group %s: the group could not be described: %s", self._settings.group_id, group.reason)
+            log.warning("group %s: the group could not be described: %s", self.settings.group_id, group.reason)
             return frozenset()
         self._returned = False
         if group.state != STABLE:
@@ -405,182 +481,4 @@ class Rebalance:
 
     def _between_heartbeats(self) -> Deadline:
         """The deadline of a request that delays the next heartbeat."""
-        return self._within(self._settings.heartbeat_timeout)
-
-    def _within(self, seconds: float) -> Deadline:
-        return Deadline.after(seconds, self._clock, self._wakeup)
-
-
-class HeartbeatSender:
-    """Sends the heartbeats of one member. All methods are for the member's thread.
-
-    ``session_ends`` is when the session ends according to the last successful request: one session timeout after it was
-    sent, in the clock's seconds.
-    """
-
-    def __init__(
-        self,
-        requests: MembershipRequests,
-        shared: SharedMembership[ClassicMembership],
-        settings: GroupSettings,
-        clock: Clock,
-        wakeup: Wakeup,
-    ) -> None:
-        """``wakeup`` ends every wait once the query ends."""
-        self._requests = requests
-        self._shared = shared
-        self._settings = settings
-        self._clock = clock
-        self._wakeup = wakeup
-        self.session_ends = 0.0
-
-    def note_sync_sent(self) -> None:
-        """Notes when the session ends if the SyncGroup that is sent now succeeds."""
-        self.session_ends = self._clock() + self._settings.session_timeout
-
-    def send(self, me: Membership, *, join_or_sync_pending: bool = False) -> RequestFailed | None:
-        """Sends a heartbeat, and extends the session if the coordinator knows ``me``; ``None`` if it succeeded."""
-        session_ends = self._clock() + self._settings.session_timeout
-        deadline = Deadline.after(self._settings.heartbeat_timeout, self._clock, self._wakeup)
-        failure = self._requests.heartbeat(me, deadline, join_or_sync_pending=join_or_sync_pending)
-        # Only members get REBALANCE_IN_PROGRESS: it keeps the session too.
-        if failure is None or failure.action is ErrorAction.REJOIN:
-            self.session_ends = session_ends
-            self._shared.post(HeartbeatSucceeded(me.generation, session_ends))
-        return failure
-
-    def while_join_or_sync_waits(self, me: Membership) -> WhileWaiting:
-        """HeartbeatSender on the second connection, to check that the coordinator still knows ``me``.
-
-        A pending JoinGroup or SyncGroup proves nothing: it may be lost with its connection, and other members own the
-        partitions by now.
-        """
-
-        def heartbeat() -> RequestFailed | None:
-            self._shared.post(Tick())
-            if self._shared.membership.generation != me.generation:
-                return RequestFailed(ErrorAction.REDISCOVER, self._shared.membership.reason)
-            # The coordinator accepts no heartbeat of a new member before its join is complete.
-            joins_as_new = me.generation == NO_GENERATION
-            failure = self._find_coordinator() if joins_as_new else self.send(me, join_or_sync_pending=True)
-            if failure is not None and failure.action in (
-                ErrorAction.RESET_GENERATION,
-                ErrorAction.RESET_MEMBER_ID,
-                ErrorAction.FATAL,
-            ):
-                return failure
-            if self._requests.coordinator_moved:
-                return RequestFailed(ErrorAction.REDISCOVER, "another broker is the group's coordinator now")
-            return None
-
-        return WhileWaiting(heartbeat, self._settings.heartbeat_interval)
-
-    def _find_coordinator(self) -> RequestFailed | None:
-        deadline = Deadline.after(self._settings.heartbeat_timeout, self._clock, self._wakeup)
-        return self._requests.find_coordinator(deadline)
-
-
-class ClassicProtocol(GroupProtocol):
-    """The member's thread owns it, with its connections."""
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        settings: GroupSettings,
-        listener: RebalanceListener,
-        clock: Clock,
-        wakeup: Wakeup,
-        timings: Timings | None,
-    ) -> None:
-        # On a slow network a heartbeat just before the session ends would arrive too late.
-        interval = min(settings.heartbeat_interval, settings.session_timeout / 2)
-        super().__init__(settings, interval, listener, clock, wakeup)
-        self._requests = MembershipRequests(cluster, settings, timings)
-        self._rebalance = Rebalance(cluster, self._requests, settings, clock, wakeup)
-        start = ClassicMembership(cooperative=self._rebalance.cooperative)
-        self.shared = SharedMembership(settings, clock, step, start, Join(), listener.uncommitted)
-        self._heartbeats = HeartbeatSender(self._requests, self.shared, settings, clock, wakeup)
-
-    def subscribe(self, topics: Collection[str]) -> None:
-        """See :meth:`GroupProtocol.subscribe`."""
-        self._rebalance.subscribe(topics)
-
-    def send(self, request: Action) -> None:
-        """Joins or syncs."""
-        match request:
-            case Join():
-                self._join()
-            case Sync():
-                self._sync()
-
-    def keep_alive(self) -> None:
-        """See :meth:`GroupProtocol.keep_alive`."""
-        self.shared.post(Tick())
-        me = self.shared.membership
-        if me.phase not in (Phase.STABLE, Phase.REVOKING):
-            return
-        if not self.schedule.try_acquire(self._requests.throttled) or self._heartbeat(me):
-            self.retry_commits_and_starts()
-
-    def _heartbeat(self, me: ClassicMembership) -> bool:
-        """Sends a heartbeat, then checks topics if that is due; whether there is time for retries."""
-        failure = self._heartbeats.send(me)
-        # While a revocation is pending, the group waits for this member: REBALANCE_IN_PROGRESS keeps the session alive.
-        if failure is not None and not (me.phase is Phase.REVOKING and failure.action is ErrorAction.REJOIN):
-            self.request_failed(failure)
-            return False
-        self.heartbeat_state.record_success()
-        self.join_backoff.reset()
-        if me.phase is Phase.REVOKING or not self._rebalance.topic_check_due():  # a revocation has a deadline
-            return True
-        if reason := self._rebalance.reason_to_rejoin():
-            self.shared.post(SubscriptionChanged(reason))
-        return False
-
-    def rediscover(self) -> None:
-        """See :meth:`GroupProtocol.rediscover`."""
-        self._requests.rediscover()
-
-    def leave(self, cluster: Cluster | None = None) -> None:
-        """See :meth:`GroupProtocol.leave`.
-
-        A static member leaves only with ``static_leaves``: its next run, within the session timeout, gets the same
-        partitions.
-        """
-        member_id = self.shared.membership.member_id
-        stays = self.settings.instance_id is not None and not self.settings.static_leaves
-        if stays or not member_id:
-            return
-        requests = self._requests if cluster is None else MembershipRequests(cluster, self.settings)
-        self.retry_leave(lambda deadline: requests.leave(member_id, "the query ends", deadline))
-
-    def _join(self) -> None:
-        self.join_backoff.wait()
-        me = self.shared.membership
-        self._rebalance.log_join(me)
-        self.listener.join_started()
-        joined = self._rebalance.join(me, self._heartbeats.while_join_or_sync_waits(me))
-        if isinstance(joined, RequestFailed):
-            self.request_failed(joined)
-        else:
-            self.shared.post(joined)
-
-    def _sync(self) -> None:
-        assigned: Partitions | RequestFailed
-        assignments = self._rebalance.assign()
-        if isinstance(assignments, RequestFailed):
-            assigned = assignments
-        else:
-            self._heartbeats.note_sync_sent()
-            while_waiting = self._heartbeats.while_join_or_sync_waits(self.shared.membership)
-            assigned = self._rebalance.sync(assignments, while_waiting)
-        if isinstance(assigned, RequestFailed):
-            self.request_failed(assigned)
-            return
-        self.heartbeat_state.record_success()
-        self.schedule.schedule_next()
-        self.shared.post(Synced(assigned, self._heartbeats.session_ends))
-        if self.shared.membership.generation == NO_GENERATION:
-            return  # the session timed out before the response came: a join follows
-        self._rebalance.log_generation(self.shared.membership)
-        self.assignment_received()
+        return self.within(self.settings.heartbeat_timeout)

@@ -8,7 +8,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from kafka.protocol.api_key import ApiKey
@@ -33,13 +33,16 @@ from spark_group_source.group.consumer_state import (
     step,
 )
 from spark_group_source.group.coordinator import LATE_REQUESTS, CoordinatorClient
-from spark_group_source.group.membership import NO_GENERATION, Action, ErrorAction, Phase, RequestFailed, Tick, fatal
-from spark_group_source.group.protocol import GroupProtocol, RebalanceListener, SharedMembership
+from spark_group_source.group.membership import NO_GENERATION, Action, ErrorAction, Phase, RequestFailed, fatal
+from spark_group_source.group.protocol import GroupProtocol
 from spark_group_source.group.settings import GroupSettings, Timings
 from spark_group_source.group.topics import TopicView
 from spark_group_source.text import names
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
+
+if TYPE_CHECKING:
+    from spark_group_source.group.member import Member
 
 log = logging.getLogger(__name__)
 
@@ -170,65 +173,47 @@ class ConsumerProtocol(GroupProtocol):
     heartbeat that got no answer may still arrive.
     """
 
-    shared: SharedMembership[ConsumerMembership]
+    first = Heartbeat()
 
     def __init__(
         self,
+        member: Member,
         cluster: Cluster,
         settings: GroupSettings,
-        listener: RebalanceListener,
         clock: Clock,
         wakeup: Wakeup,
         timings: Timings | None,
     ) -> None:
-        super().__init__(settings, HEARTBEAT_INTERVAL, listener, clock, wakeup)
+        initial = ConsumerMembership(member_id=str(uuid.uuid4()))
+        super().__init__(member, initial, settings, HEARTBEAT_INTERVAL, clock, wakeup)
+        self.state_machine = step
         self._cluster = cluster
         self._topic_view = TopicView(cluster, settings.group_id)
-        self._client = CoordinatorClient(cluster, settings.group_id, PURPOSE, timings, settings.coordinator)
-        start = ConsumerMembership(member_id=str(uuid.uuid4()))
-        self.shared = SharedMembership(settings, clock, step, start, Heartbeat(), listener.uncommitted)
-        self._next_topic_check = clock() + settings.wire.metadata_max_age
+        self.client = CoordinatorClient(cluster, settings.group_id, PURPOSE, timings, settings.coordinator)
+        if settings.subscription.pattern is not None:
+            self.next_topic_check = clock() + settings.wire.metadata_max_age
         self._session_timeout = settings.session_timeout
         self._session_source = ""
         self._joined = False
         self._late_until = -math.inf
         self._has_assignment = False
         self._joining_until = 0.0
-        self._logged_reason = start.reason
 
     def subscribe(self, topics: Collection[str]) -> None:
         """See :meth:`GroupProtocol.subscribe`."""
-        self.shared.post(Subscribed(frozenset(topics)))
+        self.member.post(Subscribed(frozenset(topics)))
 
     def send(self, request: Action) -> None:
         """Sends a heartbeat at once, or looks up topics."""
         match request:
             case Heartbeat():
-                self._heartbeat()
+                self.heartbeat()
             case FindTopics():
                 self._find_topics(self._until_heartbeat(self.within(self.settings.heartbeat_timeout)))
-
-    def keep_alive(self) -> None:
-        """See :meth:`GroupProtocol.keep_alive`."""
-        self.shared.post(Tick())
-        if self.shared.membership.phase is Phase.JOINING:
-            return
-        if self.schedule.try_acquire(self._throttled()):
-            if not self._heartbeat():
-                return
-            stable = self.shared.membership.phase is Phase.STABLE  # a revocation has a deadline
-            if stable and self.settings.subscription.pattern is not None and self.clock() >= self._next_topic_check:
-                self._check_topics()
-                return
-        self.retry_commits_and_starts()
 
     def start_positions_deadline(self) -> Deadline:
         """See :meth:`GroupProtocol.start_positions_deadline`."""
         return self._until_heartbeat(super().start_positions_deadline())
-
-    def rediscover(self) -> None:
-        """See :meth:`GroupProtocol.rediscover`."""
-        self._client.rediscover()
 
     def leave(self, cluster: Cluster | None = None) -> None:
         """See :meth:`GroupProtocol.leave`.
@@ -238,24 +223,24 @@ class ConsumerProtocol(GroupProtocol):
         """
         if not self._joined:
             return
-        client = self._client if cluster is None else CoordinatorClient(cluster, self.settings.group_id, PURPOSE)
-        request = build_leave(self.shared.membership, self.settings)
+        client = self.client if cluster is None else CoordinatorClient(cluster, self.settings.group_id, PURPOSE)
+        request = build_leave(self.member.membership, self.settings)
 
         def send(deadline: Deadline) -> RequestFailed | None:
             return self._failure(client.call(request, deadline), client)
 
         self.retry_leave(send)
 
-    def _heartbeat(self) -> bool:
-        """Sends a heartbeat with what has changed, and reports the answer; whether it succeeded."""
-        joins = self.shared.membership.phase is Phase.JOINING
+    def heartbeat(self) -> bool:
+        """See :meth:`GroupProtocol.heartbeat`. It tells the coordinator what has changed."""
+        joins = self.member.membership.phase is Phase.JOINING
         if joins:
             self._prepare_join()
-        me, sent_at = self.shared.membership, self.clock()
+        me, sent_at = self.member.membership, self.clock()
         # A late heartbeat may have been told an assignment. The coordinator repeats it only to a full report.
         to_report = replace(me, answered=None) if sent_at < self._late_until else me
-        response = self._client.call(build_request(to_report, self.settings), self._heartbeat_deadline(me))
-        if failure := self._failure(response, self._client, joins=me.phase is Phase.JOINING):
+        response = self.client.call(build_request(to_report, self.settings), self._heartbeat_deadline(me))
+        if failure := self._failure(response, self.client, joins=me.phase is Phase.JOINING):
             error_code = getattr(response, "error_code", 0)
             if joins and (failure.action is ErrorAction.RESET_GENERATION or error_code == UNRELEASED_INSTANCE_ID):
                 self._leave_former_epoch(error_code)
@@ -263,22 +248,20 @@ class ConsumerProtocol(GroupProtocol):
                 self._late_until = self.clock() + LATE_REQUESTS
             self.request_failed(failure)
             return False
-        self._client.confirm_generation()
-        self.heartbeat_state.record_success()
+        self.client.confirm_generation()
+        self.heartbeats.record_success(joined=not joins)
         self._was_member = True
         answer = interpret(response, me.report, sent_at + self._session_timeout)
-        self.shared.post(answer)
-        self.schedule.interval = answer.heartbeat_interval
-        self.schedule.schedule_next()
-        after = self.shared.membership
+        self.member.post(answer)
+        self.heartbeats.interval = answer.heartbeat_interval
+        self.heartbeats.schedule_next()
+        after = self.member.membership
         if after.generation == NO_GENERATION:
             return False  # everything was lost before the answer came: a join follows
         if joins:
             self._has_assignment = False
             others = 0.0 if after.assignment else answer.heartbeat_interval + JOIN_INTERVAL
             self._joining_until = self.clock() + others
-        else:
-            self.join_backoff.reset()
         self._assignment_answered(me, after)
         if joins:
             self._look_up_session()
@@ -287,7 +270,7 @@ class ConsumerProtocol(GroupProtocol):
     def _look_up_session(self) -> None:
         """Asks for the group's session timeout, of which heartbeats say nothing."""
         deadline = self._until_heartbeat(self.within(MIN_WAIT))
-        found = session_timeout(self._client, self.settings.group_id, deadline)
+        found = session_timeout(self.client, self.settings.group_id, deadline)
         if found is None and self._session_source == "":
             log.info(
                 "group %s: the brokers do not say the group's session timeout (DESCRIBE_CONFIGS on the group or the"
@@ -304,7 +287,7 @@ class ConsumerProtocol(GroupProtocol):
         """
         joining = self.clock() < self._joining_until
         if joining:
-            self.schedule.schedule_within(JOIN_INTERVAL)
+            self.heartbeats.schedule_next(JOIN_INTERVAL)
         if after.assignment != before.assignment or not (self._has_assignment or joining):
             self._has_assignment = True
             self._log_assignment(after)
@@ -318,49 +301,43 @@ class ConsumerProtocol(GroupProtocol):
         instance id the coordinator rejects this as well.
         """
         for_good = replace(self.settings, static_leaves=error_code != UNRELEASED_INSTANCE_ID)
-        request = build_leave(self.shared.membership, for_good)
-        self._client.call(request, self.within(self.settings.heartbeat_timeout))
+        request = build_leave(self.member.membership, for_good)
+        self.client.call(request, self.within(self.settings.heartbeat_timeout))
 
     def _prepare_join(self) -> None:
-        self.join_backoff.wait()
-        reason = self.shared.membership.reason
-        level = logging.DEBUG if reason == self._logged_reason else logging.INFO
-        log.log(level, "group %s: joining, because %s", self.settings.group_id, reason)
-        self._logged_reason = reason
-        self.listener.join_started()
+        self.begin_join()
         if not self._joined:
             # So that the first assignment need not wait for a lookup; until the join, no session can end.
             self._find_topics(self.within(self.settings.heartbeat_timeout))
         self._joined = True
 
     def _log_assignment(self, me: ConsumerMembership) -> None:
-        self._logged_reason = ""
         owned = f"{len(me.readable)} partition(s)" + (f": {names(me.readable)}" if me.readable else "")
         log.info("group %s: epoch %d, member %s, owns %s", self.settings.group_id, me.generation, me.member_id, owned)
 
     def _find_topics(self, deadline: Deadline) -> None:
         """Looks up the subscribed topics, among which are those in the assignment."""
         try:
-            topics = self._cluster.metadata(self.shared.membership.topics, deadline).topics
+            topics = self._cluster.metadata(self.member.membership.topics, deadline).topics
         except GroupSourceError as error:
             log.warning("group %s: the topic lookup failed: %s", self.settings.group_id, error)
             return
         found = {UUID(topic.id): name for name, topic in topics.items() if topic.id and not topic.error}
-        before = self.shared.membership
-        self.shared.post(TopicsFound(found))
-        if self.shared.membership.owned != before.owned:
-            self._log_assignment(self.shared.membership)
+        before = self.member.membership
+        self.member.post(TopicsFound(found))
+        if self.member.membership.owned != before.owned:
+            self._log_assignment(self.member.membership)
 
-    def _check_topics(self) -> None:
-        """A pattern may match other topics. The coordinator itself notices new partitions."""
-        self._next_topic_check = self.clock() + self.settings.wire.metadata_max_age
+    def check_topics(self) -> None:
+        """See :meth:`GroupProtocol.check_topics`. A pattern needs this: the coordinator itself notices partitions."""
+        self.next_topic_check = self.clock() + self.settings.wire.metadata_max_age
         deadline = self._until_heartbeat(self.within(self.settings.heartbeat_timeout))
         try:
             topics = self.settings.subscription.find(self._topic_view, deadline)
         except GroupSourceError as error:
             log.warning("group %s: the topic lookup failed: %s", self.settings.group_id, error)
             return
-        self.shared.post(Subscribed(frozenset(topics)))
+        self.member.post(Subscribed(frozenset(topics)))
 
     def _failure(self, response: Any, client: CoordinatorClient, *, joins: bool = False) -> RequestFailed | None:
         if isinstance(response, RequestFailed):
@@ -372,7 +349,7 @@ class ConsumerProtocol(GroupProtocol):
             # A join creates a group that was deleted: this group exists, and the coordinator does not convert it.
             error = fatal("ConsumerGroupHeartbeat", self.settings.group_id, error_code, broker_message=message)
             return RequestFailed(ErrorAction.FATAL, str(error), error=error)
-        topics = self.shared.membership.topics if error_code == TOPIC_AUTHORIZATION_FAILED else ()
+        topics = self.member.membership.topics if error_code == TOPIC_AUTHORIZATION_FAILED else ()
         return client.failure("ConsumerGroupHeartbeat", error_code, topics=topics, broker_message=message)
 
     def _heartbeat_deadline(self, me: ConsumerMembership) -> Deadline:
@@ -382,16 +359,11 @@ class ConsumerProtocol(GroupProtocol):
         connection, so it has more time.
         """
         deadline = self.within(self.settings.heartbeat_timeout)
-        return deadline if me.answered is None else deadline.at_most(max(MIN_WAIT, self.schedule.interval))
+        return deadline if me.answered is None else deadline.at_most(max(MIN_WAIT, self.heartbeats.interval))
 
     def _until_heartbeat(self, deadline: Deadline) -> Deadline:
         """Ends a lookup on the member's thread when the next heartbeat is due.
 
         Brokers accept any session timeout above the heartbeat interval, and members learn only the interval.
         """
-        return deadline.at_most(max(MIN_WAIT, self.schedule.next_heartbeat - self.clock()))
-
-    def _throttled(self) -> float:
-        """Seconds until the coordinator reads the next request, because this client exceeds a quota."""
-        broker_id = self._client.broker_id
-        return 0.0 if broker_id is None else self._cluster.throttle_remaining(broker_id, PURPOSE)
+        return deadline.at_most(max(MIN_WAIT, self.heartbeats.next_heartbeat - self.clock()))

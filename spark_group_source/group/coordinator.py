@@ -85,6 +85,11 @@ class CoordinatorClient:
         """The coordinator's broker id, if known."""
         return self._broker_id
 
+    @property
+    def throttled(self) -> float:
+        """Seconds until the coordinator reads the next request, because this client exceeds a quota."""
+        return 0.0 if self._broker_id is None else self._cluster.throttle_remaining(self._broker_id, self._purpose)
+
     def supports(self, api_key: int, version: int) -> bool:
         """Whether the coordinator that the last request reached supports this version of a request."""
         return self._broker_id is not None and self._cluster.supports(self._broker_id, api_key, version, self._purpose)

@@ -12,10 +12,11 @@ from collections.abc import Collection
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import UNKNOWN_MEMBER_ID, GroupError
+from spark_group_source.group.member import AwaitedOffsets
 from spark_group_source.group.membership import ErrorAction, Membership, Phase, RequestFailed
 from spark_group_source.group.offsets import NO_MEMBERS, GroupOffsets
 from spark_group_source.group.protocol import RebalanceListener
-from spark_group_source.group.settings import GroupSettings, Timings
+from spark_group_source.group.settings import Counters, GroupSettings, Timings
 from spark_group_source.offsets import Partitions
 from spark_group_source.wire.cluster import Cluster
 
@@ -25,25 +26,25 @@ log = logging.getLogger(__name__)
 class ManualAssignment:
     """The assigned partitions of one query. Created when it starts, closed when it ends, never used again."""
 
-    time_since_heartbeat = None
-    """No heartbeats are sent."""
+    time_since_heartbeat = rebalanced_at = None
+    """No heartbeats are sent, and nothing is rebalanced."""
 
     def __init__(
         self,
         cluster: Cluster,
         settings: GroupSettings,
-        listener: RebalanceListener,
+        offsets: AwaitedOffsets,
         clock: Clock = monotonic,
         timings: Timings | None = None,
     ) -> None:
+        self.counters = Counters()
         self._cluster = cluster
         self._settings = settings
-        self._listener = listener
         self._clock = clock
         self._offsets = GroupOffsets(cluster, settings, timings)
         self._state = Membership(phase=Phase.STABLE)
 
-    def start(self, topics: Collection[str]) -> None:
+    def start(self, topics: Collection[str], listener: RebalanceListener) -> None:
         """Assigns the partitions; ``topics`` are their topics.
 
         Raises:
@@ -55,7 +56,7 @@ class ManualAssignment:
         log.info(
             "group %s: reads %d assigned partition(s) without membership", self._settings.group_id, len(partitions)
         )
-        self._listener.partitions_assigned(
+        listener.partitions_assigned(
             partitions, self._state, Deadline.after(self._settings.session_timeout, self._clock)
         )
 
@@ -95,9 +96,6 @@ class ManualAssignment:
 
     def commit_rejected(self, me: Membership, failure: RequestFailed, deadline: Deadline) -> None:
         """Does nothing, because no membership can be lost: the commit is retried."""
-
-    def batch_completed(self) -> None:
-        """Does nothing, because no revocation waits for a batch."""
 
     def commits_changed(self) -> None:
         """Does nothing, because no revocation waits for a commit."""

@@ -169,8 +169,8 @@ class Membership:
     """One query's membership. ``owned`` maps each partition to the generation that assigned it, if owned ever since.
 
     ``revoking`` are owned partitions with a pending revocation: no new batch may read them. It waits for those of them
-    that Spark's batch ``in_flight`` reads, and for ``uncommitted`` ones, whose commits are pending. ``revoke_by`` is
-    when it stops waiting, in seconds of the clock. ``session_ends`` is when the coordinator may have assigned the
+    that are ``awaited``: Spark's batch in flight reads them, or their commits are pending. ``revoke_by`` is when it
+    stops waiting, in seconds of the clock. ``session_ends`` is when the coordinator may have assigned the
     partitions to other members, because no heartbeat succeeded; unused while nothing is owned. ``reason`` is why the
     member joins, for the log. ``topic_ids`` has the ids of the topics of owned partitions, if the group assigns by id.
     """
@@ -181,8 +181,7 @@ class Membership:
     owned: Mapping[TopicPartition, int] = field(default_factory=dict)
     topic_ids: Mapping[str, UUID] = field(default_factory=dict)
     revoking: Partitions = NONE
-    in_flight: Partitions = NONE
-    uncommitted: Partitions = NONE
+    awaited: Partitions = NONE
     revoke_by: float = 0.0
     session_ends: float = math.inf
     reason: str = "the query starts"
@@ -226,24 +225,10 @@ class RequestFailed(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchPlanned(Event):
-    """Spark got a batch, which reads ``partitions``."""
+class AwaitedChanged(Event):
+    """Spark got a batch, or commits succeeded or became due: a revocation of these partitions waits now."""
 
-    partitions: Partitions
-
-
-@dataclass(frozen=True, slots=True)
-class BatchCompleted(Event):
-    """The batch is completed; commits of ``uncommitted`` partitions are pending."""
-
-    uncommitted: Partitions = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class CommitsChanged(Event):
-    """Commits succeeded, or became due: those of ``uncommitted`` partitions are pending now."""
-
-    uncommitted: Partitions
+    awaited: Partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,12 +285,9 @@ class Assigned(Notification):
 
 @dataclass(frozen=True, slots=True)
 class Revoked(Notification):
-    """These partitions are revoked. The batch that reads ``in_flight`` ones did not end in time; what was completed of
-    ``uncommitted`` ones could not be committed in time."""
+    """These partitions are revoked, also those that are still awaited."""
 
     partitions: Partitions
-    in_flight: Partitions = frozenset()
-    uncommitted: Partitions = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,13 +306,9 @@ Member = TypeVar("Member", bound=Membership)
 def step(member: Member, event: Event, now: float) -> tuple[Member, list[Action]]:
     """Applies an event that no group protocol needs to know. ``now`` is in seconds on the caller's monotonic clock."""
     match event:
-        case BatchPlanned(partitions):
-            return replace(member, in_flight=partitions), []
-        case BatchCompleted(uncommitted):
-            return _finish_revocation(replace(member, in_flight=NONE, uncommitted=uncommitted), now)
-        case CommitsChanged(uncommitted) if uncommitted != member.uncommitted:
-            return _finish_revocation(replace(member, uncommitted=uncommitted), now)
-        case CommitsChanged():
+        case AwaitedChanged(awaited) if awaited != member.awaited:
+            return _finish_revocation(replace(member, awaited=awaited), now)
+        case AwaitedChanged():
             return member, []
         case Tick() if member.owned and now >= member.session_ends:
             return lose(member, SESSION_TIMED_OUT)
@@ -368,11 +346,10 @@ def revoke(member: Member, partitions: Partitions, reason: str, revoke_by: float
 
 def _finish_revocation(member: Member, now: float) -> tuple[Member, list[Action]]:
     """Ends a pending revocation once the batch and everything else is committed, or ``revoke_by`` has passed."""
-    in_flight, uncommitted = member.revoking & member.in_flight, member.revoking & member.uncommitted
-    if member.phase is not Phase.REVOKING or ((in_flight or uncommitted) and now < member.revoke_by):
+    if member.phase is not Phase.REVOKING or (member.revoking & member.awaited and now < member.revoke_by):
         return member, []
     owned = {tp: since for tp, since in member.owned.items() if tp not in member.revoking}
-    notifications: list[Action] = [Revoked(member.revoking, in_flight, uncommitted)] if member.revoking else []
+    notifications: list[Action] = [Revoked(member.revoking)] if member.revoking else []
     return replace(member, phase=Phase.STABLE, owned=owned, revoking=NONE), [*notifications, Acknowledge()]
 
 

@@ -7,18 +7,16 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from spark_group_source.clock import Deadline
+from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import CommitFailed, describe_error_code
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import ErrorAction, Membership, denied, error_action
 from spark_group_source.group.offsets import COMMIT_TAG, RESET_TAG, CommittedOffset, KafkaClients, commit_metadata
-from spark_group_source.group.settings import Counters
 from spark_group_source.offsets import NO_LINEAGE, TopicPartition
 from spark_group_source.options.offsets import SpecificOffsets
 from spark_group_source.options.settings import SourceOptions, stream_start
-from spark_group_source.query.offset_tracker import Owned, OwnedPartition
-from spark_group_source.query.shared_tracker import RetryTimer, SharedOffsetTracker
+from spark_group_source.query.offset_tracker import OffsetTracker, Owned, OwnedPartition
 from spark_group_source.text import names
 
 log = logging.getLogger(__name__)
@@ -29,28 +27,57 @@ _TRIMMED = "commitMetadata is too long", "the metadata is too long", "even the t
 """What the log says at each step of shorter metadata."""
 
 
+class RetryTimer:
+    """Spaces tries ``interval`` seconds apart, for two threads. ``_lock`` guards when the next try is due."""
+
+    def __init__(self, interval: float, clock: Clock) -> None:
+        self._interval = interval
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._due_at = float("-inf")
+
+    @property
+    def due_at(self) -> float:
+        """When the next try is due, in seconds of the clock."""
+        with self._lock:
+            return self._due_at
+
+    def try_acquire(self) -> bool:
+        """Takes the try that is due, if one is. The caller that gets True must retry: no other caller does until the
+        interval has passed."""
+        with self._lock:
+            if self._clock() < self._due_at:
+                return False
+            self._due_at = self._clock() + self._interval
+            return True
+
+    def restart(self, minimum: float = 0.0) -> None:
+        """A try has ended: the next is due after the interval, or after ``minimum`` seconds if that is longer."""
+        with self._lock:
+            self._due_at = self._clock() + max(self._interval, minimum)
+
+
 class Committer:
     """Commits the pending offsets of the tracker, for either thread, one commit at a time.
 
     ``_one_commit`` is held during a commit: two at once could arrive in the wrong order and move offsets back. It also
-    guards the number of failures in a row and how far the metadata is trimmed. ``member`` is the query's member, which
-    waits for commits before a revocation.
+    guards the number of failures in a row and how far the metadata is trimmed. The member hears of each commit, because
+    a revocation may wait for it, and judges one that the coordinator rejects.
     """
-
-    member: Member | ManualAssignment
 
     def __init__(
         self,
         options: SourceOptions,
-        tracker: SharedOffsetTracker,
-        counters: Counters,
+        tracker: OffsetTracker,
+        member: Member | ManualAssignment,
         retry_timer: RetryTimer,
         metadata_fields: Mapping[str, str],
     ) -> None:
         """``metadata_fields`` are part of the metadata if ``commitMetadata`` is on."""
         self._options = options
         self._tracker = tracker
-        self._counters = counters
+        self._member = member
+        self._counters = member.counters
         self._retry_timer = retry_timer
         self._group_id = options.group.group_id
         self._one_commit = threading.Lock()
@@ -71,7 +98,7 @@ class Committer:
             AuthenticationFailed, GroupError: this client may not commit, or the brokers no longer accept it.
         """
         if not self._tracker.pending(me):
-            self.member.commits_changed()  # a revocation may wait for what is no longer pending
+            self._member.commits_changed()  # a revocation may wait for what is no longer pending
             return True
         timeout = self._options.commit_timeout
         deadline = deadline.at_most(timeout) if deadline else Deadline.after(timeout)
@@ -81,7 +108,7 @@ class Committer:
             return self._commit_pending(me, clients, deadline)
         finally:
             self._one_commit.release()
-            self.member.commits_changed()
+            self._member.commits_changed()
 
     def _commit_pending(self, me: Membership, clients: KafkaClients, deadline: Deadline) -> bool:
         sent = self._tracker.pending(me)
@@ -101,7 +128,7 @@ class Committer:
             if answer.failure.error is not None and denied(answer.failure.error):
                 raise answer.failure.error
             rejected = answer.failure.action in _REJECTED
-            now = self.member.commit_rejected(me, answer.failure, deadline) if rejected else None
+            now = self._member.commit_rejected(me, answer.failure, deadline) if rejected else None
             if now is not None:
                 return self._commit_pending(now, clients, deadline)
             self._commit_failed(offsets.keys() - answer.confirmed, answer.failure.reason)

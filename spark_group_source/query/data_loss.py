@@ -37,9 +37,8 @@ from spark_group_source.group.offsets import KafkaClients
 from spark_group_source.group.settings import Subscription
 from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, Offsets, TopicPartition
 from spark_group_source.query.end_offsets import EndOffsets
-from spark_group_source.query.offset_tracker import Owned
+from spark_group_source.query.offset_tracker import OffsetTracker, Owned
 from spark_group_source.query.ownership import AssignedPartitions
-from spark_group_source.query.shared_tracker import SharedOffsetTracker
 from spark_group_source.query.topics import TopicIds, raise_or_skip_deleted
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
@@ -85,12 +84,10 @@ class LogTruncation:
 class EpochCheck:
     """Checks that the logs of new leaders hold all records before the positions. For the query's thread.
 
-    ``known`` has the epochs of the last positions. ``unconfirmed`` are partitions whose new leader has not answered
-    yet: the query must not read them.
+    ``unconfirmed`` are partitions whose new leader has not answered yet: the query must not read them.
     """
 
-    def __init__(self, cluster: Cluster, tracker: SharedOffsetTracker, clock: Clock) -> None:
-        self.known: Offsets = {}
+    def __init__(self, cluster: Cluster, tracker: OffsetTracker, clock: Clock) -> None:
         self.unconfirmed: frozenset[TopicPartition] = frozenset()
         self._cluster = cluster
         self._tracker = tracker
@@ -101,7 +98,7 @@ class EpochCheck:
     def diverged(self, owned: Owned, leader_epochs: Offsets) -> dict[TopicPartition, LogTruncation]:
         """Positions before which records were lost or replaced, according to the leaders with these epochs.
 
-        There is no request while the epochs are those of the positions.
+        There is no request while the epochs are those of the positions. Those in ``owned`` are the new ones then.
         """
         before = {tp: partition.epoch for tp, partition in owned.items()}
         current = {tp: epoch for tp, epoch in leader_epochs.items() if epoch != UNKNOWN_EPOCH}
@@ -122,8 +119,7 @@ class EpochCheck:
                 diverged[tp] = LogTruncation(to_check[tp], epoch_end.leader_epoch, epoch_end.end_offset)
             else:
                 now[tp] = max(epoch_end.leader_epoch, leader_epochs[tp])
-        self._tracker.advance_epochs(before, now)
-        self.known = before | now
+        self._tracker.advance_epochs(owned, now)
         self.unconfirmed = frozenset(changed.keys() - now.keys())
         still_older = self.unconfirmed - diverged.keys()
         self._older_since = {tp: since for tp, since in self._older_since.items() if tp in still_older}
@@ -255,7 +251,7 @@ class DataLossCheck:
         A leader that is older than the position does not know that record: the query continues at the position.
         """
         offsets, positions = dict(truncated), {tp: partition.position for tp, partition in owned.items()}
-        epochs = dict(self._epochs.known)
+        epochs = {tp: partition.epoch for tp, partition in owned.items()}
         self.raise_or_accept_truncated(truncated, positions, "where this query continues")
         for tp, loss in sorted(diverged.items()):
             offsets[tp] = positions[tp] if loss.end == UNDEFINED_EPOCH_OFFSET else loss.end

@@ -21,7 +21,8 @@ from spark_group_source.group.offsets import GroupOffsets, KafkaClients
 from spark_group_source.group.settings import Counters, CurrentCoordinator, GroupSettings, Timings
 from spark_group_source.offsets import BatchOffset, Offsets, PinnedOffsets, PinnedStart
 from spark_group_source.options.settings import SourceOptions, stream_start
-from spark_group_source.query.ownership import AssignedPartitions, BatchCommits
+from spark_group_source.query.offset_tracker import OffsetTracker
+from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.planner import BatchLimits, BatchPlanner
 from spark_group_source.query.start_specs import check_names
 from spark_group_source.query.topics import TopicValidator
@@ -151,19 +152,16 @@ class Driver:
         self._clients = KafkaClients.connect(settings, timings)
         member_clients = KafkaClients.connect(settings, timings)
         metadata_fields = {"application": application_id, "client": wire.client_id}
-        self._assigned_partitions = AssignedPartitions(options, member_clients, metadata_fields, clock)
+        self._tracker = OffsetTracker(clock)
         kind = ManualAssignment if options.group.subscription.partitions else Member
-        self._member: ManualAssignment | Member = kind(
-            member_clients.cluster, settings, self._assigned_partitions, clock, timings
+        self._member: ManualAssignment | Member = kind(member_clients.cluster, settings, self._tracker, clock, timings)
+        self._assigned_partitions = AssignedPartitions(
+            options, self._tracker, self._member, member_clients, metadata_fields, clock
         )
-        self._assigned_partitions.committer.member = self._member
         fail_on_data_loss = options.fetch.fail_on_data_loss
         self._topics = TopicValidator(self._clients.cluster, settings.subscription, fail_on_data_loss, clock)
-        self._commits = BatchCommits(options, self._assigned_partitions, self._member, self._clients, clock)
-        self._planner = BatchPlanner(
-            options, settings, self._clients, self._assigned_partitions, self._member, self._commits, clock
-        )
-        self.counters = self._assigned_partitions.counters
+        self._planner = BatchPlanner(options, settings, self._clients, self._assigned_partitions, self._member, clock)
+        self.counters = self._member.counters
         self._query_log = QueryLog(settings, self.counters, timings, clock)
 
     def pin_starts(self) -> None:
@@ -196,8 +194,7 @@ class Driver:
         if logged.is_empty:
             check_names(stream_start(self._options), existing)
         self._assigned_partitions.resolver.restore(logged, existing, self._clients, replayed=replayed)
-        self._member.start(topics)
-        self._commits.start()
+        self._member.start(topics, self._assigned_partitions)
 
     def await_assignment(self) -> None:
         """Waits for the first assignment, at most for the session of a dead member."""
@@ -229,7 +226,7 @@ class Driver:
             return planned
         self.complete(start)
         me = self._member.snapshot()
-        self._query_log.membership(me, self._member.time_since_heartbeat, self._assigned_partitions.rebalanced_at)
+        self._query_log.membership(me, self._member.time_since_heartbeat, self._member.rebalanced_at)
         return self._planner.plan(start, BatchLimits(max_offsets, max_bytes))
 
     def end_offsets(self) -> Offsets:
@@ -239,14 +236,16 @@ class Driver:
     @property
     def batch_in_flight(self) -> bool:
         """Whether the source does not know yet that the last planned batch is complete."""
-        return self._planner.batch_in_flight
+        return self._tracker.in_flight is not None
 
     def complete(self, end: BatchOffset) -> None:
         """Spark has completed the batch that ends at ``end``: commits it. Any other offset has no effect."""
         seconds = self._planner.batch_completed(end)
         if seconds is not None:
             self._query_log.warn_if_slow(seconds)
-            self._commits.batch_completed(end)
+            self.counters.batches += 1
+            self.counters.offsets += sum(read.size for read in end.reads())
+            self._assigned_partitions.committer.commit(self._member.snapshot(), self._clients)
 
     def leave(self) -> None:
         """Leaves the group and does nothing else. Caller: any thread."""
@@ -255,7 +254,9 @@ class Driver:
     def close(self) -> None:
         """Tries pending commits a last time, leaves the group and closes all connections."""
         try:
-            self._commits.close()
+            me = self._member.snapshot()
+            self._assigned_partitions.verify(me, self._clients)
+            self._assigned_partitions.committer.commit(me, self._clients)
         except GroupSourceError as error:
             log.debug("group %s: no last commit, because the query has failed: %s", self._settings.group_id, error)
         finally:

@@ -1,9 +1,30 @@
-"""A query's tracker of offsets: planned by the query, completed by Spark, committed to the group. Pure.
+"""The offsets of one query: where it reads, what Spark has completed, and what the group has committed.
 
-An offset is always the next one to read, so a completed batch is committed as its end. The life of an offset, from the
-assignment of its partition to the commit:
+Each owned partition has one record, :class:`OwnedPartition`. An offset is always the next one to read, so a completed
+batch is committed as its end. The life of an offset, from the assignment of its partition to the commit:
 
-    start (:func:`resume_at`) ──▶ position ──planned──▶ in flight ──completed──▶ completed ──confirmed──▶ committed
+     partitions_assigned: a record without a position                       member's thread
+              │ record_starts: the commit, the checkpoint or an option       the thread that looked it up
+              ▼
+          position ─────── planned: Spark gets the batch ─────▶ in flight    query's thread
+              │                                                    │
+              │ a start needs no batch                             │ completed: Spark has run and logged it
+              ▼                                                    ▼
+          completed ◀──────────────────────────────────────────────┘         query's thread
+              │ pending, then confirmed: the coordinator has accepted it     either thread
+              ▼
+          committed        from each state: remove (revoked or lost), rewind, restart_topics (records were lost)
+
+**When may an offset be committed?** When Spark has completed the batch that ends there, or when the partition starts
+there, and only while the query owns the partition as it was then: ``pending`` lists the commits.
+
+**By whom?** By either thread, through :class:`.committer.Committer`, one commit at a time.
+
+**What happens at a revocation?** The member waits for :meth:`OffsetTracker.awaited`, at most for the revocation
+timeout. Then, or at once if the partition is lost, :meth:`OffsetTracker.remove` ends the record, and with it all that
+was looked up or sent for it. A batch that is completed later finds no record, or the one of a new assignment.
+
+A line that keeps a sentence of the contract (``DESIGN.md``) names it.
 
 **Lineages.** The commits of one partition form a lineage: each continues where the one before ended, whichever member
 wrote it. Whoever moves the partition begins a new lineage: another program that commits, ``resetOffsetsOnStart``, a
@@ -15,13 +36,28 @@ offset is older or newer than what it logged itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
+from spark_group_source.clock import Clock, monotonic
+from spark_group_source.group.coordinator import LATE_REQUESTS
+from spark_group_source.group.membership import NO_GENERATION, Membership
 from spark_group_source.group.offsets import CommittedOffset
-from spark_group_source.offsets import NO_LINEAGE, UNKNOWN_EPOCH, BatchOffset, OffsetRange, Offsets, TopicPartition
+from spark_group_source.offsets import (
+    NO_LINEAGE,
+    UNKNOWN_EPOCH,
+    BatchOffset,
+    OffsetRange,
+    Offsets,
+    Partitions,
+    PinnedOffsets,
+    TopicPartition,
+)
 
 
 class StartRule(Enum):
@@ -86,6 +122,58 @@ def resume_at(
     return Start(committed.offset, StartRule.MOVED if lineage is None else StartRule.COMMITTED, lineage)
 
 
+@dataclass(frozen=True, slots=True)
+class PinnedStarts:
+    """How partitions start that existed when the query first started, and that no logged batch holds yet.
+
+    ``offsets``: where they start if they have no commit.
+    ``resets``: partitions that ``resetOffsetsOnStart`` is still to move, whatever the group has committed.
+    ``reset_first_assignment``: all partitions of the first assignment are to be reset.
+
+    A partition stays here after its start, until a batch is logged or its reset is committed: it may be lost before.
+    """
+
+    offsets: PinnedOffsets = field(default_factory=dict)
+    resets: Partitions = frozenset()
+    reset_first_assignment: bool = False
+
+    def pin(self, starts: Mapping[TopicPartition, Start]) -> PinnedStarts:
+        """The same with these starting offsets, for partitions that are still to start."""
+        found = {tp: starts[tp] for tp in starts.keys() & self.offsets.keys()}
+        pinned = {tp: self.offsets[tp]._replace(offset=at.offset, epoch=at.epoch) for tp, at in found.items()}
+        return replace(self, offsets={**self.offsets, **pinned})
+
+    def without(self, partitions: Iterable[TopicPartition]) -> PinnedStarts:
+        """The same without partitions that a logged batch holds."""
+        logged = set(partitions)
+        return replace(
+            self,
+            offsets={tp: offset for tp, offset in self.offsets.items() if tp not in logged},
+            resets=self.resets - logged,
+        )
+
+    def assign(self, partitions: Partitions) -> PinnedStarts:
+        """The same after an assignment of ``partitions``: if it is the first, ``resetOffsetsOnStart`` applies to it."""
+        if not self.reset_first_assignment:
+            return self
+        return replace(self, resets=partitions, reset_first_assignment=False)
+
+
+class LoggedOffsets(NamedTuple):
+    """What a query knows of partitions that start.
+
+    Attributes:
+        ranges: the ranges that it logged last.
+        given_up: the committed offsets at which it gave partitions up in mid-batch.
+        recreated: partitions of topics that were recreated since it logged or pinned them. The group's commits are in
+            the new ones: Kafka deletes those of a deleted topic.
+    """
+
+    ranges: dict[TopicPartition, OffsetRange]
+    given_up: Offsets
+    recreated: Partitions
+
+
 MAX_REJECTIONS = 3
 """Rejected commits of a partition in a row after which no revocation waits for it. The first may be the answer of a
 coordinator with old metadata."""
@@ -98,9 +186,15 @@ def may_be_same(topic_id: str, other: str) -> bool:
 
 @dataclass(slots=True, eq=False)
 class OwnedPartition:
-    """One owned partition with a position.
+    """One partition from its assignment to its revocation or loss. What moves it replaces its record, so that nothing
+    that was looked up or sent before counts for it.
 
     Attributes:
+        since: the generation that assigned it, and since which it has been owned.
+        assigned_id: the id of the topic in which the group assigned it; empty if the group assigns by name.
+        looked_up: whether a lookup has covered its start: a revocation waits for that.
+        in_lookup: whether a thread is looking its start up.
+        start: where it started, and by which rule; ``None`` until that is known, and then it has no position.
         position: the next offset to plan.
         lineage: the lineage of the position.
         topic_id: the id of the topic in which the position is; empty if unknown.
@@ -108,186 +202,443 @@ class OwnedPartition:
         completed: the end of what Spark has completed, which may be committed.
         committed: what the group has of this lineage; ``None`` if that is nothing or unknown.
         rejections: how many times in a row the coordinator rejected a commit, because it does not know the partition.
+        deleted: whether no broker knows it.
         reset: whether ``resetOffsetsOnStart`` moved it, and no logged batch says so.
+        unsettled_until: until when a commit without an answer may still arrive, in seconds of the tracker's clock,
+            also after the partition was moved or its topic recreated.
     """
 
-    position: int
+    since: int = NO_GENERATION
+    assigned_id: str = ""
+    looked_up: bool = False
+    in_lookup: bool = False
+    start: Start | None = None
+    position: int = 0
     lineage: int = NO_LINEAGE
     topic_id: str = ""
     epoch: int = UNKNOWN_EPOCH
     completed: int = 0
     committed: int | None = None
     rejections: int = 0
+    deleted: bool = False
     reset: bool = False
+    unsettled_until: float = float("-inf")
 
     @property
     def pending(self) -> bool:
-        """Whether something is completed and not known to be committed. It never goes back behind a commit."""
+        """Whether something may be committed and is not known to be. It never goes back behind a commit.
+
+        A rejected commit is pending until the group revokes the partition, or no broker knows it: a coordinator may
+        have old metadata for a while. With ``assign`` no revocation would end the retries.
+        """
+        if self.start is None or (self.rejections and self.deleted):
+            return False
         return self.committed is None or self.completed > self.committed
 
     def continues(self, read: OffsetRange) -> bool:
         """Whether the position lies behind ``read``, in the same topic and lineage."""
         return may_be_same(self.topic_id, read.topic_id) and self.lineage == read.lineage and read.end <= self.position
 
+    def unstarted(self, looked_up: bool) -> OwnedPartition:
+        """The record of this partition with a start that is still to be found."""
+        return OwnedPartition(self.since, self.assigned_id, looked_up, unsettled_until=self.unsettled_until)
+
 
 Owned = Mapping[TopicPartition, OwnedPartition]
 
 
-@dataclass
 class OffsetTracker:
-    """Offsets of one query. Not thread-safe: its owner holds a lock.
+    """The offsets of one query, for the member's thread and the query's thread. Each method is one step under the lock,
+    which no wait ever holds.
 
-    ``logged`` is the last range that Spark has logged, of every partition this query ever read. ``owned`` are the
-    owned partitions that have a position. ``in_flight`` are the ranges of the batch in flight. ``given_up`` are the
-    committed offsets of partitions that were given up in mid-batch. ``deleted`` are partitions that no broker knows.
-    ``unsettled_until`` is until when a commit without an answer may still arrive, in seconds of the tracker's clock,
-    also after the partition was moved or its topic recreated.
+    ``_lock`` guards everything:
+    - ``_owned``, the record of each partition that this query owns
+    - ``_logged``, the last range that Spark has logged of each partition this query ever read
+    - ``_in_flight``, the batch in flight, and ``_reading``, what it reads, from just before it is planned
+    - ``_given_up``, the committed offsets of partitions that were given up in mid-batch
+    - ``_pinned``, the pinned starts of the query
+    - ``_found_recreated``, topics that a lookup of start positions found to be recreated, until the query checks them
+    - ``_lineage``, the highest lineage that the query has seen
     """
 
-    logged: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
-    owned: dict[TopicPartition, OwnedPartition] = field(default_factory=dict)
-    in_flight: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
-    given_up: dict[TopicPartition, int] = field(default_factory=dict)
-    deleted: frozenset[TopicPartition] = frozenset()
-    unsettled_until: dict[TopicPartition, float] = field(default_factory=dict)
+    def __init__(self, clock: Clock = monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._owned: dict[TopicPartition, OwnedPartition] = {}
+        self._logged: dict[TopicPartition, OffsetRange] = {}
+        self._in_flight: BatchOffset | None = None
+        self._reading: Partitions = frozenset()
+        self._given_up: dict[TopicPartition, int] = {}
+        self._pinned = PinnedStarts()
+        self._found_recreated: set[str] = set()
+        self._lineage = 0
 
-    def start(
-        self, tp: TopicPartition, start: Start, lineage: int, committed: CommittedOffset | None
-    ) -> OwnedPartition:
-        """A newly assigned partition starts, which is to be committed at once if the group has it not.
+    def restore(self, logged: BatchOffset, pinned: PinnedStarts) -> None:
+        """Begins with the checkpoint's ranges and pinned starts. Caller: the query, before the member starts."""
+        with self._lock:
+            self._logged |= logged.ranges
+            self._lineage = max([self._lineage, *(read.lineage for read in logged.ranges.values())])
+            self._pinned = pinned
+
+    def pinned_starts(self) -> PinnedStarts:
+        """How partitions start that no logged batch holds yet."""
+        with self._lock:
+            return self._pinned
+
+    # Assigned, but without a position.
+
+    def partitions_assigned(self, partitions: Partitions, me: Membership) -> None:
+        """The query, as ``me``, owns these from now on, without a position so far. Caller: the member's thread."""
+        since, ids = me.owned, me.topic_ids
+        with self._lock:
+            for tp in partitions:
+                self._owned[tp] = OwnedPartition(since.get(tp, NO_GENERATION), str(ids.get(tp.topic, "")))
+            self._pinned = self._pinned.assign(partitions)
+
+    def unresolved(self, me: Membership) -> Partitions:
+        """Owned partitions without a position that no thread is looking up."""
+        with self._lock:
+            return frozenset(tp for tp, owned in self._owned_by(me.owned).items() if _needs_lookup(owned))
+
+    def _owned_by(self, since: Mapping[TopicPartition, int]) -> dict[TopicPartition, OwnedPartition]:
+        """The records of partitions that are owned since the same assignment as in a snapshot of the membership."""
+        return {tp: owned for tp, owned in self._owned.items() if since.get(tp) == owned.since}  # 4
+
+    @contextmanager
+    def start_lookup(self, partitions: Partitions) -> Iterator[Owned]:
+        """Begins a lookup of those of ``partitions`` that need one. The other thread leaves these alone."""
+        with self._lock:
+            # Not those lost since the caller's snapshot: they would keep an old position when they are assigned again.
+            mine = {tp: self._owned[tp] for tp in partitions & self._owned.keys() if _needs_lookup(self._owned[tp])}
+            for owned in mine.values():
+                owned.in_lookup = True
+        try:
+            yield mine
+        finally:
+            with self._lock:
+                for owned in mine.values():
+                    owned.in_lookup = False
+
+    def assigned_in(self, ids: Mapping[str, str], partitions: Partitions) -> Partitions:
+        """``partitions`` without those in topics that are assigned by other ids, which others may own in these, and
+        without those in topics that no broker returned: they may be recreated."""
+        known = {tp: ids[tp.topic] for tp in partitions if tp.topic in ids}
+        with self._lock:
+            assigned = {tp: self._owned[tp].assigned_id if tp in self._owned else "" for tp in known}
+            return frozenset(tp for tp, topic_id in known.items() if may_be_same(assigned[tp], topic_id))
+
+    def logged(self, partitions: Partitions, ids: Mapping[str, str]) -> LoggedOffsets:
+        """What this query has logged of partitions that start in topics with these ids.
+
+        It notes recreated topics for :meth:`take_recreated`. Caller: the thread that began the lookup.
+        """
+        with self._lock:
+            known_ids = {tp: start.topic_id for tp, start in self._pinned.offsets.items()}
+            known_ids |= {tp: read.topic_id for tp, read in self._logged.items()}
+            recreated = {tp.topic for tp, id_ in known_ids.items() if not may_be_same(id_, ids.get(tp.topic, ""))}
+            self._found_recreated |= recreated
+            known = {tp for tp in partitions if tp.topic not in recreated or known_ids.get(tp) == ids[tp.topic]}
+            return LoggedOffsets(
+                {tp: self._logged[tp] for tp in known & self._logged.keys()},
+                {tp: self._given_up[tp] for tp in known & self._given_up.keys()},
+                partitions - known,
+            )
+
+    def take_recreated(self) -> set[str]:
+        """The topics that :meth:`logged` has found to be recreated since the last call. Caller: the query."""
+        with self._lock:
+            recreated, self._found_recreated = self._found_recreated, set()
+            return recreated
+
+    # Assigned ──▶ position.
+
+    def record_starts(
+        self,
+        lookup: Owned,
+        starts: Mapping[TopicPartition, Start],
+        committed: Mapping[TopicPartition, CommittedOffset],
+        ids: Mapping[str, str],
+    ) -> dict[TopicPartition, Start]:
+        """Records the start positions of partitions that have the same record as when their ``lookup`` began.
+
+        Of the others, a next owner may have moved them since: they are looked up again.
 
         Args:
-            tp: the partition.
-            start: where it starts.
-            lineage: the lineage of the start, also of one that begins a new lineage.
-            committed: the group's committed offset; ``None`` if the next commit replaces it in any case.
+            lookup: the partitions whose starts were looked up.
+            starts: where each partition starts.
+            committed: what the group has committed of them.
+            ids: the topics' ids at the lookup, as far as they are known.
+
+        Returns:
+            The starts that were recorded.
         """
-        partition = OwnedPartition(start.offset, lineage, epoch=start.epoch, completed=start.offset)
-        if start.rule is StartRule.LOGGED and tp in self.in_flight:
+        with self._lock:
+            unchanged = {tp for tp, owned in lookup.items() if self._owned.get(tp) is owned}  # 6: no outdated start
+            starts = {tp: start for tp, start in starts.items() if tp in unchanged}
+            self._lineage = max([self._lineage, *(commit.lineage for commit in committed.values())])
+            new_lineage = self._begin_lineage() if any(at.lineage is None for at in starts.values()) else self._lineage
+            for tp, start in starts.items():
+                lineage = new_lineage if start.lineage is None else start.lineage
+                self._start(tp, start, lineage, committed.get(tp), ids)
+            for tp in unchanged:
+                lookup[tp].looked_up = True
+            to_pin = StartRule.STARTING_OFFSETS, StartRule.RESET
+            self._pinned = self._pinned.pin({tp: start for tp, start in starts.items() if start.rule in to_pin})
+            return starts
+
+    def _start(
+        self, tp: TopicPartition, start: Start, lineage: int, committed: CommittedOffset | None, ids: Mapping[str, str]
+    ) -> None:
+        """An owned partition starts, which is to be committed at once if the group has it not.
+
+        ``committed`` is the group's committed offset; ``None`` if the next commit replaces it in any case.
+        """
+        owned, topic_id = self._owned[tp], ids.get(tp.topic, "")
+        logged = self._logged.get(tp)
+        logged = logged if logged is not None and may_be_same(logged.topic_id, topic_id) else None
+        owned.start, owned.lineage, owned.topic_id, owned.epoch = start, lineage, topic_id, start.epoch
+        owned.position = owned.completed = start.offset
+        if start.rule is StartRule.LOGGED and (read := self._read_in_flight(tp)):
             # The checkpointed end offset is that of the batch in flight, of which nothing is completed.
-            partition.completed = self.in_flight[tp].start
+            owned.completed = read.start
+        # A query that died has left the tag of a reset, perhaps with this checkpoint: by now a batch may be logged.
+        tagged_reset = committed is not None and committed.tagged_reset
+        outdated_tag = tagged_reset and logged is not None
+        owned.reset = tp in self._pinned.resets or (tagged_reset and not outdated_tag)
         # The commit of another program gets our tag and lineage at once, unless the partition did not start there.
-        same_lineage = committed is not None and (
-            committed.lineage == lineage if committed.tagged else start.rule is StartRule.LOGGED
-        )
-        partition.committed = committed.offset if committed is not None and same_lineage else None
-        self.owned[tp] = partition
-        self.given_up.pop(tp, None)
-        return partition
+        if committed is not None and not outdated_tag:
+            tagged = committed.tagged
+            same_lineage = committed.lineage == lineage if tagged else start.rule is StartRule.LOGGED
+            owned.committed = committed.offset if same_lineage else None  # 5: without a commit it is pending at once
+        if logged is not None and logged.end == start.offset:
+            owned.epoch = max(owned.epoch, logged.epoch)
+        if committed is not None and committed.offset == start.offset:
+            owned.epoch = max(owned.epoch, committed.epoch)
+        self._given_up.pop(tp, None)
 
-    def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """The query no longer owns these: it plans and commits nothing of them from here on."""
-        for tp in partitions:
-            self.unsettled_until.pop(tp, None)  # the coordinator rejects what arrives now
-            partition = self.owned.pop(tp, None)
-            if partition is not None and partition.committed is not None and tp in self.in_flight:
-                self.given_up[tp] = partition.committed
+    def _begin_lineage(self) -> int:
+        """A lineage that is later than all others this query has seen, also if the clocks of two machines differ."""
+        self._lineage = max(round(time.time() * 1000), self._lineage + 1)
+        return self._lineage
 
-    def forget(self, ids: Mapping[str, str]) -> set[TopicPartition]:
-        """These topics were recreated, with these ids: forgets all offsets in the former ones.
+    # Position ──▶ in flight ──▶ completed.
 
-        Returns the owned partitions whose position was one of them. Others have started in the new topic already.
+    def positions(self, me: Membership) -> dict[TopicPartition, OwnedPartition]:
+        """Copies of the readable partitions that have a position. Caller: the query."""
+        readable = me.readable
+        with self._lock:
+            return {tp: replace(owned) for tp, owned in self._owned_by(readable).items() if owned.start}
+
+    def advance_epochs(self, copies: Owned, now: Offsets) -> None:
+        """Leaders of these later epochs hold all records before the positions in ``copies``, which get the epochs as
+        well. Caller: the query.
+
+        A partition that the other thread has started since keeps its epoch.
         """
-        former = self.in_other_topics(ids)
-        for by_partition in (self.logged, self.owned, self.in_flight):
-            for tp in [tp for tp, at in by_partition.items() if at.topic_id != ids.get(tp.topic, at.topic_id)]:
-                del by_partition[tp]
-        self.given_up = {tp: offset for tp, offset in self.given_up.items() if tp in self.logged}
-        return former
+        with self._lock:
+            for tp, epoch in now.items():
+                owned = self._owned.get(tp)
+                if owned is not None and owned.start and owned.epoch == copies[tp].epoch:
+                    owned.epoch = epoch
+                copies[tp].epoch = epoch
 
-    def in_other_topics(self, ids: Mapping[str, str]) -> set[TopicPartition]:
-        """Owned partitions with a position in a topic of another id than the one in ``ids``."""
-        return {tp for tp, owned in self.owned.items() if owned.topic_id != ids.get(tp.topic, owned.topic_id)}
+    @property
+    def in_flight(self) -> BatchOffset | None:
+        """The batch that Spark has and has not completed, as far as the source knows."""
+        with self._lock:
+            return self._in_flight
+
+    def _read_in_flight(self, tp: TopicPartition) -> OffsetRange | None:
+        """What the batch in flight reads of a partition."""
+        read = None if self._in_flight is None else self._in_flight.ranges.get(tp)
+        return read if read is not None and read.size else None
+
+    def reserve(self, partitions: Partitions) -> None:
+        """A batch that is to be planned next reads these: a revocation waits for it. Caller: the member, for the query,
+        in the same step in which it checks that they are still readable."""
+        with self._lock:
+            self._reading = partitions
 
     def planned(self, batch: BatchOffset) -> None:
-        """Spark gets this batch.
+        """Spark gets this batch. Caller: the query.
 
         A partition that was lost since the batch was planned gets no position from it, nor one that has started
         elsewhere since: the position would be out of date.
         """
-        self.logged |= batch.ranges
-        self.in_flight = {tp: read for tp, read in batch.ranges.items() if read.size}
-        for tp, read in self.in_flight.items():
-            partition = self.owned.get(tp)
-            if partition is not None and (partition.position, partition.lineage) == (read.start, read.lineage):
-                partition.position = read.end
+        with self._lock:
+            self._logged |= batch.ranges
+            self._pinned = self._pinned.without(batch.ranges)
+            self._in_flight = batch
+            for read in batch.reads():
+                owned = self._owned.get(read.tp)
+                if owned is not None and (owned.position, owned.lineage) == (read.start, read.lineage):  # 6
+                    owned.position = read.end
 
-    def completed(self) -> None:
-        """Spark has completed the batch in flight.
+    def completed(self, end: BatchOffset) -> bool:
+        """Spark has completed the batch that ends at ``end``, and logged it before; returns whether it was in flight.
+        Any other offset has no effect. Caller: the query.
 
-        It commits nothing of a partition that was lost during the batch and came back elsewhere: in another lineage, or
-        as one of a recreated topic.
+        Nothing is committed of a partition that was lost during the batch and came back elsewhere: in another lineage,
+        or as one of a recreated topic.
         """
-        for tp, read in self.in_flight.items():
-            partition = self.owned.get(tp)
-            if partition is not None and partition.continues(read):
-                partition.completed = max(read.end, partition.completed)
-        self.in_flight = {}
+        with self._lock:
+            if self._in_flight is None or end != self._in_flight:  # 2: only completed work
+                return False
+            for read in end.reads():
+                owned = self._owned.get(read.tp)
+                if owned is not None and owned.start and owned.continues(read):  # 4: as it was planned
+                    owned.completed = max(read.end, owned.completed)  # 4: never backwards
+            self._in_flight, self._reading = None, frozenset()
+            for tp, owned in self._owned.items():
+                if owned.reset and tp in self._logged:
+                    owned.reset, owned.committed = False, None  # committed again without the tag of a reset
+            return True
 
-    def move(self, tp: TopicPartition, offset: int, lineage: int, epoch: int) -> None:
-        """Moves an owned partition to an offset before what was read and committed."""
-        before = self.owned[tp]
-        self.owned[tp] = OwnedPartition(offset, lineage, before.topic_id, epoch, completed=offset)
-        self.logged[tp] = OffsetRange(*tp, offset, offset, before.topic_id, epoch, lineage)
+    # Completed ──▶ committed.
 
-    def pending(self) -> dict[TopicPartition, OwnedPartition]:
-        """Partitions with a pending commit.
-
-        A rejected commit is pending until the group revokes the partition, or no broker knows it: a coordinator may
-        have old metadata for a while. With ``assign`` no revocation would end the retries.
-        """
-        return {
-            tp: partition
-            for tp, partition in self.owned.items()
-            if partition.pending and not (partition.rejections and tp in self.deleted)
-        }
-
-    def uncommitted(self) -> set[TopicPartition]:
-        """Partitions with a pending commit for which a revocation waits. After :data:`MAX_REJECTIONS` it waits no
-        longer: that topic may be deleted."""
-        return {tp for tp, partition in self.pending().items() if partition.rejections < MAX_REJECTIONS}
-
-    def commit_again(self, partitions: Iterable[TopicPartition]) -> None:
-        """Makes the committed offsets of these pending again, unchanged."""
-        for tp in partitions:
-            if tp in self.owned:
-                self.owned[tp].committed = None
-
-    def commits_rejected(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """The coordinator has rejected commits of these partitions; returns those that were not rejected before."""
-        rejected = self.owned.keys() & set(partitions)
-        for tp in rejected:
-            self.owned[tp].rejections += 1
-        return {tp for tp in rejected if self.owned[tp].rejections == 1}
+    def pending(self, me: Membership) -> dict[TopicPartition, OwnedPartition]:
+        """The pending commits of partitions that ``me`` owns: :meth:`confirmed` and others take them."""
+        with self._lock:
+            return {tp: owned for tp, owned in self._owned_by(me.owned).items() if owned.pending}
 
     def confirmed(self, offsets: Offsets, sent: Owned) -> None:
-        """The group has committed these offsets of partitions as they were owned when the commit was ``sent``."""
-        for tp, offset in offsets.items():
-            partition = self.owned.get(tp)
-            if partition is not None and partition is sent[tp]:
-                partition.rejections = 0
-                partition.committed = max(offset, -1 if partition.committed is None else partition.committed)
+        """The group has committed ``offsets``, a part of the commits that were ``sent``."""
+        with self._lock:
+            for tp, offset in offsets.items():
+                owned = self._owned.get(tp)
+                if owned is not None and owned is sent[tp]:  # 4: not of an earlier assignment
+                    owned.rejections = 0
+                    owned.committed = max(offset, -1 if owned.committed is None else owned.committed)
+            self._pinned = replace(self._pinned, resets=self._pinned.resets - offsets.keys())
 
-    def unanswered(self, sent: Iterable[TopicPartition], until: float) -> None:
+    def commits_rejected(self, partitions: Iterable[TopicPartition]) -> Partitions:
+        """The coordinator has rejected commits of these partitions; returns those that were not rejected before."""
+        with self._lock:
+            rejected = {tp: self._owned[tp] for tp in partitions if tp in self._owned}
+            for owned in rejected.values():
+                owned.rejections += 1
+            return frozenset(tp for tp, owned in rejected.items() if owned.rejections == 1)
+
+    def unanswered(self, sent: Iterable[TopicPartition]) -> None:
         """No answer came to commits of these partitions: they may be applied late, after later ones."""
-        self.unsettled_until |= dict.fromkeys(self.owned.keys() & set(sent), until)
+        with self._lock:
+            for tp in self._owned.keys() & set(sent):
+                self._owned[tp].unsettled_until = self._clock() + LATE_REQUESTS
 
-    def unsettled(self, now: float) -> set[TopicPartition]:
-        """Partitions whose committed offset a late commit may still move back."""
-        return {tp for tp, until in self.unsettled_until.items() if now < until}
+    def unsettled(self, me: Membership) -> Partitions:
+        """Partitions of ``me`` whose committed offset a late commit may still move back."""
+        with self._lock:
+            return frozenset(
+                tp for tp in me.owned if tp in self._owned and self._clock() < self._owned[tp].unsettled_until
+            )
 
-    def verify(self, found: Mapping[TopicPartition, CommittedOffset]) -> set[TopicPartition]:
+    def verify(self, found: Mapping[TopicPartition, CommittedOffset]) -> Partitions:
         """Makes the commits pending again that a late one of ours has moved back, as the group's offsets show.
 
         Returns their partitions.
         """
-        moved = {
+        with self._lock:
+            moved = {
+                tp: owned
+                for tp, commit in found.items()
+                if (owned := self._owned.get(tp)) is not None
+                and owned.committed is not None
+                and commit.tagged
+                and (commit.lineage, commit.offset) < (owned.lineage, owned.committed)
+            }
+            for owned in moved.values():
+                owned.committed = None
+            return frozenset(moved)
+
+    def renew(self) -> None:
+        """Makes committed offsets pending again, unchanged. Caller: the query."""
+        with self._lock:
+            for owned in self._owned.values():
+                owned.committed = None
+
+    def note_deleted(self, partitions: Collection[TopicPartition]) -> None:
+        """No broker knows these partitions, and only these. Caller: the query."""
+        with self._lock:
+            for tp, owned in self._owned.items():
+                owned.deleted = tp in partitions
+
+    # The end of an assignment, and moves.
+
+    def awaited(self) -> Partitions:
+        """Partitions for which a revocation waits: the batch in flight reads them, or they are uncommitted. Caller:
+        anybody."""
+        with self._lock:
+            return self._reading | self._uncommitted()  # 3: the batch and its commit
+
+    def uncommitted(self) -> Partitions:
+        """Partitions with a pending commit, or without a lookup of their start, which may be a later offset for the
+        next owner. No revocation waits for a leader, nor after :data:`MAX_REJECTIONS`: that topic may be deleted.
+        Caller: anybody."""
+        with self._lock:
+            return self._uncommitted()
+
+    def _uncommitted(self) -> Partitions:
+        return frozenset(
             tp
-            for tp, commit in found.items()
-            if (partition := self.owned.get(tp)) is not None
-            and partition.committed is not None
-            and commit.tagged
-            and (commit.lineage, commit.offset) < (partition.lineage, partition.committed)
-        }
-        self.commit_again(moved)
-        return moved
+            for tp, owned in self._owned.items()
+            if (owned.pending and owned.rejections < MAX_REJECTIONS) or (not owned.start and not owned.looked_up)
+        )
+
+    def remove(self, partitions: Partitions) -> tuple[Partitions, Partitions]:
+        """These were revoked or lost: the query plans and commits nothing of them from here on. Caller: the member's
+        thread.
+
+        Returns those of them that the batch in flight reads, and the uncommitted ones.
+        """
+        with self._lock:
+            awaited = partitions & self._reading, partitions & self._uncommitted()
+            for tp in partitions:
+                owned = self._owned.pop(tp, None)
+                if owned is not None and owned.committed is not None and self._read_in_flight(tp):
+                    self._given_up[tp] = owned.committed
+            return awaited
+
+    def restart_topics(self, ids: Mapping[str, str], starts: Mapping[TopicPartition, Start]) -> None:
+        """These topics were recreated, with these ids: forgets all offsets in the former ones. Caller: the query.
+
+        ``starts`` are where partitions start whose position is lost thereby. Others have started in the new topic
+        already.
+        """
+        with self._lock:
+            logged = self._logged.items()
+            self._logged = {tp: read for tp, read in logged if read.topic_id == ids.get(tp.topic, read.topic_id)}
+            self._given_up = {tp: offset for tp, offset in self._given_up.items() if tp in self._logged}
+            self._pinned = self._pinned.without(
+                tp for tp in self._pinned.offsets.keys() | self._pinned.resets if tp.topic in ids
+            )
+            lineage = self._begin_lineage()
+            for tp, owned in self._owned.items():
+                if tp.topic in ids and not (owned.start and owned.topic_id == ids[tp.topic]):
+                    self._owned[tp] = owned.unstarted(owned.looked_up)
+                    if owned.start and tp in starts:
+                        self._start(tp, starts[tp], lineage, None, ids)
+
+    def drop_other_topics(self, ids: Mapping[str, str]) -> None:
+        """Positions in topics with other ids than these are looked up again. Caller: the query."""
+        with self._lock:
+            for tp, owned in self._owned.items():
+                if owned.start and owned.topic_id != ids.get(tp.topic, owned.topic_id):
+                    self._owned[tp] = owned.unstarted(looked_up=False)
+
+    def rewind(self, offsets: Offsets, epochs: Offsets, before: Owned) -> None:
+        """Moves positions back to ``offsets``, before the commits; leaders of ``epochs`` have these. Caller: the query.
+
+        A partition that is not where it was ``before``, because the other thread has started it since, stays there.
+        """
+        with self._lock:
+            lineage = self._begin_lineage()
+            for tp in offsets.keys() & self._owned.keys():
+                was, now, offset, epoch = before[tp], self._owned[tp], offsets[tp], epochs[tp]
+                if now.start and (was.topic_id, was.position) == (now.topic_id, now.position):
+                    moved = replace(now, position=offset, lineage=lineage, epoch=epoch, completed=offset)
+                    self._owned[tp] = replace(moved, committed=None, rejections=0, reset=False)
+                    self._logged[tp] = OffsetRange(*tp, offset, offset, now.topic_id, epoch, lineage)
+
+
+def _needs_lookup(owned: OwnedPartition) -> bool:
+    return owned.start is None and not owned.in_lookup

@@ -1,7 +1,7 @@
 """The partitions that the group has assigned to a query: their assignment, start positions, commits and revocation.
 
-The member's thread and the query's thread meet here. Each brings its own :class:`KafkaClients`. They share three
-objects, each with its own lock: the tracker, the committer and the retry timer.
+The member's thread and the query's thread meet here. Each brings its own :class:`KafkaClients`. They share the tracker,
+the committer and the retry timer, each with its own lock.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership, Phase, RequestFailed
 from spark_group_source.group.offsets import KafkaClients
-from spark_group_source.group.settings import Counters
-from spark_group_source.offsets import BatchOffset, Offsets, Partitions
+from spark_group_source.offsets import Offsets, Partitions
 from spark_group_source.options.settings import SourceOptions
-from spark_group_source.query.committer import Committer
-from spark_group_source.query.offset_tracker import Owned, Start, StartRule
-from spark_group_source.query.shared_tracker import RetryTimer, SharedOffsetTracker
+from spark_group_source.query.committer import Committer, RetryTimer
+from spark_group_source.query.offset_tracker import OffsetTracker, Owned, Start, StartRule
 from spark_group_source.query.starts import StartOffsetResolver, log_starts
 from spark_group_source.text import names
 
@@ -32,27 +30,33 @@ RESOLVE_BACKOFF_FACTOR, RESOLVE_BACKOFF_MAX = 4.0, 30.0
 took, and its maximum in seconds. It applies while the query has other partitions to read: they wait for each lookup."""
 
 
+RENEW_EVERY = 3600.0
+"""Seconds between two commits of unchanged offsets, with ``assign`` only. If a group has no members, the brokers delete
+each offset ``offsets.retention.minutes`` after its commit (default: 7 days)."""
+
+
 class AssignedPartitions:
     """The partitions that a query owns. The member's :class:`RebalanceListener`.
 
-    The query uses ``tracker``, ``committer`` and ``resolver`` as well. ``rebalanced_at`` is when the present generation
-    began, in monotonic seconds.
+    The query uses ``tracker``, ``committer`` and ``resolver`` as well.
     """
 
     def __init__(
         self,
         options: SourceOptions,
+        tracker: OffsetTracker,
+        member: Member | ManualAssignment,
         member_clients: KafkaClients,
         metadata_fields: Mapping[str, str] | None = None,
         clock: Clock = monotonic,
     ) -> None:
         """``metadata_fields`` are those of :class:`Committer`."""
-        self.counters = Counters()
-        self.rebalanced_at: float | None = None
-        self.tracker = SharedOffsetTracker(clock)
+        self.counters = member.counters
+        self.tracker = tracker
         self._retry_timer = RetryTimer(options.commit_retry_interval, clock)
-        self.committer = Committer(options, self.tracker, self.counters, self._retry_timer, metadata_fields or {})
-        self.resolver = StartOffsetResolver(options, self.tracker)
+        self._renewal = RetryTimer(RENEW_EVERY, clock) if options.group.subscription.partitions else None
+        self.committer = Committer(options, tracker, member, self._retry_timer, metadata_fields or {})
+        self.resolver = StartOffsetResolver(options, tracker)
         self._options = options
         self._clock = clock
         self._group_id = options.group.group_id
@@ -60,34 +64,16 @@ class AssignedPartitions:
 
     def partitions_assigned(self, partitions: Partitions, me: Membership, deadline: Deadline | None = None) -> None:
         """Resolves and commits the start positions of newly assigned partitions. Caller: the member's thread."""
-        self.tracker.partitions_assigned(partitions, me.topic_ids)
+        self.tracker.partitions_assigned(partitions, me)
         self.resolve(partitions, me, self._member_clients, deadline)
-
-    def uncommitted(self) -> Partitions:
-        """Partitions for which a revocation waits: see :meth:`SharedOffsetTracker.uncommitted`. Caller: anybody."""
-        return self.tracker.uncommitted()
 
     def retry_due(self, me: Membership) -> float:
         """When :meth:`retry_pending` has something to do, in seconds of the clock. Caller: the member's thread."""
         return self._retry_timer.due_at if self._to_retry(me) else math.inf
 
-    def retry_commits_and_starts(self, me: Membership, deadline: Deadline) -> None:
-        """Retries what failed: the query may be busy. Caller: the member's thread."""
-        if me.phase is Phase.REVOKING:
-            deadline = deadline.at_most(me.revoke_by - self._clock())
-        self.retry_pending(me, self._member_clients, deadline)
-
-    def join_started(self) -> None:
-        """This member sends a join. Caller: the member's thread."""
-        self.counters.joins += 1
-
-    def rebalance_completed(self) -> None:
-        """This member is in a new generation. Caller: the member's thread."""
-        self.counters.rebalances += 1
-        self.rebalanced_at = self._clock()
-
-    def partitions_revoked(self, partitions: Partitions, in_flight: Partitions, uncommitted: Partitions) -> None:
+    def partitions_revoked(self, partitions: Partitions) -> None:
         """Removes revoked partitions. Caller: the member's thread."""
+        in_flight, uncommitted = self.tracker.remove(partitions)
         log.info("group %s: revoked %s", self._group_id, names(partitions))
         self.counters.revoked += len(partitions)
         self.counters.revocation_timed_out += len(in_flight | uncommitted)
@@ -105,7 +91,6 @@ class AssignedPartitions:
                 self._group_id,
                 names(uncommitted - in_flight),
             )
-        self.tracker.remove(partitions)
 
     def partitions_lost(self, partitions: Partitions, reason: str) -> None:
         """Removes lost partitions. Caller: the member's thread."""
@@ -113,12 +98,18 @@ class AssignedPartitions:
         self.counters.lost += len(partitions)
         self.tracker.remove(partitions)
 
-    def retry_pending(self, me: Membership, clients: KafkaClients, deadline: Deadline | None = None) -> None:
+    def retry_pending(
+        self, me: Membership, deadline: Deadline | None = None, clients: KafkaClients | None = None
+    ) -> None:
         """Retries unresolved start positions and failed commits, ``offsetCommit.retryIntervalMs`` after the last try.
 
         It also looks whether a late commit has moved the group back. The delay grows while unresolved start positions
-        block other partitions. Caller: both threads; one at a time retries.
+        block other partitions. Caller: both threads, the query with its ``clients``; one at a time retries.
         """
+        clients = clients or self._member_clients
+        if me.phase is Phase.REVOKING and deadline is not None:
+            deadline = deadline.at_most(me.revoke_by - self._clock())
+        self._renew_if_due()
         if not self._to_retry(me) or not self._retry_timer.try_acquire():
             return
         self.verify(me, clients, deadline)
@@ -161,7 +152,7 @@ class AssignedPartitions:
         deadline = deadline or Deadline.after(timeout + self._options.commit_timeout)
         with self.tracker.start_lookup(partitions) as lookup:
             try:
-                if lookup.partitions:
+                if lookup:
                     # The last third is for the commit, so that positions found do not wait for the query's next retry.
                     within = deadline.at_most(min(timeout, deadline.remaining() * 2 / 3))
                     self.resolver.resolve(lookup, me, clients, within)
@@ -172,12 +163,19 @@ class AssignedPartitions:
                     and getattr(error, "error_code", None) != UNKNOWN_TOPIC_OR_PARTITION
                 ):
                     raise
-                log.warning("group %s: no start position for %s: %s", self._group_id, names(lookup.partitions), error)
+                log.warning("group %s: no start position for %s: %s", self._group_id, names(lookup), error)
+        self._renew_if_due()
         self.committer.commit(me, clients, deadline)
         backoff = min((self._clock() - began) * RESOLVE_BACKOFF_FACTOR, RESOLVE_BACKOFF_MAX)
         unresolved = self.tracker.unresolved(me)
         blocks_others = unresolved and self.tracker.positions(me) and not self.tracker.uncommitted() - unresolved
         self._retry_timer.restart(backoff if blocks_others else 0.0)
+
+    def _renew_if_due(self) -> None:
+        """Makes the offsets of assigned partitions pending again, first when they start: the query may run for less
+        than an hour."""
+        if self._renewal is not None and self._renewal.try_acquire():
+            self.tracker.renew()
 
     def restart_topics(self, ids: Mapping[str, str], me: Membership, clients: KafkaClients) -> None:
         """Reads recreated topics, with these ids now, from their earliest offsets. Caller: the query.
@@ -196,71 +194,6 @@ class AssignedPartitions:
         self.committer.commit(me, clients)
 
     def rewind(self, offsets: Offsets, epochs: Offsets, before: Owned, me: Membership, clients: KafkaClients) -> None:
-        """As :meth:`SharedOffsetTracker.rewind`, and commits that. Caller: the query."""
+        """As :meth:`OffsetTracker.rewind`, and commits that. Caller: the query."""
         self.tracker.rewind(offsets, epochs, before)
         self.committer.commit(me, clients)
-
-
-RENEW_EVERY = 3600.0
-"""Seconds between two commits of unchanged offsets, with ``assign`` only. If a group has no members, the brokers delete
-each offset ``offsets.retention.minutes`` after its commit (default: 7 days)."""
-
-
-class BatchCommits:
-    """Commits what a query has completed, and reports that to its member."""
-
-    def __init__(
-        self,
-        options: SourceOptions,
-        assigned_partitions: AssignedPartitions,
-        member: Member | ManualAssignment,
-        clients: KafkaClients,
-        clock: Clock,
-    ) -> None:
-        self._assigned_partitions = assigned_partitions
-        self._tracker = assigned_partitions.tracker
-        self._member = member
-        self._clients = clients
-        self._renewal = RetryTimer(RENEW_EVERY, clock) if options.group.subscription.partitions else None
-
-    def start(self) -> None:
-        """Renews the offsets of assigned partitions: the query may run for less than an hour."""
-        if self._renew():
-            self.commit()
-
-    def commit(self) -> None:
-        """Commits what is pending.
-
-        Raises:
-            GroupSourceError: the group rejected this member for good, or :meth:`Committer.commit` raises.
-        """
-        self._assigned_partitions.committer.commit(self._member.snapshot(), self._clients)
-
-    def close(self) -> None:
-        """Commits what is pending, and what a late commit has moved back, a last time. It raises as :meth:`commit`."""
-        self._assigned_partitions.verify(self._member.snapshot(), self._clients)
-        self.commit()
-
-    def batch_completed(self, end: BatchOffset) -> None:
-        """Spark has completed the batch that ends at ``end``: counts and commits it.
-
-        The member may be waiting for this batch before it revokes partitions.
-        """
-        counters = self._assigned_partitions.counters
-        counters.batches += 1
-        counters.offsets += sum(read.size for read in end.reads())
-        self._tracker.completed()
-        self._member.batch_completed()
-        self.commit()
-
-    def retry_pending(self, me: Membership) -> None:
-        """Retries failed commits and unresolved start positions; renews assigned partitions when that is due."""
-        self._renew()
-        self._assigned_partitions.retry_pending(me, self._clients)
-
-    def _renew(self) -> bool:
-        """Makes the offsets of assigned partitions pending again, when that is due; returns whether it was."""
-        due = self._renewal is not None and self._renewal.try_acquire()
-        if due:
-            self._tracker.renew()
-        return due

@@ -20,7 +20,7 @@ from spark_group_source.query.data_loss import DataLossCheck, EpochCheck
 from spark_group_source.query.end_offsets import EndOffsets
 from spark_group_source.query.limits import ByteLimit, admit, total_backlog
 from spark_group_source.query.offset_tracker import Owned
-from spark_group_source.query.ownership import AssignedPartitions, BatchCommits
+from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.topics import TopicIds
 
 MAX_TRIES = 3
@@ -50,15 +50,14 @@ class BatchPlanner:
         clients: KafkaClients,
         assigned_partitions: AssignedPartitions,
         member: Member | ManualAssignment,
-        commits: BatchCommits,
         clock: Clock,
     ) -> None:
         self._options = options
         self._settings = settings
         self._clients = clients
+        self._assigned_partitions = assigned_partitions
         self._tracker = assigned_partitions.tracker
         self._member = member
-        self._commits = commits
         self._clock = clock
         self.end_offsets = EndOffsets(clients.cluster, options, clock)
         self._epochs = EpochCheck(clients.cluster, self._tracker, clock)
@@ -75,7 +74,6 @@ class BatchPlanner:
         self._byte_limit = ByteLimit(clients.cluster, clock)
         self._target: AvailableNowTarget | None = None
         self._planned_start: BatchOffset | None = None
-        self._planned: BatchOffset | None = None
         self._planned_at = float("-inf")
 
     def restore(self, logged: BatchOffset, deleted_topics: set[str]) -> None:
@@ -88,23 +86,18 @@ class BatchPlanner:
         membership = self._member.snapshot
         self._target = AvailableNowTarget(self._clients, self._settings, membership, self._options, self._clock)
 
-    @property
-    def batch_in_flight(self) -> bool:
-        """Whether Spark has a batch that is not completed."""
-        return self._planned is not None
-
     def in_flight_from(self, start: BatchOffset) -> BatchOffset | None:
         """The in-flight batch if it begins at ``start``: Spark requests it again, because it has not run it."""
-        return self._planned if start == self._planned_start else None
+        return self._tracker.in_flight if start == self._planned_start else None
 
     def batch_completed(self, end: BatchOffset) -> float | None:
         """Spark has completed the batch that ends at ``end``; returns the seconds since it was planned.
 
         Returns ``None`` if ``end`` is not that of the in-flight batch.
         """
-        if self._planned is None or end != self._planned:
+        if not self._tracker.completed(end):
             return None
-        self._planned = self._planned_start = None
+        self._planned_start = None
         self.end_offsets.expire()
         return self._clock() - self._planned_at
 
@@ -147,7 +140,7 @@ class BatchPlanner:
     def _retry_pending(self) -> Membership:
         """Retries what has failed since the last batch; returns the membership as it is now."""
         me = self._member.snapshot()
-        self._commits.retry_pending(me)
+        self._assigned_partitions.retry_pending(me, clients=self._clients)
         return me
 
     def _plan(self, start: BatchOffset, limits: BatchLimits, me: Membership, *, must_log: bool = False) -> BatchOffset:
@@ -227,14 +220,13 @@ class BatchPlanner:
         """Makes this the in-flight batch: it reads up to ``ends``, and logs the positions of all other partitions."""
         ranges = {tp: replace(read, start=read.end) for tp, read in start.ranges.items() if self._is_current(read)}
         for tp, partition in owned.items():
-            at = partition.position
-            epoch = self._epochs.known[tp]
-            ranges[tp] = OffsetRange(*tp, at, ends.get(tp, at), topic_ids[tp.topic], epoch, partition.lineage)
+            at, epoch, lineage = partition.position, partition.epoch, partition.lineage
+            ranges[tp] = OffsetRange(*tp, at, ends.get(tp, at), topic_ids[tp.topic], epoch, lineage)
         pinned = self._tracker.pinned_starts().without(ranges)
         planned = BatchOffset(ranges, self._options.group.group_id, pinned.offsets, pinned.resets)
         if planned == start:  # after a rewind to the start of the last batch
             planned = replace(planned, repeated=True)
-        self._planned_start, self._planned, self._planned_at = start, planned, self._clock()
+        self._planned_start, self._planned_at = start, self._clock()
         self._tracker.planned(planned)
         return planned
 

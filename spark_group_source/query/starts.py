@@ -41,8 +41,7 @@ from spark_group_source.options.offsets import (
     number_in_json,
 )
 from spark_group_source.options.settings import SourceOptions, stream_start
-from spark_group_source.query.offset_tracker import Start, StartRule, resume_at
-from spark_group_source.query.shared_tracker import PinnedStarts, SharedOffsetTracker, StartLookup
+from spark_group_source.query.offset_tracker import OffsetTracker, Owned, PinnedStarts, Start, StartRule, resume_at
 from spark_group_source.query.start_specs import resolve_spec
 from spark_group_source.text import names, some
 from spark_group_source.user_code import load
@@ -85,37 +84,23 @@ def check_prior_commits(spec: StartSpec, commits: Mapping[TopicPartition, Commit
     )
 
 
-class ReplayedBatch:
-    """The ranges that Spark has just read again, of partitions that have not started since."""
-
-    def __init__(self, ranges: Iterable[OffsetRange] = ()) -> None:
-        now = round(time.time() * 1000)
-        self._ranges = {read.tp: replace(read, lineage=now) for read in ranges}
-
-    def range_of(self, tp: TopicPartition) -> OffsetRange | None:
-        """What was read again of a partition, if anything was, in the lineage of that moment: see :func:`resume_at`."""
-        return self._ranges.get(tp)
-
-    def warn_if_read_by_others(self, commits: Mapping[TopicPartition, CommittedOffset], group_id: str) -> None:
-        """Logs a warning with the parts of the batch that other members read before the replay."""
-        read_twice = [
-            f"{tp} [{read.start}, {min(commits[tp].offset, read.end)})"
-            for tp, read in sorted(self._ranges.items())
-            if tp in commits and commits[tp].offset > read.start
-        ]
-        if read_twice:
-            log.warning(
-                "group %s: other members have read a part of the batch that this query has just replayed: %s. Rows that"
-                " are added up or appended outside of this query's sink are there twice. Queries that keep state should"
-                " not share a group.",
-                group_id,
-                some(read_twice),
-            )
-
-    def started(self, partitions: Iterable[TopicPartition]) -> None:
-        """These partitions have started: from here on their commits are this query's own."""
-        for tp in partitions:
-            self._ranges.pop(tp, None)
+def warn_if_read_by_others(
+    replayed: Mapping[TopicPartition, OffsetRange], commits: Mapping[TopicPartition, CommittedOffset], group_id: str
+) -> None:
+    """Logs a warning with the parts of a replayed batch that other members read before the replay."""
+    read_twice = [
+        f"{tp} [{read.start}, {min(commits[tp].offset, read.end)})"
+        for tp, read in sorted(replayed.items())
+        if tp in commits and commits[tp].offset > read.start
+    ]
+    if read_twice:
+        log.warning(
+            "group %s: other members have read a part of the batch that this query has just replayed: %s. Rows that"
+            " are added up or appended outside of this query's sink are there twice. Queries that keep state should"
+            " not share a group.",
+            group_id,
+            some(read_twice),
+        )
 
 
 OffsetsByTopic = dict[str, dict[int, int]]
@@ -175,15 +160,19 @@ Starts = dict[TopicPartition, Start]
 
 
 class StartOffsetResolver:
-    """Resolves start positions and records them in the tracker, for the thread that began the lookup."""
+    """Resolves start positions and records them in the tracker, for the thread that began the lookup.
 
-    def __init__(self, options: SourceOptions, tracker: SharedOffsetTracker) -> None:
+    ``_replayed`` are the ranges that Spark has just read again, in the lineage of that moment (:func:`resume_at`), of
+    partitions that have not started since: from there on their commits are this query's own.
+    """
+
+    def __init__(self, options: SourceOptions, tracker: OffsetTracker) -> None:
         self._options = options
         self._tracker = tracker
         self._group_id = options.group.group_id
         self._callback = starting_offsets_callback(options.starting_offsets_callback)
         self._latest: PinnedOffsets | None = None
-        self._replayed = ReplayedBatch()
+        self._replayed: dict[TopicPartition, OffsetRange] = {}
         self._checkpoint_without_group = False
         self._warned_of_clock = False
         self._unchecked_commits: Partitions | None = None
@@ -215,7 +204,8 @@ class StartOffsetResolver:
         nothing_assigned_yet = not (logged.ranges or logged.resets)
         pinned = PinnedStarts(offsets, logged.resets if reset else frozenset(), reset and nothing_assigned_yet)
         self._tracker.restore(logged, pinned)
-        self._replayed = ReplayedBatch(logged.reads() if replayed else ())
+        now = round(time.time() * 1000)
+        self._replayed = {read.tp: replace(read, lineage=now) for read in (logged.reads() if replayed else ())}
         self._checkpoint_without_group = bool(logged.ranges) and not logged.group
 
     def _added(self, logged: BatchOffset, existing: PinnedOffsets) -> PinnedOffsets:
@@ -245,7 +235,7 @@ class StartOffsetResolver:
         """Maximum seconds that :meth:`resolve` takes."""
         return RESOLVE_TIMEOUT + self._options.group.offset_fetch_timeout
 
-    def resolve(self, lookup: StartLookup, me: Membership, clients: KafkaClients, deadline: Deadline) -> None:
+    def resolve(self, lookup: Owned, me: Membership, clients: KafkaClients, deadline: Deadline) -> None:
         """Records where the partitions start, by the rules above; those without a leader stay unresolved.
 
         Raises:
@@ -253,7 +243,7 @@ class StartOffsetResolver:
             OptionError: the options name no starting offset, or the group has other commits.
             GroupSourceError: the group or the leaders do not answer, or reject the request.
         """
-        partitions = lookup.partitions
+        partitions: Partitions = frozenset(lookup)
         ids = self._topic_ids(partitions, clients, deadline)  # first: a commit is of this topic or a later one
         commits = self._committed(partitions, me, clients, deadline)
         partitions = self._tracker.assigned_in(ids, partitions)
@@ -262,10 +252,10 @@ class StartOffsetResolver:
         resets = (partitions & pinned.resets) - {tp for tp, commit in commits.items() if commit.tagged_reset}
         self._warn_of_another_group(commits, logged.ranges)
         self._warn_of_wrong_clock([*commits.values(), *logged.ranges.values()])
-        self._replayed.warn_if_read_by_others(commits, self._group_id)
+        warn_if_read_by_others(self._replayed, commits, self._group_id)
         starts: Starts = {}
         for tp in partitions - resets:
-            replayed, given_up = self._replayed.range_of(tp), logged.given_up.get(tp)
+            replayed, given_up = self._replayed.get(tp), logged.given_up.get(tp)
             start = resume_at(commits.get(tp), logged.ranges.get(tp), replayed=replayed, given_up=given_up)
             if start is not None:
                 starts[tp] = start
@@ -275,9 +265,9 @@ class StartOffsetResolver:
         of_new = self._look_up(Earliest(), StartRule.RECREATED, without_start & logged.recreated, clients, deadline)
         starts |= {tp: start._replace(lineage=None) for tp, start in of_new.items()}
         starts = self._moved_by_callback(starts, logged.ranges)
-        if self._tracker.record_starts(lookup, starts, commits, ids):
-            self._replayed.started(starts)
-            log_starts(self._group_id, starts)
+        recorded = self._tracker.record_starts(lookup, starts, commits, ids)
+        self._replayed = {tp: read for tp, read in self._replayed.items() if tp not in recorded}
+        log_starts(self._group_id, recorded)
 
     def _moved_by_callback(self, starts: Starts, logged: Mapping[TopicPartition, OffsetRange]) -> Starts:
         """The starts after the user's callback: if it goes back, a new lineage begins."""

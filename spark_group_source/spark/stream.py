@@ -10,6 +10,7 @@ import logging
 import threading
 import uuid
 from dataclasses import asdict, dataclass
+from enum import Enum, auto
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,26 @@ class LoggedOffset:
         return digest(self.json)
 
 
+class Life(Enum):
+    """The life of a reader in the stream runner.
+
+    NEW ──▶ STARTING ──────────────▶ JOINED ──▶ FAILED
+               └──▶ REPLAYING ─────────┘  each of these ──▶ ENDED
+    """
+
+    NEW = auto()
+    """Spark has asked for nothing yet."""
+    STARTING = auto()
+    """The options are checked. Spark's next call shows whether a batch is logged."""
+    REPLAYING = auto()
+    """Spark runs the last logged batch again. Its completion joins the group, or else the next ``latestOffset``."""
+    JOINED = auto()
+    """The query is a member of its group."""
+    FAILED = auto()
+    """A batch could not be committed when its completion was reported. The next ``latestOffset`` raises the error."""
+    ENDED = auto()
+
+
 class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of one streaming query."""
 
@@ -85,13 +106,11 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         self._notifications: NotificationClient | None = None
         # Spark's calls come on the main thread, notifications on a thread of their own.
         self._lock = threading.RLock()
-        self._failed: Exception | None = None
-        self._unpinned: GroupSourceError | None = None
+        self._life = Life.NEW
+        # Raised by latestOffset: why the reader failed, or why the starts of a new query are unknown.
+        self._error: Exception | None = None
         # The end of the batch in flight, or of the last one. PySpark 4.1 does not pass it to latestOffset().
         self._position = self._last_parsed
-        self._replayed = False
-        self._prepared = False
-        self._running = False
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Makes the run end at the offsets that are the latest when it begins."""
@@ -120,7 +139,7 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
             try:
                 driver.pin_starts()
             except GroupSourceError as error:
-                self._unpinned = error
+                self._error = error
         return BatchOffset().as_json()
 
     @hide_tracebacks()
@@ -134,8 +153,8 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
             return self._latest_offset(start, limit)
 
     def _latest_offset(self, start: dict[str, Any] | None, limit: ReadLimit | None) -> dict[str, Any]:
-        if self._failed is not None:
-            raise self._failed
+        if self._life is Life.FAILED and self._error is not None:
+            raise self._error
         begin = self._position if start is None else self._parse(start)
         all_available = limit is not None and isinstance(limit, ReadAllAvailable)
         max_bytes = None if all_available else self._options.max_bytes_per_trigger
@@ -160,7 +179,8 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         batch.check_group(self._options.group.group_id)
         if start == end:
             return []
-        self._replayed |= not self._running
+        if self._life is Life.STARTING:
+            self._life = Life.REPLAYING
         return self._task_planner.plan(batch.reads())
 
     @hide_tracebacks()
@@ -185,26 +205,29 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
             if self._in_flight() and self._position.digest == reported:
                 self._joined_driver(self._position.offset).complete(self._position.offset)
         except Exception as error:  # of any kind: otherwise only this thread would end
-            self._failed = error
+            self._life, self._error = Life.FAILED, error
         finally:
             self._lock.release()
 
     def stop(self) -> None:
         """Commits what Spark has completed, and leaves the group."""
         try:
-            if self._prepared:
+            if self._life is not Life.NEW:
                 ignore_further_signals()
                 if self._notifications is not None and self._in_flight():
                     self._notifications.drain()
         finally:  # SIGTERM may come before and raise SystemExit
             if self._notifications is not None:
                 self._notifications.close()
+            self._life = Life.ENDED
             if self._driver is not None:
                 self._close(self._driver)
 
     def _in_flight(self) -> bool:
         """Whether the source does not know yet that its last batch is completed."""
-        return self._driver.batch_in_flight if self._driver is not None and self._running else self._replayed
+        if self._life is Life.JOINED and self._driver is not None:
+            return self._driver.batch_in_flight
+        return self._life is Life.REPLAYING
 
     def _close(self, driver: Driver) -> None:
         if not self._lock.acquire(timeout=STOP_TIMEOUT):
@@ -221,11 +244,11 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
     def _joined_driver(self, logged: BatchOffset) -> Driver:
         """The query's driver as a member of its group: the first call joins."""
         driver = self._get_driver()
-        if not self._running:
-            if self._unpinned is not None and logged.is_empty:
-                raise self._unpinned
-            driver.start(logged, replayed=self._replayed)
-            self._running = True
+        if self._life is not Life.JOINED:
+            if self._error is not None and logged.is_empty:
+                raise self._error
+            driver.start(logged, replayed=self._life is Life.REPLAYING)
+            self._life = Life.JOINED
             if self._available_now:
                 driver.prepare_for_available_now()
             driver.await_assignment()
@@ -253,7 +276,7 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
 
     def _prepare(self) -> None:
         """Checks the options and sets up this process, in the first call from Spark."""
-        if self._prepared:
+        if self._life is not Life.NEW:
             return
         # Not in streamReader(): Spark hides its exceptions behind an error of its own.
         check_stream(self._options)
@@ -268,7 +291,7 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         log_to_stderr()
         leave_on_sigterm()
         self._connect()
-        self._prepared = True
+        self._life = Life.STARTING
 
     def _parse(self, logged: dict[str, Any]) -> LoggedOffset:
         # Spark polls an idle query a hundred times a second with the same offset.

@@ -174,7 +174,7 @@ def test_a_waiting_run_lets_spark_go_on_and_gives_up_partitions_meanwhile(on_fak
     before = run.end
     assert run.poll() == []
     assert run.end.as_json() != before.as_json(), "Spark asks again only after another offset"
-    assert not run.me.in_flight
+    assert not run.me.awaited
     waiting = Background(run.until_end)
     other.finish()
     other.poll()

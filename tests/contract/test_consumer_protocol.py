@@ -174,7 +174,7 @@ def hold_answer_with_a_new_epoch(
     calls, answered, answer = threading.Event(), threading.Event(), threading.Event()
     protocol = query.member._protocol
     assert isinstance(protocol, ConsumerProtocol)
-    call, before = protocol._client.call, query.me.generation
+    call, before = protocol.client.call, query.me.generation
 
     def hold(request: Any, deadline: Deadline) -> Any:
         calls.set()
@@ -184,7 +184,7 @@ def hold_answer_with_a_new_epoch(
             answer.wait(TIMEOUT_S)
         return response
 
-    monkeypatch.setattr(protocol._client, "call", hold)
+    monkeypatch.setattr(protocol.client, "call", hold)
     assert calls.wait(TIMEOUT_S), "a heartbeat that was under way would not be held"
     return answered, answer
 
@@ -215,7 +215,7 @@ def test_a_static_member_whose_join_was_not_answered_joins_again_at_once(
     query = filled.query(kafka_group_instance_id="static-1")
     protocol = query.member._protocol
     assert isinstance(protocol, ConsumerProtocol)
-    call, joins = protocol._client.call, []
+    call, joins = protocol.client.call, []
 
     def lose_the_first_join(request: Any, deadline: Deadline) -> Any:
         response = call(request, deadline)
@@ -225,7 +225,7 @@ def test_a_static_member_whose_join_was_not_answered_joins_again_at_once(
                 return RequestFailed(ErrorAction.RETRY, "the answer was lost", unanswered=True)
         return response
 
-    monkeypatch.setattr(protocol._client, "call", lose_the_first_join)
+    monkeypatch.setattr(protocol.client, "call", lose_the_first_join)
     query.start()
     eventually(lambda: query.owns() == {0, 1, 2, 3}, "all partitions")
     # Without leaving its former epoch the member would be refused until its session ends.

@@ -155,7 +155,7 @@ def test_a_batch_planned_during_a_pending_revocation_leaves_out_the_revoked_part
     second.driver.start(BatchOffset())
     # Three partitions are idle: some move although a batch of the fourth is running.
     eventually(second.owns, "partitions that no batch reads to move")
-    assert 0 not in second.owns() or first.me.in_flight.isdisjoint(second.me.owned)
+    assert 0 not in second.owns() or first.me.awaited.isdisjoint(second.me.owned)
     first.finish()
     assert not first.poll()
     eventually(lambda: len(second.owns()) == 2)

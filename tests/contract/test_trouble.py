@@ -317,7 +317,7 @@ def test_start_positions_are_found_and_committed_while_the_query_is_busy(on_fake
 def test_a_revocation_waits_until_a_start_position_is_committed(on_fake: Bench, fake: FakeKafka) -> None:
     on_fake.next("OffsetCommit", Fault(error=14), times=10_000)
     first = on_fake.start()
-    assert len(first.me.uncommitted) == 4
+    assert len(first.me.awaited) == 4
     second = on_fake.query()
     second.driver.start(second.end)
     eventually(lambda: len(first.me.revoking) == 2, "the revocation")
@@ -419,7 +419,7 @@ def test_an_answer_after_the_loss_of_all_partitions_is_no_rebalance(on_fake: Ben
         on_fake.next("Heartbeat", Fault(error=27))
     eventually(lambda: not on_fake.has_faults(api), "the request")
     before = query.driver.counters.rebalances
-    query.member._shared.post(RequestFailed(ErrorAction.RESET_GENERATION, "the session ended"))
+    query.member.post(RequestFailed(ErrorAction.RESET_GENERATION, "the session ended"))
     answered.set()
     eventually(lambda: len(query.owns()) == 4, "the next assignment")
     assert query.driver.counters.rebalances == before + 1
@@ -518,9 +518,9 @@ def test_a_partition_that_stays_without_a_leader_does_not_block_other_partitions
 def test_the_backoff_of_heartbeats_resets_after_a_success(on_fake: Bench, fake: FakeKafka) -> None:
     query = on_fake.start(kafka_retry_backoff_ms="5", kafka_retry_backoff_max_ms="15")
     on_fake.next("Heartbeat", Fault(error=14), times=10_000)
-    eventually(lambda: query.member._heartbeat_state._backoff.failures > 5, "the longest pause")
+    eventually(lambda: query.member._protocol.heartbeats._backoff.failures > 5, "the longest pause")
     fake.clear_faults()
-    eventually(lambda: query.member._heartbeat_state._backoff.failures == 0, "the first pause")
+    eventually(lambda: query.member._protocol.heartbeats._backoff.failures == 0, "the first pause")
 
 
 def test_a_member_rejoins_after_its_session_ended(on_fake: Bench, fake: FakeKafka) -> None:
@@ -678,10 +678,10 @@ def test_heartbeats_succeed_during_a_pending_revocation_and_only_the_rebalance_i
         second = on_fake.query(kafka_partition_assignment_strategy="range")
         second.driver.start(second.end)
         eventually(lambda: first.me.phase is Phase.REVOKING, "the pending revocation")
-        before, heard_at = heartbeats(), first.member._heartbeat_state._succeeded_at
+        before, heard_at = heartbeats(), first.member._protocol.heartbeats._succeeded_at
         eventually(lambda: heartbeats() > before + 5, "heartbeats during the revocation")
         assert first.me.phase is Phase.REVOKING
-    assert first.member._heartbeat_state._succeeded_at > heard_at, "or it would warn after a minute without success"
+    assert first.member._protocol.heartbeats._succeeded_at > heard_at, "or it would warn after a minute without success"
     assert caplog.text.count("Heartbeat failed with 27") == 0, "the line on the join has the reason"
 
 
@@ -855,7 +855,7 @@ def test_an_error_code_outside_the_table_is_fatal(on_fake: Bench, fake: FakeKafk
     on_fake.next("Heartbeat", Fault(error=42))
     with pytest.raises(GroupError, match="42"):
         eventually(query.poll, "the error")
-    assert describe_error_code(42) in str(query.member._shared.membership.error)
+    assert describe_error_code(42) in str(query.member.membership.error)
     eventually(lambda: not fake.group(on_fake.group).members, "the member to leave, although nothing closes the query")
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from unittest import mock
 
 from spark_group_source.group.member import Member
+from spark_group_source.group.protocol import RebalanceListener
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.driver import Driver
@@ -136,9 +137,9 @@ def main(place: str) -> None:
     batches = MicroBatches(Path(place))
     join, plan = Member.start, Driver.plan_batch
 
-    def join_later(member: Member, topics: Collection[str]) -> None:
+    def join_later(member: Member, topics: Collection[str], listener: RebalanceListener) -> None:
         batches.record("joining")
-        join(member, topics)
+        join(member, topics, listener)
 
     def plan_later(driver: Driver, start: BatchOffset, *limits: int | None) -> BatchOffset:
         """A query plans nothing before it has found and committed its positions."""

@@ -93,8 +93,9 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 "query/offset_tracker.py",
-                "same_lineage else None",
-                "same_lineage else self.in_flight.get(tp) and partition.completed",
+                "        if committed is not None and not outdated_tag:\n",
+                "        owned.committed = owned.completed if tp in self._reading else None\n"
+                "        if committed is not None and not outdated_tag:\n",
             ),
         ),
     ),
@@ -102,7 +103,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "A6b",
         5,
         "a partition whose first commit failed is handed over without a commit, and starts at latest",
-        (("query/offset_tracker.py", "MAX_REJECTIONS}", "MAX_REJECTIONS and partition.committed is not None}"),),
+        (("query/offset_tracker.py", " < MAX_REJECTIONS)", " < MAX_REJECTIONS and owned.committed is not None)"),),
     ),
     Mutant(
         "A7",
@@ -120,7 +121,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "A9",
         1,
         "the replay of batch 0 fails if an empty subscribed topic is gone",
-        (("spark/stream.py", "                self._unpinned = error", "                raise"),),
+        (("spark/stream.py", "                self._error = error", "                raise"),),
     ),
     Mutant(
         "A10",
@@ -203,7 +204,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M05",
         2,
         "Spark's commit of an earlier batch, after the next one was planned, completes that one",
-        (("query/planner.py", "if self._planned is None or end != self._planned:", "if self._planned is None:"),),
+        (("query/offset_tracker.py", "_in_flight is None or end != self._in_flight:", "_in_flight is None:"),),
     ),
     Mutant(
         "M06",
@@ -215,25 +216,25 @@ MUTANTS: tuple[Mutant, ...] = (
         "M07",
         2,
         "the last commits of a query that ends do not repair what a late one has moved back",
-        (
-            (
-                "query/ownership.py",
-                "_assigned_partitions.verify(self._member.snapshot(), self._clients)",
-                "_member.snapshot()",
-            ),
-        ),
+        (("query/driver.py", "            self._assigned_partitions.verify(me, self._clients)\n", ""),),
     ),
     Mutant(
         "M08",
         2,
         "a query that ends leaves before its last commits, which are lost if they failed before",
-        (("query/driver.py", "self._commits.close", "self._member.close()\n            self._commits.close"),),
+        (
+            (
+                "query/driver.py",
+                "self._assigned_partitions.verify",
+                "self._member.close()\n            self._assigned_partitions.verify",
+            ),
+        ),
     ),
     Mutant(
         "M09",
         3,
         "a revocation waits for the batch and not for its commit, which is rejected after the next join",
-        (("group/membership.py", "NONE, uncommitted=uncommitted)", "NONE)"),),
+        (("query/offset_tracker.py", "return self._reading | self._uncommitted()", "return self._reading"),),
     ),
     Mutant(
         "M10",
@@ -245,31 +246,31 @@ MUTANTS: tuple[Mutant, ...] = (
         "M11",
         3,
         "a classic member counts its session from the answer of a heartbeat, and reads on after its end",
-        (("group/classic.py", " session_ends)", " self._clock() + self._settings.session_timeout)"),),
+        (("group/classic.py", " session_ends)", " self.clock() + self.settings.session_timeout)"),),
     ),
     Mutant(
         "M12",
         3,
         "a batch whose lookups outlast the session reads partitions that others own by now",
-        (("group/protocol.py", "self._apply(Tick())\n            readable", "readable"),),
+        (("group/member.py", "self._apply(Tick())\n            readable", "readable"),),
     ),
     Mutant(
         "M13",
         3,
         "a revocation does not hear of a commit that succeeded, and waits until its timeout",
-        (("query/committer.py", ")\n            self.member.commits_changed()", ")"),),
+        (("query/committer.py", ")\n            self._member.commits_changed()", ")"),),
     ),
     Mutant(
         "M14",
         3,
         "a revocation that waits for the lookup of a start does not hear of it if there is nothing to commit",
-        (("query/committer.py", "self.member.commits_changed()  # a", "pass  # a"),),
+        (("query/committer.py", "self._member.commits_changed()  # a", "pass  # a"),),
     ),
     Mutant(
         "M15",
         3,
         "the late rejection of a commit of an earlier generation loses the partitions of the present one",
-        (("group/protocol.py", "(now.member_id, now.generation) == (me.member_id, me.generation) and ", ""),),
+        (("group/member.py", "RESET_MEMBER_ID) and self._is(me) and", "RESET_MEMBER_ID) and"),),
     ),
     Mutant(
         "M16",
@@ -281,7 +282,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M17",
         4,
         "a partition that was lost and came back during planning is read from its former position",
-        (("group/protocol.py", "if tp in readable and readable[tp] == me.owned.get(tp))", "if tp in readable)"),),
+        (("group/member.py", "if tp in readable and readable[tp] == me.owned.get(tp))", "if tp in readable)"),),
     ),
     Mutant(
         "M18",
@@ -302,19 +303,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "M20",
         4,
         "the answer to a commit counts for a partition that was lost and started again elsewhere before it came",
-        (("query/offset_tracker.py", " and partition is sent[tp]", ""),),
+        (("query/offset_tracker.py", " and owned is sent[tp]", ""),),
     ),
     Mutant(
         "M21",
         4,
         "a start that was looked up before its partition was lost and came back is recorded",
-        (
-            (
-                "query/shared_tracker.py",
-                "lookup.revocation_epoch != self._revocation_epoch",
-                "not lookup.partitions <= self._owned",
-            ),
-        ),
+        (("query/offset_tracker.py", "if self._owned.get(tp) is owned}", "if tp in self._owned}"),),
     ),
     Mutant(
         "M22",
@@ -332,7 +327,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M23",
         5,
         "a partition whose start could not be looked up is handed over at once, and starts at a later latest",
-        (("query/shared_tracker.py", " | (self._to_look_up - self._tracker.owned.keys())", ""),),
+        (("query/offset_tracker.py", " or (not owned.start and not owned.looked_up)", ""),),
     ),
     Mutant(
         "M24",
@@ -344,13 +339,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "M25",
         6,
         "a decision counts as older than one before it, on a host whose clock is behind",
-        (("query/shared_tracker.py", "1000), self._lineage + 1)", "1000), 0)"),),
+        (("query/offset_tracker.py", "1000), self._lineage + 1)", "1000), 0)"),),
     ),
     Mutant(
         "M26",
         6,
         "a rewind into a batch that was replayed long ago is ignored",
-        (("query/starts.py", "            self._replayed.started(starts)\n", ""),),
+        (("query/starts.py", " if tp not in recorded}", "}"),),
     ),
     Mutant(
         "M27",
@@ -362,7 +357,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M28",
         6,
         "a rewind is ignored above the offset at which the query gave the partition up, however long ago",
-        (("query/offset_tracker.py", "        self.given_up.pop(tp, None)\n", ""),),
+        (("query/offset_tracker.py", "        self._given_up.pop(tp, None)\n", ""),),
     ),
     Mutant(
         "M29",
@@ -374,19 +369,19 @@ MUTANTS: tuple[Mutant, ...] = (
         "M30",
         6,
         "resetOffsetsOnStart applies again to a partition that comes back before a batch was logged",
-        (("query/shared_tracker.py", "resets=self._pinned.resets - offsets.keys()", "resets=self._pinned.resets"),),
+        (("query/offset_tracker.py", "resets=self._pinned.resets - offsets.keys()", "resets=self._pinned.resets"),),
     ),
     Mutant(
         "M31",
         6,
         "a start at latest is looked up again if its partition is lost before the commit",
-        (("query/shared_tracker.py", "self._pinned = self._pinned.pin(", "self._pinned.pin("),),
+        (("query/offset_tracker.py", "self._pinned = self._pinned.pin(", "self._pinned.pin("),),
     ),
     Mutant(
         "M32",
         6,
         "the new position in a truncated log is not committed before the query has passed its former one",
-        (("query/offset_tracker.py", "completed=offset)", "completed=offset, committed=before.committed)"),),
+        (("query/offset_tracker.py", "replace(moved, committed=None, ", "replace(moved, "),),
     ),
     Mutant(
         "M33",
@@ -435,7 +430,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M38",
         7,
         "after a hand-over, a clean election counts as data loss: the position has the epoch of an older one",
-        (("query/shared_tracker.py", " and logged.end == start.offset", ""),),
+        (("query/offset_tracker.py", " and logged.end == start.offset", ""),),
     ),
     Mutant(
         "M39",

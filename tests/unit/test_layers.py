@@ -23,7 +23,6 @@ PURE = {
     "options.settings",
     "options.offsets",
     "options.unsupported",
-    "query.offset_tracker",
     "query.start_specs",
     "query.limits",
     "query.starts",

@@ -21,8 +21,7 @@ from spark_group_source.group.membership import (
     Action,
     Assigned,
     AwaitBackoff,
-    BatchCompleted,
-    BatchPlanned,
+    AwaitedChanged,
     Close,
     ErrorAction,
     Event,
@@ -75,38 +74,38 @@ def test_a_cooperative_revocation_without_an_in_flight_batch_rejoins_at_once() -
 
 def test_a_revocation_waits_for_the_in_flight_batch_and_other_partitions_stay_readable() -> None:
     revoking, actions = run(
-        stable(A, B), BatchPlanned(frozenset({A, B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A}))
+        stable(A, B), AwaitedChanged(frozenset({A, B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A}))
     )
     assert (revoking.phase, actions) == (Phase.REVOKING, [])
     assert (set(revoking.owned), set(revoking.readable)) == ({A, B}, {A})
     assert run(revoking, Tick(), at=REVOCATION_TIMEOUT - 1) == (revoking, [])
     assert run(revoking, REBALANCE) == (revoking, [])
-    after, actions = run(revoking, BatchCompleted())
+    after, actions = run(revoking, AwaitedChanged(frozenset()))
     assert actions == [Revoked(frozenset({B})), Join()]
     assert set(after.owned) == {A}
 
 
 def test_a_revocation_waits_for_a_pending_commit() -> None:
     revoking, _ = run(
-        stable(A, B), BatchPlanned(frozenset({A, B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A}))
+        stable(A, B), AwaitedChanged(frozenset({A, B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A}))
     )
-    still, actions = run(revoking, BatchCompleted(uncommitted=frozenset({B})))
+    still, actions = run(revoking, AwaitedChanged(frozenset({B})))
     assert (still.phase, actions) == (Phase.REVOKING, [])
-    assert run(still, BatchCompleted())[1] == [Revoked(frozenset({B})), Join()]
+    assert run(still, AwaitedChanged(frozenset()))[1] == [Revoked(frozenset({B})), Join()]
 
 
 def test_a_revocation_does_not_wait_for_a_batch_of_other_partitions() -> None:
     after, actions = run(
-        stable(A, B), BatchPlanned(frozenset({A})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A}))
+        stable(A, B), AwaitedChanged(frozenset({A})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A}))
     )
     assert actions == [Revoked(frozenset({B})), Join()]
-    assert after.in_flight == {A}
+    assert after.awaited == {A}
 
 
 def test_partitions_of_a_batch_past_the_deadline_are_revoked_late() -> None:
-    revoking, _ = run(stable(A, B), BatchPlanned(frozenset({B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A})))
+    revoking, _ = run(stable(A, B), AwaitedChanged(frozenset({B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A})))
     after, actions = run(revoking, Tick(), at=REVOCATION_TIMEOUT)
-    assert actions == [Revoked(frozenset({B}), in_flight=frozenset({B})), Join()]
+    assert actions == [Revoked(frozenset({B})), Join()]
     assert set(after.owned) == {A}
 
 
@@ -117,9 +116,9 @@ def test_an_eager_rejoin_revokes_everything_before_the_join() -> None:
 
 
 def test_an_eager_rejoin_waits_for_the_batch_before_the_join() -> None:
-    revoking, actions = run(stable(A, B, cooperative=False), BatchPlanned(frozenset({A})), REBALANCE)
+    revoking, actions = run(stable(A, B, cooperative=False), AwaitedChanged(frozenset({A})), REBALANCE)
     assert (revoking.phase, actions, dict(revoking.readable)) == (Phase.REVOKING, [], {})
-    _, actions = run(revoking, BatchCompleted())
+    _, actions = run(revoking, AwaitedChanged(frozenset()))
     assert actions == [Revoked(frozenset({A, B})), Join()]
 
 
@@ -130,16 +129,16 @@ def test_an_eager_rejoin_waits_for_the_batch_before_the_join() -> None:
 def test_a_lost_generation_loses_everything_without_waiting(
     action: ErrorAction, kept_id: str, busy: frozenset[TopicPartition]
 ) -> None:
-    after, actions = run(stable(A, B), BatchPlanned(busy), RequestFailed(action, "why"))
+    after, actions = run(stable(A, B), AwaitedChanged(busy), RequestFailed(action, "why"))
     assert actions == [Lost(frozenset({A, B}), "why"), Join()]
     assert (after.member_id, after.generation, dict(after.owned)) == (kept_id, -1, {})
 
 
 def test_a_generation_lost_during_a_revocation_is_lost_and_not_revoked() -> None:
-    revoking, _ = run(stable(A, B), BatchPlanned(frozenset({B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A})))
+    revoking, _ = run(stable(A, B), AwaitedChanged(frozenset({B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A})))
     after, actions = run(revoking, RequestFailed(ErrorAction.RESET_MEMBER_ID, "why"))
     assert actions == [Lost(frozenset({A, B}), "why"), Join()]
-    assert run(after, BatchCompleted())[1] == []
+    assert run(after, AwaitedChanged(frozenset()))[1] == []
 
 
 def test_a_member_joins_with_the_id_from_the_coordinator() -> None:
@@ -167,7 +166,7 @@ def test_a_sync_without_a_response_leads_to_a_join_with_the_owned_partitions(act
 
 
 def test_close_does_not_wait_for_the_in_flight_batch() -> None:
-    left, actions = run(stable(A), BatchPlanned(frozenset({A})), Close())
+    left, actions = run(stable(A), AwaitedChanged(frozenset({A})), Close())
     assert (left.phase, actions) == (Phase.LEFT, [Leave()]), "no rebalance has revoked its partitions"
     assert run(left, REBALANCE) == (left, [])
 
@@ -199,12 +198,12 @@ def kept_until(session_ends: float, *owned: TopicPartition) -> ClassicMembership
 
 
 def test_a_member_whose_session_timed_out_owns_nothing_and_rejoins_with_its_id() -> None:
-    member, _ = run(kept_until(SESSION, A, B), BatchPlanned(frozenset({A})))
+    member, _ = run(kept_until(SESSION, A, B), AwaitedChanged(frozenset({A})))
     assert run(member, Tick(), at=SESSION - 0.1) == (member, [])
     after, actions = run(member, Tick(), at=SESSION)
     assert actions == [Lost(frozenset({A, B}), SESSION_TIMED_OUT), Join()]
     assert (after.member_id, after.generation, dict(after.owned)) == ("m-1", -1, {})
-    assert after.in_flight == {A}, "the batch is still running, and a later revocation waits for it"
+    assert after.awaited == {A}, "the batch is still running, and a later revocation waits for it"
 
 
 def test_a_successful_heartbeat_extends_the_session() -> None:
@@ -229,7 +228,7 @@ def test_a_session_times_out_while_a_join_or_a_sync_is_pending(phase: tuple[Even
 def test_a_session_that_times_out_during_a_revocation_loses_everything() -> None:
     revoking, _ = run(
         kept_until(SESSION, A, B),
-        BatchPlanned(frozenset({B})),
+        AwaitedChanged(frozenset({B})),
         REBALANCE,
         Joined("m-1", 8),
         Synced(frozenset({A}), SESSION),

@@ -12,11 +12,11 @@ from spark_group_source.group.consumer import PURPOSE, ConsumerProtocol
 from spark_group_source.group.consumer_messages import ConsumerGroupHeartbeatResponse
 from spark_group_source.group.consumer_state import Heartbeat
 from spark_group_source.group.coordinator import CoordinatorClient
+from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Phase
 from spark_group_source.group.settings import GroupSettings, Subscription
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
-from spark_group_source.wire.waiting import WakeupPipe
 from tests.fake import FakeKafka
 from tests.unit.hand_clock import Hand
 
@@ -52,17 +52,19 @@ class Listener:
 def protocol(hand: Hand) -> Iterator[ConsumerProtocol]:
     with FakeKafka() as fake:
         fake.create_topic("t")
-        cluster, wakeup = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test")), WakeupPipe()
+        cluster = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test"))
         settings = GroupSettings("g", Subscription(("t",)), WireOptions(()), consumer_protocol=True)
-        created = ConsumerProtocol(cluster, settings, Listener(), hand, wakeup, None)
-        created.subscribe(["t"])
-        yield created
+        member = Member(cluster, settings, Listener(), hand)
+        assert isinstance(member._protocol, ConsumerProtocol)
+        member._protocol.listener = Listener()
+        member._protocol.subscribe(["t"])
+        yield member._protocol
         cluster.close()
-        wakeup.close()
+        member._closing.close()
 
 
 def heartbeats(protocol: ConsumerProtocol, *errors: int) -> list[int]:
-    protocol._client = coordinator = Coordinator(protocol._cluster, *errors)
+    protocol.client = coordinator = Coordinator(protocol._cluster, *errors)
     for _ in errors:
         protocol.perform(Heartbeat())
     return coordinator.epochs
@@ -70,7 +72,7 @@ def heartbeats(protocol: ConsumerProtocol, *errors: int) -> list[int]:
 
 def test_a_member_of_a_deleted_group_joins_again(protocol: ConsumerProtocol) -> None:
     assert heartbeats(protocol, 0, 69, 0) == [0, 5, 0]
-    assert protocol.shared.membership.phase is Phase.STABLE
+    assert protocol.member.membership.phase is Phase.STABLE
 
 
 @pytest.mark.parametrize(
@@ -81,7 +83,7 @@ def test_a_refused_join_ends_the_query_with_the_brokers_reason_and_the_option_to
     protocol: ConsumerProtocol, error_code: int, advice: str
 ) -> None:
     heartbeats(protocol, error_code)
-    me = protocol.shared.membership
+    me = protocol.member.membership
     assert me.phase is Phase.FAILED
     assert "The broker says: A custom assignor is in use." in str(me.error)
     assert advice in str(me.error)
@@ -91,11 +93,11 @@ def test_after_a_join_without_partitions_heartbeats_are_frequent_until_the_other
     protocol: ConsumerProtocol, hand: Hand
 ) -> None:
     heartbeats(protocol, 0)
-    assert protocol.shared.membership.phase is Phase.STABLE
+    assert protocol.member.membership.phase is Phase.STABLE
     for _ in range(6):
-        assert protocol.schedule.next_heartbeat == hand() + 1.0
-        assert not protocol.shared.await_assignment(Deadline.after(0.0))
+        assert protocol.heartbeats.next_heartbeat == hand() + 1.0
+        assert not protocol.member.await_assignment(Deadline.after(0.0))
         hand.now += 1.0
         heartbeats(protocol, 0)
-    assert protocol.shared.await_assignment(Deadline.after(0.0)), "a member may have no partitions"
-    assert protocol.schedule.next_heartbeat == hand() + 5.0
+    assert protocol.member.await_assignment(Deadline.after(0.0)), "a member may have no partitions"
+    assert protocol.heartbeats.next_heartbeat == hand() + 5.0

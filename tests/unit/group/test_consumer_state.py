@@ -24,8 +24,7 @@ from spark_group_source.group.membership import (
     Action,
     Assigned,
     AwaitBackoff,
-    BatchCompleted,
-    BatchPlanned,
+    AwaitedChanged,
     Close,
     ErrorAction,
     Event,
@@ -86,7 +85,7 @@ def stable(*owned: TopicPartition, session_ends: float = 1000.0) -> ConsumerMemb
 
 def revoking(*in_flight: TopicPartition) -> ConsumerMembership:
     """A member that owns A and B, and is to revoke B."""
-    member, _ = run(stable(A, B), BatchPlanned(frozenset(in_flight)))
+    member, _ = run(stable(A, B), AwaitedChanged(frozenset(in_flight)))
     return run(member, answer(member, 7, A))[0]
 
 
@@ -131,9 +130,9 @@ def test_a_revocation_is_acknowledged_only_after_the_commit_of_the_in_flight_bat
     member = revoking(A, B)
     assert (member.phase, set(member.readable), member.report.owned) == (Phase.REVOKING, {A}, ids(A, B))
     assert run(member, Tick(), at=REVOCATION_TIMEOUT - 1)[1] == []
-    member, actions = run(member, BatchCompleted(uncommitted=frozenset({B})))
+    member, actions = run(member, AwaitedChanged(frozenset({B})))
     assert (member.phase, actions, member.report.owned) == (Phase.REVOKING, [], ids(A, B))
-    member, actions = run(member, BatchCompleted())
+    member, actions = run(member, AwaitedChanged(frozenset()))
     assert (member.phase, actions) == (Phase.STABLE, [Revoked(frozenset({B})), Heartbeat()])
     assert member.report.owned == ids(A)
 
@@ -144,7 +143,7 @@ def test_a_revocation_does_not_wait_for_a_batch_of_other_partitions() -> None:
 
 def test_a_revocation_past_its_timeout_is_late_and_acknowledged() -> None:
     member, actions = run(revoking(B), Tick(), at=REVOCATION_TIMEOUT)
-    assert actions == [Revoked(frozenset({B}), in_flight=frozenset({B})), Heartbeat()]
+    assert actions == [Revoked(frozenset({B})), Heartbeat()]
     assert member.report.owned == ids(A)
 
 
@@ -159,7 +158,7 @@ def test_a_smaller_assignment_during_a_revocation_revokes_the_other_partitions_t
     member = revoking(B)
     member, actions = run(member, answer(member, 7))
     assert (member.phase, set(member.revoking), actions) == (Phase.REVOKING, {A, B}, [])
-    assert run(member, BatchCompleted())[1] == [Revoked(frozenset({A, B})), Heartbeat()]
+    assert run(member, AwaitedChanged(frozenset()))[1] == [Revoked(frozenset({A, B})), Heartbeat()]
 
 
 def test_partitions_that_are_assigned_again_during_a_revocation_stay() -> None:
@@ -171,7 +170,7 @@ def test_partitions_that_are_assigned_again_during_a_revocation_stay() -> None:
 def test_a_heartbeat_reports_what_changed_while_the_one_before_was_pending() -> None:
     member = revoking(B)
     pending = answer(member, 7, A)
-    member, actions = run(member, BatchCompleted())
+    member, actions = run(member, AwaitedChanged(frozenset()))
     assert actions == [Revoked(frozenset({B})), Heartbeat()]
     member, actions = run(member, pending)
     assert (member.report.owned, actions) == (ids(A), [])
@@ -184,11 +183,11 @@ def test_a_heartbeat_reports_what_changed_while_the_one_before_was_pending() -> 
 def test_a_fenced_or_unknown_member_loses_everything_and_joins_with_the_same_id(
     error_code: int, busy: frozenset[TopicPartition]
 ) -> None:
-    member, actions = run(stable(A, B), BatchPlanned(busy), RequestFailed(error_action(error_code), "why"))
+    member, actions = run(stable(A, B), AwaitedChanged(busy), RequestFailed(error_action(error_code), "why"))
     assert actions == [Lost(frozenset({A, B}), "why"), Heartbeat()]
     assert (member.phase, member.member_id, member.report) == (Phase.JOINING, "m", Report(-1, frozenset({"t"})))
     assert member.answered is None, "the join reports everything"
-    assert member.in_flight == busy
+    assert member.awaited == busy
     member, actions = run(member, answer(member, 9, B))
     assert (dict(member.owned), actions) == ({B: 9}, [Assigned(frozenset({B})), Heartbeat()])
 
@@ -196,7 +195,7 @@ def test_a_fenced_or_unknown_member_loses_everything_and_joins_with_the_same_id(
 def test_a_member_that_is_fenced_during_a_revocation_loses_everything() -> None:
     member, actions = run(revoking(B), FENCED)
     assert actions == [Lost(frozenset({A, B}), FENCED.reason), Heartbeat()]
-    assert run(member, BatchCompleted())[1] == []
+    assert run(member, AwaitedChanged(frozenset()))[1] == []
 
 
 def test_a_fenced_member_does_not_take_its_former_assignment_again() -> None:
@@ -212,12 +211,12 @@ def test_an_answer_to_a_heartbeat_from_before_a_loss_changes_nothing() -> None:
 
 
 def test_a_session_without_an_answer_loses_everything_and_joins_with_the_same_id() -> None:
-    member, _ = run(stable(A, session_ends=SESSION), BatchPlanned(frozenset({A})))
+    member, _ = run(stable(A, session_ends=SESSION), AwaitedChanged(frozenset({A})))
     assert run(member, Tick(), at=SESSION - 0.1) == (member, [])
     lost, actions = run(member, Tick(), at=SESSION)
     assert actions == [Lost(frozenset({A}), SESSION_TIMED_OUT), Heartbeat()]
     assert (lost.phase, lost.member_id, lost.generation, lost.answered) == (Phase.JOINING, "m", -1, None)
-    assert lost.in_flight == {A}, "the batch is still running, and a later revocation waits for it"
+    assert lost.awaited == {A}, "the batch is still running, and a later revocation waits for it"
 
 
 def test_an_answer_extends_the_session() -> None:
@@ -258,7 +257,7 @@ def test_the_name_of_a_newer_error_code_is_known() -> None:
 
 
 def test_close_does_not_wait_for_the_in_flight_batch() -> None:
-    member, actions = run(stable(A), BatchPlanned(frozenset({A})), Close())
+    member, actions = run(stable(A), AwaitedChanged(frozenset({A})), Close())
     assert (member.phase, actions) == (Phase.LEFT, [Leave()]), "no rebalance has revoked its partitions"
 
 
@@ -297,7 +296,7 @@ def test_an_assignment_with_an_unknown_topic_still_revokes_and_adds_the_others()
 def test_a_name_is_kept_until_a_lookup_without_it_if_the_topic_is_not_assigned_or_owned() -> None:
     member, _ = run(revoking(B), TopicsFound({UNKNOWN: "u"}))
     assert member.topic_names == NAMES | {UNKNOWN: "u"}
-    member, _ = run(member, answer(member, 7), BatchCompleted())
+    member, _ = run(member, answer(member, 7), AwaitedChanged(frozenset()))
     member, _ = run(member, answer(member, 7, changed=False))
     assert member.topic_names == NAMES | {UNKNOWN: "u"}, "the coordinator may assign a topic of the subscription later"
     assert dict(run(member, TopicsFound({}))[0].topic_names) == {}
@@ -314,11 +313,11 @@ def test_partitions_that_are_taken_back_before_their_topic_has_a_name_are_acknow
 
 
 def test_a_recreated_topic_is_assigned_after_the_former_one_is_revoked() -> None:
-    before, _ = run(stable(A, B), BatchPlanned(frozenset({A})))
+    before, _ = run(stable(A, B), AwaitedChanged(frozenset({A})))
     before = run(before, HeartbeatAnswered(before.report, 8, ids(A, topic_id=RECREATED), 5.0, 1000.0))[0]
     before, actions = run(before, TopicsFound({RECREATED: "t"}))
     assert (before.phase, set(before.owned), actions) == (Phase.REVOKING, {A, B}, [])
-    after, actions = run(before, BatchCompleted())
+    after, actions = run(before, AwaitedChanged(frozenset()))
     assert (actions, after.report.owned) == ([Revoked(frozenset({A, B})), Heartbeat()], frozenset())
     after, actions = run(after, answer(after, 8, changed=False))
     assert actions == [Assigned(frozenset({A})), Heartbeat()]

@@ -13,8 +13,7 @@ from spark_group_source.group.membership import Membership
 from spark_group_source.group.offsets import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, OffsetRange, PinnedStart, TopicPartition
 from spark_group_source.query import data_loss, end_offsets, topics
-from spark_group_source.query.offset_tracker import Start, StartRule
-from spark_group_source.query.shared_tracker import PinnedStarts, SharedOffsetTracker
+from spark_group_source.query.offset_tracker import OffsetTracker, OwnedPartition, PinnedStarts, Start, StartRule
 from tests.fake import FakeKafka, Fault
 from tests.unit.query.test_data_loss import ANY_LINEAGE, MARKER, Query, create, fill, of, queries_closed
 
@@ -269,12 +268,12 @@ def test_the_group_and_the_epoch_of_each_end_are_logged(fake: FakeKafka) -> None
 
 
 def test_an_epoch_that_the_other_thread_has_set_meanwhile_stays() -> None:
-    tracker, me = SharedOffsetTracker(), Membership(owned={HARMED: 1})
+    tracker, me = OffsetTracker(), Membership(owned={HARMED: 1})
     tracker.restore(BatchOffset.of([OffsetRange("harmed", 0, 0, 5, "id", 4)]), PinnedStarts())
-    tracker.partitions_assigned(frozenset({HARMED}), {})
+    tracker.partitions_assigned(frozenset({HARMED}), me)
     with tracker.start_lookup(frozenset({HARMED})) as lookup:
         tracker.record_starts(lookup, {HARMED: Start(5, StartRule.LOGGED)}, {}, {})
-    tracker.advance_epochs({HARMED: 3}, {HARMED: 2})
+    tracker.advance_epochs({HARMED: OwnedPartition(epoch=3)}, {HARMED: 2})
     assert tracker.positions(me)[HARMED].epoch == 4
-    tracker.advance_epochs({HARMED: 4}, {HARMED: 6})
+    tracker.advance_epochs({HARMED: OwnedPartition(epoch=4)}, {HARMED: 6})
     assert tracker.positions(me)[HARMED].epoch == 6

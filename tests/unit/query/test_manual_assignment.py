@@ -122,8 +122,8 @@ def test_unchanged_offsets_are_committed_again_each_hour_without_other_effects(
     fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver, hand = start(), Hand()
-    monkeypatch.setattr(driver._commits._renewal, "_clock", hand)
-    monkeypatch.setattr(driver._commits._renewal, "_due_at", RENEW_EVERY)
+    monkeypatch.setattr(driver._assigned_partitions._renewal, "_clock", hand)
+    monkeypatch.setattr(driver._assigned_partitions._renewal, "_due_at", RENEW_EVERY)
     end = driver.plan_batch(BatchOffset(), None)
     assert driver.plan_batch(end, None) is end
     fake.group("g").offsets.clear()  # as the brokers do when offsets.retention.minutes have passed since the commit

@@ -1,18 +1,31 @@
-"""The tracker of offsets: contract sentences 2, 4, 5 and 6 in their pure part."""
+"""The tracker of offsets: contract sentences 2, 4, 5 and 6, and what two threads make of it."""
 
 from __future__ import annotations
 
 import json
 import random
 from dataclasses import dataclass, field, replace
+from uuid import UUID
 
 import pytest
 
+from spark_group_source.group.membership import Membership
 from spark_group_source.group.offsets import COMMIT_TAG, CommittedOffset, commit_metadata
-from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
-from spark_group_source.query.offset_tracker import MAX_REJECTIONS, OffsetTracker, Start, StartRule, resume_at
+from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, OffsetRange, PinnedStart, TopicPartition
+from spark_group_source.query.offset_tracker import (
+    MAX_REJECTIONS,
+    OffsetTracker,
+    PinnedStarts,
+    Start,
+    StartRule,
+    resume_at,
+)
+from tests.unit.hand_clock import Hand
 
-A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+A, B, C, D = (TopicPartition("t", number) for number in range(4))
+OTHER = TopicPartition("u", 0)
+BOTH = frozenset({A, B})
+OWNER = Membership(member_id="m", generation=3, owned={A: 3, B: 3})
 
 
 def ours(offset: int, lineage: int = 0) -> CommittedOffset:
@@ -77,11 +90,12 @@ class Query:
     replayed: OffsetRange | None = None
 
     def restart(self) -> None:
-        self.tracker, self.replayed = OffsetTracker(self.tracker.logged), None
+        checkpoint, self.tracker, self.replayed = BatchOffset(self.tracker._logged), OffsetTracker(), None
+        self.tracker.restore(checkpoint, PinnedStarts())
 
     def resume(self, commit: CommittedOffset | None) -> Start:
-        logged, given_up = self.tracker.logged.get(A), self.tracker.given_up.get(A)
-        start = resume_at(commit, logged, replayed=self.replayed, given_up=given_up)
+        known = self.tracker.logged(frozenset({A}), {"t": ""})
+        start = resume_at(commit, known.ranges.get(A), replayed=self.replayed, given_up=known.given_up.get(A))
         return start or Start(0, StartRule.STARTING_OFFSETS)
 
 
@@ -115,7 +129,7 @@ def test_every_record_from_the_last_rewind_on_is_read_in_random_histories_of_up_
                 queries[queries.index(query)] = Query()
         elif step in ("assign", "lost commit") or owner is None:
             if owner is not None:
-                owner.tracker.remove([A])
+                remove(owner.tracker, A)
             owner = random_.choice([None, *(query for query in queries if query.killed_in is None)])
             if owner is not None:
                 start = owner.resume(commit)
@@ -123,11 +137,11 @@ def test_every_record_from_the_last_rewind_on_is_read_in_random_histories_of_up_
                 if start.offset and random_.random() < 0.2:
                     start = Start(max(0, start.offset - random_.randint(1, 9)), StartRule.CALLBACK, None)
                     to_read = set(range(start.offset, END))
-                owner.tracker.start(A, start, clock if start.lineage is None else start.lineage, commit)
+                begin(owner.tracker, A, start, clock if start.lineage is None else start.lineage, commit)
                 owner.replayed = None
                 commit = confirm(owner.tracker, commit)
         else:
-            owned = owner.tracker.owned[A]
+            owned = owner.tracker._owned[A]
             end = min(END, owned.position + random_.randint(0, 9))
             read = OffsetRange(*A, owned.position, end, lineage=owned.lineage)
             owner.tracker.planned(BatchOffset.of([read]))
@@ -136,10 +150,10 @@ def test_every_record_from_the_last_rewind_on_is_read_in_random_histories_of_up_
                 owner.killed_in, owner = read, None
                 continue
             if random_.random() < 0.2:  # lost in mid-batch
-                owner.tracker.remove([A])
-            owner.tracker.completed()
+                remove(owner.tracker, A)
+            complete(owner.tracker)
             to_read -= set(range(read.start, read.end))
-            if A not in owner.tracker.owned:
+            if A not in owner.tracker._owned:
                 owner = None
             elif random_.random() < 0.8:  # else the commit is lost
                 commit = confirm(owner.tracker, commit)
@@ -147,13 +161,38 @@ def test_every_record_from_the_last_rewind_on_is_read_in_random_histories_of_up_
         if query.killed_in is not None:  # its restart reads these
             to_read -= set(range(query.killed_in.start, query.killed_in.end))
     for query in [owner] if owner else queries:
-        position = query.tracker.owned[A].position if query is owner else query.resume(commit).offset
+        position = query.tracker._owned[A].position if query is owner else query.resume(commit).offset
         assert to_read <= set(range(position, END)), f"[{min(to_read)}, {position}) is skipped"
+
+
+def begin(
+    tracker: OffsetTracker,
+    tp: TopicPartition,
+    start: Start,
+    lineage: int,
+    committed: CommittedOffset | None,
+    topic_id: str = "",
+) -> None:
+    """The partition is assigned, and starts there."""
+    tracker.partitions_assigned(frozenset({tp}), OWNER)
+    with tracker.start_lookup(frozenset({tp})) as lookup:
+        commits = {} if committed is None else {tp: committed}
+        tracker.record_starts(lookup, {tp: start._replace(lineage=lineage)}, commits, {tp.topic: topic_id})
+
+
+def remove(tracker: OffsetTracker, *partitions: TopicPartition) -> None:
+    tracker.remove(frozenset(partitions))
+
+
+def complete(tracker: OffsetTracker) -> None:
+    """The batch in flight is completed, if there is one."""
+    if (in_flight := tracker.in_flight) is not None:
+        assert tracker.completed(in_flight)
 
 
 def confirm(tracker: OffsetTracker, before: CommittedOffset | None) -> CommittedOffset | None:
     """Commits what is pending; returns what the group has then."""
-    pending = tracker.pending()
+    pending = tracker.pending(OWNER)
     if A not in pending:
         return before
     owned = pending[A]
@@ -172,12 +211,12 @@ def owning(**starts: int | tuple[int, CommittedOffset]) -> OffsetTracker:
     tracker = OffsetTracker()
     for name, start in starts.items():
         offset, committed = start if isinstance(start, tuple) else (start, None)
-        tracker.start({"a": A, "b": B}[name], Start(offset, COMMITTED), 0, committed)
+        begin(tracker, {"a": A, "b": B}[name], Start(offset, COMMITTED), 0, committed)
     return tracker
 
 
 def pending(tracker: OffsetTracker) -> dict[TopicPartition, int]:
-    return {tp: owned.completed for tp, owned in tracker.pending().items()}
+    return {tp: owned.completed for tp, owned in tracker.pending(OWNER).items()}
 
 
 def plan(tracker: OffsetTracker, **ends: int) -> None:
@@ -186,7 +225,7 @@ def plan(tracker: OffsetTracker, **ends: int) -> None:
         BatchOffset.of(
             OffsetRange(*tps[name], owned.position, end, lineage=owned.lineage)
             for name, end in ends.items()
-            if (owned := tracker.owned.get(tps[name]))
+            if (owned := tracker._owned.get(tps[name]))
         )
     )
 
@@ -197,8 +236,8 @@ def test_the_start_of_a_partition_without_a_commit_is_committed_at_once() -> Non
 
 def test_the_commit_of_another_program_gets_our_tag_and_a_lineage_at_once() -> None:
     tracker = OffsetTracker()
-    tracker.start(A, Start(5, MOVED, None), 7, CommittedOffset(5))
-    assert (pending(tracker), tracker.owned[A].lineage) == ({A: 5}, 7)
+    begin(tracker, A, Start(5, MOVED, None), 7, CommittedOffset(5))
+    assert (pending(tracker), tracker._owned[A].lineage) == ({A: 5}, 7)
 
 
 def test_a_rejected_commit_stays_pending_but_a_revocation_waits_only_for_a_few_retries() -> None:
@@ -206,28 +245,28 @@ def test_a_rejected_commit_stays_pending_but_a_revocation_waits_only_for_a_few_r
     for rejections in range(MAX_REJECTIONS):
         assert tracker.uncommitted() == {A}
         assert tracker.commits_rejected({A}) == (set() if rejections else {A}), "it is new only once"
-    assert (pending(tracker), tracker.uncommitted()) == ({A: 0}, set())
-    tracker.confirmed({A: 0}, tracker.pending())
+    assert (pending(tracker), tracker.uncommitted()) == ({A: 0}, frozenset())
+    tracker.confirmed({A: 0}, tracker.pending(OWNER))
     plan(tracker, a=3)
-    tracker.completed()
+    complete(tracker)
     assert tracker.uncommitted() == {A}
 
 
 def test_a_rejected_commit_of_a_deleted_partition_is_not_pending_until_brokers_know_the_partition_again() -> None:
     tracker = owning(a=0)
-    tracker.deleted = frozenset({A})
+    tracker.note_deleted({A})
     assert pending(tracker) == {A: 0}, "the coordinator has not rejected it"
     tracker.commits_rejected({A})
-    assert not tracker.pending()
-    tracker.deleted = frozenset()
+    assert not tracker.pending(OWNER)
+    tracker.note_deleted(())
     assert pending(tracker) == {A: 0}
 
 
 def test_a_revoked_partition_is_not_rejected_any_more() -> None:
     tracker = owning(a=0)
     tracker.commits_rejected({A})
-    tracker.remove({A})
-    tracker.start(A, Start(0, COMMITTED), 0, None)
+    remove(tracker, A)
+    begin(tracker, A, Start(0, COMMITTED), 0, None)
     assert tracker.uncommitted() == {A}
 
 
@@ -235,9 +274,9 @@ def test_only_a_completed_batch_is_committed_and_then_completely() -> None:
     tracker = owning(a=(5, ours(5)), b=(5, ours(5)))
     plan(tracker, a=9, b=7)
     assert pending(tracker) == {}
-    tracker.completed()
+    complete(tracker)
     assert pending(tracker) == {A: 9, B: 7}
-    tracker.confirmed({A: 9}, tracker.pending())
+    tracker.confirmed({A: 9}, tracker.pending(OWNER))
     assert pending(tracker) == {B: 7}
 
 
@@ -245,96 +284,101 @@ def test_a_failed_commit_is_part_of_the_next_one() -> None:
     tracker = owning(a=(5, ours(5)))
     for end in (9, 12):
         plan(tracker, a=end)
-        tracker.completed()
+        complete(tracker)
     assert pending(tracker) == {A: 12}
 
 
 def test_a_partition_no_longer_owned_is_not_committed() -> None:
     tracker = owning(a=(5, ours(5)))
     plan(tracker, a=9)
-    tracker.remove([A])
-    tracker.completed()
+    remove(tracker, A)
+    complete(tracker)
     assert pending(tracker) == {}
 
 
 def test_an_in_flight_batch_whose_partition_comes_back_is_committed_only_when_completed() -> None:
     tracker = owning(a=(5, ours(5)))
     plan(tracker, a=9)
-    tracker.remove([A])
-    tracker.start(A, Start(9, LOGGED), 0, ours(5))
+    remove(tracker, A)
+    begin(tracker, A, Start(9, LOGGED), 0, ours(5))
     assert pending(tracker) == {}
-    tracker.completed()
+    complete(tracker)
     assert pending(tracker) == {A: 9}
 
 
 def test_the_start_of_a_batch_in_flight_is_committed_if_its_partition_comes_back_without_a_commit() -> None:
     tracker = owning(a=5)
     plan(tracker, a=9)
-    tracker.remove([A])
-    tracker.start(A, Start(9, LOGGED), 0, None)
+    remove(tracker, A)
+    begin(tracker, A, Start(9, LOGGED), 0, None)
     assert pending(tracker) == {A: 5}
 
 
 def test_a_commit_never_goes_below_the_commit_of_another_member() -> None:
     tracker = owning(a=(5, ours(5)))
     plan(tracker, a=9)
-    tracker.remove([A])
-    tracker.start(A, Start(20, COMMITTED), 0, ours(20))
-    tracker.completed()
+    remove(tracker, A)
+    begin(tracker, A, Start(20, COMMITTED), 0, ours(20))
+    complete(tracker)
     assert pending(tracker) == {}
 
 
 def test_a_batch_does_not_overwrite_a_rewind_made_during_the_batch() -> None:
     tracker = owning(a=(5, ours(5)))
     plan(tracker, a=9)
-    tracker.remove([A])
-    tracker.start(A, Start(2, COMMITTED, 7), 7, ours(2, 7))
-    plan_of_before = tracker.in_flight[A]
-    tracker.completed()
-    assert (pending(tracker), plan_of_before.end) == ({}, 9)
+    remove(tracker, A)
+    begin(tracker, A, Start(2, COMMITTED, 7), 7, ours(2, 7))
+    complete(tracker)
+    assert pending(tracker) == {}
 
 
 def test_a_batch_of_a_deleted_topic_is_not_committed_to_its_successor() -> None:
     tracker = owning(a=(5, ours(5)))
-    tracker.owned[A].topic_id = "former"
+    tracker._owned[A].topic_id = "former"
     tracker.planned(BatchOffset.of([OffsetRange(*A, 5, 9, "former")]))
-    tracker.remove([A])
-    tracker.start(A, Start(20, COMMITTED), 0, ours(20)).topic_id = "new"
-    tracker.completed()
-    assert tracker.owned[A].completed == 20
-    tracker.start(A, Start(0, COMMITTED), 0, None).topic_id = "new"
-    tracker.completed()
+    remove(tracker, A)
+    begin(tracker, A, Start(20, COMMITTED), 0, ours(20), "new")
+    complete(tracker)
+    assert tracker._owned[A].completed == 20
+    begin(tracker, A, Start(0, COMMITTED), 0, None, "new")
+    complete(tracker)
     assert pending(tracker) == {A: 0}
 
 
 def test_a_partition_lost_while_its_batch_was_planned_has_no_position() -> None:
     tracker = owning(a=(5, ours(5)))
-    tracker.remove([A])
+    remove(tracker, A)
     tracker.planned(BatchOffset.of([OffsetRange(*A, 5, 9)]))
-    assert A not in tracker.owned
+    assert A not in tracker._owned
 
 
 def test_a_partition_that_started_elsewhere_while_its_batch_was_planned_keeps_its_position() -> None:
     tracker = owning(a=(7, ours(7)))
     tracker.planned(BatchOffset.of([OffsetRange(*A, 5, 9)]))
-    assert tracker.owned[A].position == 7
+    assert tracker._owned[A].position == 7
 
 
 def test_a_commit_is_not_confirmed_for_a_partition_that_has_started_again_since() -> None:
     tracker = owning(a=5)
-    sent = tracker.pending()
-    tracker.remove([A])
-    tracker.start(A, Start(5, COMMITTED), 0, None)
+    sent = tracker.pending(OWNER)
+    remove(tracker, A)
+    begin(tracker, A, Start(5, COMMITTED), 0, None)
     tracker.confirmed({A: 5}, sent)
     assert pending(tracker) == {A: 5}
+
+
+def test_nothing_is_planned_or_committed_for_a_membership_before_the_present_assignment() -> None:
+    tracker = owning(a=5)
+    before = replace(OWNER, generation=2, owned={A: 2})
+    assert (tracker.positions(before), tracker.pending(before)) == ({}, {})
 
 
 def test_an_offset_is_committed_again_unchanged() -> None:
     tracker = owning(a=(5, ours(5)), b=(7, ours(7)))
     plan(tracker, b=9)
-    tracker.commit_again([A, B])
+    tracker.renew()
     assert pending(tracker) == {A: 5, B: 7}
-    tracker.confirmed({A: 5, B: 7}, tracker.pending())
+    tracker.confirmed({A: 5, B: 7}, tracker.pending(OWNER))
     assert pending(tracker) == {}
 
 
@@ -344,10 +388,82 @@ def test_an_offset_is_committed_again_unchanged() -> None:
     ids=["moved back", "as committed", "further", "another program", "a later lineage"],
 )
 def test_a_late_commit_of_ours_that_moved_the_group_back_is_found_and_repaired(
-    found: CommittedOffset, again: dict[TopicPartition, int]
+    found: CommittedOffset, again: dict[TopicPartition, int], hand: Hand
 ) -> None:
-    tracker = owning(a=(9, ours(9)))
-    tracker.unanswered(tracker.owned, until=10.0)
-    assert (tracker.unsettled(9.9), tracker.unsettled(10.0)) == ({A}, set())
+    tracker = OffsetTracker(hand)
+    begin(tracker, A, Start(9, COMMITTED), 0, ours(9))
+    tracker.unanswered({A})
+    for later, unsettled in ((599.9, {A}), (0.2, set())):
+        hand.now += later
+        assert tracker.unsettled(OWNER) == unsettled
     assert tracker.verify({A: found}) == again.keys()
     assert pending(tracker) == again
+
+
+def test_one_thread_at_a_time_looks_up_the_start_of_a_partition() -> None:
+    tracker = OffsetTracker()
+    tracker.partitions_assigned(BOTH, OWNER)
+    with tracker.start_lookup(frozenset({A})) as first, tracker.start_lookup(BOTH) as second:
+        assert first.keys() == {A}
+        assert second.keys() == {B}
+        assert not tracker.unresolved(OWNER)
+    assert tracker.unresolved(OWNER) == BOTH, "no thread found a start"
+
+
+def test_nothing_known_of_a_topic_outlives_its_recreation_and_a_start_in_the_new_topic_stays() -> None:
+    tracker = OffsetTracker()
+    other = PinnedStart("", 5)
+    logged = BatchOffset.of([OffsetRange(*A, 0, 9, "former"), OffsetRange(*B, 0, 9, "former", epoch=4)])
+    tracker.restore(logged, PinnedStarts({C: PinnedStart("former", 70), OTHER: other}, frozenset({D})))
+    tracker.partitions_assigned(BOTH, OWNER)
+    with tracker.start_lookup(frozenset({A})) as lookup:
+        assert tracker.record_starts(lookup, {A: Start(9, StartRule.LOGGED)}, {}, {"t": "former"})
+    with tracker.start_lookup(frozenset({B})) as lookup:
+        assert tracker.record_starts(lookup, {B: Start(9, StartRule.COMMITTED)}, {}, {"t": "new"})
+    tracker.restart_topics({"t": "new"}, dict.fromkeys(BOTH, Start(0, StartRule.RECREATED)))
+    positions = tracker.positions(OWNER)
+    assert {tp: (each.position, each.topic_id) for tp, each in positions.items()} == {A: (0, "new"), B: (9, "new")}
+    assert positions[B].epoch == UNKNOWN_EPOCH
+    assert not tracker.logged(BOTH, {"t": "new"}).ranges
+    assert tracker.pinned_starts() == PinnedStarts({OTHER: other})
+
+
+def test_a_start_pinned_in_the_former_topic_does_not_hide_what_is_logged_of_the_new_one() -> None:
+    tracker = OffsetTracker()
+    logged = OffsetRange(*A, 0, 9, "new")
+    tracker.restore(BatchOffset.of([logged]), PinnedStarts({B: PinnedStart("former", 7), C: PinnedStart("", 7)}))
+    found = tracker.logged(frozenset({A, B, C}), {"t": "new"})
+    assert (found.ranges, found.recreated) == ({A: logged}, frozenset({B, C}))
+    assert tracker.take_recreated() == {"t"}
+
+
+def test_no_partition_starts_in_a_topic_that_no_broker_returned_or_that_was_assigned_by_another_id() -> None:
+    tracker = OffsetTracker()
+    mine, other = UUID(int=1), UUID(int=2)
+    tracker.partitions_assigned(BOTH, replace(OWNER, topic_ids={"t": mine}))
+    found = [tracker.assigned_in(ids, BOTH) for ids in ({}, {"t": str(other)}, {"t": str(mine)})]
+    assert found == [set(), set(), BOTH]
+
+
+def test_a_new_lineage_is_later_than_all_that_the_query_has_seen_whatever_its_clock_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [5.0]
+    monkeypatch.setattr("spark_group_source.query.offset_tracker.time.time", lambda: clock[0])
+    tracker = OffsetTracker()
+    tracker.restore(BatchOffset.of([OffsetRange(*A, 0, 9, lineage=9_000)]), PinnedStarts())
+    tracker.partitions_assigned(BOTH, OWNER)
+    with tracker.start_lookup(BOTH) as lookup:
+        seen = CommittedOffset(3, commit_metadata({"lineage": 9_500}))
+        starts = {A: Start(4, StartRule.MOVED, None), B: Start(3, StartRule.COMMITTED, 9_500)}
+        assert tracker.record_starts(lookup, starts, {A: CommittedOffset(4), B: seen}, {})
+    assert {tp: owned.lineage for tp, owned in tracker.positions(OWNER).items()} == {A: 9_501, B: 9_500}
+    clock[0] = 10.0
+    found = tracker.positions(OWNER)
+    tracker.rewind({B: 1}, {B: 6}, found | {B: replace(found[B], topic_id="of a former topic")})
+    assert tracker.positions(OWNER)[B].position == 3
+    clock[0] = 10.5
+    tracker.rewind({B: 1}, {B: 6}, found)
+    assert tracker.positions(OWNER)[B].lineage == 10_500
+    assert tracker.positions(OWNER)[B].epoch == 6
+    assert {tp: owned.completed for tp, owned in tracker.pending(OWNER).items()} == {A: 4, B: 1}

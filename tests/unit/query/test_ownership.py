@@ -23,9 +23,10 @@ from spark_group_source.group.offsets import (
     KafkaClients,
     commit_metadata,
 )
+from spark_group_source.group.settings import Counters
 from spark_group_source.offsets import BatchOffset, OffsetRange, Partitions, PinnedStart, TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.query.offset_tracker import MAX_REJECTIONS
+from spark_group_source.query.offset_tracker import MAX_REJECTIONS, OffsetTracker
 from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.starts import OffsetsByTopic
 from spark_group_source.wire.cluster import Topic
@@ -49,6 +50,9 @@ class Topics:
 
 class NoMember:
     """A membership in which nothing changes."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
 
     def commits_changed(self) -> None:
         pass
@@ -130,8 +134,7 @@ def make(
     clients: KafkaClients, logged: Mapping[TopicPartition, int] | None = None, /, **options: str
 ) -> AssignedPartitions:
     given = {"kafka.bootstrap.servers": "h:1", "kafka.group.id": "g", "subscribe": "t", "startingOffsets": "earliest"}
-    assigned = AssignedPartitions(parse_options(given | options), clients)
-    assigned.committer.member = NoMember()  # type: ignore[assignment]
+    assigned = AssignedPartitions(parse_options(given | options), OffsetTracker(), NoMember(), clients)  # type: ignore[arg-type]
     ranges = [OffsetRange(*tp, end, end) for tp, end in (logged or {}).items()]
     assigned.resolver.restore(BatchOffset.of(ranges), EXISTING, clients)
     return assigned
@@ -140,7 +143,9 @@ def make(
 def read(assigned: AssignedPartitions, ends: Mapping[TopicPartition, int]) -> None:
     """Plans and completes a batch up to these ends."""
     plan(assigned, ends)
-    assigned.tracker.completed()
+    in_flight = assigned.tracker.in_flight
+    assert in_flight is not None
+    assigned.tracker.completed(in_flight)
 
 
 def plan(assigned: AssignedPartitions, ends: Mapping[TopicPartition, int]) -> None:
@@ -160,7 +165,7 @@ def positions(assigned: AssignedPartitions) -> dict[TopicPartition, int]:
 def retry_if_due(assigned: AssignedPartitions) -> None:
     """What the member's thread does between its heartbeats."""
     if assigned._clock() >= assigned.retry_due(OWNER):
-        assigned.retry_commits_and_starts(OWNER, Deadline.after(45.0 / 2))
+        assigned.retry_pending(OWNER, Deadline.after(45.0 / 2))
 
 
 def test_start_positions_of_assigned_partitions_are_committed_at_once(
@@ -360,10 +365,10 @@ def test_lookups_of_unresolved_starts_are_rarer_the_longer_they_block_other_part
     assigned.partitions_assigned(BOTH, OWNER)
     logs |= leaderless
     hand.now += pause - 0.5
-    assigned.retry_pending(OWNER, clients)
+    assigned.retry_pending(OWNER, clients=clients)
     assert assigned.tracker.unresolved(OWNER) == set(silent)
     hand.now += 0.5
-    assigned.retry_pending(OWNER, clients)
+    assigned.retry_pending(OWNER, clients=clients)
     assert not assigned.tracker.unresolved(OWNER)
 
 
@@ -380,7 +385,7 @@ def test_the_retry_of_a_commit_does_not_wait_for_unresolved_starts(
     assigned.resolve(frozenset({B}), OWNER, clients)
     group.refused = None
     hand.now += 1.0
-    assigned.retry_pending(OWNER, clients)
+    assigned.retry_pending(OWNER, clients=clients)
     assert group.offsets[A].offset == 6
 
 
@@ -419,8 +424,8 @@ def test_a_recreated_topic_is_not_read_before_the_group_has_assigned_it(
     assigned.resolve(BOTH, mine, clients)
     assert not group.offsets
     assert not positions(assigned)
-    assert not assigned.uncommitted()
-    assigned.partitions_revoked(BOTH, frozenset(), frozenset())
+    assert not assigned.tracker.awaited()
+    assigned.partitions_revoked(BOTH)
     assigned.partitions_assigned(BOTH, replace(OWNER, topic_ids={"t": new}))
     assert positions(assigned) == {A: 2, B: 0} == group.commits[-1]
 
@@ -509,7 +514,7 @@ def test_a_partition_revoked_during_its_commit_is_not_recorded_as_committed(
     assigned = make(clients)
     assigned.partitions_assigned(BOTH, OWNER)
     read(assigned, {A: 6})
-    group.meanwhile = lambda: assigned.partitions_revoked(frozenset({A}), frozenset(), frozenset())
+    group.meanwhile = lambda: assigned.partitions_revoked(frozenset({A}))
     assigned.committer.commit(OWNER, clients)
     # Another owner has read more, and then an operator has rewound the group.
     group.offsets[A] = CommittedOffset(3)
@@ -554,7 +559,7 @@ def test_a_revocation_waits_until_the_start_is_looked_up_but_for_no_leader(
     group.offsets[A] = CommittedOffset(4)
     group.refused = RequestFailed(ErrorAction.RETRY, "why")
     assigned.partitions_assigned(BOTH, OWNER)
-    assert assigned.uncommitted() == BOTH
+    assert assigned.tracker.awaited() == BOTH
     group.refused = None
     revoking = replace(OWNER, phase=Phase.REVOKING, revoking=BOTH, revoke_by=5.0)
     group.waits.clear()
@@ -564,10 +569,10 @@ def test_a_revocation_waits_until_the_start_is_looked_up_but_for_no_leader(
 
     monkeypatch.setattr("spark_group_source.query.starts.list_offsets", nobody)
     hand.now += assigned.retry_due(revoking)
-    assigned.retry_commits_and_starts(revoking, Deadline.after(45.0 / 2))
+    assigned.retry_pending(revoking, Deadline.after(45.0 / 2))
     assert group.commits == [{A: 4}], "which needs no leader"
     assert max(group.waits) <= 5.0, "a revocation has a deadline"
-    assert (assigned.uncommitted(), assigned.tracker.unresolved(OWNER)) == (frozenset(), frozenset({B}))
+    assert (assigned.tracker.awaited(), assigned.tracker.unresolved(OWNER)) == (frozenset(), frozenset({B}))
     assert assigned.retry_due(revoking) == math.inf
 
 
@@ -581,7 +586,7 @@ def test_a_revocation_waits_no_longer_for_a_commit_to_a_topic_that_was_recreated
     assigned.committer.commit(OWNER, clients)
     group.refused = None
     told: list[Partitions] = []
-    monkeypatch.setattr(assigned.committer.member, "commits_changed", lambda: told.append(assigned.uncommitted()))
+    monkeypatch.setattr(assigned.committer._member, "commits_changed", lambda: told.append(assigned.tracker.awaited()))
     logs.clear()
     assigned.restart_topics({"t": "new"}, OWNER, clients)
     assert told[-1:] == [frozenset()]
@@ -668,7 +673,7 @@ def test_a_partition_that_was_reset_once_resumes_at_the_next_owners_commit(
     else:
         commits_fail(assigned, group, lambda: assigned.partitions_assigned(BOTH, OWNER))
         plan(assigned, {A: 5})
-    assigned.partitions_revoked(BOTH, frozenset(), frozenset())
+    assigned.partitions_revoked(BOTH)
     later = commit_metadata({"lineage": 2**50})
     group.offsets = {A: CommittedOffset(9, later), B: CommittedOffset(5, later)}
     assigned.partitions_assigned(BOTH, OWNER)
@@ -970,10 +975,10 @@ def test_a_failed_commit_is_retried_after_its_interval(
     group.refused = RequestFailed(ErrorAction.RETRY, "why")
     assigned.committer.commit(OWNER, clients)
     group.refused = None
-    assigned.retry_pending(OWNER, clients)
+    assigned.retry_pending(OWNER, clients=clients)
     assert group.offsets[A].offset == 2
     hand.now += 1.0
-    assigned.retry_pending(OWNER, clients)
+    assigned.retry_pending(OWNER, clients=clients)
     assert group.offsets[A].offset == 6
 
 
@@ -985,10 +990,10 @@ def test_a_slow_try_is_repeated_an_interval_after_its_end(
     leaderless = logs.pop(B)
     assigned.partitions_assigned(BOTH, OWNER)
     group.meanwhile = lambda: setattr(hand, "now", 5.0)
-    assigned.retry_pending(OWNER, clients)
+    assigned.retry_pending(OWNER, clients=clients)
     logs[B] = leaderless
-    assigned.retry_pending(OWNER, clients)
+    assigned.retry_pending(OWNER, clients=clients)
     assert assigned.tracker.unresolved(OWNER) == {B}
     hand.now += 1.0
-    assigned.retry_pending(OWNER, clients)
+    assigned.retry_pending(OWNER, clients=clients)
     assert not assigned.tracker.unresolved(OWNER)

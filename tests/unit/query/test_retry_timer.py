@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_group_source.query.shared_tracker import RetryTimer
+from spark_group_source.query.committer import RetryTimer
 from tests.unit.hand_clock import Hand
 
 
