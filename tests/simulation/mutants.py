@@ -481,7 +481,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M46",
         9,
         "a KIP-848 member never reports a revocation that ended while a heartbeat was pending",
-        (("group/consumer_state.py", "answered=event.sent,", "answered=membership.report,"),),
+        (("group/consumer_state.py", "answered=event.sent if", "answered=membership.report if"),),
     ),
     Mutant(
         "M47",
