@@ -13,7 +13,12 @@ from spark_group_source.options.table import OPTIONS
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "spark_group_source"
 DESIGN = PACKAGE / "DESIGN.md"
-PAGES = [REPOSITORY / "README.md", DESIGN, *sorted((REPOSITORY / "docs").rglob("*.md"))]
+PAGES = [
+    REPOSITORY / "README.md",
+    DESIGN,
+    REPOSITORY / "jobs" / "README.md",
+    *sorted((REPOSITORY / "docs").rglob("*.md")),
+]
 HANDSHAKE = PACKAGE / "group" / "classic_state.py"
 CODE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.M | re.S)
 COMMENT = re.compile(r"<!--.*?-->", re.S)
