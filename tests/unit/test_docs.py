@@ -64,6 +64,13 @@ def test_examples_are_python_and_use_existing_options(page: Path) -> None:
             assert options_of_the_source(code) <= KNOWN
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_nothing_is_installed_from_pypi_before_its_release(page: Path) -> None:
+    released = "unreleased" not in (REPOSITORY / "docs" / "CHANGELOG.md").read_text()
+    commands = re.findall(r"^.*pip install.*spark_group_source.*$", page.read_text(), re.M)
+    assert released or all(re.search(r"\.whl|in a clone|[Aa]fter the release", each) for each in commands)
+
+
 def test_the_state_diagram_equals_that_of_the_code() -> None:
     page = (REPOSITORY / "docs" / "contributing.md").read_text()
     shown = [code for _, code in CODE.findall(page) if "JOINING" in code]
