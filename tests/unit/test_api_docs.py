@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import inspect
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,13 @@ def entry(name: str) -> str:
         f"- `{each}`: {plain(text)}" for each, text in PARAMETER.findall(re.split(r"\n(?=[A-Z]\w+:\n)", listed)[0])
     ]
     items += members(found) if inspect.isclass(found) else []
-    return "\n".join([f"**`{attribute}{signature(found)}`** from `{module}`: {summary(found)}", "", *items]).rstrip()
+    title = f"**`{attribute}{signature(found)}`** from `{module}`: {summary(found)}"
+    return "\n".join([wrapped(title), "", *map(wrapped, items)]).rstrip()
+
+
+def wrapped(line: str) -> str:
+    indent = "  " if line.startswith("- ") else ""
+    return textwrap.fill(line, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def members(of: type) -> list[str]:
