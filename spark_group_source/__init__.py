@@ -35,7 +35,7 @@ def offsets_of_checkpoint(
     source: str | int | None = None,
     without_state: bool = False,
 ) -> str:
-    """The position of a stopped query with ``format("kafka")``, as the value of ``startingOffsets``.
+    """Returns the position of a stopped query with ``format("kafka")``, as a value of ``startingOffsets``.
 
     Spark reads the files, so the path may be on any file system that this session reads. Nothing is written.
 

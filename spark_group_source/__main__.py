@@ -1,6 +1,6 @@
 """``python -m spark_group_source``: commands for users of the installed package.
 
-The explanation of an error code is its section in ``errors.md``, which is ``docs/errors.md`` inside the package.
+The explanation of an error code is its section in ``messages.md``, which is ``docs/messages.md`` inside the package.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from importlib import resources
 
 from spark_group_source import __version__
 
-PAGE = "errors.md"
-_SECTION = re.compile(r"^## (\w+)\n\n(.*?)\s*(?=^## |\Z)", re.M | re.S)
+PAGE = "messages.md"
+_SECTION = re.compile(r"^### ([A-Z_]+)\n\n(.*?)\s*(?=^##)", re.M | re.S)
 _PAGE_LINK = re.compile(r"\[([^\]]+)\]\((\w[\w.]*\.md)[^)]*\)")
 _ANCHOR_LINK = re.compile(r"\[([^\]]+)\]\(#[^)]*\)")
 _MESSAGE = re.compile(r"(?<!\*)\*([^*]+)\*")

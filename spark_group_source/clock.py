@@ -85,7 +85,7 @@ class LogEvery:
 
 
 JITTER = 0.2
-"""Largest part of a backoff that chance adds or removes."""
+"""Random jitter of a backoff, as a fraction of it."""
 
 RANDOM = random.Random()
 """A generator of its own, because a user may seed the one of the ``random`` module."""

@@ -3,7 +3,7 @@
     GroupSourceError
     ├── OptionError            a source option is missing, unknown or has a bad value
     ├── CheckpointError        the query's checkpoint is of another source, release or group
-    ├── CannotMigrate             the position of a query with ``format("kafka")`` cannot be taken from its checkpoint
+    ├── CannotMigrate          the position of a query with ``format("kafka")`` cannot be taken from its checkpoint
     ├── RetriableError         a retry may succeed
     │   ├── BrokerUnavailable  no broker could be reached, or a connection broke
     │   └── DeadlineExceeded   an operation took longer than its timeout
@@ -19,7 +19,7 @@
         └── UnsupportedRecords it has an unsupported format or codec
 
 Each error has a stable ``code``, the cause with its values, and the next action. Its text ends with the command that
-prints the section of its code in ``docs/errors.md``.
+prints the section of its code in ``docs/messages.md``.
 
 The numbers at the end are error codes of Kafka's protocol that several packages use.
 """

@@ -261,7 +261,7 @@ class Member:
                     self._closing.close()
 
     def _step(self) -> bool:
-        """Performs the next action, or sends a heartbeat or retries if due; whether the membership continues."""
+        """Performs the next action, or sends a heartbeat or retry if due. Returns False once the membership ended."""
         action, ended = self._next_action(min(self._protocol.heartbeats.next_heartbeat, self._protocol.retry_due()))
         if isinstance(action, Leave):
             self._leave()

@@ -208,7 +208,7 @@ class GroupProtocol(ABC):
 
     @abstractmethod
     def heartbeat(self) -> bool:
-        """Sends a heartbeat, and reports its result to the membership; whether it succeeded."""
+        """Sends a heartbeat, and reports its result to the membership. Returns False if it failed."""
 
     @abstractmethod
     def check_topics(self) -> None:

@@ -58,7 +58,7 @@ class GroupLagClient:
         self._offsets = GroupOffsets(self._cluster, self._settings)
 
     def sample(self) -> Sample:
-        """The group's committed offsets, and the present end offsets of those partitions.
+        """Returns the group's committed offsets, and the present end offsets of those partitions.
 
         The sample leaves out partitions without a commit, and deleted partitions.
 
@@ -81,7 +81,7 @@ class GroupLagClient:
         return Sample(self._now(), {tp: at for tp, at in positions.items() if tp not in missing}, end_offsets)
 
     def describe(self) -> GroupDescription:
-        """State, members and assignment of the group. If there is no such group, the state is ``Dead``.
+        """Returns state, members and assignment of the group. If there is no such group, the state is ``Dead``.
 
         Raises:
             BrokerUnavailable, DeadlineExceeded: the brokers are unreachable; a later lookup may succeed.

@@ -156,7 +156,7 @@ class LagReport:
 
     @property
     def catch_up(self) -> float | None:
-        """Seconds until the lag is 0 at these rates: infinite if records arrive as fast as they are processed.
+        """Seconds until the lag is 0 at these rates: 0 without lag, infinite if the query does not catch up.
 
         ``None`` while the rates, or the lag of a partition, are unknown.
         """

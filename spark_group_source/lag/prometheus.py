@@ -47,7 +47,10 @@ COUNTERS: dict[str, tuple[str, Callable[[Counters], int]]] = {
     "batches": ("Batches completed.", lambda each: each.batches),
     "processed_offsets": ("Offsets of completed batches.", lambda each: each.offsets),
     "joins": ("Times the query's member asked to join the group.", lambda each: each.joins),
-    "rebalances": ("Generations of the group that the member has been in.", lambda each: each.rebalances),
+    "rebalances": (
+        "Rebalances completed; with KIP-848, changes of the member's assignment.",
+        lambda each: each.rebalances,
+    ),
     "revoked_partitions": ("Partitions revoked.", lambda each: each.revoked),
     "revocation_timed_out_partitions": (
         "Partitions revoked before their batch was committed: the next owner repeats it.",

@@ -52,8 +52,8 @@ def login_callback_handler(text: str) -> str:
     name = text.strip().rpartition(".")[2]
     if name == "GcpLoginCallbackHandler":
         raise ValueError(
-            "removed: set 'kafka.sasl.oauthbearer.token.provider' to the function of the recipe for Google Cloud in"
-            " docs/recipes.md"
+            "removed: set 'kafka.sasl.oauthbearer.token.provider' to the function in docs/authentication.md,"
+            " 'Google Cloud'"
         )
     if name == "OAuthBearerLoginCallbackHandler":
         return name

@@ -340,7 +340,7 @@ def window_factor(text: str) -> float:
 
 
 def window_jitter(text: str) -> float:
-    """A part of a token's lifetime that chance adds."""
+    """Random jitter, as a fraction of a token's lifetime."""
     return _number(text, 0.0, 0.25)
 
 

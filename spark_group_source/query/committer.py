@@ -88,7 +88,7 @@ class Committer:
         self._start = {"start": start.digest} if isinstance(start, SpecificOffsets) else {}
 
     def commit(self, me: Membership, clients: KafkaClients, deadline: Deadline | None = None) -> bool:
-        """Commits the pending offsets of what ``me`` owns, in ``offsetCommit.timeoutMs``; whether no request failed.
+        """Commits the pending offsets of what ``me`` owns, within ``offsetCommit.timeoutMs``. Returns False on failure.
 
         A failure is logged, and the next commit repeats it. The same holds if the other thread's commit is still under
         way at the ``deadline``, and for partitions that the coordinator does not know.

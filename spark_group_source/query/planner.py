@@ -144,8 +144,8 @@ class BatchPlanner:
         return me
 
     def _plan(self, start: BatchOffset, limits: BatchLimits, me: Membership, *, must_log: bool = False) -> BatchOffset:
-        """Plans again if data loss moves positions: PySpark 4.1 asks a run with ``availableNow`` or ``once`` only once,
-        and would end the run. With ``must_log`` the batch differs from ``start`` even if there is nothing to read.
+        """Retries planning when data loss moves positions: PySpark 4.1 calls latestOffset() once per run with
+        ``availableNow`` or ``once``. With ``must_log`` the batch differs from ``start`` even without records.
         """
         for _ in range(MAX_TRIES):
             planned = self._plan_unless_moved(start, limits, me, must_log)

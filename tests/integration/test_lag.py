@@ -1,4 +1,4 @@
-"""Lag and counters of real queries: the listener, the progress bar, the report, and the code of docs/lag.md."""
+"""Lag and counters of real queries: the listener, the progress bar, the report, and the code of docs/monitoring.md."""
 
 from __future__ import annotations
 
@@ -251,8 +251,8 @@ def test_the_code_of_the_lag_page_runs(
 
 
 def code_of_the_page(replacements: dict[str, str]) -> list[str]:
-    """The Python blocks of docs/lag.md in order, with paths and names of this test."""
-    blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / "lag.md").read_text(), re.DOTALL)
+    """The Python blocks of docs/monitoring.md in order, with paths and names of this test."""
+    blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / "monitoring.md").read_text(), re.DOTALL)
     for original, replacement in replacements.items():
         blocks = [each.replace(original, replacement) for each in blocks]
     return blocks

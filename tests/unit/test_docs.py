@@ -13,7 +13,12 @@ from spark_group_source.options.table import OPTIONS
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "spark_group_source"
 DESIGN = PACKAGE / "DESIGN.md"
-PAGES = [REPOSITORY / "README.md", DESIGN, *sorted((REPOSITORY / "docs").rglob("*.md"))]
+PAGES = [
+    REPOSITORY / "README.md",
+    DESIGN,
+    REPOSITORY / "jobs" / "README.md",
+    *sorted((REPOSITORY / "docs").rglob("*.md")),
+]
 HANDSHAKE = PACKAGE / "group" / "classic_state.py"
 CODE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.M | re.S)
 COMMENT = re.compile(r"<!--.*?-->", re.S)
@@ -57,6 +62,13 @@ def test_examples_are_python_and_use_existing_options(page: Path) -> None:
     for language, code in CODE.findall(page.read_text()):
         if language == "python":
             assert options_of_the_source(code) <= KNOWN
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_nothing_is_installed_from_pypi_before_its_release(page: Path) -> None:
+    released = "unreleased" not in (REPOSITORY / "docs" / "CHANGELOG.md").read_text()
+    commands = re.findall(r"^.*pip install.*spark_group_source.*$", page.read_text(), re.M)
+    assert released or all(re.search(r"\.whl|in a clone|[Aa]fter the release", each) for each in commands)
 
 
 def test_the_state_diagram_equals_that_of_the_code() -> None:

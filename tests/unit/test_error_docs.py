@@ -1,4 +1,4 @@
-"""``docs/errors.md`` has a section for each error code, and errors end with the command that prints their section."""
+"""``docs/messages.md`` has a section for each error code, and errors end with the command that prints their section."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from spark_group_source.__main__ import main, overview, sections
 from spark_group_source.errors import GroupSourceError
 
 PACKAGE = Path(spark_group_source.__file__).parent
-PAGE = (PACKAGE.parent / "docs" / "errors.md").read_text()
-CODES = re.findall(r"^## (.+)$", PAGE, re.M)
+PAGE = (PACKAGE.parent / "docs" / "messages.md").read_text().partition("\n## Log lines\n")[0]
+CODES = re.findall(r"^### (.+)$", PAGE, re.M)
 QUOTES = [" ".join(quote.split()) for quote in re.findall(r"(?<![*\w])\*([^*]+)\*", PAGE)]
 KAFKA_NAMES = re.compile(r"[A-Z_]+")
 
@@ -102,7 +102,7 @@ def test_a_closed_pipe_ends_the_command_quietly() -> None:
 def test_an_explanation_needs_no_link_and_no_markdown() -> None:
     for section in sections().values():
         assert not re.search(r"\]\(|\*\w|\w\*", section)
-    assert "fails with\n  DEADLINE_EXCEEDED." in sections()["DATA_LOSS"]
+    assert "fails with DEADLINE_EXCEEDED." in sections()["DATA_LOSS"]
     assert "Migrating (docs/migrating.md in the project's repository)" in sections()["CHECKPOINT_MISMATCH"]
 
 

@@ -136,6 +136,13 @@ def test_every_row_links_tests_that_exist(name: str) -> None:
         assert test in defined_in(path)
 
 
+def test_the_page_names_the_kafka_options_that_are_not_javas() -> None:
+    named = DOCS.read_text().partition("except five:")[2].partition("\n\n")[0]
+    java = {f"kafka.{key}" for key in CONSUMER + SECURITY}
+    ours = {option.name for option in OPTIONS if option.name.startswith("kafka.")} - java
+    assert set(re.findall(r"`([^`]+)`", named)) == ours
+
+
 def test_no_row_is_repeated() -> None:
     assert len(set(rows())) == len(rows())
 

@@ -156,7 +156,7 @@ def with_login(line: str, base: dict[str, str] = IAM) -> dict[str, str]:
         (
             OAUTH
             | {"kafka.sasl.login.callback.handler.class": "com.google.cloud.hosted.kafka.auth.GcpLoginCallbackHandler"},
-            "the recipe for Google Cloud",
+            "'Google Cloud'",
         ),
         (OAUTH | {"kafka.sasl.login.callback.handler.class": "a.Handler"}, "'a.Handler'.*token.provider'"),
         (IAM | {"kafka.sasl.client.callback.handler.class": "a.Handler"}, "'a.Handler'.*IAMClientCallbackHandler"),

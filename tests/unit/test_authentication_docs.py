@@ -1,7 +1,8 @@
-"""The modules of docs/recipes.md run as they stand there, against stubs of the services that give out tokens."""
+"""The code of ``docs/authentication.md`` runs as it stands there, token functions against stubs of their services."""
 
 from __future__ import annotations
 
+import ast
 import base64
 import json
 import os
@@ -12,22 +13,63 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import trustme
 
 from spark_group_source.clock import Deadline
 from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.tls import MECHANISMS
 from spark_group_source.wire.tokens import ClientCredentials
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGE = (REPOSITORY / "docs" / "authentication.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
 MODULES = {name: block for block in BLOCKS for name in re.findall(r"\A# (\w+)\.py", block)}
-READS = [block for block in BLOCKS if 'readStream.format("kafka-group")' in block and ".option(" in block]
+SIGN_INS = [block for block in BLOCKS if "sign_in = {" in block]
+QUERY = {
+    "kafka.bootstrap.servers": "b-1.example.abc123.c2.kafka.eu-central-1.amazonaws.com:9098",
+    "kafka.group.id": "orders-to-lake",
+    "subscribe": "orders",
+}
+
+SECURITY = "tests/integration/test_security.py"
+TESTS = {
+    "PLAIN": [f"{SECURITY}::test_a_client_with_valid_credentials_is_accepted"],
+    "SCRAM-SHA-256": [f"{SECURITY}::test_a_client_with_valid_credentials_is_accepted"],
+    "SCRAM-SHA-512": [
+        "tests/integration/test_secured_query.py::test_a_query_over_sasl_ssl_reads_and_commits_and_leaks_no_secret"
+    ],
+    "GSSAPI": ["tests/integration/test_kerberos.py::test_a_query_with_a_keytab_reads_and_commits"],
+    "OAUTHBEARER": [
+        f"{SECURITY}::test_a_connection_is_replaced_before_the_broker_ends_its_session",
+        "tests/integration/test_oauth.py::test_a_client_with_a_token_is_accepted",
+    ],
+    "AWS_MSK_IAM": [
+        "tests/integration/test_secured_query.py::test_a_query_with_iam_credentials_reads_from_a_cluster_that_checks_signatures"
+    ],
+    "certificates": [f"{SECURITY}::test_new_connections_use_a_renewed_certificate"],
+}
+"""Tests that show what the page calls tested."""
+
+
+@cache
+def defined_in(path: str) -> set[str]:
+    return {node.name for node in ast.parse((REPOSITORY / path).read_text()).body if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("sign_in", [*MECHANISMS, "certificates"])
+def test_the_first_table_has_each_sign_in_and_it_is_tested(sign_in: str) -> None:
+    table = PAGE.partition("\n## ")[0]
+    assert f"`{sign_in}`" in table or f"[{sign_in}]" in table
+    assert TESTS[sign_in]
+    for path, name in (each.split("::") for each in TESTS[sign_in]):
+        assert name in defined_in(path)
 
 
 class TokenService(ThreadingHTTPServer):
@@ -114,13 +156,11 @@ def test_the_entra_recipe_gets_one_token_from_the_managed_identity_for_the_scope
 def test_the_entra_recipe_with_a_secret_asks_for_the_scope(
     service: TokenService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (code,) = [each for each in READS if "login.microsoftonline.com" in each]
+    (code,) = [each for each in SIGN_INS if "login.microsoftonline.com" in each]
     environment = {"AZURE_TENANT_ID": "tenant", "AZURE_CLIENT_ID": "orders", "AZURE_CLIENT_SECRET": "s3cret"}
     for name, value in (environment | {"KAFKA_TOKEN_SCOPE": "api://app/.default"}).items():
         monkeypatch.setenv(name, value)
-    reader = Reader()
-    exec(code, {"spark": SimpleNamespace(readStream=reader)})
-    sasl = parse_options(reader.given).with_client_id("test").wire.sasl
+    sasl = parse_options(QUERY | options_of(code)).with_client_id("test").wire.sasl
     assert sasl is not None
     assert isinstance(sasl.token_provider, ClientCredentials)
     path = "/tenant/oauth2/v2.0/token"
@@ -159,37 +199,24 @@ def test_the_google_recipe_puts_the_access_token_into_googles_form(modules: Path
     assert len([path for path, _ in service.requests if path.endswith("/token")]) == 1
 
 
-class Reader:
-    """Takes the place of ``spark.readStream``: ``load()`` parses the options. All other methods do nothing."""
-
-    def __init__(self) -> None:
-        self.given: dict[str, str] = {}
-        self.parsed = False
-
-    def option(self, name: str, value: str) -> Reader:
-        if not self.parsed:
-            self.given[name] = value
-        return self
-
-    def load(self) -> Reader:
-        parse_options(self.given)
-        self.parsed = True
-        return self
-
-    def __getattr__(self, name: str) -> Reader:
-        return self
-
-    def __call__(self, *_: Any) -> Reader:
-        return self
+def options_of(code: str) -> dict[str, str]:
+    """The options that an example of the page defines."""
+    names: dict[str, Any] = {}
+    exec(code, names)
+    return dict(names["sign_in"])
 
 
-@pytest.mark.parametrize("code", READS, ids=lambda code: re.findall(r'servers", "([\w.-]+)', code)[0])
-def test_the_options_of_a_recipe_fit_together(code: str, modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("code", SIGN_INS)
+def test_the_options_of_a_sign_in_fit_together(
+    code: str, modules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(modules))
     for name in re.findall(r"""os\.environ\[["'](\w+)["']\]""", "".join(BLOCKS)):
         monkeypatch.setenv(name, "x")
     # The credentials of Google's module come from its service, which the test above has.
     monkeypatch.setattr("google.auth.default", lambda **_: (None, None))
-    reader = Reader()
-    exec(code, {"spark": SimpleNamespace(readStream=reader, sql=lambda _: None)})
-    assert reader.parsed
+    options = options_of(code)
+    ca = trustme.CA()
+    for name in ("ca.pem", "client.pem"):
+        ca.issue_cert("orders-to-lake").private_key_and_cert_chain_pem.write_to_path(tmp_path / name)
+    parse_options(QUERY | {key: value.replace("/etc/kafka", str(tmp_path)) for key, value in options.items()})

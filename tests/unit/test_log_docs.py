@@ -1,4 +1,4 @@
-"""``docs/operations.md`` explains every line that an operator can see in the log, and every counter, and no others."""
+"""``docs/messages.md`` explains every line of the log that operators see, ``docs/monitoring.md`` every counter."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from spark_group_source.group.settings import Counters
 from spark_group_source.lag.prometheus import PREFIX, LagCollector
 
 PACKAGE = Path(spark_group_source.__file__).parent
-PAGE = (PACKAGE.parent / "docs" / "operations.md").read_text()
-RUNBOOKS = (PACKAGE.parent / "docs" / "runbooks.md").read_text()
+PAGE = (PACKAGE.parent / "docs" / "messages.md").read_text()
+MONITORING = (PACKAGE.parent / "docs" / "monitoring.md").read_text()
 SHOWN = {"info": "info", "warning": "warning", "error": "error", "exception": "error"}
 LINES = re.findall(r"^\| `([^`]+)` \| (info|warning|error) \|", PAGE, re.M)
-COUNTERS = re.findall(r"^\| `([a-z ]+)` \| [^|]+ \|$", PAGE, re.M)
+COUNTERS = re.findall(r"^\| `([a-z ]+)` \| [^|]+ \|$", MONITORING.partition("\n## Runbooks")[0], re.M)
+METRICS = {metric.name + "_total" * (metric.type == "counter") for metric in LagCollector().collect()}
 VARIES = re.compile(r"%[-.\d]*[a-z]")
 
 
@@ -76,13 +77,18 @@ def test_the_counters_are_those_of_the_code() -> None:
 
 
 def test_runbooks_quote_rows_of_the_table_of_log_lines() -> None:
-    quoted = re.findall(r"^\| `([^`]* [^`]*)` \|", RUNBOOKS, re.M)
+    quoted = re.findall(r"^\| `([^`]* [^`]*)` \|", MONITORING.partition("\n## Runbooks")[2], re.M)
     assert quoted
     assert set(quoted) <= {row for row, _ in LINES}
 
 
-def test_alerts_in_the_runbooks_name_metrics_that_exist() -> None:
-    metrics = {metric.name + "_total" * (metric.type == "counter") for metric in LagCollector().collect()}
-    alerted = re.findall(rf"{PREFIX}\w+", RUNBOOKS)
+def test_alerts_name_metrics_that_exist() -> None:
+    alerted = re.findall(rf"{PREFIX}\w+", MONITORING)
     assert alerted
-    assert set(alerted) <= metrics
+    assert set(alerted) <= METRICS
+
+
+def test_the_table_of_metrics_has_each_once() -> None:
+    table = MONITORING.partition("\n| metric")[2].partition("\n\n")[0]
+    cells = [row.split("|")[1] for row in table.splitlines()[2:]]
+    assert sorted(PREFIX + name for name in re.findall(r"`(\w+)`", " ".join(cells))) == sorted(METRICS)
