@@ -410,6 +410,17 @@ def test_one_thread_at_a_time_looks_up_the_start_of_a_partition() -> None:
     assert tracker.unresolved(OWNER) == BOTH, "no thread found a start"
 
 
+def test_a_start_that_was_looked_up_before_its_partition_was_lost_and_came_back_is_dropped() -> None:
+    tracker = OffsetTracker()
+    tracker.partitions_assigned(BOTH, OWNER)
+    with tracker.start_lookup(BOTH) as lookup:
+        remove(tracker, A)
+        tracker.partitions_assigned(frozenset({A}), OWNER)
+        assert tracker.record_starts(lookup, dict.fromkeys(BOTH, Start(3, COMMITTED)), {}, {}).keys() == {B}
+    assert tracker.positions(OWNER).keys() == {B}
+    assert tracker.unresolved(OWNER) == {A}
+
+
 def test_nothing_known_of_a_topic_outlives_its_recreation_and_a_start_in_the_new_topic_stays() -> None:
     tracker = OffsetTracker()
     other = PinnedStart("", 5)
