@@ -49,7 +49,7 @@ integration: $(VENV)/test.stamp | java ## tests with real Kafka and Spark
 	$(BIN)/pytest tests/integration -m 'not slow' $(PARALLEL) $(PYTEST_ARGS)
 
 chaos: $(VENV)/test.stamp | java ## tests of several minutes: members that join and leave at random, long batches, clusters
-	$(BIN)/pytest tests/integration -m slow $(PYTEST_ARGS)
+	$(BIN)/pytest tests/integration tests/contract -m slow $(PYTEST_ARGS)
 
 sim: $(VENV)/test.stamp ## the contract in simulated runs: SEED=, SEEDS=, SECONDS=, PROTOCOL=, MUTANT=
 	@$(BIN)/python -m tests.simulation $(foreach name,SEED SEEDS SECONDS PROTOCOL MUTANT LIMIT FIRST,\

@@ -7,6 +7,9 @@ import time
 
 import pytest
 
+from tests.simulation.__main__ import try_mutant
+from tests.simulation.find import FAILURES
+from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.scenario import PROTOCOLS, Result, run
 from tests.simulation.shrink import shrink
 from tests.simulation.substitution import substituted
@@ -40,3 +43,15 @@ def test_a_seed_gives_the_same_run_twice() -> None:
     with substituted():
         first, second = run(7, "consumer"), run(7, "consumer")
     assert (first.story, first.steps, first.kept) == (second.story, second.steps, second.kept)
+
+
+def test_the_decisions_that_find_mistakes_break_nothing_without_them() -> None:
+    with substituted():
+        for kept in FAILURES.values():
+            check(run(kept["seed"], kept["protocol"], kept=kept["kept"]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", [each for each in MUTANTS if each.name in FAILURES], ids=lambda each: each.name)
+def test_the_decisions_that_found_a_mistake_find_it_again(mutant: Mutant) -> None:
+    assert try_mutant(mutant, 0.0), "no run breaks: find others with make sim MUTANT="
