@@ -8,7 +8,7 @@ batch is committed as its end. The life of an offset, from the assignment of its
               ▼
           position ─────── planned: Spark gets the batch ─────▶ in flight    query's thread
               │                                                    │
-              │ a start needs no batch                             │ completed: Spark has run and logged it
+              │ a start needs no batch                             │ completed: Spark has finished it
               ▼                                                    ▼
           completed ◀──────────────────────────────────────────────┘         query's thread
               │ pending, then confirmed: the coordinator has accepted it     either thread
@@ -16,19 +16,21 @@ batch is committed as its end. The life of an offset, from the assignment of its
           committed        from each state: remove (revoked or lost), rewind, restart_topics (records were lost)
 
 **When may an offset be committed?** When Spark has completed the batch that ends there, or when the partition starts
-there, and only while the query owns the partition as it was then: ``pending`` lists the commits.
+there, and only in the assignment, topic and lineage in which that happened: ``pending`` lists the commits.
 
-**By whom?** By either thread, through :class:`.committer.Committer`, one commit at a time.
+**By whom?** By the query's thread or the member's, through :class:`.committer.Committer`, one commit at a time.
 
-**What happens at a revocation?** The member waits for :meth:`OffsetTracker.awaited`, at most for the revocation
-timeout. Then, or at once if the partition is lost, :meth:`OffsetTracker.remove` ends the record, and with it all that
-was looked up or sent for it. A batch that is completed later finds no record, or the one of a new assignment.
+**What happens at a revocation?** The member waits until none of the partitions is in :meth:`OffsetTracker.awaited`, at
+most for the revocation timeout. Then, or at once if the assignment is lost, :meth:`OffsetTracker.remove` drops the
+records. The answers to lookups and commits that are still under way count only for the record that they began with, and
+so for nothing. A batch that is completed later counts only if the query owns the partition again, in the same topic and
+lineage, and at or after the batch's end.
 
-A line that keeps a sentence of the contract (``DESIGN.md``) names it.
+A comment that begins with a number names the sentence of the contract (``DESIGN.md``) that its line keeps.
 
 **Lineages.** The commits of one partition form a lineage: each continues where the one before ended, whichever member
-wrote it. Whoever moves the partition begins a new lineage: another program that commits, ``resetOffsetsOnStart``, a
-``startingOffsetsCallback`` that goes back, the loss of records. Its id is the time at which it began, in milliseconds
+wrote it. A new lineage begins where the partition is moved: by a commit without our tag, which its next owner finds,
+by ``resetOffsetsOnStart``, by a ``startingOffsetsCallback`` that goes back, by the loss of records. Its id is the time at which it began, in milliseconds
 since 1970, and greater than all ids that its owner knows; ``NO_LINEAGE`` is older than all. The tag of a commit
 carries it, and so does each range in the checkpoint. So every later owner can tell whether the group's committed
 offset is older or newer than what it logged itself.
@@ -93,16 +95,17 @@ def resume_at(
 ) -> Start | None:
     """Where a newly assigned partition starts; ``None`` if the group has no commit and the query has logged nothing.
 
-    The later lineage applies; within one lineage the further offset, because a lower commit is one that failed or was
-    late. A commit without our tag is somebody's decision, and begins a lineage. Two kinds of it move nothing back:
+    The later lineage applies, and within one lineage the further offset: the group is behind only because a later
+    commit failed, or an older one arrived late. A commit without our tag is somebody's decision, and begins a lineage.
+    ``replayed`` and ``given_up`` show the exceptions, in which a lower commit moves nothing back.
 
     Args:
         committed: the group's committed offset, if there is one.
         logged: the range that this query logged last for the partition, if it ever read it.
-        replayed: the range that Spark has just read again, with the time of that as its lineage: a decision that was
-            made before, for an offset in it, is followed already.
-        given_up: the committed offset when this query, in mid-batch, gave the partition up. A consumer that commits
-            from there on does not move the group back; it reads what this query reads as well.
+        replayed: the range that Spark has read again after a restart, with the time of that as its lineage. A decision
+            from before, for an offset in the range, is obeyed by that.
+        given_up: the committed offset when this query lost the partition in mid-batch. A commit between it and the
+            logged end is by another consumer that read the same records, and no decision to go back.
     """
     if committed is None:
         return None if logged is None else Start(logged.end, StartRule.LOGGED, logged.lineage)
@@ -186,8 +189,8 @@ def may_be_same(topic_id: str, other: str) -> bool:
 
 @dataclass(slots=True, eq=False)
 class OwnedPartition:
-    """One partition from its assignment to its revocation or loss. What moves it replaces its record, so that nothing
-    that was looked up or sent before counts for it.
+    """One partition from its assignment to its revocation or loss. A rewind or a recreated topic replaces the record, so
+    that nothing that was looked up or sent before counts for it.
 
     Attributes:
         since: the generation that assigned it, and since which it has been owned.
@@ -200,7 +203,7 @@ class OwnedPartition:
         topic_id: the id of the topic in which the position is; empty if unknown.
         epoch: the leader epoch of the position.
         completed: the end of what Spark has completed, which may be committed.
-        committed: what the group has of this lineage; ``None`` if that is nothing or unknown.
+        committed: what the group has of this lineage; ``None`` if that is nothing or unknown, or to be committed again.
         rejections: how many times in a row the coordinator rejected a commit, because it does not know the partition.
         deleted: whether no broker knows it.
         reset: whether ``resetOffsetsOnStart`` moved it, and no logged batch says so.
@@ -226,7 +229,7 @@ class OwnedPartition:
 
     @property
     def pending(self) -> bool:
-        """Whether something may be committed and is not known to be. It never goes back behind a commit.
+        """Whether something may be committed and is not known to be. Within a lineage no commit goes back.
 
         A rejected commit is pending until the group revokes the partition, or no broker knows it: a coordinator may
         have old metadata for a while. With ``assign`` no revocation would end the retries.
@@ -236,7 +239,7 @@ class OwnedPartition:
         return self.committed is None or self.completed > self.committed
 
     def continues(self, read: OffsetRange) -> bool:
-        """Whether the position lies behind ``read``, in the same topic and lineage."""
+        """Whether the position is at or after the end of ``read``, in the same topic and lineage."""
         return may_be_same(self.topic_id, read.topic_id) and self.lineage == read.lineage and read.end <= self.position
 
     def unstarted(self, looked_up: bool) -> OwnedPartition:
@@ -308,7 +311,7 @@ class OffsetTracker:
     def start_lookup(self, partitions: Partitions) -> Iterator[Owned]:
         """Begins a lookup of those of ``partitions`` that need one. The other thread leaves these alone."""
         with self._lock:
-            # Not those lost since the caller's snapshot: they would keep an old position when they are assigned again.
+            # Not those lost since the caller's snapshot, which have no record, or another one.
             mine = {tp: self._owned[tp] for tp in partitions & self._owned.keys() if _needs_lookup(self._owned[tp])}
             for owned in mine.values():
                 owned.in_lookup = True
@@ -551,7 +554,7 @@ class OffsetTracker:
             return frozenset(moved)
 
     def renew(self) -> None:
-        """Makes committed offsets pending again, unchanged. Caller: the query."""
+        """Makes committed offsets pending again, unchanged, before the group expires them. Caller: the query."""
         with self._lock:
             for owned in self._owned.values():
                 owned.committed = None
@@ -571,9 +574,9 @@ class OffsetTracker:
             return self._reading | self._uncommitted()  # 3: the batch and its commit
 
     def uncommitted(self) -> Partitions:
-        """Partitions with a pending commit, or without a lookup of their start, which may be a later offset for the
-        next owner. No revocation waits for a leader, nor after :data:`MAX_REJECTIONS`: that topic may be deleted.
-        Caller: anybody."""
+        """Partitions for whose commit or start a revocation waits. Without a committed start the next owner could start
+        at a later offset. No revocation waits for a leader that returns no start, nor for a commit after
+        :data:`MAX_REJECTIONS`: its topic may be deleted. Caller: anybody."""
         with self._lock:
             return self._uncommitted()
 
