@@ -30,10 +30,10 @@ A comment that begins with a number names the sentence of the contract (``DESIGN
 
 **Lineages.** The commits of one partition form a lineage: each continues where the one before ended, whichever member
 wrote it. A new lineage begins where the partition is moved: by a commit without our tag, which its next owner finds,
-by ``resetOffsetsOnStart``, by a ``startingOffsetsCallback`` that goes back, by the loss of records. Its id is the time at which it began, in milliseconds
-since 1970, and greater than all ids that its owner knows; ``NO_LINEAGE`` is older than all. The tag of a commit
-carries it, and so does each range in the checkpoint. So every later owner can tell whether the group's committed
-offset is older or newer than what it logged itself.
+by ``resetOffsetsOnStart``, by a ``startingOffsetsCallback`` that goes back, by the loss of records. Its id is the time
+at which it began, in milliseconds since 1970, and greater than all ids that its owner knows; ``NO_LINEAGE`` is older
+than all. The tag of a commit carries it, and so does each range in the checkpoint. So every later owner can tell
+whether the group's committed offset is older or newer than what it logged itself.
 """
 
 from __future__ import annotations
@@ -189,8 +189,8 @@ def may_be_same(topic_id: str, other: str) -> bool:
 
 @dataclass(slots=True, eq=False)
 class OwnedPartition:
-    """One partition from its assignment to its revocation or loss. A rewind or a recreated topic replaces the record, so
-    that nothing that was looked up or sent before counts for it.
+    """One partition from its assignment to its revocation or loss. A rewind or a recreated topic replaces the record,
+    so that nothing that was looked up or sent before counts for it.
 
     Attributes:
         since: the generation that assigned it, and since which it has been owned.
