@@ -143,7 +143,7 @@ def test_the_session_of_a_static_member_with_the_protocol_of_kip_848_ends(
 
 
 def test_a_member_that_does_not_give_up_its_partitions_is_lost_at_its_rebalance_timeout(run: Lockstep) -> None:
-    owner, other = run.client("owner", rebalance=SHORT_S), run.client("other")
+    owner, other = run.client("owner", rebalance=MEMBER_SESSION_S / 2), run.client("other")
     for member in (owner, other):
         run.member_heartbeat(member, 0)
     run.member_heartbeat(owner, owner.generation)
