@@ -253,8 +253,7 @@ class ClassicProtocol(GroupProtocol):
         # On a slow network a heartbeat just before the session ends would arrive too late.
         interval = min(settings.heartbeat_interval, settings.session_timeout / 2)
         self._assignors = Assignors(settings.assignors, settings.wire.rack)
-        static = settings.instance_id is not None
-        initial = ClassicMembership(cooperative=self._assignors.cooperative, static=static)
+        initial = ClassicMembership(cooperative=self._assignors.cooperative)
         super().__init__(member, initial, settings, interval, clock, wakeup)
         self.state_machine = step
         self._requests = MembershipRequests(cluster, settings, timings)

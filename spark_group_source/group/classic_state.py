@@ -80,11 +80,10 @@ class Sync(Request):
 
 @dataclass(frozen=True, slots=True)
 class ClassicMembership(Membership):
-    """``cooperative``: the member keeps its partitions through a rebalance. ``static``: it has an instance id.
-    ``syncing``: it is in a new generation, and waits for its assignment."""
+    """``cooperative``: the member keeps its partitions through a rebalance. ``syncing``: it is in a new generation, and
+    waits for its assignment."""
 
     cooperative: bool = True
-    static: bool = False
     syncing: bool = False
 
 
@@ -156,12 +155,6 @@ def _request_failed(membership: ClassicMembership, failure: RequestFailed, revok
             # The group waits for this revocation; the heartbeat that returned this error kept the session alive.
             return membership, []
         case ErrorAction.REJOIN:
-            return _join(replace(membership, reason=failure.reason))
-        case ErrorAction.RESET_GENERATION if membership.phase is Phase.JOINING and not (
-            membership.syncing or membership.static
-        ):
-            # The response to the join was lost: its generation has the member, with the partitions that the join
-            # reported. A static one may be in a generation that it never joined.
             return _join(replace(membership, reason=failure.reason))
         case ErrorAction.RESET_GENERATION:
             return _acknowledge(reconciler.lose(membership, failure.reason))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from spark_group_source.errors import GroupError
@@ -134,15 +132,6 @@ def test_a_lost_generation_loses_everything_without_waiting(
     after, actions = run(stable(A, B), AwaitedChanged(busy), RequestFailed(action, "why"))
     assert actions == [Lost(frozenset({A, B}), "why"), Join()]
     assert (after.member_id, after.generation, dict(after.owned)) == (kept_id, -1, {})
-
-
-@pytest.mark.parametrize(("static", "kept"), [(False, {A: 7, B: 7}), (True, {})], ids=["dynamic", "static"])
-def test_a_join_whose_response_is_lost_is_sent_again_with_what_it_reported(
-    static: bool, kept: dict[TopicPartition, int]
-) -> None:
-    joining, _ = run(replace(stable(A, B), static=static), RequestFailed(ErrorAction.REJOIN, "rebalance"))
-    after, actions = run(joining, RequestFailed(ErrorAction.RESET_GENERATION, "the generation has ended"))
-    assert (dict(after.owned), actions[-1]) == (kept, Join())
 
 
 def test_a_generation_lost_during_a_revocation_is_lost_and_not_revoked() -> None:
