@@ -24,7 +24,7 @@ from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset, KafkaClients
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.topics import EveryBroker
-from spark_group_source.offsets import EARLIEST, LATEST, Offsets, Partitions, TopicPartition
+from spark_group_source.offsets import EARLIEST, LATEST, BatchOffset, Offsets, Partitions, TopicPartition
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query.topics import raise_or_skip_deleted
 from spark_group_source.text import some
@@ -73,7 +73,7 @@ class AvailableNowTarget:
         options: SourceOptions,
         clock: Clock,
     ) -> None:
-        """``membership`` returns that of this query as it is now."""
+        """``membership`` returns that of this query as it is now. ``read_on``: it has read beyond its target."""
         self._cluster = clients.cluster
         self._group_offsets = clients.offsets
         self._settings = settings
@@ -90,7 +90,7 @@ class AvailableNowTarget:
         self._looked_at: float | None = None
         self._without_owner = 0.0
         self._interval = POLL_INTERVALS[0]
-        self._reads_on = False
+        self._reads_on = self.read_on = False
         self._hinted = False
 
     def set_once(self, owned: Partitions = frozenset()) -> None:
@@ -123,11 +123,11 @@ class AvailableNowTarget:
         """``end_offsets`` up to the target. Partitions that were added later are not read in this run.
 
         A run that waits reads on in what it owns: another run that began at the same time may have a later target
-        there, and wait in turn for this one. When this run ends stays as it was.
+        there, and wait in turn for this one. That is no progress towards its own end.
         """
         assert self._target is not None, "set_once() comes first"
         if self._reads_on:
-            self._reads_on = False
+            self._reads_on, self.read_on = False, True
             self._target |= {tp: max(end, self._target[tp]) for tp, end in end_offsets.items() if tp in self._target}
         return {tp: min(end, self._target.get(tp, 0)) for tp, end in end_offsets.items()}
 
@@ -172,10 +172,11 @@ class AvailableNowTarget:
         for offsets in (self._target, self._unreached):
             offsets.update({tp: end for tp, end in ends.items() if tp in offsets})
 
-    def batch_planned(self) -> None:
-        """This query has a batch, which counts as progress until the next lookup, however long it takes."""
-        self._note_progress()
-        self._progress_at = math.inf
+    def batch_planned(self, batch: BatchOffset) -> None:
+        """This query has a batch. Up to the target it is progress until the next lookup, however long it takes."""
+        if any(TopicPartition(read.topic, read.partition) in self._unreached for read in batch.reads()):
+            self._note_progress()
+            self._progress_at = math.inf
 
     def wait(self) -> None:
         """Waits before the next lookup; logs from time to time what the run waits for."""

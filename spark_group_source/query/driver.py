@@ -254,9 +254,8 @@ class Driver:
     def close(self) -> None:
         """Tries pending commits a last time, leaves the group and closes all connections."""
         try:
-            me = self._member.snapshot()
-            self._assigned_partitions.verify(me, self._clients)
-            self._assigned_partitions.committer.commit(me, self._clients)
+            self._assigned_partitions.verify(self._member.snapshot(), self._clients)
+            self._assigned_partitions.committer.commit(self._member.snapshot(), self._clients)
         except GroupSourceError as error:
             log.debug("group %s: no last commit, because the query has failed: %s", self._settings.group_id, error)
         finally:

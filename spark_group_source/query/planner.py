@@ -123,10 +123,12 @@ class BatchPlanner:
         while True:
             me = self._retry_pending()
             target.set_once(frozenset(me.owned))
-            planned = self._plan(start, limits, me)
             to_reset = self._tracker.pinned_starts().resets & me.readable.keys()
+            if target.read_on and target.is_reached(to_reset):
+                return start
+            planned = self._plan(start, limits, me)
             if planned is not start:
-                target.batch_planned()
+                target.batch_planned(planned)
                 return planned
             if target.is_reached(to_reset):
                 return start

@@ -22,7 +22,7 @@ from spark_group_source.group.description import GroupDescription, MemberDescrip
 from spark_group_source.group.membership import ErrorAction, Membership, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset, KafkaClients
 from spark_group_source.group.settings import GroupSettings, Subscription
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import available_now
 from spark_group_source.query.available_now import AvailableNowTarget
@@ -270,13 +270,29 @@ def test_the_option_limits_the_wait_for_a_living_member(world: World) -> None:
     target = make(world, availableNowTimeout="10m")
     target.set_once()
     wait(target, world, 599.0)
-    target.batch_planned()
+    target.batch_planned(BatchOffset({A: OffsetRange(*A, 4, 5)}))
     world.now += 10_000.0
     world.refused = RequestFailed(ErrorAction.REDISCOVER, "a lost answer")
     assert not target.is_reached(), "the run's own batch does not count"
     world.refused = None
     wait(target, world, 599.0)
     with pytest.raises(DeadlineExceeded, match="no progress.*60. s.*raise 'availableNowTimeout'"):
+        wait(target, world, 4.0)
+
+
+def test_what_a_waiting_run_reads_beyond_its_target_is_no_progress(world: World) -> None:
+    world.logs[B] = (3, 7)
+    world.offsets = {A: 10}
+    world.group = GroupDescription("Stable", "range", (replace(OTHER, partitions=frozenset({B})),))
+    target = make(world, availableNowTimeout="10m")
+    target.set_once()
+    wait(target, world, 300.0)
+    target.wait()
+    assert target.limit({A: 14}) == {A: 14}
+    assert target.read_on
+    target.batch_planned(BatchOffset({A: OffsetRange(*A, 10, 14)}))
+    wait(target, world, 299.0)
+    with pytest.raises(DeadlineExceeded, match="no progress"):
         wait(target, world, 4.0)
 
 
