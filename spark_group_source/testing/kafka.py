@@ -86,7 +86,7 @@ class EmbeddedKafka(BrokerCluster):
     def produce(
         self, topic: str | None, rows: Iterable[Row] | DataFrame, partition: int | None = None, **config: object
     ) -> list[tuple[int, int]]:
-        """Writes rows and waits until the broker has acknowledged all of them.
+        """Writes rows and waits until the broker has acknowledged all.
 
         Args:
             topic: the topic of all rows, or ``None`` if each row names its topic.
@@ -131,7 +131,7 @@ class EmbeddedKafka(BrokerCluster):
     # Consumer groups, from Kafka's own tools and requests
 
     def consumer_groups(self, *arguments: str) -> str:
-        """Returns the output of Kafka's ``kafka-consumer-groups``, for example for ``"--list"``; takes about 2 s.
+        """Returns the output of Kafka's ``kafka-consumer-groups``, for example for ``"--list"``; about 2 s.
 
         Raises:
             EmbeddedKafkaError: the tool failed; the text holds its output.
@@ -150,11 +150,11 @@ class EmbeddedKafka(BrokerCluster):
         return output
 
     def describe_group(self, group: str) -> list[GroupPartition]:
-        """Returns position, end, lag and owner of each partition of a group, from Kafka's tool; takes about 2 s."""
+        """Returns each partition's position, end, lag and owner, from Kafka's tool; about 2 s."""
         return parse_partitions(self.consumer_groups("--describe", "--group", group))
 
     def describe_members(self, group: str) -> list[GroupMember]:
-        """Returns the members of a group and their partition counts, from Kafka's tool; takes about 2 s."""
+        """Returns the members and their partition counts, from Kafka's tool; about 2 s."""
         return parse_members(self.consumer_groups("--describe", "--group", group, "--members", "--verbose"))
 
     def group_state(self, group: str) -> str:
@@ -168,7 +168,7 @@ class EmbeddedKafka(BrokerCluster):
         return self._describe(group).state
 
     def members(self, group: str) -> list[GroupMember]:
-        """Returns the members of a group that is not rebalancing, by plain requests; fast enough to poll.
+        """Returns the members of a group that is not rebalancing; fast enough to poll.
 
         Works with both group protocols.
 

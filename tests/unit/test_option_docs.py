@@ -97,8 +97,13 @@ def rows() -> list[str]:
 
 def linked_tests(name: str) -> list[tuple[str, str, str]]:
     """(file, test, path) of the tests that ``tests/OPTIONS.md`` links for a row of the page."""
-    links_by_row = re.findall(r"^\| `([^`]+)` \| ([^|]+) \|$", (TESTS / "OPTIONS.md").read_text(), re.M)
-    links = [tests for pattern, tests in links_by_row if fnmatch.fnmatchcase(name, pattern)]
+    links_by_row = re.findall(r"^\| (`[^|]+`) \| ([^|]+) \|$", (TESTS / "OPTIONS.md").read_text(), re.M)
+    links = [
+        tests
+        for patterns, tests in links_by_row
+        for pattern in re.findall("`([^`]+)`", patterns)
+        if fnmatch.fnmatchcase(name, pattern)
+    ]
     return re.findall(r"\[([\w.]+)::(\w+)\]\(([\w/.]+)\)", " ".join(links))
 
 
