@@ -216,7 +216,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "M07",
         2,
         "the last commits of a query that ends do not repair what a late one has moved back",
-        (("query/driver.py", "            self._assigned_partitions.verify(me, self._clients)\n", ""),),
+        (
+            (
+                "query/driver.py",
+                "            self._assigned_partitions.verify(self._member.snapshot(), self._clients)\n",
+                "",
+            ),
+        ),
     ),
     Mutant(
         "M08",
@@ -493,7 +499,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M48",
         10,
         "a run with resetOffsetsOnStart ends before it has moved all partitions: their old commits are at the target",
-        (("query/planner.py", "target.is_reached(to_reset)", "target.is_reached()"),),
+        (("query/planner.py", "            if target.is_reached(to_reset)", "            if target.is_reached()"),),
     ),
     Mutant(
         "M49",
