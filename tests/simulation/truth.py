@@ -340,6 +340,7 @@ class Truth:
 
     def died(self, query: Query) -> None:
         """A query's process has ended: what it had open may be repeated."""
+        self._since = {key: since for key, since in self._since.items() if key[0] != query.name}
         group = query.options["kafka.group.id"]
         for read in self.open[query.name].ranges:
             if not self.open[query.name].done:
