@@ -73,7 +73,7 @@ class AvailableNowTarget:
         options: SourceOptions,
         clock: Clock,
     ) -> None:
-        """``membership`` returns that of this query as it is now. ``read_on``: it has read beyond its target."""
+        """``membership`` returns that of this query as it is now. ``extended``: the run reads beyond its target."""
         self._cluster = clients.cluster
         self._group_offsets = clients.offsets
         self._settings = settings
@@ -90,7 +90,7 @@ class AvailableNowTarget:
         self._looked_at: float | None = None
         self._without_owner = 0.0
         self._interval = POLL_INTERVALS[0]
-        self._reads_on = self.read_on = False
+        self._extension_due = self.extended = False
         self._hinted = False
 
     def set_once(self, owned: Partitions = frozenset()) -> None:
@@ -126,8 +126,8 @@ class AvailableNowTarget:
         there, and wait in turn for this one. That is no progress towards its own end.
         """
         assert self._target is not None, "set_once() comes first"
-        if self._reads_on:
-            self._reads_on, self.read_on = False, True
+        if self._extension_due:
+            self._extension_due, self.extended = False, True
             self._target |= {tp: max(end, self._target[tp]) for tp, end in end_offsets.items() if tp in self._target}
         return {tp: min(end, self._target.get(tp, 0)) for tp, end in end_offsets.items()}
 
@@ -174,7 +174,7 @@ class AvailableNowTarget:
 
     def batch_planned(self, batch: BatchOffset) -> None:
         """This query has a batch. Up to the target it is progress until the next lookup, however long it takes."""
-        if any(TopicPartition(read.topic, read.partition) in self._unreached for read in batch.reads()):
+        if any(read.tp in self._unreached for read in batch.reads()):
             self._note_progress()
             self._progress_at = math.inf
 
@@ -186,7 +186,7 @@ class AvailableNowTarget:
                 self._without_owner = 0.0
             waits_for = some(owners) if owners else "other members"
             log.info("group %s: the run waits for %s: %s", self._settings.group_id, waits_for, self._status())
-            self._reads_on = True
+            self._extension_due = True
             if not self._hinted:
                 self._hinted = True
                 log.warning("group %s: %s", self._settings.group_id, _ITSELF)

@@ -124,13 +124,13 @@ class BatchPlanner:
             me = self._retry_pending()
             target.set_once(frozenset(me.owned))
             to_reset = self._tracker.pinned_starts().resets & me.readable.keys()
-            if target.read_on and target.is_reached(to_reset):
+            if target.extended and target.is_reached(to_reset):  # first: what is planned then is no part of the run
                 return start
             planned = self._plan(start, limits, me)
             if planned is not start:
                 target.batch_planned(planned)
                 return planned
-            if target.is_reached(to_reset):
+            if not target.extended and target.is_reached(to_reset):
                 return start
             if self._clock() >= wait_until:
                 return self._plan(start, limits, me, must_log=True)

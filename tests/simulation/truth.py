@@ -296,7 +296,11 @@ class Truth:
 
     def _may_lose(self, query: Query, batch: Open) -> bool:
         """Whether a live query may have lost its partitions in mid-batch: by faults, or because the batch is long."""
-        return not self.calm or self.run.now - batch.planned_at > query.revocation_timeout
+        return not self.calm or self._is_overdue(query, batch)
+
+    def _is_overdue(self, query: Query, batch: Open) -> bool:
+        """Whether a batch has taken longer than a revocation waits."""
+        return self.run.now - batch.planned_at > query.revocation_timeout
 
     def _check_repeats(self, query: Query, key: Key, read: OffsetRange) -> None:
         """I3: nothing is read twice without a reason."""
@@ -310,7 +314,7 @@ class Truth:
         """Whatever another query completed without a commit may be repeated if faults kept it from committing."""
         for name, open_ in self.uncommitted.items():
             batch = self.open[name]
-            unreported = not batch.told and self.run.now - batch.planned_at > self.queries[name].revocation_timeout
+            unreported = not batch.told and self._is_overdue(self.queries[name], batch)
             if (offsets := open_.get(key)) and (name == query.name or unreported or not self.calm):
                 self.at(key).repeatable |= offsets
 
@@ -326,7 +330,7 @@ class Truth:
     def completed(self, query: Query, batch: int, ranges: list[OffsetRange]) -> None:
         self.told(f"{query.name} completes batch {batch}")
         pending = self.uncommitted.setdefault(query.name, {})
-        late = self.run.now - self.open[query.name].planned_at > query.revocation_timeout
+        late = self._is_overdue(query, self.open[query.name])
         for read in ranges:
             key = query.options["kafka.group.id"], read.topic_id, read.partition
             offsets = set(range(read.start, read.end))
@@ -532,7 +536,7 @@ class Truth:
         """A query hears that Spark has completed its batch."""
         batch = self.open[query.name]
         batch.told = batch.done
-        if batch.done and self.run.now - batch.planned_at > query.revocation_timeout:
+        if batch.done and self._is_overdue(query, batch):
             self.overdue[query.name] = self.run.now
             for key, offsets in self.uncommitted.get(query.name, {}).items():
                 self.at(key).repeatable |= offsets

@@ -289,7 +289,7 @@ def test_what_a_waiting_run_reads_beyond_its_target_is_no_progress(world: World)
     wait(target, world, 300.0)
     target.wait()
     assert target.limit({A: 14}) == {A: 14}
-    assert target.read_on
+    assert target.extended
     target.batch_planned(BatchOffset({A: OffsetRange(*A, 10, 14)}))
     wait(target, world, 299.0)
     with pytest.raises(DeadlineExceeded, match="no progress"):
