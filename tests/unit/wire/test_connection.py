@@ -355,5 +355,5 @@ def test_an_unknown_host_and_a_closed_port_are_unavailable(monkeypatch: pytest.M
         raise socket.gaierror("Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(BrokerUnavailable, match="'nowhere' cannot be resolved"):
-        Connection.open("nowhere", 9092, OPTIONS, Deadline.after(LONG))
+    with pytest.raises(BrokerUnavailable, match="'unknown' cannot be resolved"):
+        Connection.open("unknown", 9092, OPTIONS, Deadline.after(LONG))
