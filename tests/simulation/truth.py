@@ -64,6 +64,8 @@ class Partition:
     """Whether the group has a position here: a commit that was accepted, or a decision of an operator."""
     by: str = ""
     """The member that committed last."""
+    beyond_repair: bool = False
+    """Whether a late commit moved the position back that had no room for its tag."""
     owner: str = ""
     """The member that owns it, and knows that it does."""
     owned_since: float = 0.0
@@ -429,6 +431,8 @@ class Truth:
         if at.by == member and fallen and self.calm:
             raise Broken(f"I4: {process.name} commits {offset} of {topic}-{number} after {at.committed}")
         at.repeatable |= fallen
+        # A commit without room for its tag cannot be told from an operator's, so nothing repairs what it moves back.
+        at.beyond_repair = offset < (at.committed or 0) and not part.committed_metadata
         at.started, at.committed, at.by = True, offset, member
         for pending in self.uncommitted.values():
             if key in pending:
@@ -554,7 +558,7 @@ class Truth:
                 if missing and topic not in self.outdated:
                     return f"{_span(missing)} of {topic}-{number} are not read"
                 held = self.kafka.group(group).offsets.get((topic, number))
-                if held is None or held[0] != end:
+                if held is None or (held[0] != end and not at.beyond_repair):
                     return f"the committed offset of {topic}-{number} is {held and held[0]}, and its end {end}"
         return ""
 
