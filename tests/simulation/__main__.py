@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("--protocol", choices=PROTOCOLS, help="the group protocol; default: both")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--mutant", help="puts this mistake into the product first; all: one after the other")
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds for each of all mutants")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds of processor time for each of all mutants")
     options = parser.parse_args()
     protocols = [options.protocol] if options.protocol else list(PROTOCOLS)
     if options.mutant:
