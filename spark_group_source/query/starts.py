@@ -252,7 +252,7 @@ class StartOffsetResolver:
         resets = (partitions & pinned.resets) - {tp for tp, commit in commits.items() if commit.tagged_reset}
         self._warn_of_another_group(commits, logged.ranges)
         self._warn_of_wrong_clock([*commits.values(), *logged.ranges.values()])
-        warn_if_read_by_others(self._replayed, commits, self._group_id)
+        warn_if_read_by_others(dict(self._replayed), commits, self._group_id)
         starts: Starts = {}
         for tp in partitions - resets:
             replayed, given_up = self._replayed.get(tp), logged.given_up.get(tp)
@@ -266,7 +266,8 @@ class StartOffsetResolver:
         starts |= {tp: start._replace(lineage=None) for tp, start in of_new.items()}
         starts = self._moved_by_callback(starts, logged.ranges)
         recorded = self._tracker.record_starts(lookup, starts, commits, ids)
-        self._replayed = {tp: read for tp, read in self._replayed.items() if tp not in recorded}
+        for tp in recorded:
+            self._replayed.pop(tp, None)  # one by one: the other thread may be recording other partitions
         log_starts(self._group_id, recorded)
 
     def _moved_by_callback(self, starts: Starts, logged: Mapping[TopicPartition, OffsetRange]) -> Starts:

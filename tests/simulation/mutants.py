@@ -351,7 +351,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M26",
         6,
         "a rewind into a batch that was replayed long ago is ignored",
-        (("query/starts.py", " if tp not in recorded}", "}"),),
+        (("query/starts.py", "self._replayed.pop(tp, None)", "pass"),),
     ),
     Mutant(
         "M27",
