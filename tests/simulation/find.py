@@ -19,7 +19,10 @@ FAILURES: dict[str, dict[str, Any]] = json.loads(KEPT.read_text()) if KEPT.exist
 
 
 def find(name: str, seconds: float) -> dict[str, Any]:
-    """First repeats the decisions that are kept for this mistake, then runs seeds until one fails, for so many seconds of processor time."""
+    """First repeats the decisions that are kept for this mistake, then runs seeds until one fails.
+
+    ``seconds`` are of processor time, so that a busy machine searches as long as an idle one.
+    """
     began, runs = time.process_time(), 0
     if kept := FAILURES.get(name):
         result = run(kept["seed"], kept["protocol"], kept=kept["kept"])

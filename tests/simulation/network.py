@@ -38,6 +38,9 @@ ERRORS: dict[str, tuple[int, ...]] = {
 }
 """Error codes that heal, by request. A broker that is upgraded, or a full group, may refuse a member for a while."""
 
+REQUESTS = (*ERRORS, "LeaveGroup")
+"""Requests of which one is chosen to suffer in a run without other faults."""
+
 NOT_COORDINATOR = 16
 
 FATAL_AT_FIRST = {35, 81, 112}
@@ -113,6 +116,9 @@ class Network:
         self.versions: dict[bool, Any] = {}
         self.brokers = {broker.port: broker for broker in brokers.values()}
         self.fault_probability = 0.0
+        self.only: tuple[str, int, str] | None = None
+        """The one request that suffers, by its name and number, and its fault: whatever the product does next must
+        make up for that."""
         self.faulted = faulted
         self.links: dict[tuple[str, int], Link] = {}
         self.former: dict[int, tuple[float, Callable[[], AbstractContextManager[None]]]] = {}
@@ -127,7 +133,7 @@ class Network:
 
     def heal(self) -> None:
         """No fault happens from now on."""
-        self.fault_probability = 0.0
+        self.fault_probability, self.only = 0.0, None
         self.links.clear()
         self.former.clear()
         for broker in self.brokers.values():
@@ -151,9 +157,15 @@ class Network:
         return channel
 
     def fault(self, process: Process, api: str) -> str:
+        kind = f"{process.name} {api}"
+        if self.only is not None and api == self.only[0]:
+            name, number, fault = self.only
+            self.only = (name, number - 1, fault) if number else None
+            if not number:
+                self.faulted(f"{kind}: the {fault}")
+                return fault
         if self.fault_probability <= 0 or api == "ApiVersions":
             return ""
-        kind = f"{process.name} {api}"
         self.weights = self.weights or self.run.chance.weights(len(FAULTS))
         fault = self.run.chance.pick(f"fault of {kind}", "", FAULTS, self.fault_probability, self.weights)
         if fault:

@@ -80,7 +80,11 @@ class Scenario:
         self.net.arrived_late = lambda what: self.truth.outage(0.0, what)
         network.Connection.network = self.net
         spark.Life.of_process.clear()
-        self.trouble = chance.pick("trouble", 0.0, (0.0, 0.01, 0.04, 0.12), 0.9)
+        if request := chance.pick("the one request", "", network.REQUESTS, 0.4):
+            number = round(chance.number("number of the request", 0, 0, 15))
+            fault = chance.pick("its fault", network.LOST_ANSWER, network.FAULTS, 0.9)
+            self.net.only = request, number, fault
+        self.trouble = 0.0 if request else chance.pick("trouble", 0.0, (0.0, 0.01, 0.04, 0.12), 0.9)
         self.queries: list[Query] = []
         self.empty: TopicPartition | None = None
         self.without_records = ""

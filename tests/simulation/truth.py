@@ -341,7 +341,8 @@ class Truth:
             at.read |= offsets
             at.without_epoch = False
             at.repeatable |= offsets if late else set()
-            pending.setdefault(key, set()).update(each for each in offsets if each >= (at.committed or 0))
+            if read.topic not in self.kafka.logs or not self._cut_unseen(at, read.topic, read.partition, read.epoch):
+                pending.setdefault(key, set()).update(each for each in offsets if each >= (at.committed or 0))
         self.open[query.name].done = True
 
     def died(self, query: Query) -> None:
