@@ -140,17 +140,19 @@ class Committer:
             tp for tp, error_code in answer.errors.items() if error_action(error_code) is ErrorAction.TRIM_METADATA
         }
         to_trim = {tp: sent[tp] for tp in too_long if offsets[tp].metadata}
-        self._partitions_rejected({tp: error_code for tp, error_code in answer.errors.items() if tp not in to_trim})
+        self._partitions_rejected(
+            {tp: error_code for tp, error_code in answer.errors.items() if tp not in to_trim}, sent
+        )
         if to_trim:
             log.warning("group %s: %s for the brokers; commits have less now", self._group_id, _TRIMMED[self._trimmed])
             self._trimmed += 1
         return not to_trim or self._send(to_trim, me, clients, deadline)
 
-    def _partitions_rejected(self, errors: Mapping[TopicPartition, int]) -> None:
+    def _partitions_rejected(self, errors: Mapping[TopicPartition, int], sent: Owned) -> None:
         """Logs each partition once, until a commit of it succeeds, because the retries may go on for minutes."""
         if errors:
             self._retry_timer.restart()
-        if newly := self._tracker.commits_rejected(errors):
+        if newly := self._tracker.commits_rejected({tp: sent[tp] for tp in errors}):
             codes = ", ".join(describe_error_code(error_code) for error_code in sorted({errors[tp] for tp in newly}))
             log.warning("group %s: %s not committed, and will be retried: %s", self._group_id, names(newly), codes)
 

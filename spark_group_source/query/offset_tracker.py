@@ -8,32 +8,36 @@ batch is committed as its end. The life of an offset, from the assignment of its
               ▼
           position ─────── planned: Spark gets the batch ─────▶ in flight    query's thread
               │                                                    │
-              │ a start needs no batch                             │ completed: Spark has finished it
+              │ its start may be committed at once                 │ completed: Spark has finished it
               ▼                                                    ▼
           completed ◀──────────────────────────────────────────────┘         query's thread
               │ pending, then confirmed: the coordinator has accepted it     either thread
               ▼
-          committed        from each state: remove (revoked or lost), rewind, restart_topics (records were lost)
+          committed
+
+From each state: remove, when it is revoked or lost, to no record; rewind, when records were lost, to another position;
+restart_topics and drop_other_topics, when its topic was recreated, to no position; renew and verify to pending.
 
 **When may an offset be committed?** When Spark has completed the batch that ends there, or when the partition starts
 there, and only in the assignment, topic and lineage in which that happened: ``pending`` lists the commits.
 
-**By whom?** By the query's thread or the member's, through :class:`.committer.Committer`, one commit at a time.
+**By whom?** By the query's thread or the member's, through :class:`.committer.Committer`, one commit of a query at a
+time. What stays pending is sent again every ``offsetCommit.retryIntervalMs``, also while a revocation waits for it.
 
 **What happens at a revocation?** The member waits until none of the partitions is in :meth:`OffsetTracker.awaited`, at
 most for the revocation timeout. Then, or at once if the assignment is lost, :meth:`OffsetTracker.remove` drops the
-records. The answers to lookups and commits that are still under way count only for the record that they began with, and
-so for nothing. A batch that is completed later counts only if the query owns the partition again, in the same topic and
+records. Lookups and commits that are still under way were begun with a record that is gone: their answers change
+nothing. A batch that is completed later counts only if the query owns the partition again, in the same topic and
 lineage, and at or after the batch's end.
 
 A comment that begins with a number names the sentence of the contract (``DESIGN.md``) that its line keeps.
 
 **Lineages.** The commits of one partition form a lineage: each continues where the one before ended, whichever member
-wrote it. A new lineage begins where the partition is moved: by a commit without our tag, which its next owner finds,
-by ``resetOffsetsOnStart``, by a ``startingOffsetsCallback`` that goes back, by the loss of records. Its id is the time
-at which it began, in milliseconds since 1970, and greater than all ids that its owner knows; ``NO_LINEAGE`` is older
-than all. The tag of a commit carries it, and so does each range in the checkpoint. So every later owner can tell
-whether the group's committed offset is older or newer than what it logged itself.
+wrote it. A new lineage begins where the partition is moved: by a commit without our tag, which its next owner finds, by
+``resetOffsetsOnStart``, by a ``startingOffsetsCallback`` that goes back, by the loss of records or of their topic. Its
+id is the time at which it began, in milliseconds since 1970, and greater than all ids that its owner knows;
+``NO_LINEAGE`` is older than all. The tag of a commit carries it, and so does each range in the checkpoint. So every
+later owner can tell whether the group's committed offset is older or newer than what it logged itself.
 """
 
 from __future__ import annotations
@@ -102,8 +106,8 @@ def resume_at(
     Args:
         committed: the group's committed offset, if there is one.
         logged: the range that this query logged last for the partition, if it ever read it.
-        replayed: the range that Spark has read again after a restart, with the time of that as its lineage. A decision
-            from before, for an offset in the range, is obeyed by that.
+        replayed: the range that Spark has read again after a restart, with the time of that as its lineage. Spark has
+            thereby obeyed an earlier decision to go back to an offset in the range.
         given_up: the committed offset when this query lost the partition in mid-batch. A commit between it and the
             logged end is by another consumer that read the same records, and no decision to go back.
     """
@@ -166,7 +170,7 @@ class LoggedOffsets(NamedTuple):
     """What a query knows of partitions that start.
 
     Attributes:
-        ranges: the ranges that it logged last.
+        ranges: the ranges that were planned last, or the offsets to which records that were lost moved it.
         given_up: the committed offsets at which it gave partitions up in mid-batch.
         recreated: partitions of topics that were recreated since it logged or pinned them. The group's commits are in
             the new ones: Kafka deletes those of a deleted topic.
@@ -203,7 +207,7 @@ class OwnedPartition:
         topic_id: the id of the topic in which the position is; empty if unknown.
         epoch: the leader epoch of the position.
         completed: the end of what Spark has completed, which may be committed.
-        committed: what the group has of this lineage; ``None`` if that is nothing or unknown, or to be committed again.
+        committed: what the group has of this lineage; ``None`` if ``completed`` is to be committed in any case.
         rejections: how many times in a row the coordinator rejected a commit, because it does not know the partition.
         deleted: whether no broker knows it.
         reset: whether ``resetOffsetsOnStart`` moved it, and no logged batch says so.
@@ -256,7 +260,7 @@ class OffsetTracker:
 
     ``_lock`` guards everything:
     - ``_owned``, the record of each partition that this query owns
-    - ``_logged``, the last range that Spark has logged of each partition this query ever read
+    - ``_logged``, the range of each partition in the last batch that was planned with it, or in the checkpoint
     - ``_in_flight``, the batch in flight, and ``_reading``, what it reads, from just before it is planned
     - ``_given_up``, the committed offsets of partitions that were given up in mid-batch
     - ``_pinned``, the pinned starts of the query
@@ -436,14 +440,14 @@ class OffsetTracker:
         """Leaders of these later epochs hold all records before the positions in ``copies``, which get the epochs as
         well. Caller: the query.
 
-        A partition that the other thread has started since keeps its epoch.
+        A partition that the other thread has started or moved since keeps its epoch.
         """
         with self._lock:
             for tp, epoch in now.items():
-                owned = self._owned.get(tp)
-                if owned is not None and owned.start and owned.epoch == copies[tp].epoch:
+                owned, copy = self._owned.get(tp), copies[tp]
+                if owned is not None and (owned.position, owned.epoch) == (copy.position, copy.epoch):
                     owned.epoch = epoch
-                copies[tp].epoch = epoch
+                copy.epoch = epoch
 
     @property
     def in_flight(self) -> BatchOffset | None:
@@ -465,8 +469,9 @@ class OffsetTracker:
     def planned(self, batch: BatchOffset) -> None:
         """Spark gets this batch. Caller: the query.
 
-        A partition that was lost since the batch was planned gets no position from it, nor one that has started
-        elsewhere since: the position would be out of date.
+        A partition that was lost since it was reserved gets no position from it, nor one that has started elsewhere
+        since: the position would be out of date. A start that is being looked up now may be that of what the batch
+        reads, and is looked up again.
         """
         with self._lock:
             self._logged |= batch.ranges
@@ -474,7 +479,9 @@ class OffsetTracker:
             self._in_flight = batch
             for read in batch.reads():
                 owned = self._owned.get(read.tp)
-                if owned is not None and (owned.position, owned.lineage) == (read.start, read.lineage):  # 6
+                if owned is not None and owned.start is None:
+                    self._owned[read.tp] = owned.unstarted(owned.looked_up)
+                elif owned is not None and (owned.position, owned.lineage) == (read.start, read.lineage):  # 6
                     owned.position = read.end
 
     def completed(self, end: BatchOffset) -> bool:
@@ -514,10 +521,10 @@ class OffsetTracker:
                     owned.committed = max(offset, -1 if owned.committed is None else owned.committed)
             self._pinned = replace(self._pinned, resets=self._pinned.resets - offsets.keys())
 
-    def commits_rejected(self, partitions: Iterable[TopicPartition]) -> Partitions:
-        """The coordinator has rejected commits of these partitions; returns those that were not rejected before."""
+    def commits_rejected(self, rejected: Owned) -> Partitions:
+        """The coordinator has rejected these commits; returns the partitions whose commits were not rejected before."""
         with self._lock:
-            rejected = {tp: self._owned[tp] for tp in partitions if tp in self._owned}
+            rejected = {tp: owned for tp, owned in rejected.items() if self._owned.get(tp) is owned}
             for owned in rejected.values():
                 owned.rejections += 1
             return frozenset(tp for tp, owned in rejected.items() if owned.rejections == 1)
@@ -597,8 +604,8 @@ class OffsetTracker:
             awaited = partitions & self._reading, partitions & self._uncommitted()
             for tp in partitions:
                 owned = self._owned.pop(tp, None)
-                if owned is not None and owned.committed is not None and self._read_in_flight(tp):
-                    self._given_up[tp] = owned.committed
+                if owned is not None and tp in self._reading:
+                    self._given_up[tp] = owned.completed if owned.committed is None else owned.committed
             return awaited
 
     def restart_topics(self, ids: Mapping[str, str], starts: Mapping[TopicPartition, Start]) -> None:

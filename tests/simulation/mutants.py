@@ -315,7 +315,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M21",
         4,
         "a start that was looked up before its partition was lost and came back is recorded",
-        (("query/offset_tracker.py", "if self._owned.get(tp) is owned}", "if tp in self._owned}"),),
+        (("query/offset_tracker.py", "is owned}  # 6: no", "is not None}  # 6: no"),),
     ),
     Mutant(
         "M22",

@@ -273,7 +273,8 @@ def test_an_epoch_that_the_other_thread_has_set_meanwhile_stays() -> None:
     tracker.partitions_assigned(frozenset({HARMED}), me)
     with tracker.start_lookup(frozenset({HARMED})) as lookup:
         tracker.record_starts(lookup, {HARMED: Start(5, StartRule.LOGGED)}, {}, {})
-    tracker.advance_epochs({HARMED: OwnedPartition(epoch=3)}, {HARMED: 2})
-    assert tracker.positions(me)[HARMED].epoch == 4
-    tracker.advance_epochs({HARMED: OwnedPartition(epoch=4)}, {HARMED: 6})
+    for other in (OwnedPartition(position=5, epoch=3), OwnedPartition(position=3, epoch=4)):
+        tracker.advance_epochs({HARMED: other}, {HARMED: 7})
+        assert tracker.positions(me)[HARMED].epoch == 4
+    tracker.advance_epochs({HARMED: OwnedPartition(position=5, epoch=4)}, {HARMED: 6})
     assert tracker.positions(me)[HARMED].epoch == 6

@@ -221,6 +221,7 @@ def pending(tracker: OffsetTracker) -> dict[TopicPartition, int]:
 
 def plan(tracker: OffsetTracker, **ends: int) -> None:
     tps = {"a": A, "b": B}
+    tracker.reserve(frozenset(tps[name] for name in ends))
     tracker.planned(
         BatchOffset.of(
             OffsetRange(*tps[name], owned.position, end, lineage=owned.lineage)
@@ -244,7 +245,7 @@ def test_a_rejected_commit_stays_pending_but_a_revocation_waits_only_for_a_few_r
     tracker = owning(a=0, b=(5, ours(5)))
     for rejections in range(MAX_REJECTIONS):
         assert tracker.uncommitted() == {A}
-        assert tracker.commits_rejected({A}) == (set() if rejections else {A}), "it is new only once"
+        assert tracker.commits_rejected(tracker.pending(OWNER)) == (set() if rejections else {A}), "it is new only once"
     assert (pending(tracker), tracker.uncommitted()) == ({A: 0}, frozenset())
     tracker.confirmed({A: 0}, tracker.pending(OWNER))
     plan(tracker, a=3)
@@ -256,7 +257,7 @@ def test_a_rejected_commit_of_a_deleted_partition_is_not_pending_until_brokers_k
     tracker = owning(a=0)
     tracker.note_deleted({A})
     assert pending(tracker) == {A: 0}, "the coordinator has not rejected it"
-    tracker.commits_rejected({A})
+    tracker.commits_rejected(tracker.pending(OWNER))
     assert not tracker.pending(OWNER)
     tracker.note_deleted(())
     assert pending(tracker) == {A: 0}
@@ -264,7 +265,7 @@ def test_a_rejected_commit_of_a_deleted_partition_is_not_pending_until_brokers_k
 
 def test_a_revoked_partition_is_not_rejected_any_more() -> None:
     tracker = owning(a=0)
-    tracker.commits_rejected({A})
+    tracker.commits_rejected(tracker.pending(OWNER))
     remove(tracker, A)
     begin(tracker, A, Start(0, COMMITTED), 0, None)
     assert tracker.uncommitted() == {A}
@@ -478,3 +479,32 @@ def test_a_new_lineage_is_later_than_all_that_the_query_has_seen_whatever_its_cl
     assert tracker.positions(OWNER)[B].lineage == 10_500
     assert tracker.positions(OWNER)[B].epoch == 6
     assert {tp: owned.completed for tp, owned in tracker.pending(OWNER).items()} == {A: 4, B: 1}
+
+
+def test_a_partition_that_is_lost_in_mid_batch_is_given_up_where_it_started_if_no_commit_is_known() -> None:
+    tracker = OffsetTracker()
+    begin(tracker, A, Start(250, MOVED, None), 7, CommittedOffset(250))  # and the commit of our tag fails
+    plan(tracker, a=350)
+    remove(tracker, A)
+    assert tracker.logged(frozenset({A}), {"t": ""}).given_up == {A: 250}
+
+
+def test_a_partition_that_is_lost_before_the_batch_that_reads_it_is_recorded_starts_behind_that_batch() -> None:
+    tracker = owning(a=(5, ours(5)))
+    tracker.reserve(frozenset({A}))
+    remove(tracker, A)
+    tracker.partitions_assigned(frozenset({A}), OWNER)
+    with tracker.start_lookup(frozenset({A})) as lookup:
+        tracker.planned(BatchOffset.of([OffsetRange(*A, 5, 9)]))
+        assert not tracker.record_starts(lookup, {A: Start(5, LOGGED)}, {A: ours(5)}, {}), "of before the batch"
+    found = tracker.logged(frozenset({A}), {"t": ""})
+    assert (found.ranges[A].end, found.given_up) == (9, {A: 5})
+    assert tracker.unresolved(OWNER) == {A}
+
+
+def test_a_rejection_that_was_sent_for_an_earlier_assignment_does_not_count() -> None:
+    tracker = owning(a=0)
+    sent = tracker.pending(OWNER)
+    remove(tracker, A)
+    begin(tracker, A, Start(0, COMMITTED), 0, None)
+    assert not tracker.commits_rejected(sent)
