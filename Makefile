@@ -27,8 +27,8 @@ python = $(firstword $(foreach version,$(1),$(shell for each in python$(version)
   do $$each -c '' 2>/dev/null && echo $$each && break; done)) $(PYTHON))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit contract integration chaos sim sim-hour soak fuzz test-brokers test-oldest test-newest lint docs format \
-  bench dist clean java
+.PHONY: help demo test quick contract integration nightly chaos sim sim-hour soak fuzz test-brokers test-oldest test-newest lint docs \
+  format bench dist clean java
 
 help: ## list of the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,14 +39,16 @@ demo: $(VENV)/demo.stamp | java ## demo on this machine: Kafka, 336,776 flights,
 test: $(VENV)/test.stamp | java ## all tests: unit, contract, integration
 	$(BIN)/pytest -m 'not slow' $(PARALLEL) $(PYTEST_ARGS)
 
-unit: $(VENV)/test.stamp ## tests without Kafka and Spark
-	$(BIN)/pytest tests/unit $(PARALLEL) $(PYTEST_ARGS)
+quick: $(VENV)/test.stamp ## tests without Java: unit, contract on the fake Kafka, simulated runs
+	$(BIN)/pytest tests/unit tests/contract -m 'not integration and not slow' $(PARALLEL) $(PYTEST_ARGS)
 
 contract: $(VENV)/test.stamp | java ## tests of the delivery guarantees, with a fake and a real Kafka
 	$(BIN)/pytest tests/contract $(PARALLEL) $(PYTEST_ARGS)
 
 integration: $(VENV)/test.stamp | java ## tests with real Kafka and Spark
 	$(BIN)/pytest tests/integration -m 'not slow' $(PARALLEL) $(PYTEST_ARGS)
+
+nightly: chaos test-brokers test-newest sim-hour ## all that takes too long for each change
 
 chaos: $(VENV)/test.stamp | java ## tests of several minutes: members that join and leave at random, long batches, clusters
 	$(BIN)/pytest tests/integration tests/contract -m slow $(PYTEST_ARGS)
