@@ -494,6 +494,9 @@ class Truth:
                 self._since = {key: since for key, since in self._since.items() if key[0] != query.name}
                 continue
             group, owned = query.options["kafka.group.id"], self._owned(query)
+            classic = not query.options.keys() & {"assign", "kafka.group.protocol"}
+            if classic and life.process.name not in self.joined:
+                owned = set()  # the group may wait for a member that was killed before it answers this one's join
             open_, state = self.open[query.name], self.kafka.group(group)
             for topic, number in owned:
                 key, place = self.key(group, topic, number), f"{topic}-{number}"
