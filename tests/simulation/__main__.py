@@ -126,7 +126,8 @@ def try_mutants(name: str, limit: float, processes: int) -> int:
     chosen = [mutant for mutant in MUTANTS if name in ("all", mutant.name)]
     missed = 0
     with ThreadPoolExecutor(processes) as pool:
-        for mutant, found in zip(chosen, pool.map(lambda each: try_mutant(each, limit), chosen), strict=True):
+        for mutant, broken in zip(chosen, pool.map(lambda each: try_mutant(each, limit), chosen), strict=True):
+            found = {} if broken and breaks_without(broken) else broken
             print(f"{mutant.name:4} {mutant.sentence:2} {found.get('how', 'NOT FOUND')}: {mutant.breaks}", flush=True)
             if found and name != "all":
                 print("\n".join(found["story"]), f"\n         => {found['broken']}")
@@ -137,6 +138,15 @@ def try_mutants(name: str, limit: float, processes: int) -> int:
                 KEPT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     print(f"{len(chosen) - missed} of {len(chosen)} mistakes are found")
     return 1 if missed else 0
+
+
+def breaks_without(found: dict[str, Any]) -> bool:
+    """Whether the product breaks without the mistake, too: then the run shows something else, and tells its seed."""
+    with substituted():
+        result = run(found["seed"], found["protocol"])
+    if result.failure is not None:
+        print(f"Not a mistake: {result.protocol} seed {result.seed}: {result.failure}", flush=True)
+    return result.failure is not None
 
 
 def try_mutant(mutant: Mutant, limit: float) -> dict[str, Any]:

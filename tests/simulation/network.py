@@ -38,8 +38,8 @@ ERRORS: dict[str, tuple[int, ...]] = {
 }
 """Error codes that heal, by request. A broker that is upgraded, or a full group, may refuse a member for a while."""
 
-REQUESTS = (*ERRORS, "LeaveGroup")
-"""Requests of which one is chosen to suffer in a run without other faults."""
+REQUESTS = (*ERRORS, "LeaveGroup", *3 * ("OffsetCommit",))
+"""Requests of which one is chosen to suffer in a run without other faults: a commit more often than others."""
 
 NOT_COORDINATOR = 16
 
