@@ -46,6 +46,9 @@ NOT_COORDINATOR = 16
 FATAL_AT_FIRST = {35, 81, 112}
 """Error codes that end a query which was never a member."""
 
+APART = 20.0
+"""Seconds between two faults of hand-overs: each is the only one that a promise must bear."""
+
 RETRANSMITTED = 0.3
 """Seconds after a cut until what was sent during it arrives."""
 
@@ -119,6 +122,10 @@ class Network:
         self.only: tuple[str, int, str] | None = None
         """The one request that suffers, by its name and number, and its fault: whatever the product does next must
         make up for that."""
+        self.in_rebalances = 0.0
+        """The probability that a request suffers while partitions are handed over. Then none does for a while."""
+        self.rebalancing: Callable[[], bool] = lambda: False
+        self._suffered_at = -APART
         self.faulted = faulted
         self.links: dict[tuple[str, int], Link] = {}
         self.former: dict[int, tuple[float, Callable[[], AbstractContextManager[None]]]] = {}
@@ -133,7 +140,7 @@ class Network:
 
     def heal(self) -> None:
         """No fault happens from now on."""
-        self.fault_probability, self.only = 0.0, None
+        self.fault_probability, self.in_rebalances, self.only = 0.0, 0.0, None
         self.links.clear()
         self.former.clear()
         for broker in self.brokers.values():
@@ -164,11 +171,15 @@ class Network:
             if not number:
                 self.faulted(f"{kind}: the {fault}")
                 return fault
-        if self.fault_probability <= 0 or api == "ApiVersions":
+        probability = self.fault_probability
+        if self.in_rebalances and self.run.now - self._suffered_at > APART and self.rebalancing():
+            probability = self.in_rebalances
+        if probability <= 0 or api == "ApiVersions":
             return ""
         self.weights = self.weights or self.run.chance.weights(len(FAULTS))
-        fault = self.run.chance.pick(f"fault of {kind}", "", FAULTS, self.fault_probability, self.weights)
+        fault = self.run.chance.pick(f"fault of {kind}", "", FAULTS, probability, self.weights)
         if fault:
+            self._suffered_at = self.run.now
             self.faulted(f"{kind}: the {fault}")
         return fault
 

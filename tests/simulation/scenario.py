@@ -84,7 +84,11 @@ class Scenario:
             number = round(chance.number("number of the request", 0, 0, 15))
             fault = chance.pick("its fault", network.LOST_ANSWER, network.FAULTS, 0.9)
             self.net.only = request, number, fault
-        self.trouble = 0.0 if request else chance.pick("trouble", 0.0, (0.0, 0.01, 0.04, 0.12), 0.9)
+        elif chance.flag("faults in rebalances", 0.3):
+            self.net.in_rebalances = 0.2
+            self.net.rebalancing = lambda: self.truth.rebalancing(GROUP)
+        calm = self.net.only or self.net.in_rebalances
+        self.trouble = 0.0 if calm else chance.pick("trouble", 0.0, (0.0, 0.01, 0.04, 0.12), 0.9)
         self.queries: list[Query] = []
         self.empty: TopicPartition | None = None
         self.without_records = ""

@@ -19,7 +19,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from tests.fake import FakeKafka
-from tests.fake.classic_group import PREPARING
+from tests.fake.classic_group import COMPLETING, PREPARING
 from tests.fake.consumer_group import FakeConsumerMember
 from tests.simulation.network import KEEPALIVE
 from tests.simulation.scheduler import Process, Scheduler
@@ -341,8 +341,10 @@ class Truth:
             at.read |= offsets
             at.without_epoch = False
             at.repeatable |= offsets if late else set()
-            if read.topic not in self.kafka.logs or not self._cut_unseen(at, read.topic, read.partition, read.epoch):
-                pending.setdefault(key, set()).update(each for each in offsets if each >= (at.committed or 0))
+            end = LAST
+            if read.topic in self.kafka.logs and self._cut_unseen(at, read.topic, read.partition, read.epoch):
+                end = self.cuts.get(key[1:], (0.0, LAST))[1]  # what was removed since must not be committed
+            pending.setdefault(key, set()).update(each for each in offsets if (at.committed or 0) <= each < end)
         self.open[query.name].done = True
 
     def died(self, query: Query) -> None:
@@ -522,6 +524,13 @@ class Truth:
             self._must_not_last(
                 query, f"I3: a revocation of {query.name} waits for nothing", revokes and open_.told, patience
             )
+
+    def rebalancing(self, group: str) -> bool:
+        """Whether partitions are being handed over."""
+        state = self.kafka.group(group)
+        return state.classic.state in (PREPARING, COMPLETING) or any(
+            each.revoking for each in state.consumer.members.values()
+        )
 
     def _must_not_last(self, query: Query, what: str, now_so: bool, seconds: float) -> None:
         key = query.name, what
