@@ -96,6 +96,8 @@ class Scenario:
         self.often = chance.pick("events", 0.3, (0.15, 0.6, 0.9), 0.7)
         self.rewound_at = -MAX_SKEW
         self.duration = chance.number("duration", 10.0, 5.0, 22.0)
+        self.runs = chance.pick("AvailableNow runs", 0.25, (0.0, 0.7), 0.5)
+        self.slowness = 1.0
 
     def conduct(self) -> None:
         """The whole run."""
@@ -104,7 +106,7 @@ class Scenario:
         self.run.after(1.0, self._look)
         while self.run.now < self.duration:
             self._event()
-            substitution.sleep(self.chance.number("pause", 0.6, 0.05, 1.5))
+            substitution.sleep(self.slowness * self.chance.number("pause", 0.6, 0.05, 1.5))
         self._heal()
         self._until_finished()
         self._check_members()
@@ -174,9 +176,12 @@ class Scenario:
             query.trigger = chance.pick("trigger", 1.0, (0.5, 3.0, 20.0), 0.5)
             query.max_batch_seconds = chance.pick("batch", 0.5, (3.0, 15.0, 40.0), 0.4)
             self.queries.append(query)
+        if any(query.max_batch_seconds > 10 for query in self.queries):
+            self.slowness = 4.0  # so that events surround several batches
+            self.duration *= self.slowness
         for query in self.queries:
             if not chance.flag("starts later", 0.3):
-                query.start()
+                self._begin(query)
 
     # Events
 
@@ -225,7 +230,10 @@ class Scenario:
 
     def _start(self) -> None:
         if query := self._query(alive=False):
-            query.start(available_now=not query.spark_4_1 and self.chance.flag("AvailableNow", 0.25))
+            self._begin(query)
+
+    def _begin(self, query: Query) -> None:
+        query.start(available_now=not query.spark_4_1 and self.chance.flag("AvailableNow", self.runs))
 
     def _crash(self) -> None:
         if query := self._query(alive=True):
