@@ -118,7 +118,7 @@ def members_shown(kafka: EmbeddedKafka, job: subprocess.Popen[bytes]) -> bool:
 def show_lag(kafka: EmbeddedKafka) -> None:
     """Prints the committed offsets with Kafka's tool, and checks that every partition has lag 0."""
     print(kafka.consumer_groups("--describe", "--group", GROUP), end="\n\n", flush=True)
-    lags = {row.partition: row.lag for row in kafka.describe_group(GROUP)}
+    lags = kafka.lag(GROUP, TOPIC)
     expect(lags == dict.fromkeys(range(PARTITIONS), 0), f"lag 0 in all {PARTITIONS} partitions", f"lag {lags}")
 
 

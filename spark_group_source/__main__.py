@@ -1,6 +1,7 @@
 """``python -m spark_group_source``: commands for users of the installed package.
 
 The explanation of an error code is its section in ``messages.md``, which is ``docs/messages.md`` inside the package.
+Exit codes: 0 success; 1 the brokers or the group are not available; 2 invalid arguments.
 """
 
 from __future__ import annotations
@@ -11,62 +12,95 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from importlib import resources
+from pathlib import Path
 
 from spark_group_source import __version__
+from spark_group_source.errors import GroupSourceError, OptionError
 
-PAGE = "messages.md"
 _SECTION = re.compile(r"^### ([A-Z_]+)\n\n(.*?)\s*(?=^##)", re.M | re.S)
-_PAGE_LINK = re.compile(r"\[([^\]]+)\]\((\w[\w.]*\.md)[^)]*\)")
-_ANCHOR_LINK = re.compile(r"\[([^\]]+)\]\(#[^)]*\)")
-_MESSAGE = re.compile(r"(?<!\*)\*([^*]+)\*")
+_LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 
 
 def sections() -> dict[str, str]:
-    """Error code -> its section as plain text, in the order of the page."""
-    page = resources.files("spark_group_source").joinpath(PAGE).read_text(encoding="utf-8")
-    return {code: _plain(section) for code, section in _SECTION.findall(page)}
+    """Error code -> its section without links, in the order of the page."""
+    page = resources.files("spark_group_source").joinpath("messages.md").read_text(encoding="utf-8")
+    return {code: _LINK.sub(r"\1", section) for code, section in _SECTION.findall(page)}
 
 
-def explanation(code: str) -> str:
-    """The section of an error code; the case, and the brackets of the message, do not matter.
-
-    Raises:
-        LookupError: no error has this code; the message names the nearest code.
-    """
-    found, wanted = sections(), code.strip("[] .").upper()
-    if wanted not in found:
-        nearest = difflib.get_close_matches(wanted, found, n=1, cutoff=0.0)[0]
-        raise LookupError(f"No error has the code '{code}'. The nearest code is {nearest}.")
-    return f"{wanted}\n\n{found[wanted]}"
-
-
-def overview() -> str:
-    """One line for each code: the first sentence of its section."""
+def explain(args: argparse.Namespace) -> str:
+    """The section of an error code, whose case and brackets do not matter; without a code one line for each."""
     found = sections()
-    width = max(map(len, found))
-    return "\n".join(f"{code:{width}}  {section.splitlines()[0]}" for code, section in found.items())
+    if not args.code:
+        return "\n".join(f"{code:23} {section.splitlines()[0]}" for code, section in found.items())
+    code = args.code.strip("[] .").upper()
+    if code not in found:
+        nearest = difflib.get_close_matches(code, found, n=1, cutoff=0.0)[0]
+        raise OptionError(f"No error has the code '{args.code}'.", f"The nearest code is {nearest}.")
+    return f"{code}\n\n{found[code]}"
 
 
-def _plain(section: str) -> str:
-    """Markdown without links and emphasis; a page of the documentation is named by its path."""
-    section = _ANCHOR_LINK.sub(r"\1", _PAGE_LINK.sub(r"\1 (docs/\2 in the project's repository)", section))
-    return _MESSAGE.sub(r'"\1"', section)
+def look_up(args: argparse.Namespace) -> str:
+    """``lag`` returns a table of the group's partitions; ``report`` watches the group and writes a page."""
+    from spark_group_source.lag import report  # loads kafka-python, which ``explain`` does not need
+    from spark_group_source.lag.client import GroupLagClient
+
+    options = {"kafka.bootstrap.servers": args.bootstrap_servers, "kafka.group.id": args.group}
+    with closing(GroupLagClient(options | {"subscribePattern": ".*"} | dict(args.option))) as client:
+        if args.command == "lag":
+            return report.text(report.snapshot(client).partitions())
+        snapshots = report.watch(client, args.seconds, args.interval, _say)
+    args.output.write_text(report.page(args.group, snapshots), encoding="utf-8")
+    return f"{args.output}: {len(snapshots)} sample(s)"
+
+
+def _say(text: object) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def _positive(text: str) -> float:
+    if not 0 < float(text) < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not greater than 0")
+    return float(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m spark_group_source", description="Kafka consumer groups for PySpark.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    command = commands.add_parser("explain", help="print the meaning of an error code and what to do")
+    command.add_argument("code", nargs="?", metavar="CODE", help="for example DATA_LOSS; without it: all codes")
+    command.set_defaults(run=explain)
+    for name, does in (("lag", "print the lag and owner of each partition"), ("report", "watch a group, write a page")):
+        command = commands.add_parser(name, help=does, description=f"{does}; the group does not change")
+        command.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT,...")
+        command.add_argument("--group", required=True)
+        command.add_argument("--option", type=_option, action="append", default=[], metavar="NAME=VALUE",
+                             help="an option of the source, for example of security")  # fmt: skip
+        command.set_defaults(run=look_up)
+    add = command.add_argument
+    add("--output", type=Path, default=Path("group_report.html"), help="HTML file to write (default: %(default)s)")
+    add("--seconds", type=_positive, default=60.0, help="how long to watch (default: %(default)s)")
+    add("--interval", type=_positive, default=1.0, help="seconds between two samples (default: %(default)s)")
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status."""
-    parser = argparse.ArgumentParser("python -m spark_group_source", description="Kafka consumer groups for PySpark.")
-    parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    explain = commands.add_parser("explain", help="print the meaning of an error code and what to do")
-    explain.add_argument("code", nargs="?", metavar="CODE", help="for example DATA_LOSS; without it: all codes")
-    code = parser.parse_args(arguments).code
+    args = _parser().parse_args(arguments)
     try:
-        print(explanation(code) if code else overview(), flush=True)
-    except LookupError as unknown:
-        print(unknown.args[0], file=sys.stderr)
-        return 2
+        print(args.run(args), flush=True)
+    except GroupSourceError as error:
+        _say(error)
+        return 2 if isinstance(error, OptionError) else 1
     except BrokenPipeError:  # a program such as head has closed the pipe; Python flushes again when it exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

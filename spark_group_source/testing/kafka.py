@@ -13,7 +13,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.testing.broker import BrokerCluster, java_command
 from spark_group_source.testing.errors import EmbeddedKafkaError, RowError
 from spark_group_source.testing.ivy import BRIEF
-from spark_group_source.testing.rows import GroupMember, GroupPartition, Row, parse_members, parse_partitions, records
+from spark_group_source.testing.rows import GroupMember, Row, records
 
 if TYPE_CHECKING:
     from kafka import KafkaProducer
@@ -148,14 +148,6 @@ class EmbeddedKafka(BrokerCluster):
             reason = output or completed.stderr.strip()
             raise EmbeddedKafkaError(f"kafka-consumer-groups {' '.join(arguments)} failed: {reason}")
         return output
-
-    def describe_group(self, group: str) -> list[GroupPartition]:
-        """Returns each partition's position, end, lag and owner, from Kafka's tool; about 2 s."""
-        return parse_partitions(self.consumer_groups("--describe", "--group", group))
-
-    def describe_members(self, group: str) -> list[GroupMember]:
-        """Returns the members and their partition counts, from Kafka's tool; about 2 s."""
-        return parse_members(self.consumer_groups("--describe", "--group", group, "--members", "--verbose"))
 
     def group_state(self, group: str) -> str:
         """Returns ``Stable``, ``Empty``, ``PreparingRebalance``, ...; ``Dead`` if the group does not exist. Fast.

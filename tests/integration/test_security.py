@@ -9,11 +9,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import group_report
 import pytest
 from kafka.admin import ScramMechanism, UserScramCredentialDeletion
 from kafka.protocol.metadata import MetadataRequest
 
+from spark_group_source.__main__ import main
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import (
     AuthenticationFailed,
@@ -391,11 +391,11 @@ def check_report(options: dict[str, str], page: Path) -> None:
     arguments += ["--output", str(page), "--seconds", "0.1"]
     for name, value in options.items():
         arguments += ["--option", f"{name}={value}"]
-    assert group_report.main(arguments) == 0
+    assert main(["report", *arguments]) == 0
     text = page.read_text()
-    assert "Unknown, protocol consumer, hidden members" in text
-    assert "Grant it DESCRIBE on the topics that the group reads" in text
-    assert "lag in 2 partition(s)" in text
+    assert "Unknown, protocol consumer, assignor -, 0 member(s) shown" in text
+    assert "grant this principal DESCRIBE on all topics that the group reads" in text
+    assert "lag 0 in 2 partition(s)" in text
 
 
 def test_a_task_without_permission_on_a_topic_fails_without_a_retry(secured: Secured, topic: str) -> None:

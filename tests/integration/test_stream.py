@@ -103,7 +103,7 @@ def test_one_member_named_after_the_query_owns_all_and_leaves_soon_after_stop(
     query = frame.writeStream.format("noop").start()
     try:
         eventually(lambda: len(kafka.committed(group, topic)) == len(kafka.end_offsets(topic)))
-        members = kafka.describe_members(group)
+        members = kafka.members(group)
         assert [member.client_id for member in members] == ["orders-to-lake"]
         assert members[0].partitions == len(kafka.end_offsets(topic))
         kafka.produce(topic, ["one", "two"])
@@ -121,7 +121,7 @@ def test_the_default_client_id_has_application_and_topic(
     try:
         eventually(lambda: kafka.group_state(group) == "Stable")
         application = re.sub(r"[^A-Za-z0-9._-]+", "-", spark.conf.get("spark.app.name") or "")
-        assert kafka.describe_members(group)[0].client_id.startswith(f"{application}-{topic}-")
+        assert kafka.members(group)[0].client_id.startswith(f"{application}-{topic}-")
     finally:
         query.stop()
 
@@ -226,7 +226,7 @@ def test_two_queries_of_one_group_split_the_topic_between_them(
     try:
         half = len(kafka.end_offsets(topic)) // 2
         eventually(lambda: kafka.group_state(group) == "Stable")
-        eventually(lambda: sorted(member.partitions for member in kafka.describe_members(group)) == [half, half])
+        eventually(lambda: sorted(member.partitions for member in kafka.members(group)) == [half, half])
         kafka.produce(topic, [(f"k{number}", f"v{number}") for number in range(400)])
         eventually(lambda: sum(map(len, rows.values())) >= 400)
         eventually(lambda: lag(kafka, topic, group) == 0)

@@ -17,7 +17,6 @@ JOBS = Path(__file__).resolve().parents[2] / "jobs"
         "benchmark",
         "group_of_queries.py",
         "group_protocols.py",
-        "group_report.py",
         "group_to_delta.py",
         "group_to_iceberg.py",
         "group_to_parquet.py",

@@ -49,6 +49,7 @@ SPARK_DOORS = {
 ABOVE = {"options", "query", "spark", "lag", "migration", "testing"}
 FORBIDDEN = {
     "__init__": {"lag", "testing"},
+    "__main__": {"testing"},
     "group": {"fetch", "records", *ABOVE},
     "fetch": {"group", *ABOVE},
     "records": {"group", "fetch", "wire", *ABOVE},

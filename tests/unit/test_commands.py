@@ -1,0 +1,226 @@
+"""``python -m spark_group_source``: ``lag`` and ``report``. ``test_error_docs.py`` has ``explain``."""
+
+from __future__ import annotations
+
+import html.parser
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from spark_group_source.__main__ import main
+from spark_group_source.errors import BrokerUnavailable, GroupSourceError
+from spark_group_source.group.description import GroupDescription, MemberDescription
+from spark_group_source.lag import client as lag_client
+from spark_group_source.lag.client import GroupLagClient
+from spark_group_source.lag.model import Sample
+from spark_group_source.lag.report import Snapshot, page, rebalances, snapshot, text, watch
+from spark_group_source.offsets import TopicPartition
+from tests.fake import FakeKafka
+from tests.unit.hand_clock import Hand
+
+GROUP = "orders-to-lake"
+
+
+def seen(at: float, shares: dict[str, set[int]], lag: int = 0, state: str = "Stable") -> Snapshot:
+    """A group in which each member owns the partitions given, and each partition has that lag."""
+    members = tuple(
+        MemberDescription(name, f"client-{name}", "10.0.0.1", None, frozenset(TopicPartition("t", n) for n in numbers))
+        for name, numbers in shares.items()
+    )
+    positions = {tp: 1000 + round(at) for each in members for tp in each.partitions}
+    sample = Sample(1_700_000_000.0 + at, positions, {tp: offset + lag for tp, offset in positions.items()})
+    return Snapshot(GroupDescription(state, "cooperative-sticky", members), sample)
+
+
+class Lookups(GroupLagClient):
+    """Lookups whose results a test sets."""
+
+    def __init__(self, *results: Snapshot | GroupSourceError) -> None:
+        self.group = GROUP
+        self._results = list(results)
+
+    def describe(self) -> GroupDescription:
+        if isinstance(found := self._results[0], GroupSourceError):
+            del self._results[0]
+            raise found
+        return found.group
+
+    def sample(self) -> Sample:
+        found = self._results.pop(0)
+        assert isinstance(found, Snapshot)
+        return found.sample
+
+
+def test_a_group_is_looked_up_now_and_at_each_interval_until_the_time_ends(hand: Hand) -> None:
+    found = watch(Lookups(*(seen(at, {"a": {0}}) for at in range(9))), 3.0, 1.0, print, hand)
+    assert [each.sample.at - 1_700_000_000 for each in found] == [0, 1, 2, 3]
+    assert hand.now == 3.0
+
+
+def test_failed_lookups_are_printed_and_the_report_continues(hand: Hand) -> None:
+    said: list[str] = []
+    lookups = Lookups(seen(0, {"a": {0}}), BrokerUnavailable("nobody answers"), seen(2, {"a": {0}}))
+    assert len(watch(lookups, 2.0, 1.0, said.append, hand)) == 2
+    assert [each.partition(" For")[0] for each in said] == ["[BROKER_UNAVAILABLE] nobody answers"]
+
+
+def test_a_group_without_members_and_commits_does_not_exist() -> None:
+    with pytest.raises(GroupSourceError, match=r"does not exist.*--list"):
+        snapshot(Lookups(Snapshot(GroupDescription("Dead", "", ()), Sample(0.0, {}, {}))))
+
+
+def test_rebalances_are_changes_of_members_or_owners_between_stable_groups() -> None:
+    snapshots = [
+        seen(0, {"a": {0, 1}}),
+        seen(1, {"a": {0, 1}, "b": set()}, state="PreparingRebalance"),
+        seen(2, {}, state="CompletingRebalance"),
+        seen(3, {"a": {0}, "b": {1}}),
+        seen(4, {"a": {0}, "b": {1}}),
+        seen(5, {"a": {0, 1}}),
+        seen(6, {"a": {0, 1}}, state="PreparingRebalance"),
+        seen(7, {"a": {0, 1}}),
+    ]
+    assert [(str(at)[-2:], *more) for at, *more in rebalances(snapshots)[1:]] == [("23", 1, 0, 1), ("25", 0, 1, 1)]
+
+
+class Page(html.parser.HTMLParser):
+    """The text of a page, and what it would load."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text: list[str] = []
+        self.tags: list[str] = []
+        self.loads: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loads += [value or "" for name, value in attrs if name in ("src", "href")]
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def test_the_page_loads_nothing_and_has_lag_rates_members_and_partitions() -> None:
+    shares = {"a": {0, 2}, "b": {1}}
+    found = Page(page(GROUP, [seen(at, shares, 7_654_321 - 1_000 * at) for at in range(5)]))
+    assert not found.loads
+    assert "script" not in found.tags
+    assert found.tags.count("polyline") == 1
+    assert "orders-to-lake: lag 22,950,963 in 3 partition(s)" in " ".join(found.text)
+    assert "3/s processed, 0/s arrived" not in found.text
+    assert {"client-a", "client-b", "7650321", "10.0.0.1"} <= set(found.text)
+    assert "Stable, protocol classic, assignor cooperative-sticky, 2 member(s)" in found.text
+
+
+def test_the_page_names_the_protocol_of_members_and_what_they_subscribe_to() -> None:
+    both = GroupDescription(
+        "Stable",
+        "uniform",
+        (
+            MemberDescription("a", "client-a", "h", None, frozenset(), frozenset({"u", "t"}), "", "consumer", 7),
+            MemberDescription("b", "client-b", "h", "i", frozenset(), frozenset(), "t.*", "classic", 8),
+        ),
+        "consumer",
+    )
+    cells = {each.strip() for each in Page(page(GROUP, [Snapshot(both, Sample(0.0, {}, {}))])).text}
+    assert {"consumer", "classic", "t, u", "t.*", "i"} <= cells
+    assert "Stable, protocol consumer, assignor uniform, 2 member(s)" in cells
+
+
+def test_a_partition_with_unknown_lag_is_named_and_the_total_is_a_minimum() -> None:
+    one = seen(0, {"a": {0, 1}}, 7)
+    silent = TopicPartition("t", 1)
+    ends = {tp: end for tp, end in one.sample.ends.items() if tp != silent}
+    unknown = replace(one, sample=replace(one.sample, ends=ends))
+    assert "lag at least 7 in 1 partition(s), unknown in 1 (t-1)" in page(GROUP, [unknown])
+    assert unknown.partitions()[2][:5] == ("t", 1, 1000, "-", "-")
+
+
+def test_client_and_group_names_are_escaped() -> None:
+    bad = "<script>alert('x')</script>"
+    found = Page(page(bad, [seen(0, {bad: {0}}, 1), seen(1, {bad: {0}}, 1)]))
+    assert "script" not in found.tags
+    assert f"client-{bad}" in found.text
+
+
+def test_a_partition_without_an_owner_has_its_lag_in_the_table() -> None:
+    tp = TopicPartition("t", 0)
+    alone = Snapshot(GroupDescription("Empty", "", ()), Sample(0.0, {tp: 5}, {tp: 9}))
+    assert text(alone.partitions()).splitlines() == [
+        "TOPIC  PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG  CONSUMER-ID  HOST  CLIENT-ID",
+        "t      0          5               9               4    -            -     -",
+    ]
+    assert "polyline" in page(GROUP, [alone])
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeKafka]:
+    """A group that has stopped in the middle of a topic."""
+    with FakeKafka() as running:
+        running.create_topic("t", partitions=2)
+        running.produce("t", ["x"] * 10)
+        running.commit(GROUP, {("t", 0): 4, ("t", 1): 0})
+        yield running
+
+
+def run(command: str, fake: FakeKafka, *more: str) -> int:
+    return main([command, "--bootstrap-servers", fake.bootstrap_servers, "--group", GROUP, *more])
+
+
+def test_lag_prints_a_row_for_each_partition(fake: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("lag", fake) == 0
+    rows = [line.split()[1:5] for line in capsys.readouterr().out.splitlines()]
+    assert rows[0] == ["PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"]
+    assert [row[0] for row in rows[1:]] == ["0", "1"]
+    assert sum(int(row[3]) for row in rows[1:]) == 6
+
+
+def test_report_writes_the_page_and_prints_its_path(
+    fake: FakeKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "report.html"
+    assert run("report", fake, "--output", str(output), "--seconds", "0.1", "--interval", "0.1") == 0
+    assert capsys.readouterr().out.startswith(f"{output}: ")
+    assert "orders-to-lake: lag 6 in 2 partition(s)" in output.read_text()
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "said"),
+    [
+        (["--group", "nobody"], 1, "does not exist"),
+        (["--option", "kafka.sasl.mechanism=NO"], 2, "kafka.sasl.mechanism"),
+        (["--bootstrap-servers", "nonsense"], 2, "host:port"),
+    ],
+)
+@pytest.mark.parametrize("command", ["lag", "report"])
+def test_an_error_names_the_next_action(
+    fake: FakeKafka, capsys: pytest.CaptureFixture[str], command: str, more: list[str], code: int, said: str
+) -> None:
+    assert run(command, fake, *more) == code
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert not shown.out
+
+
+def test_unreachable_brokers_are_an_error(
+    fake: FakeKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lag_client, "GroupLagClient", partial(GroupLagClient, timeout=0.2))
+    for each in fake.brokers.values():
+        each.stop()
+    assert run("lag", fake) == 1
+    assert "No Kafka broker answered" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [[], ["lag"], ["report"], ["explain"]])
+def test_help_lists_commands_and_arguments(command: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "spark_group_source", *command, "--help"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("usage: python -m spark_group_source")
