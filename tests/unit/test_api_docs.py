@@ -66,10 +66,9 @@ def plain(text: str) -> str:
 
 
 def errors() -> str:
-    """A row for each error class of the source, with its code and its base."""
+    """The error classes of the source with their codes."""
     classes = [each for each in error_classes() if each.__module__ == "spark_group_source.errors"]
-    rows = [f"| `{each.__name__}` | `{each.code}` | `{each.__mro__[1].__name__}` |" for each in classes]
-    return "\n".join(["| class | code | base |", "|---|---|---|", *rows])
+    return "\n".join(f"- `{each.__name__}`: `{each.code}`" for each in classes)
 
 
 def with_docstrings(text: str) -> str:
