@@ -18,8 +18,8 @@ PACKAGE = Path(spark_group_source.__file__).parent
 PAGE = (PACKAGE.parent / "docs" / "messages.md").read_text()
 MONITORING = (PACKAGE.parent / "docs" / "monitoring.md").read_text()
 SHOWN = {"info": "info", "warning": "warning", "error": "error", "exception": "error"}
-LINES = re.findall(r"^\| `([^`]+)` \|", PAGE.partition("\n## Log lines\n")[2], re.M)
-RUNBOOKS = re.findall(r"^\| `([^`]* [^`]*)` \|", MONITORING.partition("\n## Runbooks")[2], re.M)
+LINES = re.findall(r"^- `([^`]+)`: ", PAGE.partition("\n## Log lines\n")[2], re.M)
+RUNBOOKS = re.findall(r"^- `([^`]* [^`]*)`: ", MONITORING.partition("\n## Runbooks")[2], re.M)
 COUNTERS = re.findall(r"^\| `([a-z ]+)` \| [^|]+ \|$", MONITORING.partition("\n## Runbooks")[0], re.M)
 METRICS = {metric.name + "_total" * (metric.type == "counter") for metric in LagCollector().collect()}
 VARIES = re.compile(r"%[-.\d]*[a-z]")
