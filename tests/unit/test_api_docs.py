@@ -14,6 +14,8 @@ from tests.unit.test_error_docs import error_classes
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 PLACE = re.compile(r"(<!-- (\S+) -->\n).*?(?=\n<!--|\n## |\Z)", re.S)
+MANY = 10
+"""A class with more members has only their signatures on the page; ``help`` shows the rest."""
 PARAMETER = re.compile(r"^    (\w+): (.*(?:\n {5,}.*)*)", re.M)
 
 
@@ -44,6 +46,8 @@ def members(of: type) -> list[str]:
                 name: member for name, member in vars(each).items() if name[0] != "_" and name[:2] != "on"
             } | public
     kept = {name: each for name, each in public.items() if callable(each) or isinstance(each, property)}
+    if len(kept) > MANY:
+        return ["- " + ", ".join(f"`{name}{signature(each)}`" for name, each in kept.items())]
     return [f"- `{name}{signature(each)}`: {summary(each)}" for name, each in kept.items()]
 
 
