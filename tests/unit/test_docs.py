@@ -19,7 +19,6 @@ PAGES = [
     REPOSITORY / "jobs" / "README.md",
     *sorted((REPOSITORY / "docs").rglob("*.md")),
 ]
-HANDSHAKE = PACKAGE / "group" / "classic_state.py"
 CODE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.M | re.S)
 COMMENT = re.compile(r"<!--.*?-->", re.S)
 KNOWN = {option.name for option in OPTIONS}
@@ -69,13 +68,6 @@ def test_nothing_is_installed_from_pypi_before_its_release(page: Path) -> None:
     released = "unreleased" not in (REPOSITORY / "docs" / "CHANGELOG.md").read_text()
     commands = re.findall(r"^.*pip install.*spark_group_source.*$", page.read_text(), re.M)
     assert released or all(re.search(r"\.whl|in a clone|[Aa]fter the release", each) for each in commands)
-
-
-def test_the_state_diagram_equals_that_of_the_code() -> None:
-    page = (REPOSITORY / "docs" / "contributing.md").read_text()
-    shown = [code for _, code in CODE.findall(page) if "JOINING" in code]
-    assert shown
-    assert all(code in HANDSHAKE.read_text() for code in shown)
 
 
 def test_the_design_names_tests_that_exist() -> None:

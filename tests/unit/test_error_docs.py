@@ -19,7 +19,9 @@ from spark_group_source.__main__ import main, sections
 from spark_group_source.errors import GroupSourceError
 
 PACKAGE = Path(spark_group_source.__file__).parent
-PAGE = (PACKAGE.parent / "docs" / "messages.md").read_text().partition("\n## Errors\n")[2].partition("\n## Log lines\n")[0]
+PAGE = (
+    (PACKAGE.parent / "docs" / "messages.md").read_text().partition("\n## Errors\n")[2].partition("\n## Log lines\n")[0]
+)
 CODES = re.findall(r"^### (.+)$", PAGE, re.M)
 QUOTES = [" ".join(quote.split()) for quote in re.findall(r"(?<![*\w])\*([^*]+)\*", PAGE)]
 KAFKA_NAMES = re.compile(r"[A-Z_]+")

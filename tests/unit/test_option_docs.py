@@ -23,7 +23,7 @@ from tests.unit.options.test_client_options import CONSUMER, SECURITY
 TESTS = Path(__file__).resolve().parents[1]
 DOCS = TESTS.parent / "docs" / "options.md"
 
-OPTION_ROW = re.compile(r"^\| `([^`]+)` \|[^|]*\|[^|]*\| (?:same|different|only here)(?:\. [^|]+)? \|$", re.M)
+OPTION_ROW = re.compile(r"^\| `([^`]+)` \|[^|]*\|[^|]*\| [^|]*\|$", re.M)
 NAMED = ("load()", "enable_auto_commit", 'format("kafka")')
 """Words of the section on unsupported options that are none of Spark's options."""
 

@@ -1,4 +1,4 @@
-"""docs/testing.md shows the example project as it is tested, and every fixture. To copy the example anew: run this."""
+"""docs/testing.md shows the example project's code as it is tested, and every fixture. Running this copies the code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def page() -> str:
 
 def test_the_page_shows_every_tested_file_of_the_example() -> None:
     assert PAGE.read_text("utf-8") == page()
-    files = {path.relative_to(PROJECT).as_posix() for path in PROJECT.rglob("*.*") if path.suffix in (".py", ".toml")}
+    files = {path.relative_to(PROJECT).as_posix() for path in PROJECT.rglob("*.py")}
     assert {name for _, name, *_ in SHOWN.findall(page())} == files
 
 
