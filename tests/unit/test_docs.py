@@ -63,6 +63,39 @@ def test_examples_are_python_and_use_existing_options(page: Path) -> None:
             assert options_of_the_source(code) <= KNOWN
 
 
+FACTS = {
+    "revocation timeout": "240 s",
+    "session timeout": r"session\s+timeout \(45 s\)",
+    "rejected credentials": "five minutes",
+    "AvailableNow with PySpark 4.1": "run is one batch",
+    "trigger when batches are not reported": r'"minBatchInterval", "10 minutes"',
+    "queries with state": "must not share a group",
+    "first start": "10 to 30 s",
+    "bytecode": r"0\.7 s",
+    "Python of the workers": "`python3` of the `PATH`",
+    "retention of offsets": r"`offsets\.retention\.minutes`",
+    "memory of a worker": "247 MiB",
+    "start-up": r"0\.4 s",
+    "time to leave": "up to 20 if",
+    "kcat": "kcat -o stored",
+    "default start": "A stream defaults to `latest`",
+    "unclean leader elections": "KIP-320",
+    "large commits": r"`message\.max\.bytes` may be",
+    "byte limit": "soft limit",
+    "brokers for KIP-848": r"`consumer` \(KIP-848\) needs Kafka 4\.0",
+    "cooperative rebalances": "takes only the partitions that move",
+}
+"""Words of facts that stood on several pages. The front page and the list of changes may repeat them."""
+
+
+@pytest.mark.parametrize("fact", FACTS)
+def test_a_fact_stands_on_one_page(fact: str) -> None:
+    words = re.compile(FACTS[fact].replace(" ", r"\s+"))
+    found = [page.name for page in PAGES if page.name not in ("README.md", "CHANGELOG.md", "DESIGN.md")
+             and words.search(page.read_text())]  # fmt: skip
+    assert len(found) == 1
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_nothing_is_installed_from_pypi_before_its_release(page: Path) -> None:
     released = "unreleased" not in (REPOSITORY / "docs" / "CHANGELOG.md").read_text()
