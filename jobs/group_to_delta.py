@@ -5,7 +5,7 @@
         --output /data/flights --checkpoint /data/flights.checkpoint --schema "id STRING, delay INT"
 
 Delta stores the query's id and the batch number in the same commit as the rows, and skips a batch that the table
-already has. So the table has a batch once, even if Spark repeats it after a failure. With a new checkpoint the query
+already has. The table has each batch once, even if Spark repeats it after a failure. With a new checkpoint the query
 continues at the group's committed offsets. If the checkpoint was lost during a batch, the table may have this batch
 twice; topic, partition and offset identify the duplicates.
 

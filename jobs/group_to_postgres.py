@@ -6,7 +6,7 @@
 
 The driver and the executors need psycopg: pip install "psycopg[binary]". The job creates the table if it does not
 exist: topic, key, value, partition, offset, timestamp, with the primary key topic, key. A record replaces a row only if
-its timestamp is later, or with an equal timestamp its offset is higher. So a repeated or reordered write changes
+its timestamp is later, or with an equal timestamp its offset is higher. A repeated or reordered write changes
 nothing: a repeated batch or task, a lost checkpoint, several members of the group. A record without a value writes a
 row with a null value; a record without a key ends the query.
 """

@@ -16,7 +16,7 @@ Clock = Callable[[], float]
 """Returns monotonic seconds; only differences are meaningful."""
 
 BOOT_TIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
-"""Linux only: the clock that goes on while the machine is suspended, as the sessions at the coordinators do."""
+"""Linux only: the clock that continues while the machine is suspended, as the sessions at the coordinators do."""
 
 
 def monotonic() -> float:

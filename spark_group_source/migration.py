@@ -218,7 +218,7 @@ def last_batch(checkpoint: str, logged: Sequence[int], committed: Collection[int
     recent = logged[-CONTIGUOUS:]
     if last - recent[0] != len(recent) - 1 or (len(logged) == 1 and last > 0):
         raise CannotMigrate(
-            f"The log of {checkpoint} has gaps: its last batches are {', '.join(map(str, recent))}. So the query writes"
+            f"The log of {checkpoint} has gaps: its last batches are {', '.join(map(str, recent))}. The query writes"
             " it asynchronously (asyncProgressTrackingEnabled), and its sink may have later batches than the log.",
             "Run the old query with asyncProgressTrackingCheckpointIntervalMs=0 until it has completed two more"
             " batches. Then run it without asyncProgressTrackingEnabled and with .trigger(availableNow=True), and try"
@@ -328,7 +328,7 @@ SINKS = {"_spark_metadata": "a file sink", "_delta_log": "a Delta table"}
 def starting_offsets(spark: SparkSession, checkpoint: str, source: str | int | None, without_state: bool) -> str:
     """See :func:`spark_group_source.offsets_of_checkpoint`."""
     files = CheckpointFiles(spark, checkpoint)
-    # The commits first: Spark logs a batch before it commits it. So the log of a query that still runs is not damaged.
+    # The commits first: Spark logs a batch before it commits it. The log of a running query is not damaged.
     committed = batch_numbers(files.names("commits") or [])
     names = files.names("offsets")
     if names is None:

@@ -58,7 +58,7 @@ class OffsetRange:
 
     ``epoch`` is the leader epoch of ``end``: the epoch of a leader whose log reached ``end``. If this epoch ends before
     ``end`` in a later leader's log, records of the range are lost or replaced (KIP-320). ``lineage`` is when
-    somebody last moved the partition.
+    the partition was last moved.
     """
 
     topic: str

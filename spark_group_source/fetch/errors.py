@@ -74,7 +74,7 @@ class PreferredReplicas:
 
 
 MAX_ATTEMPTS = 5
-"""Maximum attempts in a row before a deleted topic, a damaged log or an early end of the log is believed: a new leader
+"""Maximum attempts in a row before a deleted topic, a damaged log or an early end of the log is accepted: a new leader
 may not know yet."""
 
 
@@ -127,8 +127,8 @@ class FetchErrorHandler:
     def handle_early_end(self, position: FetchPosition, high_watermark: int) -> None:
         """Handles a log that ends before the range.
 
-        Every range was below the high watermark when it was planned. So the log was truncated by an unclean election,
-        or restored from an older copy. The task believes this after several responses in a row and ListOffsets, which
+        Every range was below the high watermark when it was planned. An unclean election has truncated the log,
+        or it was restored. The task accepts this after several responses in a row and ListOffsets, which
         leaders reject while their high watermark may lag (KIP-207). An open transaction does not end the log: the task
         waits.
 

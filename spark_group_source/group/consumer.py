@@ -59,7 +59,7 @@ LEAVE_FOR_NOW = -2
 def build_request(me: ConsumerMembership, settings: GroupSettings) -> Any:
     """Builds a heartbeat that reports everything to a new coordinator, and to another only what has changed.
 
-    The instance id goes with every heartbeat: without it, the coordinator would not notice a fenced static member.
+    The instance id goes with every heartbeat: without it, the coordinator would not detect a fenced static member.
     """
     report, answered = me.report, me.answered
     request = _request(me, settings, max(JOIN, report.generation))
@@ -307,7 +307,7 @@ class ConsumerProtocol(GroupProtocol):
     def _prepare_join(self) -> None:
         self.begin_join()
         if not self._joined:
-            # So that the first assignment need not wait for a lookup; until the join, no session can end.
+            # The first assignment then need not wait for a lookup; until the join, no session can end.
             self._find_topics(self.within(self.settings.heartbeat_timeout))
         self._joined = True
 
@@ -329,7 +329,7 @@ class ConsumerProtocol(GroupProtocol):
             self._log_assignment(self.member.membership)
 
     def check_topics(self) -> None:
-        """See :meth:`GroupProtocol.check_topics`. A pattern needs this: the coordinator itself notices partitions."""
+        """See :meth:`GroupProtocol.check_topics`. A pattern needs this: the coordinator itself finds partitions."""
         self.next_topic_check = self.clock() + self.settings.wire.metadata_max_age
         deadline = self._until_heartbeat(self.within(self.settings.heartbeat_timeout))
         try:
@@ -355,7 +355,7 @@ class ConsumerProtocol(GroupProtocol):
     def _heartbeat_deadline(self, me: ConsumerMembership) -> Deadline:
         """A heartbeat after an answered one waits for one interval: a lost answer leaves time for another heartbeat.
 
-        The brokers' session may be shorter than the one that the member believes. The other heartbeat may need a new
+        The brokers' session may be shorter than the one that the member assumes. The other heartbeat may need a new
         connection, so it has more time.
         """
         deadline = self.within(self.settings.heartbeat_timeout)

@@ -34,7 +34,7 @@ from spark_group_source.wire.cluster import Cluster
 
 COMMIT_TAG = "spark-group-source"
 """Start of the metadata of every commit of this source. ``kafka-consumer-groups --reset-offsets`` writes empty
-metadata. So an offset without the tag is the decision of an operator, and not an older commit of this source."""
+metadata. An offset without the tag is the decision of an operator, and not an older commit of this source."""
 
 
 RESET_TAG = f"{COMMIT_TAG} starting"

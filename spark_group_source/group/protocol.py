@@ -283,7 +283,7 @@ class GroupProtocol(ABC):
     def request_failed(self, failure: RequestFailed) -> None:
         """Logs a failure and reports it to the membership.
 
-        A query that was in the group before retries the errors that brokers or other members can heal.
+        A query that was in the group before also retries errors that depend on brokers or other members.
         """
         error_code = getattr(failure.error, "error_code", None)
         if self._was_member and error_code in MAY_HEAL:

@@ -66,7 +66,7 @@ class LagListener(StreamingQueryListener):
     owns, and their end offsets when it planned the batch. With ``client`` each event looks up the group from outside:
     all committed offsets of the group, and the present end offsets.
 
-    Spark delivers events one after another, on a thread that no query waits for. Exceptions of sinks are logged.
+    Spark delivers events one after another, on a thread that never blocks a query. Exceptions of sinks are logged.
 
     Args:
         sinks: functions that receive the reports.

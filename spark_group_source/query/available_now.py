@@ -60,7 +60,7 @@ class AvailableNowTarget:
     """The target of a run, and whether the group has reached it, by this member or another.
 
     The run waits as long as the group makes progress, and as long as other members own the rest: one may be in a long
-    batch. A dead member is in the group until its session ends. So without progress and without such members the run
+    batch. A dead member is in the group until its session ends. Without progress and without such members the run
     waits for a session and a rebalance. Only time between lookups that succeed counts: a batch of this query, or a lost
     answer, is no lack of progress. ``availableNowTimeout`` limits the wait in any case.
     """
@@ -270,7 +270,7 @@ class AvailableNowTarget:
         )
 
     def _other_owners(self) -> list[str] | None:
-        """The other members that own what is left, or that may get it by a rebalance; ``None`` if nobody says."""
+        """The other members that own what is left, or that may get it by a rebalance; ``None`` if unknown."""
         try:
             group = self._group_offsets.describe(Deadline.after(LOOKUP_TIMEOUT, self._clock))
         except GroupSourceError as error:

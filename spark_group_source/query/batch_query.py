@@ -165,7 +165,7 @@ class _BatchQuery:
         earliest = self._rows.earliest_time
         if earliest is None:
             return narrowed
-        # This lookup comes after that of the ends. So -1 means that no record before the end is as late.
+        # This lookup comes after that of the ends. -1 means that no earlier record is as late.
         first = self._look_up({offset_range.tp: earliest for offset_range in narrowed if offset_range.size})
         starts = {tp: offset for tp, offset in first.items() if offset >= 0}
         return [_from(offset_range, starts.get(offset_range.tp, offset_range.end)) for offset_range in narrowed]

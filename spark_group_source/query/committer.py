@@ -149,7 +149,7 @@ class Committer:
         return not to_trim or self._send(to_trim, me, clients, deadline)
 
     def _partitions_rejected(self, errors: Mapping[TopicPartition, int], sent: Owned) -> None:
-        """Logs each partition once, until a commit of it succeeds, because the retries may go on for minutes."""
+        """Logs each partition once, until a commit of it succeeds, because the retries may continue for minutes."""
         if errors:
             self._retry_timer.restart()
         if newly := self._tracker.commits_rejected({tp: sent[tp] for tp in errors}):

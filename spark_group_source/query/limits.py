@@ -3,7 +3,7 @@
 The arithmetic is that of Spark's own Kafka source. Each partition gets a portion of the limit by its backlog. Portions
 are rounded down, but a portion below one offset becomes one, so that no partition starves.
 
-The driver sees no records: the tasks read them, in other processes. So it fetches a little from each partition, at the
+The driver sees no records: the tasks read them, in other processes. It therefore samples each partition, at the
 start and at the end of what the batch would read, and takes the mean. The sample at the end is that at the start of
 the next batch. Bytes are those of record batches as the brokers store and send them: compressed, with headers.
 """

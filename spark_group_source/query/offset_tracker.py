@@ -36,7 +36,7 @@ A comment that begins with a number names the sentence of the contract (``DESIGN
 wrote it. A new lineage begins where the partition is moved: by a commit without our tag, which its next owner finds, by
 ``resetOffsetsOnStart``, by a ``startingOffsetsCallback`` that goes back, by the loss of records or of their topic. Its
 id is the time at which it began, in milliseconds since 1970, and greater than all ids that its owner knows;
-``NO_LINEAGE`` is older than all. The tag of a commit carries it, and so does each range in the checkpoint. So every
+``NO_LINEAGE`` is older than all. The tag of a commit carries it, and so does each range in the checkpoint. Every
 later owner can tell whether the group's committed offset is older or newer than what it logged itself.
 """
 
@@ -100,7 +100,7 @@ def resume_at(
     """Where a newly assigned partition starts; ``None`` if the group has no commit and the query has logged nothing.
 
     The later lineage applies, and within one lineage the further offset: the group is behind only because a later
-    commit failed, or an older one arrived late. A commit without our tag is somebody's decision, and begins a lineage.
+    commit failed, or an older one arrived late. A commit without our tag is another program's, and begins a lineage.
     ``replayed`` and ``given_up`` show the exceptions, in which a lower commit moves nothing back.
 
     Args:
@@ -210,7 +210,7 @@ class OwnedPartition:
         committed: what the group has of this lineage; ``None`` if ``completed`` is to be committed in any case.
         rejections: how many times in a row the coordinator rejected a commit, because it does not know the partition.
         deleted: whether no broker knows it.
-        reset: whether ``resetOffsetsOnStart`` moved it, and no logged batch says so.
+        reset: whether ``resetOffsetsOnStart`` moved it, and no logged batch shows it.
         unsettled_until: until when a commit without an answer may still arrive, in seconds of the tracker's clock,
             also after the partition was moved or its topic recreated.
     """

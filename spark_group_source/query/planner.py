@@ -180,7 +180,7 @@ class BatchPlanner:
         }
         positions = {tp: partition.position for tp, partition in owned.items()}
         # A rewind is logged at once, even without records to read: a restart resumes at the checkpointed end offset.
-        # So are the starts of a new query and of added partitions, because a restart must not resolve them again.
+        # The same holds for starts of new queries and added partitions: a restart must not resolve them again.
         must_log = (
             must_log
             or start.is_empty

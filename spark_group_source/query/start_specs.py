@@ -83,7 +83,7 @@ def resolve_spec(
     Raises:
         DataLoss: a specific offset is not in the log, and ``fail_on_data_loss`` is set.
         OptionError: no record has the time or a later one, and the options make that an error. Or ``spec`` names
-            partitions and not all of these: somebody changed the option before all partitions had started.
+            partitions and not all of these: the option changed before all partitions had started.
     """
     check_names(spec, {*partitions, *_named(spec)})
     if isinstance(spec, SpecificOffsets):

@@ -135,7 +135,7 @@ START_TIMEOUT = 20.0
 """Maximum seconds until brokers and topics are found; then the query fails."""
 
 WARN_AFTER = 5.0
-"""Seconds without an answer from any broker until the log says so."""
+"""Seconds without an answer from any broker until a warning is logged."""
 
 UNKNOWN_TOPIC_TIMEOUT = 3.0
 """How many seconds an unknown topic may take to become known: brokers learn of a new topic one by one."""

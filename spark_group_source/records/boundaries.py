@@ -2,7 +2,7 @@
 
 Instead numpy advances many lanes together, one record of each lane per step. Each record batch is a lane. A large one
 is split into several lanes: near each split point, a guess takes a position that looks like the start of a record. A
-guess is right if and only if the lane before it ends there. So every wrong guess is detected, and its record batch is
+guess is right if and only if the lane before it ends there. Every wrong guess is detected, and its record batch is
 then scanned as a single lane.
 
 Also zigzag varints of 1 to 10 bytes: many at once, or a single one.

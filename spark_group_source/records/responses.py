@@ -240,7 +240,7 @@ class ResponseBatches:
         starts = np.array([partition.start for partition in self._partitions], np.int64)[self._partition_of]
         ends = np.array([partition.end for partition in self._partitions], np.int64)[self._partition_of]
         before_end = base_offsets < ends
-        # A header is verified before it is believed: it may hide records. That a record batch lies before the range is
+        # A header is verified before it is used: it may hide records. That a record batch lies before the range is
         # known from the base offset of the next one.
         before_start = np.zeros(len(starts), np.bool_)
         before_start[:-1] = (base_offsets[1:] <= starts[:-1]) & (np.diff(self._partition_of) == 0)

@@ -73,7 +73,7 @@ class _PushFilters:
     """``pushFilters`` of a reader: every filter narrows the read, and Spark evaluates every filter as well.
 
     While ``spark.sql.python.filterPushdown.enabled`` is false, its default, Spark never calls it. It rejects a
-    reader that overrides the method: it compares the ``__func__`` with that of the base class. So this is no method.
+    reader that overrides the method: it compares the ``__func__`` with that of the base class. Hence this is no method.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)

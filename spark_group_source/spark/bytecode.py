@@ -1,7 +1,7 @@
 """Adds bytecode to PySpark's zip: ``python -m spark_group_source.spark.bytecode``, once after each installation.
 
 Spark puts ``pyspark.zip`` first on the path of the Python processes that it starts, and Python caches no bytecode of
-modules in a zip. So each process compiles PySpark again: 0.7 s of a core at each start of a streaming query, before its
+modules in a zip. Each process therefore compiles PySpark: 0.7 s of a core at each start of a query, before its
 reader runs. Python uses bytecode that lies in the zip beside its source.
 
 Python also reads the zip's directory when it imports from the zip, up to 3.12 once for each package that it imported

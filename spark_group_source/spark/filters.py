@@ -1,7 +1,7 @@
 """The filters that Spark pushes to a batch query, as a :class:`RowFilter`.
 
-A filter that is not understood leaves the read as it is. The compared columns are never NULL. So a filter is true or
-false for a row, unless the value in the filter is NULL.
+A filter that is not understood leaves the read as it is. Compared columns are never NULL: a filter is true or false
+for a row, unless the value in the filter is NULL.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def remove_if_dead(path: Path) -> None:
     """Removes the socket at ``path``, and its directory, if its server was killed."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            # Once enough connections wait for a suspended process, its server neither accepts nor refuses others.
+            # Once enough connections wait for a suspended process, its server neither accepts nor rejects others.
             probe.settimeout(PROBE_TIMEOUT)
             probe.connect(str(path))
     except ConnectionRefusedError:

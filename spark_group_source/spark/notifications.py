@@ -305,7 +305,7 @@ class CompletionListener:
             log.warning("a completed batch is not reported, and is committed when the next one is planned: %r", error)
 
     def _report(self, progress: dict[str, Any]) -> None:
-        """Spark has completed a batch, and its commit log says so unless the query tracks progress asynchronously."""
+        """Spark has completed a batch, and its commit log shows it unless the query tracks progress asynchronously."""
         ends = [end for source in progress.get("sources", ()) if (end := own_offset(source.get("endOffset")))]
         if ends and not self._is_asynchronous(progress):
             self._server.send(ends)

@@ -113,7 +113,7 @@ def leave_on_sigterm() -> None:
 def ignore_further_signals() -> None:
     """Ignores SIGTERM from now on, and writes the log directly to the driver's stderr.
 
-    A JVM that dies also closes the runner's socket, so the runner may be leaving when it notices that its parent died.
+    A JVM that dies also closes the runner's socket, so the runner may be leaving when it detects that its parent died.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -125,7 +125,7 @@ def ignore_further_signals() -> None:
 def _leave_when_orphaned(parent: int) -> None:
     """Sends SIGTERM to this process when its parent dies.
 
-    A killed JVM sends no signal, and the reader does not notice the closed socket during a call that waits.
+    A killed JVM sends no signal, and the reader does not see the closed socket during a call that waits.
     """
     never = threading.Event()
     while os.getppid() == parent:

@@ -1,7 +1,7 @@
 """Spark's entry point for streaming: the reader of one query.
 
 Spark creates the reader in two processes. The stream runner gets all calls except ``read``, and the group member lives
-in it. The planner's copy is only pickled to the executors, for ``read``. So the constructor starts nothing.
+in it. The planner's copy is only pickled to the executors, for ``read``. The constructor therefore starts nothing.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         check_stream(self._options)
         if self._application.wraps_available_now and ReadLimit is None:
             # Spark's wrapper asks twice for the end of a run, as if a batch had been read between, and before it has
-            # told where the checkpoint stands: batches that nobody has read would be committed.
+            # told where the checkpoint stands: unread batches would be committed.
             raise OptionError(
                 f"Spark's setting '{WRAPPER}' is true, which loses records on PySpark 4.1.",
                 "Set it to false and register the source again, or use PySpark 4.2 or later.",

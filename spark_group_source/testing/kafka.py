@@ -36,7 +36,7 @@ class EmbeddedKafka(BrokerCluster):
     """A Kafka cluster on free ports of the loopback address. Not thread-safe.
 
     Entering downloads Kafka if it is not cached yet (see :mod:`spark_group_source.testing.ivy`), starts it and waits
-    until it is ready. Leaving stops it and deletes its files. So does the end of this process, even after SIGKILL.
+    until it is ready. Leaving stops it and deletes its files. The end of this process does so too, even after SIGKILL.
 
     Args:
         brokers: number of nodes. Each is broker and controller, so the cluster survives while more than half run.

@@ -263,7 +263,7 @@ class Cluster:
         now = monotonic()
         self._requested_at.update(dict.fromkeys(topics or (), now))
         self._requested_at = {name: at for name, at in self._requested_at.items() if now - at <= KEEP_TOPICS}
-        # The lookup of a pattern lists every topic of the cluster. Only topics that somebody reads are kept.
+        # The lookup of a pattern lists every topic of the cluster. Only topics that a query reads are kept.
         self._topics = {n: topic for n, topic in {**self._topics, **found.topics}.items() if n in self._requested_at}
         return found
 

@@ -264,7 +264,7 @@ class Connection:
     ``used_at`` is when the last request was sent, ``responded_at`` when the last response came, in monotonic seconds.
     ``supported`` are the API versions that the broker supports.
 
-    A connection belongs to one thread and one process: only their order matches requests and responses. So neither
+    A connection belongs to one thread and one process: only their order matches requests and responses. Neither
     another thread nor a forked child may use it.
     """
 

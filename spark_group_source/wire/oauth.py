@@ -546,8 +546,8 @@ def request_token(settings: ClientCredentials, *, worked_before: bool) -> Issued
     """Requests a token once.
 
     Args:
-        worked_before: the endpoint has given a token to this process. So an answer that is not OAuth's comes from a
-            proxy, or from a service that somebody is changing, and a retry may succeed.
+        worked_before: the endpoint has given a token to this process. Any other answer than OAuth's comes from a
+            proxy, or from a service that is being changed, and a retry may succeed.
 
     Raises:
         AuthenticationFailed: the endpoint rejected the client; or its answer is unusable, and none was usable before.

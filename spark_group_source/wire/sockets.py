@@ -62,7 +62,7 @@ def not_ready_errors(sock: socket.socket) -> tuple[type[OSError], ...]:
 
 
 def has_decrypted_bytes(sock: socket.socket) -> bool:
-    """Whether TLS has decrypted bytes that nothing has read yet. A wait on the descriptor does not notice them."""
+    """Whether TLS has decrypted bytes that nothing has read yet. A wait on the descriptor does not see them."""
     return uses_tls(sock) and sock.pending() > 0
 
 
@@ -88,7 +88,7 @@ def is_idle(sock: socket.socket) -> bool:
 def connect(host: str, port: int, options: WireOptions, deadline: Deadline) -> socket.socket:
     """Connects to one address of the host after another and returns the socket.
 
-    Each address gets an equal part of the time left. So an address that drops packets (often an IPv6 address without a
+    Each address gets an equal part of the time left. An address that drops packets (often an IPv6 address without a
     route) leaves time for the others.
 
     Raises:

@@ -36,7 +36,7 @@ _FileStamp = tuple[int, int, int]
 
 
 class UnusableCertificates(OptionError):
-    """A file or a text can be read and is not what is needed. Perhaps somebody has not written it completely yet."""
+    """A file or a text can be read and is not what is needed. It may not be written completely yet."""
 
 
 _cache: dict[Tls, tuple[tuple[_FileStamp, ...], ssl.SSLContext]] = {}
@@ -48,7 +48,7 @@ _warnings: defaultdict[Tls, LogEvery] = defaultdict(partial(LogEvery, WARN_EVERY
 def ssl_context(tls: Tls) -> ssl.SSLContext:
     """Returns the context for connections; builds it again only after the settings or their files change.
 
-    If a file becomes unusable, perhaps while somebody replaces it, the last context stays in use.
+    If a file becomes unusable, perhaps while it is replaced, the last context stays in use.
 
     Raises:
         OptionError: a file cannot be read, or :class:`UnusableCertificates`; and no earlier version was usable.

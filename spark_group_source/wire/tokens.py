@@ -42,7 +42,7 @@ class TokenProvider(Protocol):
     """Provides the token of each new connection.
 
     A provider is picklable, and equal to every provider with the same settings: it travels with the tasks as a part of
-    :class:`spark_group_source.wire.settings.Sasl`. So a provider that keeps tokens keeps them outside of itself.
+    :class:`spark_group_source.wire.settings.Sasl`. A provider that keeps tokens therefore keeps them elsewhere.
     """
 
     @property
@@ -292,7 +292,7 @@ _TIMEOUT = "Check on this machine how long this takes: aws sts get-caller-identi
 class MskIamTokens:
     """Signs a token for each connection to a cluster in ``region``.
 
-    Signing takes less than a millisecond. So tokens are not kept, and none outlives the credentials that signed it.
+    Signing takes less than a millisecond. Tokens are not kept, and none outlives the credentials that signed it.
     Without ``profile`` and ``role_arn`` AWS's default chain finds the credentials. A role is assumed in ``sts_region``;
     by default in the region of AWS's configuration, else in ``region``. ``log_identity`` logs the identity once.
     """

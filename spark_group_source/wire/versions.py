@@ -1,6 +1,6 @@
 """One pinned version per API.
 
-Each is the newest version that Kafka 3.3 supports, and Kafka 4 still supports it. So the source negotiates nothing: a
+Each is the newest version that Kafka 3.3 supports, and Kafka 4 still supports it. The source negotiates nothing: a
 connection only checks that the broker supports them all. Fetch 13 is the first version with topic ids.
 
 A member with the group protocol of KIP-848 sends four requests in newer versions, which Kafka 4.0 and all later ones

@@ -96,6 +96,23 @@ def test_a_fact_stands_on_one_page(fact: str) -> None:
     assert len(found) == 1
 
 
+PHRASES = re.compile(
+    r"""(?:^|[.:"#]|\*\*)\s*So\ (?!that)|\b(?:anew|goes\ on|go\ on|is\ had|stands?\ still|wakes?\ somebody|wedge[sd]?)\b
+    |;\ whether\ |\b(?:believe[sd]?|refuse[sd]?|notice[sd]?)\b|what\ (?:can|cannot)\ heal|that\ no\ query\ waits
+    |rest\ of\ the\ token|first\ rule\ that\ applies|costs\ the\ same|for\ whom\ it\ says|cannot\ be\ had""",
+    re.X | re.M,
+)
+"""Openers with "So", software that believes, and paraphrases of the field's words."""
+
+
+@pytest.mark.parametrize(
+    "page", [each for each in PAGES if each != DESIGN] + sorted(PACKAGE.rglob("*.py")), ids=lambda page: page.name
+)
+def test_a_page_or_docstring_has_none_of_the_phrases_that_read_as_translated(page: Path) -> None:
+    text = page.read_text()
+    assert not [text[found.start() :][:60] for found in PHRASES.finditer(text)]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_nothing_is_installed_from_pypi_before_its_release(page: Path) -> None:
     released = "unreleased" not in (REPOSITORY / "docs" / "CHANGELOG.md").read_text()
