@@ -28,3 +28,8 @@ def drivers(base: Mapping[str, str]) -> Iterator[Callable[..., Driver]]:
     yield start
     for driver in running:
         driver.close()
+
+
+def spans(batch: BatchOffset) -> dict[int, tuple[int, int]]:
+    """Start and end of each partition that a batch of one topic reads."""
+    return {each.partition: (each.start, each.end) for each in batch.reads()}

@@ -1,8 +1,12 @@
-"""Subscriptions and assignments on the wire."""
+"""Subscriptions and assignments on the wire; ``range`` and ``roundrobin`` against recorded assignments of Kafka's Java
+client; the sticky assignors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
+from operator import itemgetter
+from typing import Any
 
 import pytest
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
@@ -11,135 +15,138 @@ from spark_group_source.errors import OptionError
 from spark_group_source.group.assignment import Assignors, JoinedMember, decode_assignment, subscribed_topics
 from spark_group_source.group.assignors import ASSIGNORS
 from spark_group_source.group.assignors.base import PartitionCounts
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.wire.cluster import Broker, Metadata, Topic
-
-EIGHT = [TopicPartition("t", number) for number in range(8)]
-LAYOUT = PartitionCounts({"t": frozenset(range(8)), "other": frozenset({0})})
+from tests.assignments import JAVAS, Case, is_complete, ours
 
 
-def assign(assignor: str, members: list[JoinedMember]) -> dict[str, frozenset[TopicPartition]]:
-    encoded = Assignors([assignor]).assign(assignor, members, LAYOUT)
+def of(topic: str, *numbers: int) -> Partitions:
+    return frozenset(TopicPartition(topic, number) for number in numbers)
+
+
+def counts(**topics: int) -> PartitionCounts:
+    return PartitionCounts({topic: frozenset(range(count)) for topic, count in topics.items()})
+
+
+EIGHT = of("t", *range(8))
+LAYOUT = counts(t=8, other=1)
+STICKY = ["cooperative-sticky", "sticky"]
+
+
+def member(
+    assignor: str,
+    name: str,
+    topics: str = "t",
+    owned: Iterable[TopicPartition] = (),
+    generation: int = -1,
+    rack: str | None = None,
+) -> JoinedMember:
+    """A member with the assignment ``owned`` of this generation, revoked if the assignor is eager."""
+    assignors = Assignors([assignor], rack)
+    if generation >= 0:
+        assignors.assigned(assignor, owned, generation)
+    kept = owned if assignors.cooperative else ()
+    return JoinedMember(name, assignors.subscriptions(topics.split(), kept, generation)[assignor])
+
+
+def joined(name: str, **fields: Any) -> JoinedMember:
+    """A member of another client."""
+    given = {"version": 0, "topics": ["t"], "user_data": b""} | fields
+    return JoinedMember(name, ConsumerProtocolSubscription(**given).encode())
+
+
+def assign(assignor: str, *members: JoinedMember, layout: PartitionCounts = LAYOUT) -> dict[str, Partitions]:
+    encoded = Assignors([assignor]).assign(assignor, members, layout)
     return {member_id: decode_assignment(assignment) for member_id, assignment in encoded.items()}
 
 
-def subscription(topics: list[str], owned: Iterable[TopicPartition], generation: int) -> bytes:
-    """The subscription of a cooperative-sticky member; eager assignors except sticky read the topics alone."""
-    return Assignors(["cooperative-sticky"]).subscriptions(topics, owned, generation)["cooperative-sticky"]
-
-
-def user_data(assignors: Assignors, name: str, generation: int) -> bytes:
-    encoded = assignors.subscriptions(["t", "u"], [], generation)[name]
-    return bytes(ConsumerProtocolSubscription.decode(encoded).user_data)
+@pytest.mark.parametrize("recorded", JAVAS, ids=itemgetter("name"))
+def test_the_assignment_is_the_same_as_javas(recorded: Case) -> None:
+    answer = ours(recorded)
+    assert is_complete(recorded, answer)
+    assert answer == recorded["answer"]
 
 
 def test_a_subscription_has_owned_partitions_and_their_generation() -> None:
-    decoded = ConsumerProtocolSubscription.decode(subscription(["t"], EIGHT[:2], 7))
+    decoded = ConsumerProtocolSubscription.decode(
+        member("cooperative-sticky", "a", "t", sorted(EIGHT)[:2], 7).subscription
+    )
     assert (decoded.version, decoded.topics, decoded.generation_id) == (3, ["t"], 7)
     assert [(each.topic, each.partitions) for each in decoded.owned_partitions] == [("t", [0, 1])]
 
 
 def test_a_subscription_has_the_rack_if_set() -> None:
     for rack in ("eu-1a", None):
-        encoded = Assignors(["range"], rack).subscriptions(["t"], [], -1)["range"]
-        assert ConsumerProtocolSubscription.decode(encoded).rack_id == rack
+        assert ConsumerProtocolSubscription.decode(member("range", "a", rack=rack).subscription).rack_id == rack
 
 
 def test_cooperative_sticky_assigns_a_partition_only_after_its_owner_revoked_it() -> None:
-    old, new = JoinedMember("a", subscription(["t"], EIGHT, 3)), JoinedMember("b", subscription(["t"], [], -1))
-    first = assign("cooperative-sticky", [old, new])
-    assert len(first["a"]) == 4
-    assert first["b"] == frozenset()
-    kept = JoinedMember("a", subscription(["t"], first["a"], 4))
-    second = assign("cooperative-sticky", [kept, new])
-    assert second["a"] == first["a"]
-    assert second["b"] == frozenset(EIGHT) - first["a"]
+    new = member("cooperative-sticky", "b")
+    first = assign("cooperative-sticky", member("cooperative-sticky", "a", "t", EIGHT, 3), new)
+    assert (len(first["a"]), first["b"]) == (4, frozenset())
+    second = assign("cooperative-sticky", member("cooperative-sticky", "a", "t", first["a"], 4), new)
+    assert second == {"a": first["a"], "b": EIGHT - first["a"]}
 
 
-SHARE = [TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 7)]
-JAVAS = {
+JAVAS_USER_DATA = {
     "sticky": "00000002000174000000020000000000000001000175000000010000000700000005",
     "cooperative-sticky": "00000005",
 }
-"""subscriptionUserData() of Kafka 4.1.1's own assignors after the assignment above in generation 5."""
+"""subscriptionUserData() of Kafka 4.1.1's own assignors after an assignment of t-0, t-1 and u-7 in generation 5."""
 
 
-@pytest.mark.parametrize("name", sorted(JAVAS))
-def test_sticky_sends_its_last_assignment_and_generation_as_kafkas_client_does(name: str) -> None:
+def user_data(name: str, *generations: int) -> list[str]:
+    """What a member sends in these generations after that assignment."""
     assignors = Assignors([name])
-    assignors.assigned(name, SHARE, 5)
-    assert user_data(assignors, name, 5).hex() == JAVAS[name]
+    assignors.assigned(name, [*sorted(of("t", 0, 1)), TopicPartition("u", 7)], 5)
+    encoded = [assignors.subscriptions(["t", "u"], [], generation)[name] for generation in generations]
+    return [bytes(ConsumerProtocolSubscription.decode(each).user_data).hex() for each in encoded]
 
 
-def test_sticky_sends_the_generation_of_its_assignment_after_one_without_assignment() -> None:
-    assignors = Assignors(["sticky"])
-    assignors.assigned("sticky", SHARE, 5)
+def test_sticky_sends_its_last_assignment_and_generation_as_kafkas_client_does() -> None:
+    for name, expected in JAVAS_USER_DATA.items():
+        assert user_data(name, 5) == [expected]
     # The member joined generation 6, which ended before its sync: another member may have synced.
-    assert user_data(assignors, "sticky", 6).hex() == JAVAS["sticky"]
-
-
-def test_sticky_claims_nothing_after_a_loss() -> None:
-    assignors = Assignors(["sticky"])
-    assignors.assigned("sticky", SHARE, 5)
-    assert user_data(assignors, "sticky", -1) == b""
-    assert user_data(assignors, "sticky", 9) == b""
-
-
-def after(partitions: Iterable[TopicPartition], generation: int) -> bytes:
-    """The subscription of a sticky member that had ``partitions`` in ``generation`` and revoked them."""
-    assignors = Assignors(["sticky"])
-    assignors.assigned("sticky", partitions, generation)
-    return assignors.subscriptions(["t"], [], generation)["sticky"]
+    assert user_data("sticky", 6) == [JAVAS_USER_DATA["sticky"]]
+    assert user_data("sticky", -1, 9) == ["", ""], "after a loss it claims nothing"
 
 
 def test_sticky_returns_partitions_to_their_members_and_moves_as_few_as_possible() -> None:
-    mine = frozenset(EIGHT[::2])
-    others = frozenset(EIGHT) - mine
-    stayed = assign("sticky", [JoinedMember("a", after(mine, 3)), JoinedMember("b", after(others, 3))])
-    assert stayed == {"a": mine, "b": others}
-    joined = assign(
-        "sticky",
-        [JoinedMember("a", after(mine, 3)), JoinedMember("b", after(others, 3)), JoinedMember("c", after([], 3))],
-    )
-    assert sorted(len(each) for each in joined.values()) == [2, 3, 3]
-    assert joined["a"] < mine
-    assert joined["b"] < others
+    mine = of("t", 0, 2, 4, 6)
+    members = member("sticky", "a", "t", mine, 3), member("sticky", "b", "t", EIGHT - mine, 3)
+    assert assign("sticky", *members) == {"a": mine, "b": EIGHT - mine}
+    assigned = assign("sticky", *members, member("sticky", "c", "t", (), 3))
+    assert sorted(len(each) for each in assigned.values()) == [2, 3, 3]
+    assert assigned["a"] < mine
+    assert assigned["b"] < EIGHT - mine
 
 
-def test_the_later_generation_wins_if_two_members_claim_a_partition() -> None:
-    assigned = assign(
-        "sticky", [JoinedMember("returns", after(EIGHT, 3)), JoinedMember("took-over", after(EIGHT[:4], 4))]
-    )
-    assert assigned["took-over"] == frozenset(EIGHT[:4])
+OWNS_0_AND_1 = "00000001000174000000020000000000000001"
 
 
 @pytest.mark.parametrize(
-    "written",
+    ("written", "claimed"),
     [
-        bytes.fromhex("000000010001740000000200000000000000010000" + "0003"),
-        b"\0\1" + bytes.fromhex("000000010001740000000200000000000000010000" + "0003"),
-        bytes.fromhex("00000001000174000000020000000000000001"),
+        (bytes.fromhex(OWNS_0_AND_1 + "00000003"), of("t", 0, 1)),
+        (b"\0\1" + bytes.fromhex(OWNS_0_AND_1 + "00000003"), of("t", 0, 1)),
+        (bytes.fromhex(OWNS_0_AND_1), of("t", 0, 1)),
+        (b"\0\1junk", frozenset()),
     ],
-    ids=["kafka", "kafka-python", "kafka before 2.3"],
+    ids=["kafka", "kafka-python", "kafka before 2.3", "unreadable"],
 )
-def test_the_leader_reads_the_last_assignment_of_a_sticky_member_of_any_client(written: bytes) -> None:
-    encoded = ConsumerProtocolSubscription(version=0, topics=["t"], user_data=written).encode()
-    assigned = assign("sticky", [JoinedMember("other", encoded), JoinedMember("new", after([], 3))])
-    assert {EIGHT[0], EIGHT[1]} <= assigned["other"]
-
-
-def test_unreadable_user_data_claims_nothing() -> None:
-    encoded = ConsumerProtocolSubscription(version=0, topics=["t"], user_data=b"\0\1junk").encode()
-    assigned = assign("sticky", [JoinedMember("other", encoded), JoinedMember("mine", after(EIGHT[:4], 3))])
-    assert assigned["mine"] == frozenset(EIGHT[:4])
+def test_the_leader_reads_the_last_assignment_that_any_sticky_client_sends(written: bytes, claimed: Partitions) -> None:
+    mine = of("t", 4, 5, 6, 7)
+    assigned = assign("sticky", joined("other", user_data=written), member("sticky", "mine", "t", mine, 3))
+    assert assigned["mine"] == mine
+    assert claimed <= assigned["other"]
 
 
 @pytest.mark.parametrize("assignor", sorted(ASSIGNORS))
 @pytest.mark.parametrize("version", [0, 1])
 def test_members_with_an_older_subscription_version_get_partitions(assignor: str, version: int) -> None:
-    old = ConsumerProtocolSubscription(version=version, topics=["t"], user_data=b"", owned_partitions=[]).encode()
-    assigned = assign(assignor, [JoinedMember("a", subscription(["t"], [], -1)), JoinedMember("old", old)])
-    assert assigned["a"] | assigned["old"] == set(EIGHT)
+    old = joined("old", version=version, owned_partitions=[])
+    assigned = assign(assignor, member("cooperative-sticky", "a"), old)
+    assert assigned["a"] | assigned["old"] == EIGHT
     assert len(assigned["old"]) == 4
 
 
@@ -157,55 +164,62 @@ UNREADABLE = {
 def test_a_member_with_an_unreadable_subscription_gets_an_empty_assignment(
     assignor: str, written: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    members = [JoinedMember("odd", written), JoinedMember("a", subscription(["t"], [], -1))]
+    members = [JoinedMember("odd", written), member("cooperative-sticky", "a")]
     assert subscribed_topics(members) == {"t"}
     encoded = Assignors([assignor]).assign(assignor, members, LAYOUT)
     assert ConsumerProtocolAssignment.decode(encoded["odd"]).assigned_partitions == []
-    assert decode_assignment(encoded["a"]) == set(EIGHT)
+    assert decode_assignment(encoded["a"]) == EIGHT
     assert "member odd gets no partitions" in caplog.text
 
 
 def test_a_subscription_without_the_fields_of_its_version_is_read_as_version_0() -> None:
-    cut = b"\0\3" + ConsumerProtocolSubscription(version=0, topics=["t"], user_data=b"").encode()[2:]
-    assert assign("range", [JoinedMember("old", cut)]) == {"old": set(EIGHT)}
+    cut = b"\0\3" + joined("old").subscription[2:]
+    assert assign("range", JoinedMember("old", cut)) == {"old": EIGHT}
 
 
 def test_topics_with_an_error_or_without_partitions_are_not_assigned() -> None:
-    metadata = Metadata(
-        {}, {"t": Topic("t", "id", {0: None}), "e": Topic("e", "", {0: 1}, error=29), "n": Topic("n", "", {})}
-    )
-    assert PartitionCounts.of(metadata) == PartitionCounts({"t": frozenset({0})})
+    topics = {"t": Topic("t", "id", {0: None}), "e": Topic("e", "", {0: 1}, error=29), "n": Topic("n", "", {})}
+    assert PartitionCounts.of(Metadata({}, topics)) == counts(t=1)
 
 
-def test_partitions_have_the_racks_of_their_available_replicas() -> None:
+def test_partitions_have_the_racks_of_their_available_replicas_which_do_not_count_in_comparisons() -> None:
     brokers = {1: Broker(1, "h", 1, "a"), 2: Broker(2, "h", 2, "b"), 3: Broker(3, "h", 3)}
-    partition_counts = PartitionCounts.of(
-        Metadata(brokers, {"t": Topic("t", "id", {0: 1, 1: 3}, replicas={0: (1, 2, 4), 1: (3,)})})
+    topic = Topic("t", "id", {0: 1, 1: 3}, replicas={0: (1, 2, 4), 1: (3,)})
+    found = PartitionCounts.of(Metadata(brokers, {"t": topic}))
+    assert found.racks == {TopicPartition("t", 0): {"a", "b"}, TopicPartition("t", 1): frozenset()}
+    assert found == counts(t=2)
+
+
+def with_racks(racks: str) -> PartitionCounts:
+    """A topic with a partition in each of these racks."""
+    return PartitionCounts(
+        {"t": frozenset(range(len(racks)))},
+        {TopicPartition("t", number): frozenset(rack) for number, rack in enumerate(racks)},
     )
-    assert partition_counts.racks == {EIGHT[0]: {"a", "b"}, EIGHT[1]: frozenset()}
 
 
-@pytest.mark.parametrize("assignor", ["range", "sticky", "cooperative-sticky"])
-def test_a_member_gets_partitions_in_its_rack_if_the_assignment_stays_balanced(assignor: str) -> None:
-    partition_counts = PartitionCounts(
-        {"t": frozenset(range(4))}, {tp: frozenset("a" if tp.partition > 1 else "b") for tp in EIGHT[:4]}
-    )
-    members = [
-        JoinedMember(rack, Assignors([assignor], rack).subscriptions(["t"], [], -1)[assignor]) for rack in ("a", "b")
-    ]
-    encoded = Assignors([assignor]).assign(assignor, members, partition_counts)
-    assert decode_assignment(encoded["a"]) == set(EIGHT[2:4])
-    assert decode_assignment(encoded["b"]) == set(EIGHT[:2])
-
-
-def test_racks_do_not_count_in_a_comparison_of_partition_counts() -> None:
-    assert PartitionCounts(LAYOUT.partitions, {EIGHT[0]: frozenset("a")}) == LAYOUT
+@pytest.mark.parametrize("assignor", STICKY)
+@pytest.mark.parametrize(
+    ("racks", "had", "new"),
+    [
+        ("aabb", {"a": of("t", 0, 2), "b": of("t", 1, 3)}, {"a": of("t", 0, 1), "b": of("t", 2, 3)}),
+        ("aaaabb", {"a": of("t", 0, 1), "b": of("t", 2, 4), "bb": of("t", 3, 5)}, {}),
+    ],
+)
+def test_a_member_gives_up_partitions_far_from_its_rack_if_the_assignment_stays_balanced(
+    assignor: str, racks: str, had: dict[str, Partitions], new: dict[str, Partitions]
+) -> None:
+    now = had
+    for generation in (3, 4):
+        members = (member(assignor, name, "t", owned, generation, name[0]) for name, owned in now.items())
+        now = assign(assignor, *members, layout=with_racks(racks))
+    assert now == (new or had)
 
 
 def test_the_leader_assigns_topics_to_which_only_other_members_subscribe() -> None:
-    members = [JoinedMember("a", subscription(["t"], [], -1)), JoinedMember("b", subscription(["other"], [], -1))]
+    members = [member("range", "a", "t"), member("range", "b", "other")]
     assert subscribed_topics(members) == {"t", "other"}
-    assert assign("range", members) == {"a": frozenset(EIGHT), "b": frozenset({TopicPartition("other", 0)})}
+    assert assign("range", *members) == {"a": EIGHT, "b": of("other", 0)}
 
 
 def test_an_empty_assignment_has_no_partitions() -> None:
@@ -234,3 +248,89 @@ def test_an_error_names_a_users_assignor_that_fails() -> None:
     ):
         with pytest.raises(OptionError, match=r"assignor 'fails'.*KeyError\('oops'\)"):
             call()
+
+
+@pytest.mark.parametrize("assignor", STICKY)
+def test_a_deleted_partition_is_not_assigned(assignor: str) -> None:
+    members = member(assignor, "a", "t", of("t", 2, 3), 3), member(assignor, "b")
+    assert assign(assignor, *members, layout=counts(t=2)) == {"a": of("t", 0), "b": of("t", 1)}
+
+
+@pytest.mark.parametrize("assignor", STICKY)
+def test_a_member_does_not_get_a_topic_back_that_it_unsubscribed(assignor: str) -> None:
+    left, took_over = member(assignor, "left", "u", EIGHT, 3), member(assignor, "took-over", "t", EIGHT, 4)
+    assigned = assign(assignor, left, took_over, member(assignor, "new"))
+    assert assigned["left"] == frozenset()
+    assert len(assigned["took-over"]) == 4, "of the later generation"
+
+
+@pytest.mark.parametrize("assignor", STICKY)
+def test_a_member_without_topics_gets_no_partitions(assignor: str) -> None:
+    for name in "abcdefgh":
+        assigned = assign(assignor, member(assignor, name, ""), member(assignor, "other"))
+        assert assigned == {name: frozenset(), "other": EIGHT}
+
+
+@pytest.mark.parametrize("assignor", STICKY)
+def test_a_balanced_assignment_stays_whoever_has_one_more(assignor: str) -> None:
+    topics = {"a": "t", "b": "t", "c": "t u", "d": "u"}
+    for had in (
+        {"a": of("t", 0, 3), "b": of("t", 4), "c": of("t", 1, 2), "d": of("u", 0, 1, 2)},
+        {"a": of("t", 2), "b": of("t", 0, 1), "c": of("t", 3, 4), "d": of("u", 0, 1, 2)},
+        {"a": of("t", 0, 1), "b": of("t", 2, 3), "c": of("t", 4) | of("u", 2), "d": of("u", 0, 1)},
+    ):
+        members = [member(assignor, name, topics[name], owned, 3) for name, owned in had.items()]
+        assert assign(assignor, *members, layout=counts(t=5, u=3)) == had
+        assert assign(assignor, *reversed(members), layout=counts(t=5, u=3)) == had
+
+
+def test_members_with_other_topics_get_a_balanced_assignment_with_as_few_moves_as_possible() -> None:
+    members = (
+        member("sticky", "t-and-u", "t u", of("t", 0, 1, 2, 3, 4), 3),
+        member("sticky", "t", "t", of("t", 5), 3),
+        member("sticky", "new", "t"),
+    )
+    assigned = assign("sticky", *members, layout=counts(t=6, u=2))
+    assert {name: len(owned) for name, owned in assigned.items()} == {"t-and-u": 3, "t": 2, "new": 3}
+    assert of("u", 0, 1) < assigned["t-and-u"]
+    assert of("t", 5) < assigned["t"]
+
+
+@pytest.mark.parametrize("assignor", STICKY)
+def test_one_of_two_members_that_claim_a_partition_in_one_generation_keeps_it(assignor: str) -> None:
+    had = {"a": of("t", 0, 1), "b": of("t", 1, 2)}
+    members = (member(assignor, name, "t", owned, 3) for name, owned in had.items())
+    assigned = assign(assignor, *members, layout=counts(t=3))
+    assert assigned["a"] <= had["a"]
+    assert assigned["b"] <= had["b"]
+    assert len(assigned["a"]) + len(assigned["b"]) == 3
+
+
+def calls(work: Callable[[], Any]) -> int:
+    """The number of function calls, also of Python's functions."""
+    count = 0
+
+    def called(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(called)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("assignor", STICKY)
+def test_equal_subscriptions_are_assigned_in_linear_time(assignor: str) -> None:
+    def rebalanced(size: int) -> tuple[int, int]:
+        names, layout = [f"m{number}" for number in range(20)], counts(t=size)
+        new = [member(assignor, name) for name in names]
+        first = assign(assignor, *new, layout=layout)
+        stay = [member(assignor, name, "t", first[name], 1) for name in names[1:]]
+        first_calls = calls(lambda: assign(assignor, *new, layout=layout))
+        return first_calls, calls(lambda: assign(assignor, *stay, layout=layout))
+
+    for small, large in zip(rebalanced(500), rebalanced(2000), strict=True):
+        assert large < 4.5 * small

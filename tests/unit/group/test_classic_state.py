@@ -32,10 +32,12 @@ from spark_group_source.group.membership import (
     Revoked,
     Tick,
 )
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.offsets import Partitions, TopicPartition
 
 REVOCATION_TIMEOUT = 100.0
+SESSION = 45.0
 A, B, C = (TopicPartition("t", number) for number in range(3))
+OF_A, OF_B, BOTH = frozenset({A}), frozenset({B}), frozenset({A, B})
 REBALANCE = RequestFailed(ErrorAction.REJOIN, "Heartbeat failed with 27")
 
 
@@ -46,98 +48,70 @@ def run(state: ClassicMembership, *events: Event, at: float = 0.0) -> Step:
     return state, actions
 
 
-def stable(*owned: TopicPartition, cooperative: bool = True) -> ClassicMembership:
-    joined, _ = run(ClassicMembership(cooperative=cooperative), Joined("m-1", 7), Synced(frozenset(owned)))
+def stable(*owned: TopicPartition, cooperative: bool = True, session_ends: float = 1000.0) -> ClassicMembership:
+    new = ClassicMembership(cooperative=cooperative)
+    joined, _ = run(new, Joined("m-1", 7), Synced(frozenset(owned), session_ends))
     assert joined.phase is Phase.STABLE
     return joined
+
+
+def revoking(in_flight: Partitions, session_ends: float = 1000.0) -> Step:
+    """A member that owned A and B, and is to revoke B while a batch reads these partitions."""
+    loses_b = REBALANCE, Joined("m-1", 8), Synced(OF_A, session_ends)
+    return run(stable(A, B), AwaitedChanged(in_flight), *loses_b)
 
 
 def test_a_sync_follows_a_join_and_the_assignment_has_that_generation() -> None:
     joined, actions = run(ClassicMembership(), Joined("m-1", 7))
     assert (joined.phase, joined.syncing, actions) == (Phase.JOINING, True, [Sync()])
-    owning, actions = run(joined, Synced(frozenset({A, B})))
-    assert (dict(owning.owned), actions) == ({A: 7, B: 7}, [Assigned(frozenset({A, B}))])
+    owning, actions = run(joined, Synced(BOTH))
+    assert (dict(owning.owned), actions) == ({A: 7, B: 7}, [Assigned(BOTH)])
 
 
 def test_a_cooperative_rejoin_keeps_owned_partitions_and_their_generations() -> None:
     rejoining, actions = run(stable(A, B), REBALANCE)
-    assert (rejoining.phase, actions, set(rejoining.owned)) == (Phase.JOINING, [Join()], {A, B})
+    assert (rejoining.phase, actions, frozenset(rejoining.owned)) == (Phase.JOINING, [Join()], BOTH)
     again, actions = run(rejoining, Joined("m-1", 8), Synced(frozenset({A, B, C})))
     assert (dict(again.owned), actions) == ({A: 7, B: 7, C: 8}, [Assigned(frozenset({C}))])
 
 
-def test_a_cooperative_revocation_without_an_in_flight_batch_rejoins_at_once() -> None:
-    after, actions = run(stable(A, B), REBALANCE, Joined("m-1", 8), Synced(frozenset({A})))
-    assert actions == [Revoked(frozenset({B})), Join()]
-    assert (after.phase, set(after.owned)) == (Phase.JOINING, {A})
+@pytest.mark.parametrize("in_flight", [frozenset(), OF_A], ids=["no batch", "a batch of other partitions"])
+def test_a_cooperative_revocation_that_nothing_waits_for_rejoins_at_once(in_flight: Partitions) -> None:
+    after, actions = revoking(in_flight)
+    assert (after.phase, frozenset(after.owned), actions) == (Phase.JOINING, OF_A, [Revoked(OF_B), Join()])
+    assert after.awaited == in_flight
 
 
 def test_a_revocation_waits_for_the_in_flight_batch_and_other_partitions_stay_readable() -> None:
-    revoking, actions = run(
-        stable(A, B), AwaitedChanged(frozenset({A, B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A}))
-    )
-    assert (revoking.phase, actions) == (Phase.REVOKING, [])
-    assert (set(revoking.owned), set(revoking.readable)) == ({A, B}, {A})
-    assert run(revoking, Tick(), at=REVOCATION_TIMEOUT - 1) == (revoking, [])
-    assert run(revoking, REBALANCE) == (revoking, [])
-    after, actions = run(revoking, AwaitedChanged(frozenset()))
-    assert actions == [Revoked(frozenset({B})), Join()]
-    assert set(after.owned) == {A}
-
-
-def test_a_revocation_waits_for_a_pending_commit() -> None:
-    revoking, _ = run(
-        stable(A, B), AwaitedChanged(frozenset({A, B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A}))
-    )
-    still, actions = run(revoking, AwaitedChanged(frozenset({B})))
-    assert (still.phase, actions) == (Phase.REVOKING, [])
-    assert run(still, AwaitedChanged(frozenset()))[1] == [Revoked(frozenset({B})), Join()]
-
-
-def test_a_revocation_does_not_wait_for_a_batch_of_other_partitions() -> None:
-    after, actions = run(
-        stable(A, B), AwaitedChanged(frozenset({A})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A}))
-    )
-    assert actions == [Revoked(frozenset({B})), Join()]
-    assert after.awaited == {A}
-
-
-def test_partitions_of_a_batch_past_the_deadline_are_revoked_late() -> None:
-    revoking, _ = run(stable(A, B), AwaitedChanged(frozenset({B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A})))
-    after, actions = run(revoking, Tick(), at=REVOCATION_TIMEOUT)
-    assert actions == [Revoked(frozenset({B})), Join()]
-    assert set(after.owned) == {A}
-
-
-def test_an_eager_rejoin_revokes_everything_before_the_join() -> None:
-    after, actions = run(stable(A, B, cooperative=False), REBALANCE)
-    assert actions == [Revoked(frozenset({A, B})), Join()]
-    assert not after.owned
+    member, actions = revoking(BOTH)
+    assert (member.phase, actions) == (Phase.REVOKING, [])
+    assert (frozenset(member.owned), frozenset(member.readable)) == (BOTH, OF_A)
+    assert run(member, Tick(), at=REVOCATION_TIMEOUT - 1) == (member, [])
+    assert run(member, REBALANCE) == (member, [])
+    still, actions = run(member, AwaitedChanged(OF_B))
+    assert (still.phase, actions) == (Phase.REVOKING, []), "its commit is pending"
+    for after, actions in (run(still, AwaitedChanged(frozenset())), run(still, Tick(), at=REVOCATION_TIMEOUT)):
+        assert (frozenset(after.owned), actions) == (OF_A, [Revoked(OF_B), Join()])
 
 
 def test_an_eager_rejoin_waits_for_the_batch_before_the_join() -> None:
-    revoking, actions = run(stable(A, B, cooperative=False), AwaitedChanged(frozenset({A})), REBALANCE)
-    assert (revoking.phase, actions, dict(revoking.readable)) == (Phase.REVOKING, [], {})
-    _, actions = run(revoking, AwaitedChanged(frozenset()))
-    assert actions == [Revoked(frozenset({A, B})), Join()]
+    assert run(stable(A, B, cooperative=False), REBALANCE)[1] == [Revoked(BOTH), Join()]
+    waiting, actions = run(stable(A, B, cooperative=False), AwaitedChanged(OF_A), REBALANCE)
+    assert (waiting.phase, actions, dict(waiting.readable)) == (Phase.REVOKING, [], {})
+    after, actions = run(waiting, AwaitedChanged(frozenset()))
+    assert (dict(after.owned), actions) == ({}, [Revoked(BOTH), Join()])
 
 
 @pytest.mark.parametrize(
     ("action", "kept_id"), [(ErrorAction.RESET_GENERATION, "m-1"), (ErrorAction.RESET_MEMBER_ID, "")]
 )
-@pytest.mark.parametrize("busy", [frozenset(), frozenset({A})])
-def test_a_lost_generation_loses_everything_without_waiting(
-    action: ErrorAction, kept_id: str, busy: frozenset[TopicPartition]
-) -> None:
-    after, actions = run(stable(A, B), AwaitedChanged(busy), RequestFailed(action, "why"))
-    assert actions == [Lost(frozenset({A, B}), "why"), Join()]
+@pytest.mark.parametrize("state", ["idle", "in a batch", "revoking"])
+def test_a_lost_generation_loses_everything_without_waiting(action: ErrorAction, kept_id: str, state: str) -> None:
+    before = revoking(OF_B)[0] if state == "revoking" else stable(A, B)
+    before = run(before, AwaitedChanged(OF_A))[0] if state == "in a batch" else before
+    after, actions = run(before, RequestFailed(action, "why"))
+    assert actions == [Lost(BOTH, "why"), Join()]
     assert (after.member_id, after.generation, dict(after.owned)) == (kept_id, -1, {})
-
-
-def test_a_generation_lost_during_a_revocation_is_lost_and_not_revoked() -> None:
-    revoking, _ = run(stable(A, B), AwaitedChanged(frozenset({B})), REBALANCE, Joined("m-1", 8), Synced(frozenset({A})))
-    after, actions = run(revoking, RequestFailed(ErrorAction.RESET_MEMBER_ID, "why"))
-    assert actions == [Lost(frozenset({A, B}), "why"), Join()]
     assert run(after, AwaitedChanged(frozenset()))[1] == []
 
 
@@ -152,35 +126,27 @@ def test_a_heartbeat_without_a_response_keeps_the_membership_and_rediscovers_the
 
 
 @pytest.mark.parametrize("action", [ErrorAction.RETRY, ErrorAction.REDISCOVER])
-def test_the_first_join_is_retried_while_the_coordinator_loads_or_moves(action: ErrorAction) -> None:
-    _, actions = run(ClassicMembership(), RequestFailed(action, "why"))
-    assert actions == [AwaitBackoff(rediscover=action is ErrorAction.REDISCOVER), Join()]
-
-
-@pytest.mark.parametrize("action", [ErrorAction.RETRY, ErrorAction.REDISCOVER])
 def test_a_sync_without_a_response_leads_to_a_join_with_the_owned_partitions(action: ErrorAction) -> None:
+    """So does the first join, while the coordinator loads or moves."""
     syncing, _ = run(stable(A), REBALANCE, Joined("m-1", 8))
-    after, actions = run(syncing, RequestFailed(action, "why"))
-    assert (after.phase, set(after.owned)) == (Phase.JOINING, {A})
-    assert actions == [AwaitBackoff(rediscover=action is ErrorAction.REDISCOVER), Join()]
+    for before, owned in ((syncing, OF_A), (ClassicMembership(), frozenset())):
+        after, actions = run(before, RequestFailed(action, "why"))
+        assert (after.phase, frozenset(after.owned)) == (Phase.JOINING, owned)
+        assert actions == [AwaitBackoff(rediscover=action is ErrorAction.REDISCOVER), Join()]
 
 
 def test_close_does_not_wait_for_the_in_flight_batch() -> None:
-    left, actions = run(stable(A), AwaitedChanged(frozenset({A})), Close())
+    left, actions = run(stable(A), AwaitedChanged(OF_A), Close())
     assert (left.phase, actions) == (Phase.LEFT, [Leave()]), "no rebalance has revoked its partitions"
     assert run(left, REBALANCE) == (left, [])
 
 
-def test_a_fatal_failure_fails_the_member_with_its_error_and_loses_everything() -> None:
-    error = GroupError("no", error_code=30)
+@pytest.mark.parametrize(("error_code", "leaves"), [(30, [Leave()]), (82, [])])
+def test_a_fatal_failure_loses_everything_and_only_a_fenced_member_stays(error_code: int, leaves: list[Action]) -> None:
+    error = GroupError("no", error_code=error_code)
     failed, actions = run(stable(A), RequestFailed(ErrorAction.FATAL, "why", error=error))
     assert (failed.phase, failed.error, dict(failed.owned)) == (Phase.FAILED, error, {})
-    assert actions == [Lost(frozenset({A}), "why"), Leave()]
-
-
-def test_a_fenced_static_member_does_not_leave_because_another_one_has_its_place() -> None:
-    failed, actions = run(stable(A), RequestFailed(ErrorAction.FATAL, "why", error=GroupError("no", error_code=82)))
-    assert (failed.phase, actions) == (Phase.FAILED, [Lost(frozenset({A}), "why")])
+    assert actions == [Lost(OF_A, "why"), *leaves], "another member has the place of a fenced one"
 
 
 def test_a_changed_subscription_starts_a_rejoin_only_when_stable() -> None:
@@ -189,54 +155,32 @@ def test_a_changed_subscription_starts_a_rejoin_only_when_stable() -> None:
     assert run(rejoining, SubscriptionChanged("8 to 10")) == (rejoining, [])
 
 
-SESSION = 45.0
-
-
-def kept_until(session_ends: float, *owned: TopicPartition) -> ClassicMembership:
-    member, _ = run(ClassicMembership(), Joined("m-1", 7), Synced(frozenset(owned), session_ends))
-    return member
-
-
 def test_a_member_whose_session_timed_out_owns_nothing_and_rejoins_with_its_id() -> None:
-    member, _ = run(kept_until(SESSION, A, B), AwaitedChanged(frozenset({A})))
+    member, _ = run(stable(A, B, session_ends=SESSION), AwaitedChanged(OF_A))
     assert run(member, Tick(), at=SESSION - 0.1) == (member, [])
     after, actions = run(member, Tick(), at=SESSION)
-    assert actions == [Lost(frozenset({A, B}), SESSION_TIMED_OUT), Join()]
+    assert actions == [Lost(BOTH, SESSION_TIMED_OUT), Join()]
     assert (after.member_id, after.generation, dict(after.owned)) == ("m-1", -1, {})
-    assert after.awaited == {A}, "the batch is still running, and a later revocation waits for it"
+    assert after.awaited == OF_A, "the batch is still running, and a later revocation waits for it"
+    without, _ = run(stable(session_ends=SESSION), Tick(), at=SESSION)
+    assert without == stable(session_ends=SESSION), "it has nothing to lose"
 
 
-def test_a_successful_heartbeat_extends_the_session() -> None:
-    member, _ = run(kept_until(SESSION, A), HeartbeatSucceeded(7, SESSION + 10))
+def test_a_successful_heartbeat_of_the_present_generation_extends_the_session() -> None:
+    before = stable(A, session_ends=SESSION)
+    assert run(before, HeartbeatSucceeded(6, SESSION + 10)) == (before, [])
+    member, _ = run(before, HeartbeatSucceeded(7, SESSION + 10))
     assert run(member, Tick(), at=SESSION + 9) == (member, [])
-    assert run(member, Tick(), at=SESSION + 10)[1] == [Lost(frozenset({A}), SESSION_TIMED_OUT), Join()]
+    assert run(member, Tick(), at=SESSION + 10)[1] == [Lost(OF_A, SESSION_TIMED_OUT), Join()]
 
 
-def test_a_heartbeat_of_an_earlier_generation_does_not_extend_the_session() -> None:
-    member = kept_until(SESSION, A)
-    assert run(member, HeartbeatSucceeded(6, SESSION + 10)) == (member, [])
-
-
-@pytest.mark.parametrize("phase", [(REBALANCE,), (REBALANCE, Joined("m-1", 8))], ids=["joining", "syncing"])
-def test_a_session_times_out_while_a_join_or_a_sync_is_pending(phase: tuple[Event, ...]) -> None:
-    waiting, _ = run(kept_until(SESSION, A), *phase)
+@pytest.mark.parametrize("pending", ["join", "sync", "revocation"])
+def test_a_session_times_out_while_a_join_a_sync_or_a_revocation_is_pending(pending: str) -> None:
+    if pending == "revocation":
+        waiting, _ = revoking(OF_B, session_ends=SESSION)
+    else:
+        sync = [Joined("m-1", 8)] if pending == "sync" else []
+        waiting, _ = run(stable(A, B, session_ends=SESSION), REBALANCE, *sync)
     after, actions = run(waiting, Tick(), at=SESSION)
-    assert actions == [Lost(frozenset({A}), SESSION_TIMED_OUT), Join()]
-    assert run(after, Synced(frozenset({A}), SESSION * 2)) == (after, []), "the join that follows gives new partitions"
-
-
-def test_a_session_that_times_out_during_a_revocation_loses_everything() -> None:
-    revoking, _ = run(
-        kept_until(SESSION, A, B),
-        AwaitedChanged(frozenset({B})),
-        REBALANCE,
-        Joined("m-1", 8),
-        Synced(frozenset({A}), SESSION),
-    )
-    assert revoking.phase is Phase.REVOKING
-    assert run(revoking, Tick(), at=SESSION)[1] == [Lost(frozenset({A, B}), SESSION_TIMED_OUT), Join()]
-
-
-def test_a_member_without_partitions_loses_nothing_with_its_session() -> None:
-    member = kept_until(SESSION)
-    assert run(member, Tick(), at=SESSION * 2) == (member, [])
+    assert actions == [Lost(BOTH, SESSION_TIMED_OUT), Join()]
+    assert run(after, Synced(OF_A, SESSION * 2)) == (after, []), "the join that follows gives new partitions"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 import zipfile
@@ -19,7 +20,6 @@ from spark_group_source.group.consumer_messages import (
     ConsumerGroupHeartbeatResponse,
 )
 
-PACKAGE = Path(spark_group_source.__file__).parent
 TOPIC_ID = UUID("00010203-0405-0607-0809-0a0b0c0d0e0f")
 OWNED = "02000102030405060708090a0b0c0d0e0f0300000000000000020000"
 """Partitions 0 and 2 of this topic."""
@@ -27,48 +27,39 @@ IN_TOPIC_T = "02000102030405060708090a0b0c0d0e0f02740300000000000000020000"
 """The same with the topic's name."""
 
 
-def heartbeat(version: int, **fields: Any) -> str:
-    request = ConsumerGroupHeartbeatRequest(version=version, group_id="g", member_id="m", **fields)
-    return str(request.encode().hex())
+JOINING = {
+    "member_epoch": 0,
+    "instance_id": "i",
+    "rack_id": "r",
+    "rebalance_timeout_ms": 300_000,
+    "subscribed_topic_names": ["t", "u"],
+    "server_assignor": "uniform",
+    "topic_partitions": [],
+}
 
 
 @pytest.mark.parametrize(
-    ("version", "regex", "encoded"),
+    ("version", "fields", "encoded"),
     [
-        (0, {}, "0267026d0000000002690272000493e0030274027508756e69666f726d0100"),
+        (0, JOINING, "0267026d0000000002690272000493e0030274027508756e69666f726d0100"),
         (
             1,
-            {"subscribed_topic_regex": "t.*"},
+            JOINING | {"subscribed_topic_regex": "t.*"},
             "0267026d0000000002690272000493e0030274027504742e2a08756e69666f726d0100",
         ),
+        (0, {"member_epoch": 7}, "0267026d000000070000ffffffff00000000"),
+        (1, {"member_epoch": 7}, "0267026d000000070000ffffffff0000000000"),
+        (0, {"member_epoch": 7, "topic_partitions": [[0, 2]]}, f"0267026d000000070000ffffffff0000{OWNED}"),
+        (1, {"member_epoch": 7, "topic_partitions": [[0, 2]]}, f"0267026d000000070000ffffffff000000{OWNED}"),
     ],
+    ids=["joins", "joins with a pattern", "unchanged", "unchanged, 1", "partitions", "partitions, 1"],
 )
-def test_a_heartbeat_that_joins_has_the_bytes_of_java(version: int, regex: dict[str, str], encoded: str) -> None:
-    joining = {
-        "instance_id": "i",
-        "rack_id": "r",
-        "rebalance_timeout_ms": 300_000,
-        "subscribed_topic_names": ["t", "u"],
-        "server_assignor": "uniform",
-        "topic_partitions": [],
-    }
-    assert heartbeat(version, member_epoch=0, **joining, **regex) == encoded
-
-
-@pytest.mark.parametrize(
-    ("version", "encoded"), [(0, "0267026d000000070000ffffffff00000000"), (1, "0267026d000000070000ffffffff0000000000")]
-)
-def test_a_field_that_is_not_set_is_unchanged(version: int, encoded: str) -> None:
-    assert heartbeat(version, member_epoch=7) == encoded
-
-
-@pytest.mark.parametrize(
-    ("version", "encoded"),
-    [(0, f"0267026d000000070000ffffffff0000{OWNED}"), (1, f"0267026d000000070000ffffffff000000{OWNED}")],
-)
-def test_owned_partitions_have_the_bytes_of_java(version: int, encoded: str) -> None:
-    topic = ConsumerGroupHeartbeatRequest.TopicPartitions(version=version, topic_id=TOPIC_ID, partitions=[0, 2])
-    assert heartbeat(version, member_epoch=7, topic_partitions=[topic]) == encoded
+def test_a_heartbeat_has_the_bytes_of_java(version: int, fields: dict[str, Any], encoded: str) -> None:
+    topic = functools.partial(ConsumerGroupHeartbeatRequest.TopicPartitions, version=version, topic_id=TOPIC_ID)
+    if "topic_partitions" in fields:
+        fields = fields | {"topic_partitions": [topic(partitions=each) for each in fields["topic_partitions"]]}
+    request = ConsumerGroupHeartbeatRequest(version=version, group_id="g", member_id="m", **fields)
+    assert request.encode().hex() == encoded
 
 
 @pytest.mark.parametrize("version", [0, 1])
@@ -80,11 +71,6 @@ def test_a_response_without_an_assignment_differs_from_one_with_partitions(versi
     assigned = decode(bytes.fromhex(f"00000000000000026d000000080000138801{OWNED}00"))
     (topic,) = assigned.assignment.topic_partitions
     assert (assigned.member_epoch, topic.topic_id, topic.partitions) == (8, TOPIC_ID, [0, 2])
-
-
-def test_an_error_has_its_message() -> None:
-    fenced = ConsumerGroupHeartbeatResponse[0].decode(bytes.fromhex("00000000006e0766656e636564000000000000000000ff00"))
-    assert (fenced.error_code, fenced.error_message, fenced.member_id) == (110, "fenced", None)
 
 
 @pytest.mark.parametrize(("version", "member_type", "encoded_type"), [(0, -1, ""), (1, 1, "01")])
@@ -110,12 +96,10 @@ def test_a_described_group_has_its_members(version: int, member_type: int, encod
 
 def test_the_schemas_load_from_a_zip(tmp_path: Path) -> None:
     """Spark distributes packages as zip files (``--py-files``)."""
-    archive = tmp_path / "package.zip"
+    archive, package = tmp_path / "package.zip", Path(spark_group_source.__file__).parent
     with zipfile.ZipFile(archive, "w") as file:
-        for path in PACKAGE.rglob("*"):
-            if path.suffix in (".py", ".json"):
-                file.write(path, path.relative_to(PACKAGE.parent))
-    code = "from spark_group_source.group import consumer_messages; print(consumer_messages.__file__)"
-    command, environment = [sys.executable, "-c", code], {"PYTHONPATH": str(archive)}
-    printed = subprocess.check_output(command, text=True, timeout=90, env=environment, cwd=tmp_path)
+        for path in (path for path in package.rglob("*") if path.suffix in (".py", ".json")):
+            file.write(path, path.relative_to(package.parent))
+    command = [sys.executable, "-c", "from spark_group_source.group import consumer_messages as m; print(m.__file__)"]
+    printed = subprocess.check_output(command, text=True, timeout=90, env={"PYTHONPATH": str(archive)}, cwd=tmp_path)
     assert printed.startswith(str(archive))

@@ -3,8 +3,6 @@ none for the first joins in a row, then it doubles."""
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from spark_group_source import clock
@@ -14,16 +12,6 @@ from spark_group_source.group.protocol import PROMPT_JOINS, Heartbeats
 from spark_group_source.group.settings import GroupSettings, Subscription
 from spark_group_source.wire.settings import WireOptions
 from tests.unit.hand_clock import Hand
-
-
-def test_warnings_about_failing_requests_are_a_minute_apart(hand: Hand, caplog: pytest.LogCaptureFixture) -> None:
-    state = Heartbeats(GroupSettings("g", Subscription(("t",)), WireOptions(())), 3.0, hand, None)
-    began = hand.now
-    with caplog.at_level(logging.WARNING):
-        for at, warnings in ((59.0, 0), (61.0, 1), (62.0, 1), (120.0, 1), (121.0, 2)):
-            hand.now = began + at
-            state.log_failure(RequestFailed(ErrorAction.RETRY, "why"))
-            assert caplog.text.count("still retrying: why") == warnings
 
 
 @pytest.fixture
@@ -38,19 +26,30 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.fixture
 def joins(hand: Hand, waits: list[float]) -> Heartbeats:
     wire = WireOptions((), retry_backoff=0.01, retry_backoff_max=1.0)
-    settings = GroupSettings("g", Subscription(("t",)), wire)
-    return Heartbeats(settings, 3.0, hand, None)
+    return Heartbeats(GroupSettings("g", Subscription(("t",)), wire), 3.0, hand, None)
 
 
-def test_the_first_joins_in_a_row_need_no_backoff_and_the_next_ones_double_it(
-    joins: Heartbeats, waits: list[float]
+def test_warnings_about_failing_requests_are_a_minute_apart(
+    joins: Heartbeats, hand: Hand, caplog: pytest.LogCaptureFixture
 ) -> None:
+    for at, warnings in ((59.0, 0), (61.0, 1), (62.0, 1), (120.0, 1), (121.0, 2)):
+        hand.now = at
+        joins.log_failure(RequestFailed(ErrorAction.RETRY, "why"))
+        assert caplog.text.count("still retrying: why") == warnings
+
+
+def test_the_first_joins_in_a_row_need_no_backoff_and_the_next_double_it(joins: Heartbeats, waits: list[float]) -> None:
     for _ in range(PROMPT_JOINS):
         joins.await_join()
     assert waits == []
     for _ in range(5):
         joins.await_join()
     assert waits == pytest.approx([0.16, 0.32, 0.64, 1.0, 1.0])
+    waits.clear()
+    joins.record_success(joined=True)
+    for _ in range(PROMPT_JOINS):
+        joins.await_join()
+    assert waits == [], "a heartbeat was successful"
 
 
 def test_a_join_after_the_backoff_of_a_failed_request_does_not_wait_again_but_the_next_one_does(
@@ -59,18 +58,7 @@ def test_a_join_after_the_backoff_of_a_failed_request_does_not_wait_again_but_th
     for _ in range(PROMPT_JOINS):
         joins.await_join()
     joins.await_retry()
+    joins.await_join()
     assert waits == [0.01]
-    waits.clear()
     joins.await_join()
-    assert waits == []
-    joins.await_join()
-    assert waits == pytest.approx([0.32])
-
-
-def test_joins_after_a_successful_heartbeat_need_no_backoff(joins: Heartbeats, waits: list[float]) -> None:
-    for _ in range(PROMPT_JOINS):
-        joins.await_join()
-    joins.record_success(joined=True)
-    for _ in range(PROMPT_JOINS):
-        joins.await_join()
-    assert waits == []
+    assert waits == pytest.approx([0.01, 0.32])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -19,8 +20,8 @@ from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka, Fault
+from tests.waiting import TIMEOUT
 
-LONG = 90.0
 MANY = 2_500
 TP = TopicPartition("t", 0)
 SETTINGS = GroupSettings("g", Subscription(("t",)), WireOptions(()))
@@ -33,34 +34,33 @@ def fake() -> Iterator[FakeKafka]:
         yield running
 
 
-def test_a_lookup_of_committed_offsets_has_a_timeout(fake: FakeKafka) -> None:
-    cluster = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test"))
-    settings = replace(SETTINGS, offset_fetch_timeout=0.3)
-    try:
-        offsets = GroupOffsets(cluster, settings)
-        fake.commit("g", {("t", 0): 7})
-        committed = offsets.committed([TP], Deadline.after(LONG))
-        assert not isinstance(committed, RequestFailed)
-        assert committed[TP].offset == 7
-        fake.next("OffsetFetch", Fault(silent=True))
-        began = time.monotonic()
-        failure = offsets.committed([TP], Deadline.after(LONG))
-        assert isinstance(failure, RequestFailed)
-        assert "did not answer OffsetFetchRequest within " in failure.reason
-        assert time.monotonic() - began < LONG / 2
-    finally:
-        cluster.close()
+@pytest.fixture
+def offsets(fake: FakeKafka) -> Iterator[GroupOffsets]:
+    with closing(Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test"))) as cluster:
+        yield GroupOffsets(cluster, SETTINGS)
 
 
-def test_an_unknown_partition_does_not_count_as_one_without_a_commit(fake: FakeKafka) -> None:
+def test_a_lookup_of_committed_offsets_has_a_timeout(fake: FakeKafka, offsets: GroupOffsets) -> None:
+    fake.commit("g", {("t", 0): 7})
+    committed = offsets.committed([TP], Deadline.after(TIMEOUT))
+    assert not isinstance(committed, RequestFailed)
+    assert committed[TP].offset == 7
+    fake.next("OffsetFetch", Fault(silent=True))
+    began = time.monotonic()
+    offsets._settings = replace(SETTINGS, offset_fetch_timeout=0.3)
+    failure = offsets.committed([TP], Deadline.after(TIMEOUT))
+    assert isinstance(failure, RequestFailed)
+    assert "did not answer OffsetFetchRequest within " in failure.reason
+    assert time.monotonic() - began < TIMEOUT / 2
+
+
+def test_an_unknown_partition_does_not_count_as_one_without_a_commit(fake: FakeKafka, offsets: GroupOffsets) -> None:
     def unknown(response: Any) -> None:
         response.groups[0].topics[0].partitions[0].error_code = 3
         response.groups[0].topics[0].partitions[0].committed_offset = -1
 
-    cluster = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test"))
     fake.next("OffsetFetch", Fault(edit=unknown))
-    failure = GroupOffsets(cluster, SETTINGS).committed([TP], Deadline.after(LONG))
-    cluster.close()
+    failure = offsets.committed([TP], Deadline.after(TIMEOUT))
     assert isinstance(failure, RequestFailed), "its starting offset would skip or repeat records"
     assert failure.error is None, "a retry may succeed"
 
@@ -71,24 +71,20 @@ def test_a_former_coordinator_never_tells_a_member_what_is_committed() -> None:
         fake.create_topic("t")
         fake.coordinator = 2
         fake.former_coordinators.add(1)
-        cluster = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test"))
-        settings, deadline = SETTINGS, Deadline.after(LONG)
-        member, offsets = MembershipRequests(cluster, settings), GroupOffsets(cluster, settings)
 
         def names_broker_1(response: Any) -> None:
             response.coordinators[0].node_id = 1
             response.coordinators[0].port = fake.brokers[1].port
 
-        try:
-            me = _join(member, deadline)
+        with closing(Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test"))) as cluster:
+            deadline, offsets = Deadline.after(TIMEOUT), GroupOffsets(cluster, SETTINGS)
+            me = _join(MembershipRequests(cluster, SETTINGS), deadline)
             fake.next("FindCoordinator", Fault(edit=names_broker_1))
             former = offsets.committed([TP], deadline, me)
             assert isinstance(former, RequestFailed)
             assert former.action is ErrorAction.REDISCOVER
             assert offsets.committed([TP], deadline, me) == {}
             assert [node for api, node, _ in fake.requests if api == "OffsetFetch"] == [2]
-        finally:
-            cluster.close()
 
 
 def _join(member: MembershipRequests, deadline: Deadline) -> Membership:
@@ -102,22 +98,14 @@ def _join(member: MembershipRequests, deadline: Deadline) -> Membership:
     return Membership(member_id=joined.joined.member_id, generation=joined.joined.generation)
 
 
-@pytest.fixture
-def many(fake: FakeKafka) -> Iterator[GroupOffsets]:
-    """The offsets of a group, with a topic of many partitions."""
-    fake.create_topic("many", partitions=MANY)
-    cluster = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test"))
-    yield GroupOffsets(cluster, GroupSettings("g", Subscription(("many",)), WireOptions(())))
-    cluster.close()
-
-
-@pytest.mark.parametrize("metadata", ["", "m" * 4096])
+@pytest.mark.parametrize(("count", "metadata"), [(MANY, ""), (300, "m" * 4096)])
 def test_no_commit_request_exceeds_the_coordinators_record_batch(
-    fake: FakeKafka, many: GroupOffsets, metadata: str
+    fake: FakeKafka, offsets: GroupOffsets, count: int, metadata: str
 ) -> None:
-    wanted = {TopicPartition("many", number): number for number in range(MANY)}
+    fake.create_topic("many", partitions=MANY)
+    wanted = {TopicPartition("many", number): number for number in range(count)}
     commits = {tp: CommittedOffset(offset, metadata) for tp, offset in wanted.items()}
-    answer = many.commit(Membership(), commits, Deadline.after(LONG))
+    answer = offsets.commit(Membership(), commits, Deadline.after(TIMEOUT))
     assert (answer.confirmed, answer.errors, answer.failure) == (frozenset(wanted), {}, None)
     assert fake.group("g").offsets == {tp: (offset, metadata) for tp, offset in wanted.items()}
     # A real one takes 112 bytes for a partition with names and metadata of 69, and a million of them in all.
@@ -128,21 +116,20 @@ def test_no_commit_request_exceeds_the_coordinators_record_batch(
 
 @pytest.mark.parametrize("error_code", [69, 82])
 def test_a_commit_of_a_deleted_group_or_a_fenced_member_loses_the_partitions(
-    fake: FakeKafka, many: GroupOffsets, error_code: int
+    fake: FakeKafka, offsets: GroupOffsets, error_code: int
 ) -> None:
     fake.next("OffsetCommit", Fault(error=error_code))
-    answer = many.commit(Membership(member_id="m"), {TP: CommittedOffset(7)}, Deadline.after(LONG))
+    answer = offsets.commit(Membership(member_id="m"), {TP: CommittedOffset(7)}, Deadline.after(TIMEOUT))
     assert answer.failure is not None
     assert answer.failure.action is ErrorAction.RESET_GENERATION
 
 
-def test_a_failed_commit_request_is_the_last_and_keeps_earlier_confirmations(
-    fake: FakeKafka, many: GroupOffsets
-) -> None:
+def test_a_failed_commit_request_is_the_last_and_keeps_confirmations(fake: FakeKafka, offsets: GroupOffsets) -> None:
+    fake.create_topic("many", partitions=MANY)
     wanted = {TopicPartition("many", number): CommittedOffset(7) for number in range(MANY)}
     fake.next("OffsetCommit", Fault())
     fake.next("OffsetCommit", Fault(error=16))
-    answer = many.commit(Membership(), wanted, Deadline.after(LONG))
+    answer = offsets.commit(Membership(), wanted, Deadline.after(TIMEOUT))
     assert [each.error for each in fake.commits] == [0, 16]
     assert answer.failure is not None
     assert {tuple(tp) for tp in answer.confirmed} == fake.commits[0].offsets.keys()

@@ -1,4 +1,4 @@
-"""A leader's view of topics if brokers contradict each other."""
+"""The topics of a subscription, and a leader's view of them if brokers contradict each other."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable
+from spark_group_source.group.settings import Subscription
 from spark_group_source.group.topics import TopicView
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.wire.cluster import Metadata, Topic
+from spark_group_source.wire.cluster import Broker, Metadata, Topic
 
 SOON = Deadline.after(90.0)
 DENIED = 29
@@ -19,7 +20,10 @@ UNKNOWN = 3
 
 
 def topic(name: str, count: int, error: int = 0) -> Topic:
-    return Topic(name, "id", dict.fromkeys(range(count), 1), error=error)
+    return Topic(name, "id", dict.fromkeys(range(count), 1), internal=name.startswith("__"), error=error)
+
+
+TWO, FOUR = {"t": topic("t", 2)}, {"t": topic("t", 4)}
 
 
 class Brokers:
@@ -28,6 +32,7 @@ class Brokers:
     def __init__(self, *answers: dict[str, Topic] | None) -> None:
         self.answers = list(answers)
         self.asked = 0
+        self.view = TopicView(self, "g")  # type: ignore[arg-type]
 
     def metadata(self, topics: Collection[str] | None, deadline: Deadline) -> Metadata:
         return self.metadata_from(0, topics, deadline)
@@ -37,78 +42,91 @@ class Brokers:
         response = self.answers[broker]
         if response is None:
             raise BrokerUnavailable("it is away")
-        return Metadata(topics={name: each for name, each in response.items() if topics is None or name in topics})
+        brokers = {each: Broker(each, "h", each) for each in self.broker_ids()}
+        return Metadata(brokers, {name: each for name, each in response.items() if topics is None or name in topics})
 
     def broker_ids(self) -> list[int]:
         return list(range(len(self.answers)))
 
-
-def seen(view: TopicView, wanted: Collection[str] | None = ("t",)) -> dict[str, int]:
-    """The number of partitions of each topic without an error."""
-    topics = view.metadata(wanted, SOON).topics
-    return {name: len(each.partitions) for name, each in topics.items() if not each.error}
-
-
-def view_of(brokers: Brokers) -> TopicView:
-    return TopicView(brokers, "g")  # type: ignore[arg-type]
+    def seen(self, wanted: Collection[str] | None = ("t",)) -> dict[str, int]:
+        """The number of partitions of each topic without an error."""
+        topics = self.view.metadata(wanted, SOON).topics
+        return {name: len(each.partitions) for name, each in topics.items() if not each.error}
 
 
 @pytest.mark.parametrize(
-    "odd", [{}, {"t": topic("t", 0, UNKNOWN)}, {"t": topic("t", 2)}], ids=["left out", "unknown", "fewer partitions"]
+    "odd", [{}, {"t": topic("t", 0, UNKNOWN)}, TWO], ids=["left out", "unknown", "fewer partitions"]
 )
 @pytest.mark.parametrize("wanted", [("t",), None], ids=["by name", "by pattern"])
-def test_one_broker_with_old_metadata_removes_no_partition(
-    odd: dict[str, Topic], wanted: Collection[str] | None
+@pytest.mark.parametrize(
+    ("others", "disputed"),
+    [([FOUR, FOUR], False), ([None, FOUR], False), ([None, None], True), ([], True)],
+    ids=["others up", "one down", "others down", "knows itself only"],
+)
+def test_a_partition_that_one_broker_does_not_know_stays_with_one_warning_if_no_other_confirms_it(
+    odd: dict[str, Topic],
+    wanted: Collection[str] | None,
+    others: list[dict[str, Topic] | None],
+    disputed: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    brokers = Brokers({"t": topic("t", 4)}, {"t": topic("t", 4)})
-    view = view_of(brokers)
-    assert seen(view, wanted) == {"t": 4}
-    brokers.answers[0] = odd
-    assert seen(view, wanted) == {"t": 4}
-    assert not view.disputed
+    brokers = Brokers(FOUR, FOUR, FOUR)
+    assert brokers.seen(wanted) == {"t": 4}
+    brokers.answers = [odd, *others]
+    for _ in range(3):
+        assert brokers.seen(wanted) == {"t": 4}
+    lacking = {TopicPartition("t", number) for number in range(2 if odd is TWO else 0, 4)}
+    assert brokers.view.disputed == (lacking if disputed else set())
+    assert caplog.text.count(", and no second broker responded; they stay assigned") == disputed
 
 
-def test_a_topic_counts_as_deleted_if_no_broker_knows_it() -> None:
-    brokers = Brokers({"t": topic("t", 4)}, {})
-    view = view_of(brokers)
-    assert seen(view) == {"t": 4}
-    brokers.answers[0] = {}
-    assert seen(view) == {}
+@pytest.mark.parametrize("others", [[TWO, TWO], [None, TWO]], ids=["all up", "one down"])
+def test_a_partition_that_two_brokers_do_not_know_counts_as_deleted(others: list[dict[str, Topic] | None]) -> None:
+    brokers = Brokers(FOUR, FOUR, FOUR)
+    assert brokers.seen() == {"t": 4}
+    brokers.answers = [TWO, *others]
+    assert brokers.seen() == {"t": 2}
     brokers.asked = 0
-    assert seen(view) == {}
-    assert brokers.asked == 1, "the partition counts as deleted, and no other broker is asked again"
+    assert brokers.seen() == {"t": 2}
+    assert brokers.asked == 1, "no other broker is asked again"
 
 
-def test_a_partition_that_no_second_broker_can_confirm_stays_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    brokers = Brokers({"t": topic("t", 2)}, None)
-    view = view_of(brokers)
-    seen(view)
-    brokers.answers[0] = {"t": topic("t", 1)}
-    assert [seen(view), seen(view)] == [{"t": 2}, {"t": 2}]
-    assert view.disputed == {TopicPartition("t", 1)}
-    assert caplog.text.count("one broker does not know t-1, and no second broker responded") == 1
+@pytest.mark.parametrize("before", [0, 2])
+def test_the_response_of_the_only_broker_counts_after_a_complete_one(before: int) -> None:
+    brokers = Brokers(FOUR, *[FOUR] * before)
+    assert brokers.seen() == {"t": 4}
+    brokers.answers = [FOUR]
+    assert brokers.seen() == {"t": 4}
+    brokers.answers = [TWO]
+    assert brokers.seen() == {"t": 2}
 
 
 def test_partitions_that_members_own_are_known_before_any_metadata() -> None:
-    brokers = Brokers({}, {"t": topic("t", 3)})
-    view = view_of(brokers)
-    view.expect([TopicPartition("t", 2)])
-    assert seen(view) == {"t": 3}
+    brokers = Brokers({}, FOUR)
+    brokers.view.expect([TopicPartition("t", 2)])
+    assert brokers.seen() == {"t": 4}
 
 
 def test_a_complete_response_needs_no_other_broker() -> None:
-    brokers = Brokers({"t": topic("t", 2)}, {"t": topic("t", 2)})
-    view = view_of(brokers)
-    seen(view)
-    brokers.answers[0] = {"t": topic("t", 5)}
-    assert seen(view) == {"t": 5}
+    brokers = Brokers(TWO, TWO)
+    assert brokers.seen() == {"t": 2}
+    brokers.answers[0] = FOUR
+    assert brokers.seen() == {"t": 4}
     assert brokers.asked == 2
 
 
 def test_a_topic_that_the_leader_may_not_describe_keeps_its_owned_partitions(caplog: pytest.LogCaptureFixture) -> None:
     brokers = Brokers({"t": topic("t", 0, DENIED), "u": topic("u", 1)})
-    view = view_of(brokers)
-    view.expect([TopicPartition("t", 1)])
+    brokers.view.expect([TopicPartition("t", 1)])
     with caplog.at_level(logging.WARNING):
-        assert [seen(view, ("t", "u")), seen(view, ("t", "u"))] == [{"t": 1, "u": 1}] * 2
+        assert [brokers.seen(("t", "u")) for _ in range(2)] == [{"t": 1, "u": 1}] * 2
     assert caplog.text.count("may not describe t, to which members are subscribed") == 1
+
+
+@pytest.mark.parametrize(
+    ("internal", "found"), [(False, {"orders", "zz-orders-x"}), (True, {"orders", "zz-orders-x", "__orders"})]
+)
+def test_a_pattern_matches_internal_topics_only_if_they_are_included(internal: bool, found: set[str]) -> None:
+    topics = {name: topic(name, 1) for name in ("orders", "zz-orders-x", "bills", "__orders", "__offsets")}
+    subscription = Subscription(pattern="orders", internal=internal)
+    assert subscription.find(Brokers(topics), SOON).keys() == found  # type: ignore[arg-type]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -15,16 +14,19 @@ from spark_group_source.errors import DataLoss, TopicError
 from spark_group_source.fetch import reader
 from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.task import FetchTask
+from spark_group_source.group.membership import Membership
 from spark_group_source.group.offsets import COMMIT_TAG
-from spark_group_source.offsets import BatchOffset, TopicPartition
+from spark_group_source.offsets import BatchOffset, OffsetRange, PinnedStart, TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.query import available_now, end_offsets, topics
+from spark_group_source.query import available_now, data_loss, end_offsets, topics
 from spark_group_source.query.driver import Driver
+from spark_group_source.query.offset_tracker import OffsetTracker, OwnedPartition, PinnedStarts, Start, StartRule
 from spark_group_source.records.columns import arrow_schema
-from tests.fake import FakeKafka
+from tests.fake import FakeKafka, Fault
+from tests.waiting import TIMEOUT, eventually
 
-LONG = 90.0
 MARKER = ("other", 0, 5)
+HARMED = TopicPartition("harmed", 0)
 
 
 class AnyLineage:
@@ -49,6 +51,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(available_now, "POLL_INTERVALS", (0.01, 0.05))
     monkeypatch.setattr(end_offsets, "TRUNCATION_LOOKUP_INTERVAL", 0.01)
     monkeypatch.setattr(topics, "DELETED_INTERVAL", 0.01)
+    monkeypatch.setattr(data_loss, "MIN_BACKOFF", 0.01)
 
 
 def fill(fake: FakeKafka, topic: str, partition: int, count: int) -> None:
@@ -62,25 +65,19 @@ def create(fake: FakeKafka, topic: str, *counts: int) -> None:
         fill(fake, topic, number, count)
 
 
-@contextmanager
-def queries_closed() -> Iterator[None]:
-    """Closes all queries of a test and the connections of their tasks."""
-    yield
-    while Query.made:
-        Query.made.pop().close()
-    for _, kept in reader._idle_clusters.values():
-        kept.close()
-    reader._idle_clusters.clear()
-
-
 @pytest.fixture
 def fake() -> Iterator[FakeKafka]:
     """A topic of two partitions and two of one, with five records each."""
-    with FakeKafka() as running, queries_closed():
+    with FakeKafka(brokers=2) as running:
         create(running, "harmed", 5, 5)
         create(running, "gone", 5)
         create(running, "other", 5)
         yield running
+        while Query.made:
+            Query.made.pop().close()
+        for _, kept in reader._idle_clusters.values():
+            kept.close()
+        reader._idle_clusters.clear()
 
 
 class Query:
@@ -89,7 +86,9 @@ class Query:
     made: ClassVar[list[Query]] = []
     """All queries of the test: the fixture closes them."""
 
-    def __init__(self, fake: FakeKafka, logged: BatchOffset, available_now: bool = False, **given: Any) -> None:
+    def __init__(
+        self, fake: FakeKafka, logged: BatchOffset | None = None, available_now: bool = False, **given: Any
+    ) -> None:
         options = {
             "kafka.bootstrap.servers": fake.bootstrap_servers,
             "kafka.group.id": "g",
@@ -99,15 +98,14 @@ class Query:
             "kafka.retry.backoff.ms": "5",
             "kafka.retry.backoff.max.ms": "10",
         }
-        options |= {} if {"assign", "subscribePattern"} & given.keys() else {"subscribe": "gone,harmed,other"}
-        if "assign" in given:
-            del options["kafka.heartbeat.interval.ms"]
+        options |= {} if "subscribePattern" in given else {"subscribe": "gone,harmed,other"}
         self._options = parse_options(options | given)
         self.rows: list[Row] = []
-        self.end = logged
+        self.end = logged or BatchOffset()
         self.driver = Driver(self._options)
+        self.close = self.driver.close
         self.made.append(self)
-        self.driver.start(logged)
+        self.driver.start(self.end)
         if available_now:
             self.driver.prepare_for_available_now()
         self.driver.await_assignment()
@@ -126,15 +124,22 @@ class Query:
     def read(self, batch: BatchOffset) -> None:
         """Reads a batch that was planned."""
         schema = arrow_schema(["topic", "partition", "offset"])
-        settings = replace(self._options.fetch, max_wait=0.01, poll_timeout=LONG)
+        settings = replace(self._options.fetch, max_wait=0.01, poll_timeout=TIMEOUT)
         task = FetchTask(tuple(batch.reads()), self._options.wire, schema, settings)
         found = [row for part in read(task) for row in part.to_pylist()]
         self.rows += [(row["topic"], row["partition"], row["offset"]) for row in found]
         self.end = batch
 
+    def read_all(self) -> Query:
+        """Runs until there is nothing to read; these rows do not count."""
+        while self.step():
+            pass
+        self.rows.clear()
+        return self
+
     def until(self, rows: set[Row]) -> Query:
         """Runs until these rows were read and no more arrive."""
-        deadline = time.monotonic() + LONG
+        deadline = time.monotonic() + TIMEOUT
         while not rows <= set(self.rows):
             self.step()
             assert time.monotonic() < deadline, self.rows
@@ -142,18 +147,9 @@ class Query:
             self.step()
         return self
 
-    def owned(self) -> set[str]:
-        """Topics of the partitions that the query owns."""
-        return {tp.topic for tp in self.driver._member.snapshot().owned}
-
-    def close(self) -> None:
-        self.driver.close()
-
-    def __enter__(self) -> Query:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def harmed(self) -> list[Row]:
+        """The rows of harmed-0."""
+        return [row for row in self.rows if row[:2] == tuple(HARMED)]
 
 
 def of(topic: str, partition: int, start: int, end: int) -> list[Row]:
@@ -177,24 +173,14 @@ def deleted(fake: FakeKafka) -> None:
     fake.delete_topic("gone")
 
 
-def recreated_with_fewer(fake: FakeKafka) -> None:
-    fake.delete_topic("gone")
-    create(fake, "gone", 3)
+def recreated(topic: str, records: int) -> Harm:
+    """The new topic has one partition."""
 
+    def recreate(fake: FakeKafka) -> None:
+        fake.delete_topic(topic)
+        create(fake, topic, records)
 
-def recreated_with_as_many(fake: FakeKafka) -> None:
-    fake.delete_topic("gone")
-    create(fake, "gone", 5)
-
-
-def recreated_with_more(fake: FakeKafka) -> None:
-    fake.delete_topic("gone")
-    create(fake, "gone", 9)
-
-
-def recreated_with_fewer_partitions(fake: FakeKafka) -> None:
-    fake.delete_topic("harmed")
-    create(fake, "harmed", 9)
+    return recreate
 
 
 def truncated(fake: FakeKafka) -> None:
@@ -202,49 +188,70 @@ def truncated(fake: FakeKafka) -> None:
     log.batches, log.end = log.batches[:2], 2
 
 
-CASES: list[tuple[Harm, str, list[Row]]] = [
-    (retention_in_part, r"\[5, 8\) of harmed-0.*log holds \[8, 10\).*failOnDataLoss", of("harmed", 0, 8, 10)),
-    (retention_of_all, r"\[5, 10\) of harmed-0.*log holds \[10, 10\).*failOnDataLoss", []),
-    (deleted, r"gone(-0)? does not exist any more.*failOnDataLoss", []),
-    (recreated_with_fewer, r"Topic gone was deleted and recreated.*failOnDataLoss", of("gone", 0, 0, 3)),
-    (recreated_with_as_many, r"Topic gone was deleted and recreated.*failOnDataLoss", of("gone", 0, 0, 5)),
-    (recreated_with_more, r"gone was deleted and recreated|\[5, 9\) of gone-0.*was deleted", of("gone", 0, 0, 9)),
-    (
-        recreated_with_fewer_partitions,
+def diverged(until: int, end: int = 2) -> Harm:
+    """An unclean leader is elected that had the records before ``end``, and gets others up to ``until``."""
+
+    def elect(fake: FakeKafka) -> None:
+        fake.elect("harmed", end=end, leader=2)
+        fill(fake, "harmed", 0, until - end)
+
+    return elect
+
+
+DIVERGED = (
+    r"log of harmed-0 was truncated at offset 2, before offset 5 .*\(leader epoch 0 then, 1 now\)"
+    r".*failOnDataLoss to false to continue at offset 2"
+)
+RECREATED = r"Topic gone was deleted and recreated.*failOnDataLoss"
+CASES: dict[str, tuple[Harm, str, list[Row]]] = {
+    "retention in part": (
+        retention_in_part,
+        r"\[5, 8\) of harmed-0.*log holds \[8, 10\).*failOnDataLoss",
+        of("harmed", 0, 8, 10),
+    ),
+    "retention of all": (retention_of_all, r"\[5, 10\) of harmed-0.*log holds \[10, 10\).*failOnDataLoss", []),
+    "deleted": (deleted, r"gone(-0)? does not exist any more.*failOnDataLoss", []),
+    "recreated with fewer": (recreated("gone", 3), RECREATED, of("gone", 0, 0, 3)),
+    "recreated with as many": (recreated("gone", 5), RECREATED, of("gone", 0, 0, 5)),
+    "recreated with more": (
+        recreated("gone", 9),
+        r"gone was deleted and recreated|\[5, 9\) of gone-0.*was deleted",
+        of("gone", 0, 0, 9),
+    ),
+    "recreated with fewer partitions": (
+        recreated("harmed", 9),
         r"harmed was deleted and recreated|of harmed-0.*was deleted|harmed-1 does not exist",
         of("harmed", 0, 0, 9),
     ),
-    (truncated, r"harmed-0 ends at offset 2, before offset 5.*failOnDataLoss", []),
-]
-NAMES = [harm.__name__ for harm, *_ in CASES]
+    "truncated": (truncated, r"harmed-0 ends at offset 2, before offset 5.*failOnDataLoss", []),
+    "diverged": (diverged(9), DIVERGED, of("harmed", 0, 2, 9)),
+}
 
 
 def after(harm: Harm, fake: FakeKafka, how: str, fail: str) -> Query:
     """A query that had read everything before the harm, with one more record in another topic."""
-    query = Query(fake, BatchOffset(), failOnDataLoss=fail)
-    while query.step():
-        pass
-    query.rows.clear()
+    query = Query(fake, failOnDataLoss=fail).read_all()
     if how != "running":
         query.close()
+    if how == "restarted without a commit":
+        fake.group("g").offsets.clear()
     harm(fake)
     fill(fake, "other", 0, 1)
     if how == "running":
         return query
-    return Query(fake, query.end, how == "available now", failOnDataLoss=fail)
+    logged = None if how == "with a new checkpoint" else query.end
+    return Query(fake, logged, how == "available now", failOnDataLoss=fail)
 
 
 @pytest.mark.parametrize("how", ["running", "restarted", "available now"])
-@pytest.mark.parametrize(("harm", "says"), [case[:2] for case in CASES], ids=NAMES)
-def test_data_loss_fails_the_query_with_the_offsets_and_what_to_do(
-    fake: FakeKafka, harm: Harm, says: str, how: str
-) -> None:
+@pytest.mark.parametrize(("harm", "says"), [case[:2] for case in CASES.values()], ids=CASES)
+def test_data_loss_fails_the_query_and_says_what_to_do(fake: FakeKafka, harm: Harm, says: str, how: str) -> None:
     with pytest.raises(DataLoss, match=says):
         after(harm, fake, how, "true").until({("nothing", 0, 0)})
 
 
 @pytest.mark.parametrize("how", ["running", "restarted", "available now"])
-@pytest.mark.parametrize(("harm", "reads"), [case[::2] for case in CASES], ids=NAMES)
+@pytest.mark.parametrize(("harm", "reads"), [case[::2] for case in CASES.values()], ids=CASES)
 def test_without_fail_on_data_loss_the_query_warns_and_reads_exactly_the_available_records(
     fake: FakeKafka, harm: Harm, reads: list[Row], how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -252,29 +259,18 @@ def test_without_fail_on_data_loss_the_query_warns_and_reads_exactly_the_availab
         query = after(harm, fake, how, "false").until({MARKER, *reads})
     assert sorted(query.rows) == sorted([MARKER, *reads])
     assert "failOnDataLoss is false" in caplog.text
-    query.close()
-
-
-def test_a_truncated_log_is_read_from_its_end_which_is_committed(fake: FakeKafka) -> None:
-    query = after(truncated, fake, "running", "false").until({MARKER})
-    assert fake.group("g").offsets["harmed", 0] == (2, ANY_LINEAGE)
-    fill(fake, "harmed", 0, 6)
-    query.until(set(of("harmed", 0, 2, 8)))
-    assert sorted(query.rows) == sorted([MARKER, *of("harmed", 0, 2, 8)])
-    assert fake.group("g").offsets["harmed", 0][0] == 8
-    query.close()
 
 
 def test_the_position_in_a_truncated_log_is_logged_at_once_although_batches_wait_for_more_records(
     fake: FakeKafka,
 ) -> None:
-    query = Query(fake, BatchOffset(), failOnDataLoss="false", minOffsetsPerTrigger="100", maxTriggerDelay="1h")
+    query = Query(fake, failOnDataLoss="false", minOffsetsPerTrigger="100", maxTriggerDelay="1h")
     assert query.step()
     fill(fake, "other", 0, 1)
     assert not query.step()
     truncated(fake)
     query.until({MARKER})  # with the batch that logs the position
-    assert query.end.ends()[TopicPartition("harmed", 0)] == 2
+    assert query.end.ends()[HARMED] == 2
     fill(fake, "other", 0, 1)
     assert not query.step()
 
@@ -283,35 +279,33 @@ def test_the_position_in_a_truncated_log_is_logged_at_once_although_batches_wait
 def test_a_batch_truncated_after_it_was_planned_is_read_to_the_new_end_and_later_records_follow(
     fake: FakeKafka, available_now: bool
 ) -> None:
-    with Query(fake, BatchOffset(), available_now) as failing:
-        batch = failing.driver.plan_batch(failing.end, None)
-        truncated(fake)
-        with pytest.raises(DataLoss, match=r"\[2, 5\) of harmed-0.*are lost: the log ends at 2"):
-            failing.read(batch)
-    with Query(fake, batch, available_now, failOnDataLoss="false") as query:
-        query.read(batch)
-        assert [row for row in query.rows if row[:2] == ("harmed", 0)] == of("harmed", 0, 0, 2)
-        query.rows.clear()
-        query.until(set())
-        assert not query.rows
-        assert fake.group("g").offsets["harmed", 0] == (2, ANY_LINEAGE)
-        fill(fake, "harmed", 0, 1)
+    failing = Query(fake, None, available_now)
+    batch = failing.driver.plan_batch(failing.end, None)
+    truncated(fake)
+    with pytest.raises(DataLoss, match=r"\[2, 5\) of harmed-0.*are lost: the log ends at 2"):
+        failing.read(batch)
+    failing.close()
+    query = Query(fake, batch, available_now, failOnDataLoss="false")
+    query.read(batch)
+    assert query.harmed() == of("harmed", 0, 0, 2)
+    query.rows.clear()
+    assert not query.until(set()).rows
+    assert fake.group("g").offsets["harmed", 0] == (2, ANY_LINEAGE)
+    query.close()
+    fill(fake, "harmed", 0, 1)
     Query(fake, query.end, available_now, failOnDataLoss="false").until({("harmed", 0, 2)})
 
 
-def test_a_log_truncated_during_the_run_fails_the_run_or_lowers_its_target(fake: FakeKafka) -> None:
-    def truncate_during_run(query: Query) -> None:
-        assert query.driver._planner._target is not None
-        query.driver._planner._target.set_once()
-        truncated(fake)
-
-    with Query(fake, BatchOffset(), available_now=True) as failing:
-        truncate_during_run(failing)
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_log_truncated_during_the_run_fails_the_run_or_lowers_its_target(fake: FakeKafka, fail: str) -> None:
+    query = Query(fake, available_now=True, failOnDataLoss=fail)
+    assert query.driver._planner._target is not None
+    query.driver._planner._target.set_once()
+    truncated(fake)
+    if fail == "true":
         with pytest.raises(DataLoss, match="harmed-0 ends at offset 2, before offset 5 where this run was to end"):
-            failing.until(set())
-    fill(fake, "harmed", 0, 3)
-    with Query(fake, BatchOffset(), available_now=True, failOnDataLoss="false") as query:
-        truncate_during_run(query)
+            query.until(set())
+    else:
         query.until(set())
         assert fake.group("g").offsets["harmed", 0][0] == 2
 
@@ -319,32 +313,25 @@ def test_a_log_truncated_during_the_run_fails_the_run_or_lowers_its_target(fake:
 @pytest.mark.parametrize("available_now", [False, True])
 def test_a_committed_offset_behind_the_end_of_the_log_is_data_loss(fake: FakeKafka, available_now: bool) -> None:
     fake.commit("g", {("harmed", 1): 50})
-    query = Query(fake, BatchOffset(), available_now)
+    query = Query(fake, None, available_now)
     with pytest.raises(DataLoss, match="harmed-1 ends at offset 5, before offset 50"):
         query.step()
     query.close()
-    accepted = Query(fake, BatchOffset(), available_now, failOnDataLoss="false")
-    accepted.until({("other", 0, 4)})
+    accepted = Query(fake, None, available_now, failOnDataLoss="false").until({("other", 0, 4)})
     assert not any(row[:2] == ("harmed", 1) for row in accepted.rows)
     assert fake.group("g").offsets["harmed", 1][0] == 5
-    accepted.close()
 
 
 def test_an_open_transaction_before_the_position_is_no_data_loss(fake: FakeKafka) -> None:
     committed: dict[str, Any] = {"kafka.isolation.level": "read_committed"}
-    query = Query(fake, BatchOffset(), **committed)
-    while query.step():
-        pass
+    query = Query(fake, **committed).read_all()
     fake.logs["harmed"][0].stable = 2
     fill(fake, "other", 0, 1)
     query.until({MARKER})
-    query.close()
 
 
 def test_an_end_offset_that_is_too_low_once_is_no_data_loss(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    query = Query(fake, BatchOffset())
-    while query.step():
-        pass
+    query = Query(fake).read_all()
     whole = fake.logs["harmed"][0].batches
     truncated(fake)
 
@@ -354,21 +341,16 @@ def test_an_end_offset_that_is_too_low_once_is_no_data_loss(fake: FakeKafka, mon
     monkeypatch.setattr("spark_group_source.query.end_offsets.time.sleep", healed)
     fill(fake, "other", 0, 1)
     query.until({MARKER})
-    query.close()
 
 
 def test_a_topic_that_never_existed_is_an_error_even_if_data_loss_is_accepted(fake: FakeKafka) -> None:
     with pytest.raises(TopicError, match="'nowhere' cannot be read"):
-        Query(fake, BatchOffset(), subscribe="gone,nowhere", failOnDataLoss="false")
+        Query(fake, subscribe="gone,nowhere", failOnDataLoss="false")
 
 
 @pytest.mark.parametrize("available_now", [False, True])
-def test_a_topic_deleted_while_the_query_was_stopped_is_data_loss_for_a_pattern_too(
-    fake: FakeKafka, available_now: bool
-) -> None:
-    query = Query(fake, BatchOffset(), subscribePattern="gone|harmed")
-    while query.step():
-        pass
+def test_a_topic_deleted_while_stopped_is_data_loss_for_a_pattern_too(fake: FakeKafka, available_now: bool) -> None:
+    query = Query(fake, subscribePattern="gone|harmed").read_all()
     query.close()
     deleted(fake)
     with pytest.raises(DataLoss, match="gone does not exist any more"):
@@ -382,80 +364,24 @@ def test_a_deleted_topic_that_is_created_again_does_not_count_as_added_to_subscr
     query.close()
     create(fake, "gone", 3)
     restarted = Query(fake, query.end, failOnDataLoss="false", startingOffsets="latest")
-    assert restarted.until({("gone", 0, 0), ("gone", 0, 2)})
+    restarted.until({("gone", 0, 0), ("gone", 0, 2)})
 
 
 def test_a_topic_deleted_and_revoked_during_a_batch_is_data_loss(fake: FakeKafka) -> None:
-    query = Query(fake, BatchOffset())
-    while query.step():
-        pass
+    query = Query(fake).read_all()
     fill(fake, "other", 0, 1)
     batch = query.driver.plan_batch(query.end, None)
     assert [each.topic for each in batch.reads()] == ["other"]
     deleted(fake)
-    deadline = time.monotonic() + LONG
-    while any(tp.topic == "gone" for tp in query.driver._member.snapshot().owned):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-    def look() -> None:
-        while time.monotonic() < deadline:  # during a rebalance there is no data loss yet
-            query.driver.plan_batch(batch, None)
-            time.sleep(0.01)
-
+    eventually(lambda: "gone" not in {tp.topic for tp in query.driver._member.snapshot().owned})
     with pytest.raises(DataLoss, match="gone does not exist any more"):
-        look()
-    query.close()
+        eventually(lambda: query.driver.plan_batch(batch, None) is None)  # during a rebalance there is no data loss yet
 
 
-def test_a_topic_recreated_while_another_member_owned_it_resumes_at_that_members_commit(fake: FakeKafka) -> None:
-    both: dict[str, Any] = {"subscribe": "gone,other", "failOnDataLoss": "false"}
-    one = Query(fake, BatchOffset(), **both).until({("gone", 0, 4), ("other", 0, 4)})
-    two = Query(fake, BatchOffset(), **both)
-    deadline = time.monotonic() + LONG
-    while len(one.owned()) + len(two.owned()) != 2 or not two.owned():
-        assert time.monotonic() < deadline
-        one.step()
-    (name,) = two.owned()
-    while name not in two.driver._planner._topic_ids.read:  # only then its position belongs to the old topic
-        assert not two.step()
-        assert time.monotonic() < deadline
-    fake.delete_topic(name)
-    create(fake, name, 3)
-    two.until({(name, 0, 2)})
-    while one.driver._planner._topic_ids.read[name] != str(fake.ids[name]):
-        one.step()
-        assert time.monotonic() < deadline
-    two.close()
-    fill(fake, name, 0, 2)
-    before = len(one.rows)
-    one.until({(name, 0, 4)})
-    assert one.rows[before:] == of(name, 0, 3, 5)
-    assert fake.group("g").offsets[name, 0][0] == 5
-
-
-def test_a_topic_that_one_broker_does_not_know_is_no_data_loss(
-    fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    query = Query(fake, BatchOffset())
-    logs, ids = dict(fake.logs), dict(fake.ids)
-
-    def learned(_: float) -> None:
-        fake.logs.update(logs)
-        fake.ids.update(ids)
-
-    monkeypatch.setattr("spark_group_source.query.topics.time.sleep", learned)
-    deleted(fake)
-    query.driver._clients.cluster.invalidate_topics(["gone"])
-    assert query.driver._planner._topic_ids.deleted({"gone", "other"}) == set()
-
-
-def test_a_new_partition_that_does_not_begin_at_its_first_offset_is_data_loss(
+def test_a_new_partition_without_its_first_record_is_data_loss(
     fake: FakeKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    query = Query(fake, BatchOffset())
-    while query.step():
-        pass
+    query = Query(fake).read_all()
     query.close()
     create(fake, "gone", 0, 5)
     fake.truncate("gone", 1, 3)
@@ -465,22 +391,202 @@ def test_a_new_partition_that_does_not_begin_at_its_first_offset_is_data_loss(
         accepted = Query(fake, query.end, failOnDataLoss="false").until({("gone", 1, 4)})
     assert accepted.rows == of("gone", 1, 3, 5)
     assert "gone-1 at offset 3. They are read from there" in caplog.text
-    accepted.close()
+
+
+HOW = ["running", "restarted", "restarted without a commit", "available now", "with a new checkpoint"]
 
 
 @pytest.mark.parametrize(
-    ("harm", "says"), [(truncated, "harmed-0 ends at offset 2"), (deleted, "gone.* does not exist")]
+    ("how", "until"), [("running", 4), ("running", 5), ("restarted without a commit", 9), ("with a new checkpoint", 9)]
 )
-def test_data_loss_with_assign_is_the_same(fake: FakeKafka, harm: Harm, says: str) -> None:
-    assigned: dict[str, Any] = {"assign": '{"gone": [0], "harmed": [0], "other": [0]}'}
-    query = Query(fake, BatchOffset(), **assigned)
-    while query.step():
-        pass
-    query.close()
-    harm(fake)
+def test_a_log_that_diverged_is_data_loss_whatever_its_length(fake: FakeKafka, how: str, until: int) -> None:
+    with pytest.raises(DataLoss, match=DIVERGED):
+        after(diverged(until), fake, how, "true").until({("nothing", 0, 0)})
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_if_data_loss_is_accepted_all_new_records_are_read_once(fake: FakeKafka, how: str) -> None:
+    expected = [MARKER, *of("harmed", 0, 2, 9)]
+    found = after(diverged(9), fake, how, "false").until(set(expected))
+    assert sorted(found.rows) == sorted(expected)
+    assert fake.group("g").offsets["harmed", 0] == (9, ANY_LINEAGE)
+    assert fake.group("g").epochs["harmed", 0] == 1
+    found.close()
+    # A loss that was accepted is none for the next run.
+    fill(fake, "harmed", 0, 1)
+    assert Query(fake, found.end).until({("harmed", 0, 9)}).rows == of("harmed", 0, 9, 10)
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_an_election_without_lost_records_is_no_data_loss(fake: FakeKafka, how: str) -> None:
+    expected = [MARKER, *of("harmed", 0, 5, 7)]
+    assert sorted(after(diverged(7, end=5), fake, how, "true").until(set(expected)).rows) == sorted(expected)
+    assert fake.group("g").epochs["harmed", 0] == 1
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_log_that_diverged_before_the_first_batch_is_read_from_there(fake: FakeKafka, pinned: bool) -> None:
+    starts = {HARMED: PinnedStart(str(fake.ids["harmed"]), 5, 0)}
+    given: dict[str, Any] = {"startingOffsets": "latest", "failOnDataLoss": "false"}
+    if pinned:
+        diverged(9)(fake)
+        reading = Query(fake, BatchOffset({}, "g", starts), **given)
+    else:
+        reading = Query(fake, **given)
+        assert (fake.group("g").offsets["harmed", 0][0], fake.group("g").epochs["harmed", 0]) == (5, 0)
+        diverged(9)(fake)
+    assert reading.until({("harmed", 0, 8)}).harmed() == of("harmed", 0, 2, 9)
+
+
+def test_a_position_after_a_rewind_has_the_epoch_of_the_leader_that_has_it(fake: FakeKafka) -> None:
+    reading = Query(fake, failOnDataLoss="false").read_all()
+    diverged(2)(fake)
     fill(fake, "other", 0, 1)
-    with pytest.raises(DataLoss, match=says):
-        Query(fake, query.end, **assigned).step()
-    accepted = Query(fake, query.end, **assigned, failOnDataLoss="false").until({MARKER})
-    assert accepted.rows == [MARKER]
-    accepted.close()
+    reading.until({MARKER}).close()
+    assert (fake.group("g").offsets["harmed", 0], fake.group("g").epochs["harmed", 0]) == ((2, ANY_LINEAGE), 1)
+    diverged(9, end=0)(fake)
+    assert Query(fake, failOnDataLoss="false").until({("harmed", 0, 8)}).rows == of("harmed", 0, 0, 9)
+
+
+def test_there_is_one_epoch_lookup_for_each_change_of_leader(fake: FakeKafka) -> None:
+    reading = Query(fake).read_all()
+    for _ in range(20):
+        reading.step()
+    assert not fake.request_count("OffsetForLeaderEpoch")
+    fake.elect("harmed", leader=2)
+    fake.elect("other", leader=2)
+    for _ in range(20):
+        reading.step()
+    # The same broker leads both partitions.
+    assert fake.request_count("OffsetForLeaderEpoch") == 1
+
+
+def test_records_replaced_twice_are_found_from_an_old_checkpoint(fake: FakeKafka) -> None:
+    reading = Query(fake).read_all()
+    reading.close()
+    diverged(9, end=4)(fake)
+    diverged(9, end=3)(fake)
+    with pytest.raises(DataLoss, match=r"truncated at offset 3, before offset 5 .*\(leader epoch 0 then, 2 now\)"):
+        Query(fake, reading.end).until({MARKER})
+
+
+def test_a_batch_replayed_after_an_election_is_data_loss_or_read_up_to_the_truncation(fake: FakeKafka) -> None:
+    failing = Query(fake)
+    batch = failing.driver.plan_batch(failing.end, None)
+    diverged(9)(fake)
+    with pytest.raises(DataLoss, match=r"\[2, 5\) of harmed-0.*truncated at offset 2"):
+        failing.read(batch)
+    failing.close()
+    reading = Query(fake, batch, failOnDataLoss="false")
+    reading.read(batch)
+    assert reading.harmed() == of("harmed", 0, 0, 2)
+    reading.rows.clear()
+    assert reading.until({("harmed", 0, 8)}).rows == of("harmed", 0, 2, 9)
+
+
+def test_a_checkpoint_and_commits_without_epochs_are_read(fake: FakeKafka) -> None:
+    reading = Query(fake).read_all()
+    reading.close()
+    old = BatchOffset.of(
+        OffsetRange(*each.tp, each.start, each.end, each.topic_id) for each in reading.end.ranges.values()
+    )
+    fake.commit("g", {("harmed", 0): 5, ("other", 0): 5}, COMMIT_TAG)
+    diverged(9)(fake)
+    found = Query(fake, old).until({("harmed", 0, 8)})
+    assert found.rows == of("harmed", 0, 5, 9)
+    assert found.end.ranges[HARMED].epoch == 1
+
+
+def test_a_rewind_before_the_truncation_is_read_from_there(fake: FakeKafka) -> None:
+    Query(fake).read_all().close()
+    diverged(9)(fake)
+    fake.commit("g", {("harmed", 0): 1})
+    fill(fake, "other", 0, 1)
+    assert sorted(Query(fake).until({("harmed", 0, 8)}).rows) == [*of("harmed", 0, 1, 9), MARKER]
+
+
+def test_a_partition_whose_new_leader_does_not_answer_waits_and_the_others_are_read(fake: FakeKafka) -> None:
+    reading = Query(fake).read_all()
+    fake.elect("harmed", leader=2)
+    fill(fake, "harmed", 0, 3)
+    fill(fake, "other", 0, 1)
+    fake.next("OffsetForLeaderEpoch", Fault(error=74), times=10_000)
+    reading.until({MARKER})
+    assert reading.rows == [MARKER]
+    fake.clear_faults()
+    reading.until(set(of("harmed", 0, 5, 8)))
+    assert reading.rows == [MARKER, *of("harmed", 0, 5, 8)]
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+def test_the_end_of_a_log_proves_nothing_before_its_new_leader_answers(fake: FakeKafka, available_now: bool) -> None:
+    reading = Query(fake, failOnDataLoss="false").read_all()
+    if available_now:
+        reading.close()
+        fill(fake, "harmed", 0, 3)
+        reading = Query(fake, reading.end, available_now, failOnDataLoss="false")
+        assert reading.driver._planner._target is not None
+        reading.driver._planner._target.set_once()
+    fake.next("OffsetForLeaderEpoch", Fault(error=74), times=3)
+    diverged(4)(fake)
+    if available_now:
+        assert reading.step(), "the run ends"
+    assert reading.until({("harmed", 0, 3)}).rows == of("harmed", 0, 2, 4)
+
+
+def test_a_leader_older_than_the_position_is_not_read_until_the_timeout(
+    fake: FakeKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        fake.elect("harmed")
+    reading = Query(fake).read_all()
+    assert reading.end.ranges[HARMED].epoch == 3
+    reading.close()
+    fake.logs["harmed"][0].epochs = [(1, 0)]
+    fill(fake, "harmed", 0, 2)
+    fill(fake, "other", 0, 1)
+    waiting = Query(fake, reading.end, failOnDataLoss="false").until({MARKER})
+    assert waiting.rows == [MARKER]
+    assert "harmed-0 is not read while its leader has epoch 1, older than epoch 3 before" in caplog.text
+    waiting.close()
+    monkeypatch.setattr(data_loss, "OLDER_EPOCH_TIMEOUT", 0.05)
+    failing = Query(fake, reading.end)
+    with pytest.raises(DataLoss, match="The leader of harmed-0 has epoch 1, older than epoch 3 under which.* offset 5"):
+        failing.until({("harmed", 0, 6)})
+    failing.close()
+    found = Query(fake, waiting.end, failOnDataLoss="false").until(set(of("harmed", 0, 5, 7)))
+    assert found.rows == of("harmed", 0, 5, 7)
+
+
+def test_a_recreated_topic_has_its_own_epochs(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_loss, "OLDER_EPOCH_TIMEOUT", float("inf"))
+    for _ in range(3):
+        fake.elect("harmed")
+    reading = Query(fake, failOnDataLoss="false").read_all()
+    fake.delete_topic("harmed")
+    create(fake, "harmed", 9, 0)
+    assert reading.until({("harmed", 0, 8)}).rows == of("harmed", 0, 0, 9)
+    assert reading.end.ranges[HARMED].epoch == 0
+
+
+def test_the_group_and_the_epoch_of_each_end_are_logged(fake: FakeKafka) -> None:
+    fake.elect("harmed")
+    reading = Query(fake).read_all()
+    assert reading.end.group == "g"
+    assert {tp: each.epoch for tp, each in reading.end.ranges.items() if each.epoch} == {HARMED: 1}
+    # Also for partitions that the batch does not read.
+    fill(fake, "other", 0, 1)
+    assert reading.until({MARKER}).end.ranges[HARMED].epoch == 1
+
+
+def test_an_epoch_that_the_other_thread_has_set_meanwhile_stays() -> None:
+    tracker, me = OffsetTracker(), Membership(owned={HARMED: 1})
+    tracker.restore(BatchOffset.of([OffsetRange("harmed", 0, 0, 5, "id", 4)]), PinnedStarts())
+    tracker.partitions_assigned(frozenset({HARMED}), me)
+    with tracker.start_lookup(frozenset({HARMED})) as lookup:
+        tracker.record_starts(lookup, {HARMED: Start(5, StartRule.LOGGED)}, {}, {})
+    for other in (OwnedPartition(position=5, epoch=3), OwnedPartition(position=3, epoch=4)):
+        tracker.advance_epochs({HARMED: other}, {HARMED: 7})
+        assert tracker.positions(me)[HARMED].epoch == 4
+    tracker.advance_epochs({HARMED: OwnedPartition(position=5, epoch=4)}, {HARMED: 6})
+    assert tracker.positions(me)[HARMED].epoch == 6

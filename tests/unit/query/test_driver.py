@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from spark_group_source.errors import DataLoss, GroupSourceError, OptionError
+from spark_group_source.errors import GroupSourceError, OptionError
+from spark_group_source.group.description import GroupDescription, MemberDescription
+from spark_group_source.group.membership import ErrorAction, RequestFailed
 from spark_group_source.group.offsets import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, OffsetRange, PinnedStart, TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.query.driver import REPORT_INTERVAL, Driver
-from tests.drivers import drivers
+from spark_group_source.query.driver import REPORT_INTERVAL, Driver, log_other_members
+from tests.drivers import drivers, spans
 from tests.fake import FakeKafka, Fault
 from tests.waiting import eventually
 
@@ -28,6 +31,7 @@ Start = Callable[..., Driver]
 def fake() -> Iterator[FakeKafka]:
     with FakeKafka() as running:
         running.create_topic("t", partitions=2)
+        running.create_topic("u")
         running.produce("t", [str(each) for each in range(10)], partition=0)
         yield running
 
@@ -62,19 +66,15 @@ def test_a_partition_lost_and_assigned_again_during_planning_is_left_out_of_the_
     monkeypatch.setattr(driver._planner.end_offsets, "of", meanwhile)
     nothing = driver.plan_batch(BatchOffset(), None)
     assert not nothing.reads()
-    reads = driver.plan_batch(nothing, None).reads()
-    assert [(each.start, each.end) for each in reads] == [(8, 10)]
+    assert spans(driver.plan_batch(nothing, None)) == {0: (8, 10)}
 
 
-def test_starting_offsets_of_a_new_checkpoint_must_name_exactly_the_existing_partitions(
-    fake: FakeKafka, start: Start
-) -> None:
+def test_starting_offsets_of_a_new_checkpoint_must_name_all_partitions(fake: FakeKafka, start: Start) -> None:
     with pytest.raises(OptionError, match=r'missing: t-1.*{"t":{"0":4,"1":-2}}'):
         start(startingOffsets='{"t":{"0":4}}')
     assert not fake.request_count("JoinGroup")
     logged = BatchOffset.of([OffsetRange("t", 0, 0, 6, str(fake.ids["t"]))])
-    reads = start(logged, startingOffsets='{"t":{"0":4}}').plan_batch(logged, None).reads()
-    assert [(each.start, each.end) for each in reads] == [(6, 10)]
+    assert spans(start(logged, startingOffsets='{"t":{"0":4}}').plan_batch(logged, None)) == {0: (6, 10)}
 
 
 @pytest.mark.parametrize("option", ["startingOffsets", "startingOffsetsByTimestamp"])
@@ -89,43 +89,6 @@ def test_a_changed_option_that_omits_a_partition_which_is_still_to_start_fails_t
     assert start(logged, **{option: '{"t":{"0":4}}'}).plan_batch(logged, None).reads(), "a commit needs no option"
 
 
-def test_a_starting_offset_outside_the_log_fails_the_query_before_any_batch(fake: FakeKafka, start: Start) -> None:
-    with pytest.raises(DataLoss, match=r"offset 11 for t-0, whose log holds \[0, 10\)"):
-        start(startingOffsets='{"t":{"0":11,"1":0}}')
-
-
-def test_partitions_without_a_commit_start_at_the_starting_timestamp(fake: FakeKafka, start: Start) -> None:
-    fake.produce("t", ["late"], partition=0, timestamp=1_800_000_000_000)
-    query = start(startingTimestamp="1750000000000", startingOffsetsByTimestampStrategy="latest")
-    assert query.plan_batch(BatchOffset(), None).ends() == {TopicPartition("t", 0): 11, TopicPartition("t", 1): 0}
-    assert fake.commits[0].offsets == {("t", 0): 10, ("t", 1): 0}
-
-
-def lose_all_and_get_them_again(fake: FakeKafka, driver: Driver) -> None:
-    lost = driver.counters.lost
-    fake.expire("g", driver._member.snapshot().member_id)
-    eventually(lambda: driver.counters.lost == lost + 2)
-    eventually(lambda: len(driver._assigned_partitions.tracker.positions(driver._member.snapshot())) == 2)
-
-
-def go_back_to_the_first_record(old: dict[str, dict[int, int]], new: object) -> dict[str, dict[int, int]]:
-    return {topic: dict.fromkeys(ends, 0) for topic, ends in old.items()}
-
-
-def test_a_rebalance_callback_may_move_a_running_query_to_the_start_of_its_last_batch(
-    fake: FakeKafka, start: Start
-) -> None:
-    driver = start(startingOffsetsCallback=f"{__name__}:go_back_to_the_first_record")
-    end = driver.plan_batch(BatchOffset(), None)
-    for _ in range(2):
-        assert [(each.start, each.end) for each in end.reads()] == [(0, 10)]
-        assert driver.plan_batch(end, None) is end
-        lose_all_and_get_them_again(fake, driver)
-        again = driver.plan_batch(end, None)
-        assert json.dumps(again.as_json()) != json.dumps(end.as_json()), "Spark would not run it"
-        end = again
-
-
 def test_the_start_of_a_query_is_logged_before_there_is_anything_to_read(fake: FakeKafka, start: Start) -> None:
     driver = start(startingOffsets="latest")
     first = driver.plan_batch(BatchOffset(), None)
@@ -134,23 +97,16 @@ def test_the_start_of_a_query_is_logged_before_there_is_anything_to_read(fake: F
     assert driver.plan_batch(first, None) is first
     driver.close()
     fake.produce("t", ["more"], partition=0)
-    reads = start(first, startingOffsets="latest", resetOffsetsOnStart="true").plan_batch(first, None).reads()
-    assert [(each.start, each.end) for each in reads] == [(10, 11)]
+    assert spans(start(first, startingOffsets="latest", resetOffsetsOnStart="true").plan_batch(first, None)) == {
+        0: (10, 11)
+    }
 
 
 def test_the_error_for_a_checkpoint_of_another_group_names_both_groups(fake: FakeKafka, start: Start) -> None:
-    driver = start()
-    logged = driver.plan_batch(BatchOffset(), None)
+    logged = start().plan_batch(BatchOffset(), None)
     with pytest.raises(GroupSourceError, match=r"belongs to the group 'g', and 'kafka.group.id' is 'other'"):
         start(logged, **{"kafka.group.id": "other"})
     assert fake.request_count("JoinGroup") == 2, "nobody joined the other group"
-
-
-def test_an_end_of_another_batch_completes_nothing(fake: FakeKafka, start: Start) -> None:
-    driver = start()
-    driver.plan_batch(BatchOffset(), None)
-    driver.complete(BatchOffset.of([OffsetRange("t", 0, 0, 3, str(fake.ids["t"]))]))
-    assert fake.group("g").offsets["t", 0][0] == 0
 
 
 def test_idle_polls_commit_nothing(fake: FakeKafka, start: Start) -> None:
@@ -159,8 +115,7 @@ def test_idle_polls_commit_nothing(fake: FakeKafka, start: Start) -> None:
     assert driver.plan_batch(end, None) is end
     commits = len(fake.commits)
     assert commits
-    for _ in range(10):
-        assert driver.plan_batch(end, None) is end
+    assert all(driver.plan_batch(end, None) is end for _ in range(10))
     assert len(fake.commits) == commits
 
 
@@ -245,6 +200,10 @@ def test_slow_batches_log_a_warning_with_the_setting_that_they_need_at_most_ever
         end = driver.plan_batch(end, None)
         assert end.reads(), "each call completes a batch and plans the next"
         assert caplog.text.count(SLOW) == warnings
+    for _ in range(3):
+        assert driver.plan_batch(end, None) is end
+        times.now += 10_000.0
+    assert caplog.text.count(SLOW) == 2, "an idle query has no slow batch"
     assert f"group g: a batch took 241 s until its commit, {SLOW} 240 s" in caplog.text
     assert "Make batches smaller with maxOffsetsPerTrigger" in caplog.text
     assert "kafka.max.poll.interval.ms (now 300000) above 301000" in caplog.text
@@ -266,26 +225,12 @@ def test_a_reported_batch_counts_without_the_time_to_the_next_trigger(
     assert f"group g: a batch took 241 s until its commit, {SLOW} 240 s" in caplog.text
 
 
-def test_a_query_that_is_idle_for_long_logs_no_slow_batch(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    driver = start()
-    times = Times(driver, monkeypatch)
-    end = driver.plan_batch(BatchOffset(), None)
-    for _ in range(3):
-        assert driver.plan_batch(end, None) is end
-        times.now += 10_000.0
-    assert SLOW not in caplog.text
-
-
 def test_close_may_be_repeated_and_needs_no_start(fake: FakeKafka, start: Start) -> None:
     driver = start()
     driver.close()
     driver.close()
-    options = parse_options(
-        {"kafka.bootstrap.servers": fake.bootstrap_servers, "kafka.group.id": "g", "subscribe": "t"}
-    )
-    Driver(options).close()
+    given = {"kafka.bootstrap.servers": fake.bootstrap_servers, "kafka.group.id": "g", "subscribe": "t"}
+    Driver(parse_options(given)).close()
 
 
 def test_a_topic_whose_id_is_unknown_is_read_later_and_does_not_count_as_recreated(
@@ -295,7 +240,7 @@ def test_a_topic_whose_id_is_unknown_is_read_later_and_does_not_count_as_recreat
     with monkeypatch.context() as outage:
         outage.setattr(driver._planner._topic_ids, "of", lambda topics: {})
         nothing = driver.plan_batch(BatchOffset(), None)
-        assert not nothing.reads()
+    assert not nothing.reads()
     assert [each.topic_id for each in driver.plan_batch(nothing, None).reads()] == [str(fake.ids["t"])]
 
 
@@ -303,7 +248,7 @@ def test_logged_ends_of_a_recreated_topic_do_not_stay_in_the_offset(fake: FakeKa
     old = BatchOffset.of([OffsetRange("t", number, 50, 50, "old") for number in (0, 7)])
     driver = start(old, failOnDataLoss="false")
     planned = driver.plan_batch(old, None)
-    assert [(each.partition, each.start, each.end) for each in planned.reads()] == [(0, 0, 10)]
+    assert spans(planned) == {0: (0, 10)}
     assert TopicPartition("t", 7) not in planned.ranges
 
 
@@ -315,3 +260,53 @@ def test_a_callback_that_calls_sys_exit_ends_the_query_which_leaves_its_group(fa
     with pytest.raises(GroupSourceError, match="SystemExit.'no credentials'"):
         start(startingOffsetsCallback=f"{__name__}:quits")
     eventually(lambda: not fake.group("g").members)
+
+
+def test_a_batch_waits_for_the_minimum_or_the_delay_and_then_keeps_the_byte_limit(
+    fake: FakeKafka, start: Start
+) -> None:
+    driver = start(subscribe="u", minOffsetsPerTrigger="50", maxTriggerDelay="1h")
+    end = BatchOffset()
+
+    def size(new: int = 0) -> int:
+        """The size of the next batch, after that many new records of 1 kB."""
+        nonlocal end
+        for _ in range(new):
+            fake.produce("u", ["x" * 1000])
+        driver._planner.end_offsets.expire()
+        before, end = end, driver.plan_batch(end, None, 10_000)
+        return 0 if end is before else sum(each.size for each in end.reads())
+
+    assert size(1) == 1, "the first batch never waits"
+    assert size(49) == 0
+    driver._planner._planned_at -= 3500
+    assert size() == 0
+    driver._planner._planned_at -= 100
+    assert size() == pytest.approx(9, abs=1)
+    assert size(20) == pytest.approx(9, abs=2)
+
+
+OWN = "app-t-local-1-77"
+
+
+@pytest.mark.parametrize(
+    ("group", "logged"),
+    [
+        ([OWN, "app-u-local-1-78", "app-t-local-12-79", "mine"], 1),
+        ([OWN, "app-t-local-2-79"], 0),
+        (RequestFailed(ErrorAction.REDISCOVER, "moved"), 0),
+        (RequestFailed(ErrorAction.FATAL, "denied"), 0),
+    ],
+)
+def test_other_members_of_the_application_are_logged_if_the_group_can_be_described(
+    group: list[str] | RequestFailed, logged: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    if isinstance(group, list):
+        members = tuple(MemberDescription("m", each, "h") for each in group)
+    answers = [group if isinstance(group, RequestFailed) else GroupDescription("Stable", "", members)]
+    offsets: Any = SimpleNamespace(describe=lambda deadline: answers.pop())
+    with caplog.at_level(logging.INFO):
+        log_other_members(offsets, "g", OWN, "local-1", time.monotonic)
+        log_other_members(offsets, "g", OWN, "", time.monotonic)
+    assert caplog.text.count("2 members of this application share this group, also app-u-local-1-78. Each") == logged
+    assert (len(caplog.records), answers) == (logged, []), "there is one lookup, and none without an application id"

@@ -14,12 +14,11 @@ from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.query import available_now, topics
 from spark_group_source.query.driver import Driver
 from spark_group_source.query.ownership import RENEW_EVERY
-from tests.drivers import drivers
+from tests.drivers import drivers, spans
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT, eventually
 
-LONG = 90.0
 SOME = '{"t": [0, 2]}'
 Start = Callable[..., Driver]
 
@@ -57,10 +56,6 @@ def start(fake: FakeKafka) -> Iterator[Start]:
         yield start
 
 
-def spans(batch: BatchOffset) -> dict[int, tuple[int, int]]:
-    return {each.partition: (each.start, each.end) for each in batch.reads()}
-
-
 def committed(fake: FakeKafka) -> dict[int, int]:
     return {number: offset for (_, number), (offset, _) in fake.group("g").offsets.items()}
 
@@ -79,7 +74,7 @@ def test_exactly_the_assigned_partitions_are_read_and_committed_without_a_join(f
     assert not asked & {"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"}
 
 
-def test_commits_of_a_deleted_topic_are_not_retried_for_ever(
+def test_commits_of_a_deleted_topic_are_not_retried(
     fake: FakeKafka, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver = start(failOnDataLoss="false")
@@ -100,22 +95,6 @@ def test_commits_of_a_deleted_topic_are_not_retried_for_ever(
 def test_a_new_checkpoint_resumes_at_the_groups_offsets(fake: FakeKafka, start: Start) -> None:
     fake.commit("g", {("t", 0): 3, ("t", 1): 1}, COMMIT_TAG)
     assert spans(start().plan_batch(BatchOffset(), None)) == {0: (3, 5), 2: (0, 5)}
-
-
-def test_an_operators_rewind_applies_and_an_older_commit_of_ours_does_not(fake: FakeKafka, start: Start) -> None:
-    logged = BatchOffset.of([OffsetRange("t", number, 4, 4, str(fake.ids["t"])) for number in (0, 2)])
-    fake.commit("g", {("t", 0): 1})
-    fake.commit("g", {("t", 2): 1}, COMMIT_TAG)
-    assert spans(start(logged).plan_batch(logged, None)) == {0: (1, 5), 2: (4, 5)}
-    assert committed(fake) == {0: 1, 2: 4}
-
-
-def test_a_logged_batch_is_replayed_and_committed_when_it_is_completed(fake: FakeKafka, start: Start) -> None:
-    logged = BatchOffset.of([OffsetRange("t", 0, 0, 3, str(fake.ids["t"]))])
-    driver = start(logged)
-    following = driver.plan_batch(logged, None)
-    assert committed(fake)[0] == 3
-    assert spans(following) == {0: (3, 5), 2: (0, 5)}
 
 
 def test_unchanged_offsets_are_committed_again_each_hour_without_other_effects(
@@ -160,10 +139,6 @@ def test_a_member_renews_nothing(fake: FakeKafka, start: Start, monkeypatch: pyt
     assert len(fake.commits) == sent
 
 
-def test_a_batch_keeps_to_the_limit(start: Start) -> None:
-    assert sum(each.size for each in start().plan_batch(BatchOffset(), 4).reads()) == 4
-
-
 def test_an_available_now_run_ends_at_the_end_offsets_of_the_assigned_partitions(fake: FakeKafka, start: Start) -> None:
     run = start(available_now=True)
     first = run.plan_batch(BatchOffset(), None)
@@ -182,9 +157,6 @@ def test_a_group_with_members_fails_the_start_with_what_to_do(fake: FakeKafka, s
 def test_a_query_starts_even_if_the_group_cannot_be_described(fake: FakeKafka, start: Start, error_code: int) -> None:
     fake.next("DescribeGroups", Fault(error=error_code))
     assert spans(start().plan_batch(BatchOffset(), None)) == {0: (0, 5), 2: (0, 5)}
-
-
-def test_a_group_that_may_not_be_described_is_an_error_at_the_start(fake: FakeKafka, start: Start) -> None:
     fake.next("DescribeGroups", Fault(error=30))
     with pytest.raises(GroupError, match="READ on the group"):
         start()
@@ -214,20 +186,22 @@ def test_a_member_that_joins_later_fails_the_query_if_failed_commits_do(fake: Fa
         driver.plan_batch(end, None)
 
 
-def test_an_error_at_the_start_names_partitions_that_do_not_exist(start: Start) -> None:
-    with pytest.raises(TopicError, match=r"2 assigned partition\(s\) do not exist: t-3, t-9\. Correct 'assign'"):
-        start(assign='{"t": [0, 3, 9]}')
-
-
-def test_an_error_at_the_start_names_a_topic_that_does_not_exist(start: Start) -> None:
-    with pytest.raises(TopicError, match="Topic 'nowhere' cannot be read.*correct 'assign'"):
-        start(assign='{"nowhere": [0], "t": [0]}')
+@pytest.mark.parametrize(
+    ("assign", "says"),
+    [
+        ('{"t": [0, 3, 9]}', r"2 assigned partition\(s\) do not exist: t-3, t-9\. Correct 'assign'"),
+        ('{"nowhere": [0], "t": [0]}', "Topic 'nowhere' cannot be read.*correct 'assign'"),
+    ],
+)
+def test_an_error_at_the_start_names_partitions_that_do_not_exist(start: Start, assign: str, says: str) -> None:
+    with pytest.raises(TopicError, match=says):
+        start(assign=assign)
 
 
 def test_the_start_waits_for_a_partition_that_is_being_created(
     fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topics, "UNKNOWN_TOPIC_TIMEOUT", LONG)
+    monkeypatch.setattr(topics, "UNKNOWN_TOPIC_TIMEOUT", TIMEOUT)
     monkeypatch.setattr("spark_group_source.query.topics.time.sleep", lambda _: fake.create_topic("t", partitions=4))
     assert start(assign='{"t": [3]}').plan_batch(BatchOffset(), None).reads() == []
     assert committed(fake) == {3: 0}
@@ -245,16 +219,7 @@ def test_a_deleted_partition_is_data_loss_for_a_query_that_has_read_it(
     assert spans(driver.plan_batch(logged, None)) == {0: (4, 5)}
 
 
-def test_the_counters_are_logged_without_a_heartbeat(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    driver = start()
-    driver._query_log._reports.due_at = 0.0
-    with caplog.at_level(logging.INFO):
-        driver.plan_batch(BatchOffset(), None)
-    assert "group g: owns 2 partition(s), batches 0" in caplog.text
-    assert "heartbeat" not in caplog.text
-
-
-def test_a_slow_batch_logs_no_warning_because_no_revocation_waits_for_it(
+def test_the_log_has_no_heartbeat_and_no_slow_batch_because_no_revocation_waits_for_it(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver = start()
@@ -262,5 +227,9 @@ def test_a_slow_batch_logs_no_warning_because_no_revocation_waits_for_it(
     later = time.monotonic() + 10_000
     monkeypatch.setattr(driver._planner, "_clock", lambda: later)
     driver.complete(end)
-    assert driver.counters.batches == 1
     assert caplog.messages == []
+    driver._query_log._reports.due_at = 0.0
+    with caplog.at_level(logging.INFO):
+        driver.plan_batch(end, None)
+    assert "group g: owns 2 partition(s), batches 1" in caplog.text
+    assert "heartbeat" not in caplog.text

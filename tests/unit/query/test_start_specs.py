@@ -1,9 +1,12 @@
-"""Specs of starts and ends become offsets: the lookups they need, and the errors for specs that do not fit."""
+"""Specs of starts and ends become offsets: the lookups they need, and the errors for specs that do not fit. The user's
+function that may move start positions."""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -11,6 +14,7 @@ from spark_group_source.errors import DataLoss, OptionError
 from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition
 from spark_group_source.options.offsets import AtTimestamp, Earliest, Latest, OffsetSpec, SpecificOffsets, StartSpec
 from spark_group_source.query.start_specs import check_names, resolve_spec
+from spark_group_source.query.starts import starting_offsets_callback
 
 A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 LOGS = {A: (10, 20), B: (0, 5)}
@@ -53,11 +57,6 @@ def test_specs_become_offsets(at: OffsetSpec, offsets: dict[TopicPartition, int]
     assert resolve_spec(at, [A, B], Leaders(), fail_on_data_loss=True) == offsets
 
 
-def test_only_the_given_partitions_are_looked_up() -> None:
-    given: dict[TopicPartition, int | Earliest | Latest] = {A: 99, B: 2}
-    assert resolve_spec(SpecificOffsets(given, "x"), [B], Leaders(), fail_on_data_loss=True) == {B: 2}
-
-
 @pytest.mark.parametrize(
     "at",
     [
@@ -69,16 +68,6 @@ def test_only_the_given_partitions_are_looked_up() -> None:
 )
 def test_partitions_without_a_leader_are_left_out(at: OffsetSpec) -> None:
     assert resolve_spec(at, [A, B], Leaders(silent=(A,)), fail_on_data_loss=True).keys() == {B}
-
-
-def test_a_partition_without_an_end_offset_is_left_out_if_the_spec_needs_it() -> None:
-    leaders = Leaders()
-
-    def ask(wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        return {tp: at for tp, at in leaders(wanted).items() if tp != A or wanted[tp] != LATEST}
-
-    assert resolve_spec(AtTimestamp(9999, "x", or_latest=True), [A, B], ask, fail_on_data_loss=True) == {B: 5}
-    assert resolve_spec(SpecificOffsets({A: 13, B: 2}, "x"), [A, B], ask, fail_on_data_loss=True) == {B: 2}
 
 
 @pytest.mark.parametrize(("wanted", "nearest"), [(9, 10), (0, 10), (21, 20)])
@@ -142,16 +131,53 @@ def test_a_spec_by_partition_must_name_exactly_the_existing_ones_and_the_error_s
         assert each in str(refused.value)
 
 
+def test_a_spec_that_names_exactly_the_partitions_is_accepted() -> None:
+    check_names(SpecificOffsets({A: 1, B: 2}, "x"), {A, B})
+    check_names(SpecificOffsets({A: 1}, "x", Earliest()), {A, B})
+    check_names(AtTimestamp({B: 1, A: 2}, "x", True), {A, B})
+    for at in (Earliest(), Latest(), AtTimestamp(3, "x", False)):
+        check_names(at, {A, B})
+
+
+seen: list[Any] = []
+
+
+def rewind_all(old: dict[str, dict[int, int]], new: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
+    seen.append((old, new))
+    return {topic: dict.fromkeys(partitions, 0) for topic, partitions in new.items()}
+
+
+def test_the_callback_gets_logged_ends_and_start_positions_and_its_result_applies() -> None:
+    seen.clear()
+    assert starting_offsets_callback(f"{__name__}:rewind_all")({A: 5}, {A: 7, B: 9}) == {A: 0, B: 0}
+    assert seen == [({"t": {0: 5}}, {"t": {0: 7, 1: 9}})]
+
+
+def only_look(old: object, new: object) -> None:
+    pass
+
+
+def test_a_callback_that_returns_none_changes_nothing() -> None:
+    assert starting_offsets_callback(f"{__name__}:only_look")({}, {A: 7}) == {}
+    assert starting_offsets_callback(None)({}, {A: 7}) == {}
+
+
+ANSWERS: list[Any] = []
+
+
+def answer(old: object, new: object) -> Any:
+    return ANSWERS.pop()()
+
+
 @pytest.mark.parametrize(
-    "at",
+    ("returned", "says"),
     [
-        Earliest(),
-        Latest(),
-        AtTimestamp(3, "x", False),
-        SpecificOffsets({A: 1, B: 2}, "x"),
-        SpecificOffsets({A: 1}, "x", Earliest()),
-        AtTimestamp({B: 1, A: 2}, "x", True),
+        (lambda: 1 / 0, "ZeroDivisionError('division by zero')"),
+        (lambda: {"other": {0: 3}}, "returned offset 3 for other-0"),
+        (lambda: {"t": {0: -1}}, "returned offset -1 for t-0"),
     ],
 )
-def test_a_spec_that_names_exactly_the_partitions_is_accepted(at: StartSpec) -> None:
-    check_names(at, {A, B})
+def test_a_callback_that_fails_or_returns_nonsense_is_an_error_that_names_it(returned: Any, says: str) -> None:
+    ANSWERS.append(returned)
+    with pytest.raises(OptionError, match=f"{__name__}:answer.*" + re.escape(says)):
+        starting_offsets_callback(f"{__name__}:answer")({}, {A: 7})
