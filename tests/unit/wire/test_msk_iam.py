@@ -211,68 +211,64 @@ def test_credentials_that_cannot_be_renewed_sign_until_they_end_and_are_renewed_
     assert signer_of(ROLE) == "AKIDNEW"
 
 
-def no_credentials(aws: pytest.MonkeyPatch, service: TokenService) -> MskIamTokens:
-    no_keys(aws)
-    aws.delenv("AWS_CONTAINER_CREDENTIALS_FULL_URI")
-    return MskIamTokens(REGION)
-
-
-def no_credentials_for_the_role(aws: pytest.MonkeyPatch, service: TokenService) -> MskIamTokens:
-    no_credentials(aws, service)
-    return ROLE
-
-
-def half_a_key(aws: pytest.MonkeyPatch, service: TokenService) -> MskIamTokens:
-    aws.delenv("AWS_SECRET_ACCESS_KEY")
-    return MskIamTokens(REGION)
-
-
-def no_such_profile(aws: pytest.MonkeyPatch, service: TokenService) -> MskIamTokens:
-    return MskIamTokens(REGION, profile="s4les")
-
-
-def a_role_that_is_denied(aws: pytest.MonkeyPatch, service: TokenService) -> MskIamTokens:
-    service.error = 403, "AccessDenied"
-    return ROLE
-
-
-def a_service_that_fails(aws: pytest.MonkeyPatch, service: TokenService) -> MskIamTokens:
-    service.error = 503, "ServiceUnavailable"
-    return ROLE
-
-
-def a_service_that_is_down(aws: pytest.MonkeyPatch, service: TokenService) -> MskIamTokens:
-    aws.setenv("AWS_ENDPOINT_URL_STS", "http://127.0.0.1:1")
-    return ROLE
-
-
-def a_program_that_is_missing(aws: pytest.MonkeyPatch, service: TokenService) -> MskIamTokens:
-    Path(os.environ["AWS_CONFIG_FILE"]).write_text("[profile orders]\ncredential_process = /no/such/program\n")
-    return MskIamTokens(REGION, profile="orders")
+PROFILE = MskIamTokens(REGION, profile="orders")
+KEYS = {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None, "AWS_CONTAINER_CREDENTIALS_FULL_URI": None}
 
 
 @pytest.mark.parametrize(
-    ("case", "kind", "says"),
+    ("tokens", "environment", "error", "kind", "says"),
     [
-        (no_credentials, AuthenticationFailed, "No AWS credentials.*IAM role.*AWS_ACCESS_KEY_ID.*awsProfileName"),
-        (no_credentials_for_the_role, AuthenticationFailed, "No AWS credentials"),
-        (half_a_key, AuthenticationFailed, "No AWS credentials.*Partial.*AWS_SECRET_ACCESS_KEY"),
-        (no_such_profile, AuthenticationFailed, r"s4les.*awsProfileName.*~/\.aws/config"),
-        (a_role_that_is_denied, AuthenticationFailed, "AccessDenied.*may assume awsRoleArn .*role/orders"),
-        (a_service_that_fails, BrokerUnavailable, "gave no credentials.*503|ServiceUnavailable"),
-        (a_service_that_is_down, BrokerUnavailable, "gave no credentials.*127.0.0.1:1"),
-        (a_program_that_is_missing, BrokerUnavailable, "gave no credentials.*/no/such/program"),
+        (
+            MskIamTokens(REGION),
+            KEYS,
+            None,
+            AuthenticationFailed,
+            "No AWS credentials.*IAM role.*AWS_ACCESS_KEY_ID.*awsProfileName",
+        ),
+        (ROLE, KEYS, None, AuthenticationFailed, "No AWS credentials"),
+        (
+            MskIamTokens(REGION),
+            {"AWS_SECRET_ACCESS_KEY": None},
+            None,
+            AuthenticationFailed,
+            "No AWS credentials.*Partial.*AWS_SECRET_ACCESS_KEY",
+        ),
+        (
+            MskIamTokens(REGION, profile="s4les"),
+            {},
+            None,
+            AuthenticationFailed,
+            r"s4les.*awsProfileName.*~/\.aws/config",
+        ),
+        (ROLE, {}, (403, "AccessDenied"), AuthenticationFailed, "AccessDenied.*may assume awsRoleArn .*role/orders"),
+        (ROLE, {}, (503, "ServiceUnavailable"), BrokerUnavailable, "gave no credentials.*503|ServiceUnavailable"),
+        (
+            ROLE,
+            {"AWS_ENDPOINT_URL_STS": "http://127.0.0.1:1"},
+            None,
+            BrokerUnavailable,
+            "gave no credentials.*127.0.0.1:1",
+        ),
+        (PROFILE, {}, None, BrokerUnavailable, "gave no credentials.*/no/such/program"),
     ],
+    ids=["none", "none for the role", "half a key", "no profile", "denied", "fails", "down", "no program"],
 )
 def test_the_error_without_credentials_says_why_and_only_wrong_settings_are_final(
     aws: pytest.MonkeyPatch,
     service: TokenService,
-    case: Callable[[pytest.MonkeyPatch, TokenService], MskIamTokens],
+    tmp_path: Path,
+    tokens: MskIamTokens,
+    environment: dict[str, str | None],
+    error: tuple[int, str] | None,
     kind: type[GroupSourceError],
     says: str,
 ) -> None:
+    (tmp_path / "config").write_text("[profile orders]\ncredential_process = /no/such/program\n")
+    for name, value in environment.items():
+        aws.delenv(name) if value is None else aws.setenv(name, value)
+    service.error = error
     with pytest.raises(kind, match=says) as raised:
-        case(aws, service).fetch(Deadline.after(LONG))
+        tokens.fetch(after())
     assert SECRET_KEY not in str(raised.value)
 
 
