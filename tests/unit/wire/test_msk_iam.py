@@ -8,8 +8,7 @@ import pickle
 import socket
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -17,23 +16,21 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, GroupSourceError
 from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.query.driver import Driver
 from spark_group_source.spark.schema import source_schema, to_arrow_schema
 from spark_group_source.wire import aws_signer
 from spark_group_source.wire.tokens import MskIamTokens
 from tests.drivers import drivers
 from tests.fake_msk import REGION, FakeMsk, TokenService, token_service
 from tests.msk_signatures import ACCESS_KEY, SECRET_KEY, RejectedToken, check_token, parameters_of, signature
+from tests.unit.wire_options import LONG, after
 from tests.waiting import eventually
 
-LONG = 90.0
 SECRET_KEYS = {ACCESS_KEY: SECRET_KEY, "AKIDROLE": "r0le-secret", "AKIDNEW": "n3w-secret"}
 ROLE = MskIamTokens(REGION, role_arn="arn:aws:iam::123456789012:role/orders", role_external_id="ext")
 
@@ -74,48 +71,33 @@ def no_keys(aws: pytest.MonkeyPatch) -> None:
 
 def signer_of(tokens: MskIamTokens) -> str:
     """The access key of a valid new token."""
-    return check_token(tokens.fetch(Deadline.after(LONG)).text, SECRET_KEYS, REGION)
+    return check_token(tokens.fetch(after()).text, SECRET_KEYS, REGION)
 
 
 TEST_SUITE = (
     "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIDEXAMPLE%2F20150830%2Fus-east-1%2Fservice%2Faws4_request"
+    "&X-Amz-Date=20150830T123600Z&X-Amz-SignedHeaders=host&X-Amz-Expires=3600"
 )
-TEST_SUITE += "&X-Amz-Date=20150830T123600Z&X-Amz-SignedHeaders=host&X-Amz-Expires=3600"
-MSK = "Action=kafka-cluster%3AConnect&X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Date=20210818T212511Z&X-Amz-Expires=900"
-MSK += f"&X-Amz-SignedHeaders=host&X-Amz-Credential={'X' * 20}%2F20210818%2Fus-east-1%2Fkafka-cluster%2Faws4_request"
+"""https://github.com/awslabs/aws-c-auth, tests/aws-signing-test-suite/v4: get-vanilla-query-order-key-case, and
+get-vanilla-with-session-token."""
+SESSION = "X-Amz-Security-Token=6e86291e8372ff2a2260956d9b8aae1d763fbf315fa00fa31553b73ebf194267"
+MSK = (
+    "Action=kafka-cluster%3AConnect&X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Date=20210818T212511Z&X-Amz-Expires=900"
+    f"&X-Amz-SignedHeaders=host&X-Amz-Credential={'X' * 20}%2F20210818%2Fus-east-1%2Fkafka-cluster%2Faws4_request"
+)
+"""test/sasl/test_msk.py in dpkp/kafka-python, with permanent and with temporary credentials."""
+PUBLISHED = {
+    f"Param2=value2&Param1=value1&{TEST_SUITE}": "86012e2c9ad4d77369f5d81c11f75158aae4f895a085212cc6d3f923d300bed5",
+    f"{TEST_SUITE}&{SESSION}": "7ff2b50b376cb4d151970630573d6291dc128cc5c2a12ffb237f73cc53f67b6c",
+    MSK: "0fa42ae3d5693777942a7a4028b564f0b372bafa2f71c1a19ad60680e6cb994b",
+    f"{MSK}&X-Amz-Security-Token=XXXXX": "b0619c50b7ecb4a7f6f92bd5f733770df5710e97b25146f97015c0b1db783b05",
+}
 
 
-@pytest.mark.parametrize(
-    ("secret_key", "host", "query", "published"),
-    [
-        # tests/aws-signing-test-suite/v4/get-vanilla-query-order-key-case/query-signature.txt in awslabs/aws-c-auth
-        (
-            SECRET_KEY,
-            "example.amazonaws.com",
-            f"Param2=value2&Param1=value1&{TEST_SUITE}",
-            "86012e2c9ad4d77369f5d81c11f75158aae4f895a085212cc6d3f923d300bed5",
-        ),
-        # The same for get-vanilla-with-session-token.
-        (
-            SECRET_KEY,
-            "example.amazonaws.com",
-            f"{TEST_SUITE}&X-Amz-Security-Token=6e86291e8372ff2a2260956d9b8aae1d763fbf315fa00fa31553b73ebf194267",
-            "7ff2b50b376cb4d151970630573d6291dc128cc5c2a12ffb237f73cc53f67b6c",
-        ),
-        # test/sasl/test_msk.py in dpkp/kafka-python, with permanent and with temporary credentials
-        ("X" * 40, "localhost", MSK, "0fa42ae3d5693777942a7a4028b564f0b372bafa2f71c1a19ad60680e6cb994b"),
-        (
-            "X" * 40,
-            "localhost",
-            f"{MSK}&X-Amz-Security-Token=XXXXX",
-            "b0619c50b7ecb4a7f6f92bd5f733770df5710e97b25146f97015c0b1db783b05",
-        ),
-    ],
-)
-def test_the_rules_of_the_fake_cluster_give_published_signatures(
-    secret_key: str, host: str, query: str, published: str
-) -> None:
-    assert signature(secret_key, host, dict(parse_qsl(query))) == published
+def test_the_rules_of_the_fake_cluster_give_published_signatures() -> None:
+    for query, published in PUBLISHED.items():
+        secret_key, host = ("X" * 40, "localhost") if MSK in query else (SECRET_KEY, "example.amazonaws.com")
+        assert signature(secret_key, host, dict(parse_qsl(query))) == published, query
 
 
 @pytest.mark.parametrize("session_token", [None, "t0ken+/="])
@@ -125,7 +107,7 @@ def test_a_token_is_the_request_to_connect_signed_by_awss_rules(
     if session_token is not None:
         aws.setenv("AWS_SESSION_TOKEN", session_token)
     aws.setattr("botocore.auth.get_current_datetime", lambda: datetime(2026, 11, 22, 21, 26, 38))  # noqa: DTZ001
-    host, parameters = parameters_of(MskIamTokens(REGION).fetch(Deadline.after(LONG)).text)
+    host, parameters = parameters_of(MskIamTokens(REGION).fetch(after()).text)
     signed = {
         "Action": "kafka-cluster:Connect",
         "X-Amz-Algorithm": "AWS4-HMAC-SHA256",
@@ -143,7 +125,7 @@ def test_a_token_is_the_request_to_connect_signed_by_awss_rules(
 
 
 def test_the_fake_cluster_rejects_what_msk_rejects(aws: pytest.MonkeyPatch) -> None:
-    token = MskIamTokens(REGION).fetch(Deadline.after(LONG)).text
+    token = MskIamTokens(REGION).fetch(after()).text
     assert check_token(token, SECRET_KEYS, REGION) == ACCESS_KEY
     late = datetime.now(timezone.utc) + timedelta(seconds=901)
     for keys, region, now, says in (
@@ -201,9 +183,7 @@ def test_a_role_is_assumed_again_after_the_keys_of_its_profile_changed(
 
 
 def test_credentials_that_cannot_be_renewed_sign_until_they_end_and_are_renewed_later(service: TokenService) -> None:
-    service.lifetime = (
-        800.0  # less than the quarter of an hour that AWS's library begins to renew them before their end
-    )
+    service.lifetime = 800.0  # AWS's library begins to renew them a quarter of an hour before their end
     assert signer_of(ROLE) == "AKIDROLE"
     service.error = 500, "InternalFailure"
     assert signer_of(ROLE) == "AKIDROLE"
@@ -277,7 +257,7 @@ def test_a_token_service_that_hangs_times_out_at_the_deadline(service: TokenServ
     timeouts = 0
     while not service.requests or timeouts < 5:
         with pytest.raises(DeadlineExceeded, match="no credentials for Amazon MSK in time"):
-            ROLE.fetch(Deadline.after(0.1))
+            ROLE.fetch(after(0.1))
         timeouts += 1
     assert len(service.requests) == 1
     service.hold.set()
@@ -288,7 +268,7 @@ def test_the_error_without_the_signer_names_the_package(aws: pytest.MonkeyPatch)
     aws.delitem(sys.modules, "spark_group_source.wire.aws_signer")
     aws.setitem(sys.modules, "aws_msk_iam_sasl_signer", None)
     with pytest.raises(AuthenticationFailed, match=r"each executor run: pip install 'spark_group_source\[msk\]'"):
-        MskIamTokens(REGION).fetch(Deadline.after(LONG))
+        MskIamTokens(REGION).fetch(after())
 
 
 def test_the_identity_is_logged_if_the_login_line_asks_for_it(
@@ -336,44 +316,36 @@ def msk(aws: pytest.MonkeyPatch) -> Iterator[FakeMsk]:
         return resolve("127.0.0.1" if local else name, *arguments, **more)
 
     aws.setattr(socket, "getaddrinfo", resolved)
-    running = FakeMsk({ACCESS_KEY: SECRET_KEY}, session_ms=500)
-    with running:
+    with FakeMsk({ACCESS_KEY: SECRET_KEY}, session_ms=200) as running:
         running.create_topic("t", partitions=2)
         for partition in (0, 1):
             running.produce("t", ["a", "b"], partition=partition)
         yield running
 
 
-@pytest.fixture
-def start(msk: FakeMsk) -> Iterator[Callable[..., Driver]]:
-    with drivers(IAM | {"kafka.bootstrap.servers": msk.bootstrap_servers}) as begin:
-        yield begin
+def test_a_query_with_javas_options_reads_commits_and_keeps_its_membership_while_sessions_end(msk: FakeMsk) -> None:
+    with drivers(IAM | {"kafka.bootstrap.servers": msk.bootstrap_servers}) as start:
+        driver = start()
+        driver.complete(driver.plan_batch(BatchOffset(), None))
+        eventually(lambda: len(msk.accepted) > 10)
+        assert msk.group("g").classic.members
+        assert {key: offset for key, (offset, _) in msk.group("g").offsets.items()} == {("t", 0): 2, ("t", 1): 2}
+        assert set(msk.accepted) == {ACCESS_KEY}
+        counters = driver._assigned_partitions.counters
+        assert (counters.rebalances, counters.lost) == (1, 0)
 
 
-def test_a_query_with_javas_options_reads_commits_and_keeps_its_membership_while_sessions_end(
-    msk: FakeMsk, start: Callable[..., Driver]
-) -> None:
-    driver = start()
-    batch = driver.plan_batch(BatchOffset(), None)
-    driver.complete(batch)
-    time.sleep(2.0)
-    assert msk.group("g").classic.members
-    assert {key: offset for key, (offset, _) in msk.group("g").offsets.items()} == {("t", 0): 2, ("t", 1): 2}
-    assert len(msk.accepted) > 4
-    assert set(msk.accepted) == {ACCESS_KEY}
-    assert (driver._assigned_partitions.counters.rebalances, driver._assigned_partitions.counters.lost) == (1, 0)
+def test_the_error_of_a_rejected_token_says_what_to_check(msk: FakeMsk) -> None:
+    msk.secret_keys = {ACCESS_KEY: "another"}
+    rejected = pytest.raises(AuthenticationFailed, match=f"wrong signature.*kafka-cluster:Connect.*{REGION}")
+    with drivers(IAM | {"kafka.bootstrap.servers": msk.bootstrap_servers}) as start, rejected as raised:
+        start()
+    assert SECRET_KEY not in str(raised.value)
 
 
-def test_a_task_signs_in_with_the_region_that_the_driver_found(msk: FakeMsk, aws: pytest.MonkeyPatch) -> None:
+def test_a_task_signs_in_with_the_region_that_the_driver_found(msk: FakeMsk) -> None:
     parsed = parse_options(IAM | {"kafka.bootstrap.servers": msk.bootstrap_servers})
     ranges = (OffsetRange("t", 0, 0, 2),)
     task = FetchTask(ranges, parsed.wire, to_arrow_schema(source_schema(False)), FetchSettings(poll_timeout=LONG))
     rows: list[Any] = [row for batch in read(pickle.loads(pickle.dumps(task))) for row in batch.to_pylist()]
     assert [row["value"] for row in rows] == [b"a", b"b"]
-
-
-def test_the_error_of_a_rejected_token_says_what_to_check(msk: FakeMsk, start: Callable[..., Driver]) -> None:
-    msk.secret_keys = {ACCESS_KEY: "another"}
-    with pytest.raises(AuthenticationFailed, match=f"wrong signature.*kafka-cluster:Connect.*{REGION}") as raised:
-        start()
-    assert SECRET_KEY not in str(raised.value)
