@@ -316,7 +316,8 @@ def msk(aws: pytest.MonkeyPatch) -> Iterator[FakeMsk]:
         return resolve("127.0.0.1" if local else name, *arguments, **more)
 
     aws.setattr(socket, "getaddrinfo", resolved)
-    with FakeMsk({ACCESS_KEY: SECRET_KEY}, session_ms=200) as running:
+    running = FakeMsk({ACCESS_KEY: SECRET_KEY}, session_ms=200)
+    with running:
         running.create_topic("t", partitions=2)
         for partition in (0, 1):
             running.produce("t", ["a", "b"], partition=partition)
