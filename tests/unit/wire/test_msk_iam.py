@@ -9,10 +9,9 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
 
 import pytest
 
@@ -26,8 +25,17 @@ from spark_group_source.spark.schema import source_schema, to_arrow_schema
 from spark_group_source.wire import aws_signer
 from spark_group_source.wire.tokens import MskIamTokens
 from tests.drivers import drivers
-from tests.fake_msk import REGION, FakeMsk, TokenService, token_service
-from tests.msk_signatures import ACCESS_KEY, SECRET_KEY, RejectedToken, check_token, parameters_of, signature
+from tests.fake_msk import (
+    ACCESS_KEY,
+    REGION,
+    SECRET_KEY,
+    FakeMsk,
+    TokenService,
+    check_token,
+    parameters_of,
+    signature,
+    token_service,
+)
 from tests.unit.wire_options import LONG, after
 from tests.waiting import eventually
 
@@ -71,33 +79,7 @@ def no_keys(aws: pytest.MonkeyPatch) -> None:
 
 def signer_of(tokens: MskIamTokens) -> str:
     """The access key of a valid new token."""
-    return check_token(tokens.fetch(after()).text, SECRET_KEYS, REGION)
-
-
-TEST_SUITE = (
-    "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIDEXAMPLE%2F20150830%2Fus-east-1%2Fservice%2Faws4_request"
-    "&X-Amz-Date=20150830T123600Z&X-Amz-SignedHeaders=host&X-Amz-Expires=3600"
-)
-"""https://github.com/awslabs/aws-c-auth, tests/aws-signing-test-suite/v4: get-vanilla-query-order-key-case, and
-get-vanilla-with-session-token."""
-SESSION = "X-Amz-Security-Token=6e86291e8372ff2a2260956d9b8aae1d763fbf315fa00fa31553b73ebf194267"
-MSK = (
-    "Action=kafka-cluster%3AConnect&X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Date=20210818T212511Z&X-Amz-Expires=900"
-    f"&X-Amz-SignedHeaders=host&X-Amz-Credential={'X' * 20}%2F20210818%2Fus-east-1%2Fkafka-cluster%2Faws4_request"
-)
-"""test/sasl/test_msk.py in dpkp/kafka-python, with permanent and with temporary credentials."""
-PUBLISHED = {
-    f"Param2=value2&Param1=value1&{TEST_SUITE}": "86012e2c9ad4d77369f5d81c11f75158aae4f895a085212cc6d3f923d300bed5",
-    f"{TEST_SUITE}&{SESSION}": "7ff2b50b376cb4d151970630573d6291dc128cc5c2a12ffb237f73cc53f67b6c",
-    MSK: "0fa42ae3d5693777942a7a4028b564f0b372bafa2f71c1a19ad60680e6cb994b",
-    f"{MSK}&X-Amz-Security-Token=XXXXX": "b0619c50b7ecb4a7f6f92bd5f733770df5710e97b25146f97015c0b1db783b05",
-}
-
-
-def test_the_rules_of_the_fake_cluster_give_published_signatures() -> None:
-    for query, published in PUBLISHED.items():
-        secret_key, host = ("X" * 40, "localhost") if MSK in query else (SECRET_KEY, "example.amazonaws.com")
-        assert signature(secret_key, host, dict(parse_qsl(query))) == published, query
+    return check_token(tokens.fetch(after()).text, SECRET_KEYS)
 
 
 @pytest.mark.parametrize("session_token", [None, "t0ken+/="])
@@ -122,20 +104,6 @@ def test_a_token_is_the_request_to_connect_signed_by_awss_rules(
     assert parameters.pop("User-Agent").startswith("aws-msk-iam-sasl-signer-python/")
     assert parameters.pop("X-Amz-Signature") == signature(SECRET_KEY, host, signed)
     assert parameters == signed
-
-
-def test_the_fake_cluster_rejects_what_msk_rejects(aws: pytest.MonkeyPatch) -> None:
-    token = MskIamTokens(REGION).fetch(after()).text
-    assert check_token(token, SECRET_KEYS, REGION) == ACCESS_KEY
-    late = datetime.now(timezone.utc) + timedelta(seconds=901)
-    for keys, region, now, says in (
-        ({ACCESS_KEY: "s3cret"}, REGION, None, "wrong signature"),
-        ({}, REGION, None, "unknown access key"),
-        (SECRET_KEYS, "us-east-1", None, "signed for"),
-        (SECRET_KEYS, REGION, late, "and now it is"),
-    ):
-        with pytest.raises(RejectedToken, match=says):
-            check_token(token, keys, region, now)
 
 
 def test_a_role_is_assumed_once_and_its_credentials_sign(service: TokenService) -> None:
@@ -328,7 +296,7 @@ def test_a_query_with_javas_options_reads_commits_and_keeps_its_membership_while
     with drivers(IAM | {"kafka.bootstrap.servers": msk.bootstrap_servers}) as start:
         driver = start()
         driver.complete(driver.plan_batch(BatchOffset(), None))
-        eventually(lambda: len(msk.accepted) > 10)
+        eventually(lambda: len(msk.accepted) > 6)
         assert msk.group("g").classic.members
         assert {key: offset for key, (offset, _) in msk.group("g").offsets.items()} == {("t", 0): 2, ("t", 1): 2}
         assert set(msk.accepted) == {ACCESS_KEY}
