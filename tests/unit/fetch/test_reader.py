@@ -216,10 +216,6 @@ def test_a_silent_broker_is_a_timeout(fake: FakeKafka) -> None:
     fake.next("Fetch", Fault(silent=True), times=1000)
     with pytest.raises(DeadlineExceeded, match=r"t-0\[0, 20\) at offset 0"):
         fetched(fake, (0, 0, 20), poll_timeout=0.3, request_timeout=0.1)
-
-
-def test_without_any_broker_the_task_times_out(fake: FakeKafka) -> None:
-    fill(fake)
     for each in fake.brokers.values():
         each.stop()
     with pytest.raises(GroupSourceError, match="t-0|No Kafka broker"):

@@ -62,12 +62,6 @@ def test_rows_of_a_response_larger_than_a_decode_unit_keep_their_values() -> Non
     assert [value for each in found for value in each["value"].to_pylist()] == values
 
 
-def test_a_record_larger_than_a_decode_unit_is_decoded_alone() -> None:
-    raw = batch([Record(b"a"), Record(b"b" * 5000), Record(b"c")])
-    table = decoded(part(raw), limits=DecodeLimits(unit_bytes=100))
-    assert [len(each) for each in table["value"].to_pylist()] == [1, 5000, 1]
-
-
 def test_records_of_several_partitions_keep_their_topic_and_partition() -> None:
     def at(topic: str, partition: int, count: int) -> PartitionRecords:
         found = find_record_batches(
@@ -175,13 +169,6 @@ def test_record_batches_outside_of_the_range_are_not_read() -> None:
     damaged = batch([Record(b"first")]).replace(b"first", b"wrong")
     raw = damaged + batch([Record(b"second")], 1) + batch([Record(b"third")], 2).replace(b"third", b"wrong")
     assert decoded(part(raw, 1, 2))["value"].to_pylist() == [b"second"]
-
-
-def test_control_batches_give_no_rows_at_either_isolation_level() -> None:
-    raw = batch([Record(b"a")], 0, transactional=True, producer=1) + marker(1, 1, commit=True)
-    for read_committed in (True, False):
-        assert decoded(part(raw), read_committed=read_committed)["offset"].to_pylist() == [0]
-    assert part(raw).batches.next_offset == 2
 
 
 def test_without_visible_records_there_is_no_arrow_batch() -> None:

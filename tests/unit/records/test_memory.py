@@ -15,7 +15,7 @@ from spark_group_source.errors import CorruptRecords, UnsupportedRecords
 from spark_group_source.records.columns import ALL_COLUMNS, arrow_schema
 from spark_group_source.records.decode import Decoder
 from spark_group_source.records.responses import DecodeLimits
-from tests.unit.records.build import Record, batch, decoded, part, resealed, rows, rows_of_kafka_python
+from tests.unit.records.build import Record, batch, decoded, part, resealed
 
 ROOT = Path(__file__).parents[3]
 MAX_MIB = 150
@@ -77,14 +77,6 @@ def test_a_wrong_count_is_corrupt_in_whole_and_split_record_batches(codec: int) 
         for unit_bytes in (100, 2**20):
             with pytest.raises(CorruptRecords, match="topic-3 at offset 0"):
                 decoded(part(resealed(raw)), limits=DecodeLimits(unit_bytes=unit_bytes))
-
-
-@pytest.mark.parametrize("codec", range(5))
-def test_a_split_record_batch_has_all_its_rows(codec: int) -> None:
-    raw = batch([*SOME, Record(b"x" * 5000), *SOME], codec=codec)
-    found = list(Decoder(ALL_COLUMNS, read_committed=False, limits=DecodeLimits(unit_bytes=500)).decode([part(raw)]))
-    assert len(found) > 10
-    assert rows(pa.Table.from_batches(found)) == rows_of_kafka_python(raw)
 
 
 def test_a_record_that_claims_gigabytes_takes_no_more_memory_than_its_record_batch() -> None:

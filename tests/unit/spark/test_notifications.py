@@ -299,22 +299,6 @@ def test_a_new_server_removes_the_sockets_of_killed_servers_and_no_others(place:
     assert list(place.iterdir()) == []
 
 
-def test_a_reader_that_was_cut_off_connects_again_and_hears_of_the_next_batches(
-    server: NotificationServer, connect: Connect
-) -> None:
-    client, heard = connect()
-    for _ in range(3):
-        before = len(heard)
-        with server._lock:
-            for reader in list(server._readers):
-                server._drop(reader)
-        eventually(lambda: server._readers)
-        client.drain()
-        server.send([END])
-        eventually(lambda: len(heard) > before)  # noqa: B023 - it ends with this turn
-    assert Path(server.path).exists()
-
-
 def test_a_reader_that_was_busy_for_long_hears_of_batches_again(server: NotificationServer) -> None:
     heard: list[bytes] = []
     busy, release = threading.Event(), threading.Event()

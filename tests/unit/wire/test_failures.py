@@ -73,18 +73,6 @@ def test_a_broker_that_restarts_before_it_knows_its_users_is_retried(
         assert other.metadata(["t"], after()).topics["t"].partitions, "clusters of one process share that they worked"
 
 
-def test_a_rejection_that_outlasts_the_timeout_is_final(
-    fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster.metadata(["t"], after())
-    refuse(fake)
-    cluster.close()
-    monkeypatch.setattr(failures, "RETRY_TIMEOUT", 0.2)
-    says = r"rejected this client's credentials.*No broker has accepted this client for 0 s"
-    with pytest.raises(AuthenticationFailed, match=says):
-        cluster.metadata(["t"], after())
-
-
 def test_one_broker_that_always_rejects_does_not_stop_the_others(
     fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
