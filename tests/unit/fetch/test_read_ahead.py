@@ -62,14 +62,6 @@ def kept_files(local: Path) -> list[Path]:
     return sorted(local.glob("kafka-group-*/*"))
 
 
-def test_the_next_ranges_are_read_without_a_fetch(fake: FakeKafka) -> None:
-    for start in range(0, 100, 10):
-        assert rows(fake, (0, start, start + 10), (1, start, start + 10)) == sorted(
-            of(0, start, start + 10) + of(1, start, start + 10)
-        )
-    assert len(fetches(fake)) == 1
-
-
 def test_every_record_of_a_backlog_is_read_once_and_received_about_once(fake: FakeKafka) -> None:
     received = 0
 

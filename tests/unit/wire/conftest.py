@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.waiting import WakeupPipe
 from tests.fake import FakeKafka
 from tests.unit.wire_options import wire_options
 
@@ -23,3 +24,10 @@ def cluster(fake: FakeKafka) -> Iterator[Cluster]:
     made = Cluster(wire_options(fake))
     yield made
     made.close()
+
+
+@pytest.fixture
+def wakeup() -> Iterator[WakeupPipe]:
+    pipe = WakeupPipe()
+    yield pipe
+    pipe.close()

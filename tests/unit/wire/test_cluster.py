@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from kafka.protocol import admin, consumer, metadata
 from kafka.protocol.api_key import ApiKey
-from kafka.protocol.consumer import HeartbeatRequest
 
 from spark_group_source.clock import WARN_EVERY, Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupError
@@ -23,6 +22,7 @@ from spark_group_source.wire.connection import Connection, Throttle
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
+from tests.unit.wire.messages import heartbeat
 from tests.unit.wire_options import LONG, after, wire_options
 from tests.waiting import eventually
 
@@ -204,12 +204,6 @@ def test_a_group_without_permission_fails_with_the_right_to_grant(fake: FakeKafk
     assert refused.value.error_code == 30
 
 
-def heartbeat() -> Any:
-    return HeartbeatRequest(
-        version=versions.HEARTBEAT, group_id="g", generation_id=1, member_id="m", group_instance_id=None
-    )
-
-
 def throttled(fake: FakeKafka, cluster: Cluster, seconds: float) -> Connection:
     """A connection on which a broker has throttled the client."""
     cluster.metadata(None, after())
@@ -266,16 +260,14 @@ def test_a_throttle_beyond_the_deadline_fails_at_once_and_keeps_the_connection(
     assert cluster.throttle_remaining(1, "test") == 0
 
 
-def test_a_wakeup_ends_the_wait_for_a_throttle_and_keeps_the_connection(fake: FakeKafka, cluster: Cluster) -> None:
+def test_a_wakeup_ends_the_wait_for_a_throttle_and_keeps_the_connection(
+    fake: FakeKafka, cluster: Cluster, wakeup: WakeupPipe
+) -> None:
     connection = throttled(fake, cluster, LONG)
-    wakeup = WakeupPipe()
-    ended = threading.Timer(0.05, wakeup.set)
-    ended.start()
+    threading.Timer(0.05, wakeup.set).start()
     with pytest.raises(Interrupted):
         connection.send(heartbeat(), Deadline.after(LONG * 2, wakeup=wakeup))
     assert connection.is_reusable()
-    ended.join()
-    wakeup.close()
 
 
 def test_the_longest_throttle_counts_and_the_log_line_is_rate_limited(caplog: pytest.LogCaptureFixture) -> None:

@@ -159,45 +159,26 @@ def test_credentials_that_cannot_be_renewed_sign_until_they_end_and_are_renewed_
     assert signer_of(ROLE) == "AKIDNEW"
 
 
+DEFAULT = MskIamTokens(REGION)
 PROFILE = MskIamTokens(REGION, profile="orders")
-KEYS = {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None, "AWS_CONTAINER_CREDENTIALS_FULL_URI": None}
+NO_PROFILE = MskIamTokens(REGION, profile="s4les")
+NONE = {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None, "AWS_CONTAINER_CREDENTIALS_FULL_URI": None}
+HALF, DOWN = {"AWS_SECRET_ACCESS_KEY": None}, {"AWS_ENDPOINT_URL_STS": "http://127.0.0.1:1"}
+DENIED, FAILS = (403, "AccessDenied"), (503, "ServiceUnavailable")
+FINAL, RETRIED = AuthenticationFailed, BrokerUnavailable
 
 
 @pytest.mark.parametrize(
     ("tokens", "environment", "error", "kind", "says"),
     [
-        (
-            MskIamTokens(REGION),
-            KEYS,
-            None,
-            AuthenticationFailed,
-            "No AWS credentials.*IAM role.*AWS_ACCESS_KEY_ID.*awsProfileName",
-        ),
-        (ROLE, KEYS, None, AuthenticationFailed, "No AWS credentials"),
-        (
-            MskIamTokens(REGION),
-            {"AWS_SECRET_ACCESS_KEY": None},
-            None,
-            AuthenticationFailed,
-            "No AWS credentials.*Partial.*AWS_SECRET_ACCESS_KEY",
-        ),
-        (
-            MskIamTokens(REGION, profile="s4les"),
-            {},
-            None,
-            AuthenticationFailed,
-            r"s4les.*awsProfileName.*~/\.aws/config",
-        ),
-        (ROLE, {}, (403, "AccessDenied"), AuthenticationFailed, "AccessDenied.*may assume awsRoleArn .*role/orders"),
-        (ROLE, {}, (503, "ServiceUnavailable"), BrokerUnavailable, "gave no credentials.*503|ServiceUnavailable"),
-        (
-            ROLE,
-            {"AWS_ENDPOINT_URL_STS": "http://127.0.0.1:1"},
-            None,
-            BrokerUnavailable,
-            "gave no credentials.*127.0.0.1:1",
-        ),
-        (PROFILE, {}, None, BrokerUnavailable, "gave no credentials.*/no/such/program"),
+        (DEFAULT, NONE, None, FINAL, "No AWS credentials.*IAM role.*AWS_ACCESS_KEY_ID.*awsProfileName"),
+        (ROLE, NONE, None, FINAL, "No AWS credentials"),
+        (DEFAULT, HALF, None, FINAL, "No AWS credentials.*Partial.*AWS_SECRET_ACCESS_KEY"),
+        (NO_PROFILE, {}, None, FINAL, r"s4les.*awsProfileName.*~/\.aws/config"),
+        (ROLE, {}, DENIED, FINAL, "AccessDenied.*may assume awsRoleArn .*role/orders"),
+        (ROLE, {}, FAILS, RETRIED, "gave no credentials.*503|ServiceUnavailable"),
+        (ROLE, DOWN, None, RETRIED, "gave no credentials.*127.0.0.1:1"),
+        (PROFILE, {}, None, RETRIED, "gave no credentials.*/no/such/program"),
     ],
     ids=["none", "none for the role", "half a key", "no profile", "denied", "fails", "down", "no program"],
 )

@@ -262,19 +262,17 @@ def test_a_response_that_is_not_whole_in_time_is_retried(service: TokenService) 
         fetched(service.client(read_timeout=2.0))
 
 
-def test_a_wait_ends_at_the_deadline_and_at_the_end_of_the_query(service: TokenService) -> None:
+def test_a_wait_ends_at_the_deadline_and_at_the_end_of_the_query(service: TokenService, wakeup: WakeupPipe) -> None:
     release = threading.Event()
     service.answer = lambda: (200, token_answer()) if release.wait(LONG) else (500, "")
     client = service.client()
     with pytest.raises(DeadlineExceeded, match="did not answer in time"):
         fetched(client, 0.2)
-    wakeup = WakeupPipe()
     threading.Timer(0.2, wakeup.set).start()
     began = time.monotonic()
     with pytest.raises(Interrupted):
         client.fetch(Deadline.after(LONG, wakeup=wakeup))
     assert time.monotonic() - began < LONG / 2
-    wakeup.close()
     release.set()
     assert fetched(client)
     assert len(service.requests) == 1

@@ -93,13 +93,6 @@ def peer(authority: Authority, shake: Shake) -> Iterator[Peer]:
     made.socket.close()
 
 
-@pytest.fixture
-def wakeup() -> Iterator[WakeupPipe]:
-    pipe = WakeupPipe()
-    yield pipe
-    pipe.close()
-
-
 def test_a_connection_with_tls_session_tickets_is_reusable_until_the_peer_sends_or_closes(peer: Peer) -> None:
     assert peer.connection.is_reusable()
     assert peer.connection.is_reusable()
