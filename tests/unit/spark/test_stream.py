@@ -49,15 +49,13 @@ class FakeDriver:
         self.meanwhile: Callable[[], object] = lambda: None
         self.ended: list[str] = []
 
-    def pin_starts(self) -> None:
-        """Does nothing."""
+    def pin_starts(self) -> None: ...
+
+    def await_assignment(self) -> None: ...
 
     def start(self, logged: BatchOffset, *, replayed: bool) -> None:
         self.started.append((logged, replayed))
         self.in_flight = logged if replayed else None
-
-    def await_assignment(self) -> None:
-        """Does nothing."""
 
     def plan_batch(self, start: BatchOffset, max_offsets: int | None, max_bytes: int | None) -> BatchOffset:
         self.complete(start)

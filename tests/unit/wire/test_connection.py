@@ -29,12 +29,6 @@ Pair = tuple[Connection, socket.socket]
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeKafka]:
-    with FakeKafka() as running:
-        yield running
-
-
-@pytest.fixture
 def connection(fake: FakeKafka) -> Iterator[Connection]:
     opened = opening(fake)
     yield opened
@@ -163,17 +157,15 @@ def test_several_requests_in_flight_get_their_responses_in_order(connection: Con
     assert connection.is_reusable()
 
 
-def test_an_idle_connection_that_the_broker_closed_is_not_reusable(fake: FakeKafka, connection: Connection) -> None:
+def test_an_idle_connection_with_unrequested_bytes_or_closed_by_the_broker_is_not_reusable(
+    fake: FakeKafka, connection: Connection, pair: Pair
+) -> None:
+    other, peer = pair
     assert connection.is_reusable()
-    fake.brokers[1].disconnect()
-    eventually(lambda: not connection.is_reusable())
-
-
-def test_a_connection_with_unrequested_bytes_is_not_reusable(pair: Pair) -> None:
-    connection, peer = pair
-    assert connection.is_reusable()
+    assert other.is_reusable()
     peer.sendall(b"\0")
-    eventually(lambda: not connection.is_reusable())
+    fake.brokers[1].disconnect()
+    eventually(lambda: not connection.is_reusable() and not other.is_reusable())
 
 
 def test_sending_to_a_peer_that_reads_nothing_times_out(pair: Pair) -> None:
