@@ -199,6 +199,7 @@ def test_a_wakeup_ends_a_pending_wait_and_the_response_can_be_received_later(pai
     connection, peer = pair
     wakeup, later = WakeupPipe(), WakeupPipe()
     connection.send(heartbeat(), after())
+    assert not connection.is_reusable()
     peer.sendall(answer(1)[:7])
     ended = threading.Timer(0.05, wakeup.set)
     ended.start()

@@ -74,9 +74,11 @@ def by_hand(client: ClientCredentials, hand: Hand) -> TokenCache:
 
 
 def turn(hand: Hand, cache: TokenCache, seconds: float) -> None:
+    """Turns the clock, and leaves the cache's thread time for a request that should not come."""
     hand.now += seconds
     with cache._condition:
         cache._condition.notify_all()
+    time.sleep(0.02)
 
 
 def test_the_request_is_that_of_javas_client(service: TokenService) -> None:
