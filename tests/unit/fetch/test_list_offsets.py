@@ -71,10 +71,11 @@ def test_the_epochs_are_those_of_the_offsets(fake: FakeKafka, cluster: Cluster) 
 
     epochs: dict[TopicPartition, int] = {}
     fake.elect("t", 0)
-    assert list_offsets(cluster, {A: -1}, read_committed=False, deadline=after(), epochs=epochs) == {A: 3}
+    ends = {A: -1, B: -1}
+    assert list_offsets(cluster, ends, read_committed=False, deadline=after(), epochs=epochs) == {A: 3, B: 0}
     fake.next("ListOffsets", Fault(edit=of_no_record))
     assert list_offsets(cluster, {A: 2**60}, read_committed=False, deadline=after(), epochs=epochs) == {A: -1}
-    assert epochs == {A: 1}
+    assert epochs == {A: 1, B: 0}
 
 
 @pytest.mark.parametrize(
