@@ -337,6 +337,7 @@ def test_a_token_that_a_broker_rejected_is_replaced_but_not_at_every_rejection(s
     eventually(lambda: fetched(client) != first.text)
     client.record_rejection(first)
     turn(hand, cache, 6.0)
+    assert len(service.requests) == 2, "the rejected token is not the kept one"
     second = client.fetch(after())
     for _ in range(10):
         client.record_rejection(second)
