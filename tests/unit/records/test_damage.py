@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ from spark_group_source.records.codecs import BatchBody
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.records.responses import DecodeLimits
 from tests.unit.records.build import TP, Record, batch, decoded, marker, part
+from tests.unit.records.fuzz import Fuzz, time_limit
 
 RECORDS = [
     Record(b"value", b"key", 1_700_000_000_000, [("h", b"1"), ("n", None)]),
@@ -52,6 +54,16 @@ def test_every_truncation_with_a_matching_length_is_corrupt(codec: int) -> None:
         cut[8:12] = (size - 12).to_bytes(4, "big")
         with pytest.raises(CorruptRecords, match="topic-3 at offset 5"):
             decoded(part(bytes(cut)), check_crcs=False)
+
+
+def test_fuzzed_bytes_give_rows_or_an_error_of_this_package_in_limited_time() -> None:
+    """A short run of ``make fuzz``."""
+    fuzz, found = Fuzz(seed=20), Counter[str]()
+    for number in range(400):
+        with time_limit():
+            found[fuzz.outcome(number)] += 1
+    expected = ("rows", "CorruptRecords", "UnsupportedRecords", "answer", "ProtocolError")
+    assert min(found[each] for each in expected) > 4, "otherwise all damage would fail the first check"
 
 
 def test_an_impossible_count_allocates_nothing() -> None:
@@ -109,12 +121,9 @@ def test_impossible_lengths_and_counts_are_corrupt() -> None:
         for body in bodies:
             with pytest.raises(CorruptRecords, match="topic-3 at offset 5"):
                 decoded(part(alone(*others, body)), check_crcs=False)
-
-
-def test_the_count_of_headers_is_checked_without_the_headers_column() -> None:
-    raw = alone(record(headers=2, rest=b"\x00\x01\x00"))
+    # The count of headers is checked without their column, too.
     with pytest.raises(CorruptRecords, match="topic-3 at offset 5"):
-        decoded(part(raw), schema=arrow_schema(["value"]), check_crcs=False)
+        decoded(part(alone(record(headers=2, rest=b"\x00\x01\x00"))), schema=arrow_schema(["value"]), check_crcs=False)
 
 
 def test_an_error_names_the_damaged_record_batch_and_not_its_neighbour() -> None:
