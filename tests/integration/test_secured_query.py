@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.certificates import parts
-from tests.fake_msk import REGION, FakeMsk
+from tests.fake_msk import ACCESS_KEY, REGION, SECRET_KEY, FakeMsk
 from tests.integration.secured import ALICE, KEY_PASSWORD, PASSWORD, Secured, run_secured
-from tests.msk_signatures import ACCESS_KEY, SECRET_KEY
 
 LOGIN = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 WRONG = "wr0ng-s3cret"

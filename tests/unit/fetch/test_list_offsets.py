@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -14,46 +15,38 @@ from spark_group_source.errors import GroupSourceError, RetriableError, TopicErr
 from spark_group_source.fetch.leaders import _list_offsets_request, list_offsets, send_to_leaders
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
+from tests.unit.wire_options import LONG, after, wire_options
+from tests.waiting import eventually
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
-LONG = 90.0
+Lookup = Callable[..., dict[str, int]]
 
 
-@pytest.fixture
-def fake() -> Iterator[FakeKafka]:
-    with FakeKafka(brokers=2) as running:
-        running.create_topic("t", partitions=2)
-        running.produce("t", ["1", "2", "3"], partition=0)
-        yield running
+@pytest.fixture(autouse=True)
+def records(fake: FakeKafka) -> None:
+    fake.produce("t", ["1", "2", "3"], partition=0)
 
 
 @pytest.fixture
 def cluster(fake: FakeKafka) -> Iterator[Cluster]:
-    brokers = tuple(("127.0.0.1", each.port) for each in fake.brokers.values())
-    made = Cluster(WireOptions(brokers, "test", request_timeout=0.3, retry_backoff=0.01, retry_backoff_max=0.02))
-    yield made
-    made.close()
+    with closing(Cluster(wire_options(fake, request_timeout=0.3, retry_backoff_max=0.02))) as made:
+        yield made
 
 
 @pytest.fixture
 def slow_cluster(fake: FakeKafka) -> Iterator[Cluster]:
     """A cluster whose timeouts are longer than the deadlines here."""
-    brokers = tuple(("127.0.0.1", each.port) for each in fake.brokers.values())
-    made = Cluster(WireOptions(brokers, "test"))
-    yield made
-    made.close()
+    with closing(Cluster(wire_options(fake, retry_backoff=0.1, retry_backoff_max=1.0))) as made:
+        yield made
 
 
 @pytest.fixture
-def long_backoff(fake: FakeKafka, hand: Hand) -> Iterator[Cluster]:
-    """A backoff so long, on the manual clock, that a deadline is between two attempts and never in one."""
-    brokers = tuple(("127.0.0.1", each.port) for each in fake.brokers.values())
-    made = Cluster(WireOptions(brokers, "test", retry_backoff=30.0, retry_backoff_max=30.0))
-    yield made
-    made.close()
+def lookup(fake: FakeKafka, hand: Hand) -> Iterator[Lookup]:
+    """Looks up with a backoff so long, on the manual clock, that a deadline is between two attempts, never in one."""
+    with closing(Cluster(wire_options(fake, retry_backoff=30.0, retry_backoff_max=30.0))) as made:
+        yield lambda missing=None, within=LONG: ends(made, missing, within, hand)
 
 
 def ends(
@@ -67,10 +60,9 @@ def ends(
 def test_earliest_latest_and_last_stable_offsets_are_found(fake: FakeKafka, cluster: Cluster) -> None:
     fake.truncate("t", 0, 1)
     fake.logs["t"][0].stable = 2
-    deadline = Deadline.after(LONG)
-    assert list_offsets(cluster, {A: -2, B: -1}, read_committed=False, deadline=deadline) == {A: 1, B: 0}
-    assert list_offsets(cluster, {A: -1}, read_committed=True, deadline=deadline) == {A: 2}
-    assert list_offsets(cluster, {}, read_committed=True, deadline=deadline) == {}
+    assert list_offsets(cluster, {A: -2, B: -1}, read_committed=False, deadline=after()) == {A: 1, B: 0}
+    assert list_offsets(cluster, {A: -1}, read_committed=True, deadline=after()) == {A: 2}
+    assert list_offsets(cluster, {}, read_committed=True, deadline=after()) == {}
 
 
 def test_the_epochs_are_those_of_the_offsets(fake: FakeKafka, cluster: Cluster) -> None:
@@ -79,29 +71,32 @@ def test_the_epochs_are_those_of_the_offsets(fake: FakeKafka, cluster: Cluster) 
 
     epochs: dict[TopicPartition, int] = {}
     fake.elect("t", 0)
-    assert list_offsets(cluster, {A: -1}, read_committed=False, deadline=Deadline.after(LONG), epochs=epochs) == {A: 3}
+    ends = {A: -1, B: -1}
+    assert list_offsets(cluster, ends, read_committed=False, deadline=after(), epochs=epochs) == {A: 3, B: 0}
     fake.next("ListOffsets", Fault(edit=of_no_record))
-    late = {A: 2**60}
-    assert list_offsets(cluster, late, read_committed=False, deadline=Deadline.after(LONG), epochs=epochs) == {A: -1}
-    assert epochs == {A: 1}
+    assert list_offsets(cluster, {A: 2**60}, read_committed=False, deadline=after(), epochs=epochs) == {A: -1}
+    assert epochs == {A: 1, B: 0}
 
 
-@pytest.mark.parametrize("error_code", [-1, 3, 5, 6, 7, 9, 13, 56, 74, 75, 78])
-def test_a_leader_that_moves_is_looked_up_again(fake: FakeKafka, cluster: Cluster, error_code: int) -> None:
-    fake.next("ListOffsets", Fault(error=error_code), times=3)
-    assert ends(cluster) == {"t-0": 3, "t-1": 0}
-
-
-@pytest.mark.parametrize("fault", [Fault(drop="before"), Fault(silent=True), Fault(truncate=9)], ids=str)
-def test_a_broken_connection_is_reopened(fake: FakeKafka, cluster: Cluster, fault: Fault) -> None:
-    fake.next("ListOffsets", fault)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *({"error": code} for code in (-1, 3, 5, 6, 7, 9, 13, 56, 74, 75, 78)),
+        *({"drop": "before"}, {"silent": True}, {"truncate": 9}),
+    ],
+    ids=str,
+)
+def test_a_leader_that_moves_is_looked_up_again_and_a_broken_connection_reopened(
+    fake: FakeKafka, cluster: Cluster, fault: dict[str, Any]
+) -> None:
+    fake.next("ListOffsets", Fault(**fault), times=3 if "error" in fault else 1)
     began = time.monotonic()
     assert ends(cluster) == {"t-0": 3, "t-1": 0}
     assert time.monotonic() - began < 25.0, "a response may take 30 s by default"
 
 
 def test_a_throttled_leader_takes_no_time_from_the_others(fake: FakeKafka, slow_cluster: Cluster) -> None:
-    topics = slow_cluster.metadata({"t"}, Deadline.after(LONG)).topics
+    topics = slow_cluster.metadata({"t"}, after()).topics
     first, other = sorted((A, B), key=lambda tp: topics["t"].partitions[tp.partition] or 0)
     fake.next("ListOffsets", Fault(throttle=LONG, broker=topics["t"].partitions[first.partition]))
     ends(slow_cluster)
@@ -117,51 +112,42 @@ def test_a_throttled_leader_takes_no_time_from_the_others(fake: FakeKafka, slow_
 
 
 def test_the_backoff_doubles_up_to_its_maximum(fake: FakeKafka, hand: Hand) -> None:
-    made = Cluster(
-        WireOptions((("127.0.0.1", fake.brokers[1].port),), "test", retry_backoff=5.0, retry_backoff_max=15.0)
-    )
     fake.next("ListOffsets", Fault(error=6, broker=1), times=4)
-    try:
+    with closing(Cluster(wire_options(fake, retry_backoff=5.0, retry_backoff_max=15.0))) as made:
         assert ends(made, within=1000.0, clock=hand) == {"t-0": 3, "t-1": 0}
-    finally:
-        made.close()
     assert hand.now == 5 + 10 + 15 + 15
 
 
 @pytest.mark.parametrize("error_code", [5, 6, 9, 78])
-def test_an_election_longer_than_the_deadline_is_retriable(
-    fake: FakeKafka, long_backoff: Cluster, hand: Hand, error_code: int
-) -> None:
+def test_an_election_longer_than_the_deadline_is_retriable(fake: FakeKafka, lookup: Lookup, error_code: int) -> None:
     fake.next("ListOffsets", Fault(error=error_code), times=1000)
     with pytest.raises(RetriableError) as error:
-        ends(long_backoff, within=100.0, clock=hand)
+        lookup(within=100.0)
     assert f"{error_code} (" in str(error.value)
     fake.clear_faults()
-    assert ends(long_backoff, clock=hand) == {"t-0": 3, "t-1": 0}
+    assert lookup() == {"t-0": 3, "t-1": 0}
 
 
 def test_the_partitions_error_is_reported_even_if_no_broker_sends_metadata(
-    fake: FakeKafka, long_backoff: Cluster, hand: Hand
+    fake: FakeKafka, lookup: Lookup, hand: Hand
 ) -> None:
-    ends(long_backoff, clock=hand)
+    lookup()
     fake.next("ListOffsets", Fault(error=9), times=1000)
     fake.next("Metadata", Fault(drop="before"), times=1000)
     with pytest.raises(RetriableError, match=r"9 \(REPLICA_NOT_AVAILABLE\)"):
-        ends(long_backoff, within=100.0, clock=hand)
+        lookup(within=100.0)
     assert hand.now >= 70.0, "retries until the deadline"
 
 
-def test_found_offsets_are_returned_even_if_no_broker_sends_metadata(
-    fake: FakeKafka, long_backoff: Cluster, hand: Hand
-) -> None:
-    ends(long_backoff, clock=hand)
+def test_found_offsets_are_returned_even_if_no_broker_sends_metadata(fake: FakeKafka, lookup: Lookup) -> None:
+    lookup()
     fake.next("ListOffsets", Fault(error=9, broker=2), times=1000)
     fake.next("Metadata", Fault(drop="before"), times=1000)
     missing: set[TopicPartition] = set()
-    assert ends(long_backoff, missing, within=100.0, clock=hand) == {"t-0": 3}
+    assert lookup(missing, within=100.0) == {"t-0": 3}
     assert not missing, "it exists"
     fake.clear_faults()
-    assert ends(long_backoff, missing, clock=hand) == {"t-0": 3, "t-1": 0}
+    assert lookup(missing) == {"t-0": 3, "t-1": 0}
 
 
 def test_a_denied_describe_fails_at_once(fake: FakeKafka, cluster: Cluster) -> None:
@@ -171,14 +157,12 @@ def test_a_denied_describe_fails_at_once(fake: FakeKafka, cluster: Cluster) -> N
     assert error.value.error_code == 29
 
 
-def test_a_partition_that_does_not_exist_is_an_error_or_missing(
-    fake: FakeKafka, long_backoff: Cluster, hand: Hand
-) -> None:
+def test_a_partition_that_does_not_exist_is_an_error_or_missing(fake: FakeKafka, lookup: Lookup) -> None:
     del fake.logs["t"][1]
     with pytest.raises(TopicError, match="t-1 does not exist"):
-        ends(long_backoff, within=100.0, clock=hand)
+        lookup(within=100.0)
     missing: set[TopicPartition] = set()
-    assert ends(long_backoff, missing, within=1000.0, clock=hand) == {"t-0": 3}
+    assert lookup(missing, within=1000.0) == {"t-0": 3}
     assert missing == {B}
 
 
@@ -186,7 +170,7 @@ def test_a_partition_that_does_not_exist_is_an_error_or_missing(
     ("answers", "expected"), [(1, set()), (2, set()), (3, set()), (4, {B})], ids=["1", "2", "2 + 1", "2 + 2"]
 )
 def test_a_partition_is_missing_after_two_attempts_in_a_row_and_if_no_broker_knows_it(
-    fake: FakeKafka, long_backoff: Cluster, hand: Hand, answers: int, expected: set[TopicPartition]
+    fake: FakeKafka, lookup: Lookup, answers: int, expected: set[TopicPartition]
 ) -> None:
     def unknown(answer: Any) -> None:
         for topic in answer.topics:
@@ -196,38 +180,32 @@ def test_a_partition_is_missing_after_two_attempts_in_a_row_and_if_no_broker_kno
     fake.next("Metadata", Fault(), times=3)
     fake.next("Metadata", Fault(edit=unknown), times=answers)
     missing: set[TopicPartition] = set()
-    assert ends(long_backoff, missing, within=1000.0, clock=hand) == {"t-0": 3}
+    assert lookup(missing, within=1000.0) == {"t-0": 3}
     assert missing == expected
 
 
-def test_unknown_partitions_are_retriable_if_the_deadline_is_before_the_last_attempt(
-    fake: FakeKafka, long_backoff: Cluster, hand: Hand
-) -> None:
+def test_unknown_partitions_are_retriable_before_the_last_attempt(fake: FakeKafka, lookup: Lookup) -> None:
     fake.logs["t"].clear()
     missing: set[TopicPartition] = set()
     with pytest.raises(RetriableError, match="t-0 .* timed out: t-0 does not exist"):
-        ends(long_backoff, missing, within=50.0, clock=hand)
+        lookup(missing, within=50.0)
     assert not missing
 
 
-def test_a_partition_without_a_leader_is_left_out_if_others_are_found(
-    fake: FakeKafka, long_backoff: Cluster, hand: Hand
-) -> None:
+def test_a_partition_without_a_leader_is_left_out_if_others_are_found(fake: FakeKafka, lookup: Lookup) -> None:
     fake.logs["t"][1].leader = None
     missing: set[TopicPartition] = set()
-    assert ends(long_backoff, missing, within=1000.0, clock=hand) == {"t-0": 3}
+    assert lookup(missing, within=1000.0) == {"t-0": 3}
     assert not missing, "it exists"
     with pytest.raises(GroupSourceError, match="t-1 .*no leader"):
-        ends(long_backoff, within=100.0, clock=hand)
+        lookup(within=100.0)
 
 
-def test_the_lookup_fails_early_if_no_partition_has_a_leader(
-    fake: FakeKafka, long_backoff: Cluster, hand: Hand
-) -> None:
+def test_the_lookup_fails_early_if_no_partition_has_a_leader(fake: FakeKafka, lookup: Lookup, hand: Hand) -> None:
     for log in fake.logs["t"].values():
         log.leader = None
     with pytest.raises(RetriableError, match="t-0 .*no leader"):
-        ends(long_backoff, set(), within=1000.0, clock=hand)
+        lookup(set(), within=1000.0)
     assert hand.now < 1000.0 / 2
 
 
@@ -253,22 +231,22 @@ def test_a_hanging_leader_does_not_block_the_responses_of_others(
 ) -> None:
     cluster = slow_cluster
     monkeypatch.setattr("spark_group_source.wire.cluster.MIN_BROKER_TIMEOUT", 0.05)
-    cluster.metadata(["t"], Deadline.after(LONG))
-    kept = {number: cluster.connection(number, Deadline.after(LONG)) for number in (1, 2)}
+    cluster.metadata(["t"], after())
+    kept = {number: cluster.connection(number, after()) for number in (1, 2)}
     if not connected:
         cluster.close()
     fake.brokers[1].hung = True  # the first to get a request, and to be read
-    assert ends(cluster, set(), within=2.0) == {"t-1": 0}
+    assert ends(cluster, set(), within=1.0) == {"t-1": 0}
     assert cluster.is_connected(2)
-    assert not connected or cluster.connection(2, Deadline.after(LONG)) is kept[2], "the connection is still usable"
+    assert not connected or cluster.connection(2, after()) is kept[2], "the connection is still usable"
     fake.brokers[1].hung = False
 
 
 def test_an_unreachable_leader_leaves_time_for_a_slow_response(
     fake: FakeKafka, slow_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow_cluster.metadata(["t"], Deadline.after(LONG))
-    slow_cluster.connection(2, Deadline.after(LONG))
+    slow_cluster.metadata(["t"], after())
+    slow_cluster.connection(2, after())
     fake.brokers[1].hung = True
     held = threading.Event()
     fake.next("ListOffsets", Fault(hold=held, broker=2))
@@ -282,7 +260,7 @@ def test_an_unreachable_leader_leaves_time_for_a_slow_response(
             held.set()
 
     monkeypatch.setattr(slow_cluster._connections, "_open", late)
-    assert ends(slow_cluster, set(), within=2.0) == {"t-1": 0}
+    assert ends(slow_cluster, set(), within=1.0) == {"t-1": 0}
     fake.brokers[1].hung = False
 
 
@@ -295,8 +273,7 @@ def test_all_requests_are_sent_before_the_first_response_is_read(fake: FakeKafka
     asking = threading.Thread(target=lambda: ends(slow_cluster))
     asking.start()
     deadline = time.monotonic() + 20.0  # the fake holds responses for at most 30 s
-    while sum(api == "ListOffsets" for api, _, _ in fake.requests[before:]) < 2:
-        assert time.monotonic() < deadline, "only one leader got a request"
-        time.sleep(0.005)
+    eventually(lambda: sum(api == "ListOffsets" for api, _, _ in fake.requests[before:]) == 2)
+    assert time.monotonic() < deadline, "only one leader got a request"
     held.set()
     asking.join(LONG)

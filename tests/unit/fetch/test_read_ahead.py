@@ -5,22 +5,20 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spark_group_source.fetch import read_ahead, reader
+from spark_group_source.fetch import read_ahead
 from spark_group_source.fetch.read_ahead import LOCAL_DIRECTORIES, MAX_AGE, REMOVAL_INTERVAL
 from spark_group_source.fetch.reader import TaskReader, pooled_cluster, read
-from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange
-from spark_group_source.records.columns import arrow_schema
-from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka, Fault
+from tests.unit.fetch import tasks
+from tests.unit.fetch.tasks import fetches, of
 from tests.unit.hand_clock import Hand
 
 NOT_LEADER = 6
@@ -37,53 +35,31 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def fake() -> Iterator[FakeKafka]:
-    with FakeKafka() as running:
-        running.create_topic("t", partitions=2)
-        for partition in range(2):
-            for first in range(0, RECORDS, PER_BATCH):
-                running.produce("t", [f"{first + each:0{SIZE}d}" for each in range(PER_BATCH)], partition=partition)
-        yield running
-    for _, kept in reader._idle_clusters.values():
-        kept.close()
-    reader._idle_clusters.clear()
+@pytest.fixture(autouse=True)
+def records(fake: FakeKafka) -> None:
+    """Both partitions have one leader, so that one fetch reads both."""
+    for partition, log in fake.logs["t"].items():
+        log.leader = 1
+        for first in range(0, RECORDS, PER_BATCH):
+            fake.produce("t", [f"{first + each:0{SIZE}d}" for each in range(PER_BATCH)], partition=partition)
 
 
-def task(fake: FakeKafka, *ranges: tuple[int, int, int], epoch: int = 0, **given: Any) -> FetchTask:
-    """A task for (partition, start, end) of the topic, planned under a leader epoch."""
-    brokers = tuple(("127.0.0.1", each.port) for each in fake.brokers.values())
-    wire = WireOptions(brokers, "test", retry_backoff=0.01, retry_backoff_max=0.02)
-    wanted = tuple(OffsetRange("t", number, start, end, str(fake.ids["t"]), epoch) for number, start, end in ranges)
-    query_id = given.pop("query_id", "q")
-    return FetchTask(wanted, wire, arrow_schema(["value", "partition", "offset"]), FetchSettings(**given), query_id)
+def task(
+    fake: FakeKafka, *ranges: tuple[int, int, int], epoch: int = 0, query_id: str = "q", **given: Any
+) -> FetchTask:
+    """A task of the query ``q``, planned under a leader epoch."""
+    return tasks.task(fake, *ranges, epoch=epoch, query_id=query_id, **given)
 
 
-def rows(task: FetchTask) -> list[tuple[int, int]]:
+def rows(fake: FakeKafka, *ranges: tuple[int, int, int], **given: Any) -> list[tuple[int, int]]:
     """(Partition, offset) of each row; checks the values."""
-    found = [row for each in read(task) for row in each.to_pylist()]
+    found = [row for each in read(task(fake, *ranges, **given)) for row in each.to_pylist()]
     assert all(int(row["value"]) == row["offset"] for row in found)
     return sorted((row["partition"], row["offset"]) for row in found)
 
 
-def of(number: int, start: int, end: int) -> list[tuple[int, int]]:
-    return [(number, offset) for offset in range(start, end)]
-
-
-def fetches(fake: FakeKafka) -> int:
-    return sum(api == "Fetch" for api, _, _ in fake.requests)
-
-
 def kept_files(local: Path) -> list[Path]:
     return sorted(local.glob("kafka-group-*/*"))
-
-
-def test_the_next_ranges_are_read_without_a_fetch(fake: FakeKafka) -> None:
-    for start in range(0, 100, 10):
-        assert rows(task(fake, (0, start, start + 10), (1, start, start + 10))) == sorted(
-            of(0, start, start + 10) + of(1, start, start + 10)
-        )
-    assert fetches(fake) == 1
 
 
 def test_every_record_of_a_backlog_is_read_once_and_received_about_once(fake: FakeKafka) -> None:
@@ -97,22 +73,22 @@ def test_every_record_of_a_backlog_is_read_once_and_received_about_once(fake: Fa
     found: list[tuple[int, int]] = []
     for start in range(0, RECORDS, 7):
         end = min(start + 7, RECORDS)
-        found += rows(task(fake, (0, start, end), (1, start, end)))
+        found += rows(fake, (0, start, end), (1, start, end))
     assert sorted(found) == of(0, 0, RECORDS) + of(1, 0, RECORDS)
     written = sum(len(raw) for log in fake.logs["t"].values() for _, _, raw in log.batches)
     assert received < 1.1 * written
 
 
 def test_kept_records_end_in_the_middle_of_a_range(fake: FakeKafka) -> None:
-    assert rows(task(fake, (0, 0, 10), fetch_max_bytes=6 * 2200)) == of(0, 0, 10)
-    assert fetches(fake) == 1
-    assert rows(task(fake, (0, 10, 390))) == of(0, 10, 390)
+    assert rows(fake, (0, 0, 10), fetch_max_bytes=6 * 2200) == of(0, 0, 10)
+    assert len(fetches(fake)) == 1
+    assert rows(fake, (0, 10, 390)) == of(0, 10, 390)
 
 
 def test_the_time_that_spark_needs_for_kept_records_is_not_a_lack_of_progress(
     fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows(task(fake, (0, 0, 10)))
+    rows(fake, (0, 0, 10))
     more = task(fake, (0, 10, 790), poll_timeout=5.0)
     clock = Hand()
     monkeypatch.setattr(time, "sleep", clock.sleep)
@@ -128,23 +104,22 @@ def test_the_time_that_spark_needs_for_kept_records_is_not_a_lack_of_progress(
 @pytest.mark.parametrize(
     ("ranges", "given"),
     [
-        ((0, 10, 20), {"query_id": "another"}),
-        ((0, 10, 20), {"query_id": ""}),
-        ((0, 10, 20), {"epoch": UNKNOWN_EPOCH}),
-        ((0, 5, 15), {}),
-        ((1, 10, 20), {}),
+        pytest.param((0, 10, 20), {"query_id": "another"}, id="another query"),
+        pytest.param((0, 10, 20), {"query_id": ""}, id="a batch query"),
+        pytest.param((0, 10, 20), {"epoch": UNKNOWN_EPOCH}, id="an unknown epoch"),
+        pytest.param((0, 5, 15), {}, id="replayed"),
+        pytest.param((1, 10, 20), {}, id="another partition"),
     ],
-    ids=["another query", "a batch query", "an unknown epoch", "replayed", "another partition"],
 )
 def test_other_ranges_are_fetched(fake: FakeKafka, ranges: tuple[int, int, int], given: dict[str, Any]) -> None:
-    rows(task(fake, (0, 0, 10)))
-    before = fetches(fake)
-    assert rows(task(fake, ranges, **given)) == of(*ranges)
-    assert fetches(fake) > before
+    rows(fake, (0, 0, 10))
+    before = len(fetches(fake))
+    assert rows(fake, ranges, **given) == of(*ranges)
+    assert len(fetches(fake)) > before
 
 
 def test_records_that_an_election_truncated_are_not_read(fake: FakeKafka) -> None:
-    rows(task(fake, (0, 0, 10)))
+    rows(fake, (0, 0, 10))
     fake.logs["t"][0].elect(None, 15)
     fake.produce("t", [f"new {number}" for number in range(5)])
     found = [row["value"] for each in read(task(fake, (0, 10, 20), epoch=1)) for row in each.to_pylist()]
@@ -153,7 +128,7 @@ def test_records_that_an_election_truncated_are_not_read(fake: FakeKafka) -> Non
 
 def test_a_few_records_beyond_a_range_are_not_kept(fake: FakeKafka, local: Path) -> None:
     """At the end of a log some records arrive between the plan and the fetch. The next range is larger."""
-    assert rows(task(fake, (0, 0, RECORDS - 50))) == of(0, 0, RECORDS - 50)
+    assert rows(fake, (0, 0, RECORDS - 50)) == of(0, 0, RECORDS - 50)
     assert not kept_files(local)
 
 
@@ -163,37 +138,29 @@ def test_nothing_is_kept_beside_aborted_transactions(fake: FakeKafka, local: Pat
         part.aborted_transactions = [part.AbortedTransaction(version=13, producer_id=7, first_offset=0)]
 
     fake.next("Fetch", Fault(edit=abort))
-    assert rows(task(fake, (0, 0, 10), read_committed=True)) == of(0, 0, 10)
+    assert rows(fake, (0, 0, 10), read_committed=True) == of(0, 0, 10)
     assert not kept_files(local)
 
 
-def test_kept_files_are_private(fake: FakeKafka, local: Path) -> None:
-    rows(task(fake, (0, 0, 10)))
-    (path,) = kept_files(local)
-    assert path.parent.stat().st_mode & 0o077 == 0
+def test_an_unreadable_file_is_ignored_and_a_cut_file_gives_its_complete_record_batches(
+    fake: FakeKafka, local: Path
+) -> None:
+    for damage in (b"", b"\0" * 5, b"\0" * 500, b"\xff" * 500, None):
+        rows(fake, (0, 0, 10))
+        (path,) = kept_files(local)
+        path.write_bytes(path.read_bytes()[:9000] if damage is None else damage)
+        assert rows(fake, (0, 10, 60)) == of(0, 10, 60), damage
 
 
-@pytest.mark.parametrize(
-    "damage", [b"", b"\0" * 5, b"\0" * 500, b"\xff" * 500], ids=["empty", "short", "zeros", "ones"]
-)
-def test_an_unreadable_file_is_ignored(fake: FakeKafka, local: Path, damage: bytes) -> None:
-    rows(task(fake, (0, 0, 10)))
-    (path,) = kept_files(local)
-    path.write_bytes(damage)
-    assert rows(task(fake, (0, 10, 20))) == of(0, 10, 20)
-
-
-def test_a_file_that_was_cut_gives_its_complete_record_batches(fake: FakeKafka, local: Path) -> None:
-    rows(task(fake, (0, 0, 10)))
-    (path,) = kept_files(local)
-    path.write_bytes(path.read_bytes()[:9000])
-    assert rows(task(fake, (0, 10, 60))) == of(0, 10, 60)
-
-
-def test_a_task_reads_where_no_file_can_be_written(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_reads_without_spark_or_where_no_file_can_be_written(
+    fake: FakeKafka, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(LOCAL_DIRECTORIES, "/proc/nothing")
     for start in (0, 10):
-        assert rows(task(fake, (0, start, start + 10))) == of(0, start, start + 10)
+        assert rows(fake, (0, start, start + 10)) == of(0, start, start + 10)
+    monkeypatch.delenv(LOCAL_DIRECTORIES)
+    assert rows(fake, (0, 0, 10)) == of(0, 0, 10)
+    assert not kept_files(local)
 
 
 def test_a_write_that_fails_leaves_no_file(fake: FakeKafka, local: Path) -> None:
@@ -201,34 +168,29 @@ def test_a_write_that_fails_leaves_no_file(fake: FakeKafka, local: Path) -> None
     # The system writes a part of the records, and then fails.
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limit[1]))
     try:
-        assert rows(task(fake, (0, 0, 100))) == of(0, 0, 100)
+        assert rows(fake, (0, 0, 100)) == of(0, 0, 100)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert not kept_files(local)
 
 
-def test_a_task_without_spark_keeps_nothing(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch, local: Path) -> None:
-    monkeypatch.delenv(LOCAL_DIRECTORIES)
-    assert rows(task(fake, (0, 0, 10))) == of(0, 0, 10)
-    assert not kept_files(local)
-
-
 def test_a_task_keeps_a_limited_number_of_bytes(fake: FakeKafka, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_ahead, "MAX_BYTES", 60_000)
-    assert rows(task(fake, (0, 0, 10), (1, 0, 10))) == of(0, 0, 10) + of(1, 0, 10)
+    assert rows(fake, (0, 0, 10), (1, 0, 10)) == of(0, 0, 10) + of(1, 0, 10)
     assert 0 < sum(path.stat().st_size for path in kept_files(local)) < 60_000 + 100
 
 
-def test_used_files_are_removed(fake: FakeKafka, local: Path) -> None:
-    rows(task(fake, (0, 0, 10)))
-    assert kept_files(local)
-    rows(task(fake, (0, RECORDS - 1, RECORDS)))
+def test_kept_files_are_private_and_removed_after_their_use(fake: FakeKafka, local: Path) -> None:
+    rows(fake, (0, 0, 10))
+    (path,) = kept_files(local)
+    assert path.parent.stat().st_mode & 0o077 == 0
+    rows(fake, (0, RECORDS - 1, RECORDS))
     assert not kept_files(local)
 
 
 def test_files_of_queries_that_ended_are_removed(fake: FakeKafka, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows(task(fake, (0, 0, 50), query_id="ended"))
-    rows(task(fake, (0, 0, 50), query_id="running"))
+    rows(fake, (0, 0, 50), query_id="ended")
+    rows(fake, (0, 0, 50), query_id="running")
     (directory,) = local.glob("kafka-group-ended")
     old = directory.stat().st_mtime - MAX_AGE - 1
     os.utime(directory, (old, old))
@@ -236,16 +198,17 @@ def test_files_of_queries_that_ended_are_removed(fake: FakeKafka, local: Path, m
     other.mkdir()
     os.utime(other, (old, old))
     monkeypatch.setattr(read_ahead, "_next_removal", [read_ahead._next_removal[0] - REMOVAL_INTERVAL])
-    rows(task(fake, (0, 50, 60), query_id="running"))
+    rows(fake, (0, 50, 60), query_id="running")
     assert sorted(each.name for each in local.iterdir()) == ["blockmgr", "kafka-group-running"]
 
 
 def test_large_record_batches_of_many_partitions_need_few_fetches(fake: FakeKafka) -> None:
     """A broker sends a record batch larger than its share only as the first of a response."""
     fake.create_topic("large", partitions=12)
-    for partition in range(12):
+    for partition, log in fake.logs["large"].items():
+        log.leader = 1
         fake.produce("large", ["x" * 150_000, "y" * 150_000], partition=partition)
     base = task(fake)
     ranges = tuple(OffsetRange("large", number, 0, 1, str(fake.ids["large"]), 0) for number in range(12))
     assert sum(each.num_rows for each in read(replace(base, ranges=ranges))) == 12
-    assert fetches(fake) <= 4
+    assert len(fetches(fake)) <= 4

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 
-from spark_group_source.clock import Deadline
 from spark_group_source.errors import (
     CorruptRecords,
     DataLoss,
@@ -23,51 +21,18 @@ from spark_group_source.errors import (
 from spark_group_source.fetch import reader
 from spark_group_source.fetch.errors import MAX_ATTEMPTS
 from spark_group_source.fetch.reader import TaskReader, read
-from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
-from spark_group_source.offsets import OffsetRange
-from spark_group_source.records.columns import arrow_schema
 from spark_group_source.records.responses import DecodeLimits
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import MAX_FRAME
-from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka, Fault
+from tests.unit.fetch.tasks import fetched, fetches, of, offsets, task
 from tests.unit.records.build import Record, batch, marker
+from tests.unit.wire_options import LONG, after
+from tests.waiting import eventually
 
-LONG = 90.0
 ZSTD = 4
 MAX_IDLE = 540.0
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeKafka]:
-    with FakeKafka(brokers=2) as running:
-        running.create_topic("t", partitions=2)
-        yield running
-    for _, kept in reader._idle_clusters.values():
-        kept.close()
-    reader._idle_clusters.clear()
-
-
-def task(fake: FakeKafka, *ranges: tuple[int, int, int], **given: Any) -> FetchTask:
-    """A task for (partition, start, end) of the topic, with long timeouts for slow machines."""
-    brokers = tuple(("127.0.0.1", each.port) for each in fake.brokers.values())
-    wire = WireOptions(
-        brokers, "test", request_timeout=given.pop("request_timeout", LONG), retry_backoff=0.01, retry_backoff_max=0.02
-    )
-    topic_id = given.pop("topic_id") if "topic_id" in given else str(fake.ids["t"])
-    wanted = tuple(OffsetRange("t", number, start, end, topic_id) for number, start, end in ranges)
-    settings = FetchSettings(**{"max_wait": 0.01, "poll_timeout": LONG} | given)
-    return FetchTask(wanted, wire, arrow_schema(["value", "partition", "offset"]), settings)
-
-
-def offsets(batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch]) -> list[tuple[int, int]]:
-    """(Partition, offset) of each row, in order."""
-    return [(row["partition"], row["offset"]) for each in batches for row in each.to_pylist()]
-
-
-def of(number: int, start: int, end: int) -> list[tuple[int, int]]:
-    return [(number, offset) for offset in range(start, end)]
 
 
 def fill(fake: FakeKafka, *, batches: int = 4, rows: int = 5, size: int = 10, partition: int = 0) -> None:
@@ -76,8 +41,10 @@ def fill(fake: FakeKafka, *, batches: int = 4, rows: int = 5, size: int = 10, pa
         fake.produce("t", [f"{first + each:0{size}d}" for each in range(rows)], partition=partition)
 
 
-def fetches(fake: FakeKafka, node: int | None = None) -> list[Any]:
-    return [request for api, broker, request in fake.requests if api == "Fetch" and node in (None, broker)]
+def large_task(fake: FakeKafka, **given: Any) -> FetchTask:
+    """A task that needs many responses."""
+    fill(fake, batches=30, rows=20, size=500)
+    return task(fake, (0, 0, 600), fetch_max_bytes=20_000, **given)
 
 
 # Ranges
@@ -85,37 +52,29 @@ def fetches(fake: FakeKafka, node: int | None = None) -> list[Any]:
 
 def test_exactly_the_range_is_read_across_record_batches(fake: FakeKafka) -> None:
     fill(fake)
-    assert offsets(read(task(fake, (0, 3, 17)))) == of(0, 3, 17)
+    assert fetched(fake, (0, 5, 5)) == []
+    assert not fetches(fake), "an empty task"
+    assert fetched(fake, (0, 3, 17)) == of(0, 3, 17)
+    assert fetched(fake, (0, 3, 17), topic_id="") == of(0, 3, 17), "the current id"
 
 
 def test_several_partitions_on_several_leaders_are_read(fake: FakeKafka) -> None:
     fill(fake)
     fill(fake, partition=1)
-    found = offsets(read(task(fake, (0, 0, 20), (1, 5, 15))))
+    found = fetched(fake, (0, 0, 20), (1, 5, 15))
     assert sorted(found) == of(0, 0, 20) + of(1, 5, 15)
 
 
 def test_later_responses_do_not_change_earlier_rows(fake: FakeKafka) -> None:
-    fill(fake, batches=30, rows=20, size=500)
-    kept = list(read(task(fake, (0, 0, 600), fetch_max_bytes=20_000)))
+    kept = list(read(large_task(fake)))
     assert len(fetches(fake)) > 5, "the test needs several responses"
     values = [value.as_py() for each in kept for value in each["value"]]
     assert values == [f"{number:0500d}".encode() for number in range(600)]
 
 
-def test_an_empty_task_sends_no_fetch(fake: FakeKafka) -> None:
-    assert offsets(read(task(fake, (0, 5, 5)))) == []
-    assert not fetches(fake)
-
-
-def test_a_range_without_a_topic_id_uses_the_current_id(fake: FakeKafka) -> None:
-    fill(fake)
-    assert offsets(read(task(fake, (0, 0, 20), topic_id=""))) == of(0, 0, 20)
-
-
 def test_a_record_batch_larger_than_the_fetch_size_is_read(fake: FakeKafka) -> None:
     fill(fake, batches=2, rows=3, size=100_000)
-    assert offsets(read(task(fake, (0, 0, 6), fetch_max_bytes=1000))) == of(0, 0, 6)
+    assert fetched(fake, (0, 0, 6), fetch_max_bytes=1000) == of(0, 0, 6)
 
 
 def test_an_incomplete_record_batch_is_fetched_again_with_more_bytes(fake: FakeKafka) -> None:
@@ -126,20 +85,16 @@ def test_an_incomplete_record_batch_is_fetched_again_with_more_bytes(fake: FakeK
         part.records = part.records[:1000]
 
     fake.next("Fetch", Fault(edit=cut))
-    assert offsets(read(task(fake, (0, 0, 3)))) == of(0, 0, 3)
+    assert fetched(fake, (0, 0, 3)) == of(0, 0, 3)
     asked = [each.topics[0].partitions[0].partition_max_bytes for each in fetches(fake)]
     assert asked[1] > 300_000
 
 
 def test_the_next_fetch_is_sent_before_the_last_response_is_decoded(fake: FakeKafka) -> None:
-    fill(fake, batches=30, rows=20, size=500)
-    rows = read(task(fake, (0, 0, 600), fetch_max_bytes=20_000))
+    rows = read(large_task(fake))
     next(rows)
     # The reader is paused while it decodes: the fetch in flight was sent before.
-    deadline = time.monotonic() + LONG
-    while len(fetches(fake)) < 2:
-        assert time.monotonic() < deadline, "no second fetch"
-        time.sleep(0.005)
+    eventually(lambda: len(fetches(fake)) == 2)
     rows.close()
 
 
@@ -147,9 +102,9 @@ def test_a_range_may_end_in_a_gap_or_a_marker(fake: FakeKafka) -> None:
     fill(fake, batches=1, rows=2)
     fake.append("t", 0, marker(0, producer=7, commit=True), 1)
     fake.append("t", 0, batch([Record(b"a")], last_delta=4), 5)
-    assert offsets(read(task(fake, (0, 0, 8)))) == [(0, 0), (0, 1), (0, 3)]
-    assert offsets(read(task(fake, (0, 2, 3)))) == []
-    assert offsets(read(task(fake, (0, 4, 8)))) == []
+    assert fetched(fake, (0, 0, 8)) == [(0, 0), (0, 1), (0, 3)]
+    assert fetched(fake, (0, 2, 3)) == []
+    assert fetched(fake, (0, 4, 8)) == []
 
 
 def test_a_range_of_only_aborted_records_gives_no_rows(fake: FakeKafka) -> None:
@@ -161,54 +116,42 @@ def test_a_range_of_only_aborted_records_gives_no_rows(fake: FakeKafka) -> None:
         part.aborted_transactions = [part.AbortedTransaction(version=13, producer_id=7, first_offset=0)]
 
     fake.next("Fetch", Fault(edit=aborted), times=3)
-    assert offsets(read(task(fake, (0, 0, 3), read_committed=True))) == []
+    assert fetched(fake, (0, 0, 3), read_committed=True) == []
 
 
 # Errors with a successful retry
 
 
-@pytest.mark.parametrize("error_code", [-1, 3, 5, 6, 7, 9, 13, 56, 74, 75, 78, 100, 103, 2])
-def test_a_retriable_error_is_retried(fake: FakeKafka, error_code: int) -> None:
-    fill(fake)
-    fake.next("Fetch", Fault(error=error_code), times=3)
-    assert offsets(read(task(fake, (0, 0, 20)))) == of(0, 0, 20)
-
-
 @pytest.mark.parametrize(
     "fault",
-    [Fault(drop="before"), Fault(drop="after"), Fault(silent=True), Fault(raw=b"\0\0\1\0abc", drop="answered")],
-    ids=["before", "after", "silent", "inside a frame"],
+    [
+        *({"error": code} for code in (-1, 3, 5, 6, 7, 9, 13, 56, 74, 75, 78, 100, 103, 2)),
+        *({"drop": "before"}, {"drop": "after"}, {"silent": True}, {"raw": b"\0\0\1\0abc", "drop": "answered"}),
+    ],
+    ids=str,
 )
-def test_a_connection_that_breaks_during_a_fetch_is_reopened(fake: FakeKafka, fault: Fault) -> None:
+def test_a_retriable_error_is_retried_and_a_broken_connection_reopened(fake: FakeKafka, fault: dict[str, Any]) -> None:
     fill(fake)
-    fake.next("Fetch", fault)
-    assert offsets(read(task(fake, (0, 0, 20), request_timeout=2.0))) == of(0, 0, 20)
+    fake.next("Fetch", Fault(**fault), times=3 if "error" in fault else 1)
+    assert fetched(fake, (0, 0, 20), request_timeout=0.5) == of(0, 0, 20)
 
 
-def test_a_task_follows_a_leader_that_moved(fake: FakeKafka) -> None:
-    fill(fake, batches=20, rows=20, size=500)
-    rows = read(task(fake, (0, 0, 400), fetch_max_bytes=20_000))
+@pytest.mark.parametrize("stops", [True, False], ids=["stops", "runs on"])
+def test_a_task_follows_a_leader_that_moved(fake: FakeKafka, stops: bool) -> None:
+    rows = read(large_task(fake))
     found = offsets([next(rows)])
+    if stops:
+        fake.brokers[1].stop()
     fake.logs["t"][0].leader = 2
-    found += offsets(rows)
-    assert found == of(0, 0, 400)
+    assert found + offsets(rows) == of(0, 0, 600)
     assert fetches(fake, 2)
-
-
-def test_a_task_reads_from_the_new_leader_after_a_broker_stops(fake: FakeKafka) -> None:
-    fill(fake, batches=20, rows=20, size=500)
-    rows = read(task(fake, (0, 0, 400), fetch_max_bytes=20_000))
-    found = offsets([next(rows)])
-    fake.brokers[1].stop()
-    fake.logs["t"][0].leader = 2
-    assert found + offsets(rows) == of(0, 0, 400)
 
 
 def test_a_partition_without_a_leader_does_not_block_the_others(fake: FakeKafka) -> None:
     fill(fake)
     fill(fake, partition=1)
     fake.logs["t"][1].leader = None
-    rows = read(task(fake, (0, 0, 20), (1, 0, 20), poll_timeout=LONG))
+    rows = read(task(fake, (0, 0, 20), (1, 0, 20)))
     assert offsets([next(rows)])[0] == (0, 0)
     fake.logs["t"][1].leader = 2
     assert set(of(1, 0, 20)) <= set(offsets(rows))
@@ -231,7 +174,7 @@ def test_a_throttling_broker_does_not_block_the_others(fake: FakeKafka) -> None:
 def test_a_task_reads_everything_from_a_throttling_broker(fake: FakeKafka) -> None:
     fill(fake)
     fake.next("Fetch", Fault(throttle=0.1), times=4)
-    assert offsets(read(task(fake, (0, 0, 20), fetch_max_bytes=200))) == of(0, 0, 20)
+    assert fetched(fake, (0, 0, 20), fetch_max_bytes=200) == of(0, 0, 20)
     assert fake.brokers[1].sent_while_muted == 0
 
 
@@ -244,7 +187,7 @@ def test_empty_responses_are_no_error_before_the_poll_timeout(fake: FakeKafka) -
         answer.responses[0].partitions[0].records = b""
 
     fake.next("Fetch", Fault(edit=late), times=20)
-    assert offsets(read(task(fake, (0, 0, 5), poll_timeout=LONG))) == of(0, 0, 5)
+    assert fetched(fake, (0, 0, 5)) == of(0, 0, 5)
     assert len(calls) == 20
 
 
@@ -256,102 +199,84 @@ def test_no_progress_is_an_error_with_range_offset_and_reason(fake: FakeKafka) -
     fake.next("Fetch", Fault(error=6), times=100_000)
     began = time.monotonic()
     with pytest.raises(DeadlineExceeded, match=r"t-0\[3, 20\) at offset 3 .*NOT_LEADER"):
-        offsets(read(task(fake, (0, 3, 20), poll_timeout=1.0)))
+        fetched(fake, (0, 3, 20), poll_timeout=1.0)
     assert time.monotonic() - began < LONG / 2
 
 
 def test_an_early_end_of_the_log_that_list_offsets_denies_times_out(fake: FakeKafka) -> None:
     fill(fake, batches=1)
-
-    def further(answer: Any) -> None:
-        answer.topics[0].partitions[0].offset = 9
-
-    fake.next("ListOffsets", Fault(edit=further), times=100_000)
+    fake.next("ListOffsets", end_at(9), times=100_000)
     with pytest.raises(DeadlineExceeded, match=r"t-0\[0, 9\) at offset 5 .*ends at 5"):
         # Long enough that a size doubled at every attempt would exceed the request field.
-        offsets(read(task(fake, (0, 0, 9), poll_timeout=0.8)))
+        fetched(fake, (0, 0, 9), poll_timeout=0.8)
 
 
 def test_a_silent_broker_is_a_timeout(fake: FakeKafka) -> None:
     fill(fake)
     fake.next("Fetch", Fault(silent=True), times=1000)
     with pytest.raises(DeadlineExceeded, match=r"t-0\[0, 20\) at offset 0"):
-        offsets(read(task(fake, (0, 0, 20), poll_timeout=0.3, request_timeout=0.1)))
-
-
-def test_without_any_broker_the_task_times_out(fake: FakeKafka) -> None:
-    fill(fake)
+        fetched(fake, (0, 0, 20), poll_timeout=0.3, request_timeout=0.1)
     for each in fake.brokers.values():
         each.stop()
     with pytest.raises(GroupSourceError, match="t-0|No Kafka broker"):
-        offsets(read(task(fake, (0, 0, 20), poll_timeout=0.3, request_timeout=0.1)))
+        fetched(fake, (0, 0, 20), poll_timeout=0.3, request_timeout=0.1)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "gone", "left"),
-    [((0, 0, 20), r"\[0, 10\).*holds \[10, 20\)", of(0, 10, 20)), ((0, 0, 8), r"\[0, 8\).*holds \[10, 20\)", [])],
-    ids=["a part", "all"],
+    ("truncated", "wanted", "says", "left"),
+    [
+        (10, (0, 0, 20), r"\[0, 10\) .*holds \[10, 20\).*failOnDataLoss", of(0, 10, 20)),
+        (10, (0, 0, 8), r"\[0, 8\) .*holds \[10, 20\).*failOnDataLoss", []),
+        (0, (0, 22, 30), r"\[22, 30\) of t-0.*holds \[0, 20\)", []),
+        (
+            0,
+            (0, 13, 30),
+            r"\[20, 30\) of t-0, in the range t-0\[13, 30\), are lost: the log ends at 20.*failOnDataLoss",
+            of(0, 13, 20),
+        ),
+    ],
+    ids=["a part", "all", "after the end", "up to the end"],
 )
 def test_records_that_retention_deleted_fail_the_task_or_are_skipped(
-    fake: FakeKafka, wanted: tuple[int, int, int], gone: str, left: list[tuple[int, int]]
+    fake: FakeKafka, truncated: int, wanted: tuple[int, int, int], says: str, left: list[tuple[int, int]]
 ) -> None:
     fill(fake)
-    fake.truncate("t", 0, 10)
-    with pytest.raises(DataLoss, match=rf"{gone}.*failOnDataLoss"):
-        offsets(read(task(fake, wanted)))
-    assert offsets(read(task(fake, wanted, fail_on_data_loss=False))) == left
-
-
-def test_a_range_after_the_end_of_a_truncated_log_fails_the_task_or_is_skipped(fake: FakeKafka) -> None:
-    fill(fake, batches=1)
-    with pytest.raises(DataLoss, match=r"\[7, 20\) of t-0.*holds \[0, 5\)"):
-        offsets(read(task(fake, (0, 7, 20))))
-    assert offsets(read(task(fake, (0, 7, 20), fail_on_data_loss=False))) == []
-
-
-def test_a_range_is_read_up_to_the_truncation_and_then_fails_the_task_or_is_skipped(fake: FakeKafka) -> None:
-    fill(fake, batches=1)
+    fake.truncate("t", 0, truncated)
     began = time.monotonic()
-    with pytest.raises(
-        DataLoss, match=r"\[5, 20\) of t-0, in the range t-0\[3, 20\), are lost: the log ends at 5.*failOnDataLoss"
-    ):
-        offsets(read(task(fake, (0, 3, 20))))
-    assert offsets(read(task(fake, (0, 3, 20), fail_on_data_loss=False))) == of(0, 3, 5)
+    with pytest.raises(DataLoss, match=says):
+        fetched(fake, wanted)
+    assert fetched(fake, wanted, fail_on_data_loss=False) == left
     assert time.monotonic() - began < LONG / 2
 
 
 def test_a_truncated_partition_does_not_block_the_others(fake: FakeKafka) -> None:
     fill(fake, batches=1)
     fill(fake, partition=1)
-    found = offsets(read(task(fake, (0, 0, 9), (1, 0, 20), fail_on_data_loss=False)))
+    found = fetched(fake, (0, 0, 9), (1, 0, 20), fail_on_data_loss=False)
     assert sorted(found) == of(0, 0, 5) + of(1, 0, 20)
+
+
+def lagging(answer: Any) -> None:
+    part = answer.responses[0].partitions[0]
+    part.high_watermark, part.last_stable_offset, part.records = 0, 0, b""
+
+
+def end_at(offset: int) -> Fault:
+    return Fault(edit=lambda answer: setattr(answer.topics[0].partitions[0], "offset", offset))
 
 
 def test_a_task_waits_for_a_leader_with_a_lagging_high_watermark(fake: FakeKafka) -> None:
     fill(fake, batches=1)
-
-    def lagging(answer: Any) -> None:
-        part = answer.responses[0].partitions[0]
-        part.high_watermark, part.last_stable_offset, part.records = 0, 0, b""
-
     fake.next("Fetch", Fault(edit=lagging), times=MAX_ATTEMPTS + 5)
     fake.next("ListOffsets", Fault(error=78), times=3)
-    assert offsets(read(task(fake, (0, 0, 5)))) == of(0, 0, 5)
+    assert fetched(fake, (0, 0, 5)) == of(0, 0, 5)
 
 
 def test_one_end_offset_of_a_former_leader_is_not_data_loss(fake: FakeKafka) -> None:
     fill(fake, batches=1)
-
-    def old(answer: Any) -> None:
-        part = answer.responses[0].partitions[0]
-        part.high_watermark, part.last_stable_offset, part.records = 0, 0, b""
-
-    def end(answer: Any) -> None:
-        answer.topics[0].partitions[0].offset = 0
-
-    fake.next("Fetch", Fault(edit=old), times=MAX_ATTEMPTS)
-    fake.next("ListOffsets", Fault(edit=end), times=100_000)
-    assert offsets(read(task(fake, (0, 0, 5)))) == of(0, 0, 5)
+    fake.next("Fetch", Fault(edit=lagging), times=MAX_ATTEMPTS)
+    fake.next("ListOffsets", end_at(0), times=100_000)
+    assert fetched(fake, (0, 0, 5)) == of(0, 0, 5)
 
 
 def test_an_open_transaction_before_the_end_of_the_range_is_not_a_truncation(fake: FakeKafka) -> None:
@@ -360,12 +285,11 @@ def test_an_open_transaction_before_the_end_of_the_range_is_not_a_truncation(fak
     log.stable = 0
     fake.next("Fetch", Fault(), times=MAX_ATTEMPTS + 4)
     fake.next("Fetch", Fault(edit=lambda _: setattr(log, "stable", None)))
-    assert offsets(read(task(fake, (0, 0, 5), read_committed=True))) == of(0, 0, 5)
+    assert fetched(fake, (0, 0, 5), read_committed=True) == of(0, 0, 5)
 
 
 def test_retention_during_a_task_loses_only_the_deleted_records(fake: FakeKafka) -> None:
-    fill(fake, batches=30, rows=20, size=500)
-    rows = read(task(fake, (0, 0, 600), fetch_max_bytes=20_000, fail_on_data_loss=False))
+    rows = read(large_task(fake, fail_on_data_loss=False))
     first = offsets([next(rows)])
     fake.truncate("t", 0, 580)
     found = first + offsets(rows)
@@ -382,37 +306,30 @@ def test_a_recreated_topic_is_data_loss_and_never_other_records(fake: FakeKafka,
     if known:
         fake.create_topic("t", partitions=2)
         fill(fake)
-    given: dict[str, Any] = {"topic_id": old, "poll_timeout": 5.0}
     with pytest.raises(DataLoss, match=f"{old} was deleted"):
-        offsets(read(task(fake, (0, 0, 20), **given)))
-    assert offsets(read(task(fake, (0, 0, 20), fail_on_data_loss=False, **given))) == []
+        fetched(fake, (0, 0, 20), topic_id=old, poll_timeout=5.0)
+    assert fetched(fake, (0, 0, 20), topic_id=old, poll_timeout=5.0, fail_on_data_loss=False) == []
 
 
 @pytest.mark.parametrize("fail_on_data_loss", [True, False], ids=["fail", "skip"])
-def test_one_broker_without_the_topic_does_not_make_it_deleted(fake: FakeKafka, fail_on_data_loss: bool) -> None:
+def test_a_broker_without_the_topic_or_its_id_does_not_make_it_deleted(
+    fake: FakeKafka, fail_on_data_loss: bool
+) -> None:
     fill(fake)
+    fake.next("Fetch", Fault(error=100), times=MAX_ATTEMPTS + 5)
+    assert fetched(fake, (0, 0, 20), fail_on_data_loss=fail_on_data_loss) == of(0, 0, 20)
 
     def unknown(answer: Any) -> None:
         for topic in answer.topics:
             topic.error_code, topic.partitions = 3, []
 
     wanted = task(fake, (0, 0, 20), fail_on_data_loss=fail_on_data_loss)
-    deadline = Deadline.after(LONG)
     with closing(Cluster(wanted.wire)) as cluster:
-        cluster.metadata([], deadline)
+        cluster.metadata([], after())
         # A reused worker keeps this connection, and asks this broker first.
-        cluster.connection(1, deadline)
+        cluster.connection(1, after())
         fake.next("Metadata", Fault(edit=unknown, broker=1), times=100_000)
         assert offsets(TaskReader(wanted, cluster).batches()) == of(0, 0, 20)
-
-
-@pytest.mark.parametrize("fail_on_data_loss", [True, False], ids=["fail", "skip"])
-def test_a_leader_that_does_not_know_the_topic_id_yet_does_not_make_it_deleted(
-    fake: FakeKafka, fail_on_data_loss: bool
-) -> None:
-    fill(fake)
-    fake.next("Fetch", Fault(error=100), times=MAX_ATTEMPTS + 5)
-    assert offsets(read(task(fake, (0, 0, 20), fail_on_data_loss=fail_on_data_loss))) == of(0, 0, 20)
 
 
 def test_a_broker_that_does_not_answer_confirms_no_deletion(fake: FakeKafka) -> None:
@@ -420,7 +337,7 @@ def test_a_broker_that_does_not_answer_confirms_no_deletion(fake: FakeKafka) -> 
     fake.delete_topic("t")
     fake.next("Metadata", Fault(drop="before", broker=2), times=100_000)
     with pytest.raises(DeadlineExceeded, match="not all brokers confirm"):
-        offsets(read(task(fake, (0, 0, 20), topic_id=str(uuid4()), fail_on_data_loss=False, poll_timeout=3.0)))
+        fetched(fake, (0, 0, 20), topic_id=str(uuid4()), fail_on_data_loss=False, poll_timeout=1.0)
 
 
 def test_a_topic_deleted_during_the_check_of_its_log_fails_the_task_or_is_skipped(fake: FakeKafka) -> None:
@@ -432,15 +349,8 @@ def test_a_topic_deleted_during_the_check_of_its_log_fails_the_task_or_is_skippe
 
     fake.next("Fetch", Fault(error=1, edit=delete))
     began = time.monotonic()
-    assert offsets(read(task(fake, (0, 0, 20), topic_id=old, fail_on_data_loss=False))) == []
+    assert fetched(fake, (0, 0, 20), topic_id=old, fail_on_data_loss=False) == []
     assert time.monotonic() - began < LONG / 2
-
-
-def test_a_log_that_the_broker_cannot_read_is_corrupt(fake: FakeKafka) -> None:
-    fill(fake)
-    fake.next("Fetch", Fault(error=2), times=1000)
-    with pytest.raises(CorruptRecords, match="t-0 at offset 0.*CORRUPT_MESSAGE"):
-        offsets(read(task(fake, (0, 0, 20))))
 
 
 def test_a_damaged_record_batch_is_named_with_its_partition(fake: FakeKafka) -> None:
@@ -448,52 +358,57 @@ def test_a_damaged_record_batch_is_named_with_its_partition(fake: FakeKafka) -> 
     base, after, raw = fake.logs["t"][0].batches[0]
     fake.logs["t"][0].batches[0] = (base, after, raw[:-1] + bytes([raw[-1] ^ 1]))
     with pytest.raises(CorruptRecords, match="t-0"):
-        offsets(read(task(fake, (0, 0, 5))))
+        fetched(fake, (0, 0, 5))
 
 
-@pytest.mark.parametrize(("error_code", "says"), [(29, "READ on the topic"), (42, "42")])
-def test_an_error_without_a_retry_fails_at_once(fake: FakeKafka, error_code: int, says: str) -> None:
+@pytest.mark.parametrize(
+    ("error_code", "times", "kind", "says"),
+    [
+        (29, 1, TopicError, "READ on the topic"),
+        (42, 1, TopicError, "42"),
+        (2, 100_000, CorruptRecords, "t-0 at offset 0.*CORRUPT_MESSAGE"),
+    ],
+)
+def test_an_error_without_a_retry_fails_at_once(
+    fake: FakeKafka, error_code: int, times: int, kind: type[GroupSourceError], says: str
+) -> None:
     fill(fake)
-    fake.next("Fetch", Fault(error=error_code))
-    with pytest.raises(TopicError, match=says):
-        offsets(read(task(fake, (0, 0, 20))))
-    assert len(fetches(fake)) == 1
+    fake.next("Fetch", Fault(error=error_code), times=times)
+    with pytest.raises(kind, match=says):
+        fetched(fake, (0, 0, 20))
+    assert len(fetches(fake)) == min(times, MAX_ATTEMPTS + 1)
 
 
 @pytest.mark.parametrize("size", [8, 20, 40, -1])
 def test_an_incomplete_response_is_retried_or_an_error(fake: FakeKafka, size: int) -> None:
     fill(fake, batches=1)
     fake.next("Fetch", Fault(truncate=size))
-    try:
-        assert offsets(read(task(fake, (0, 0, 5)))) == of(0, 0, 5)
-    except ProtocolError:
-        assert offsets(read(task(fake, (0, 0, 5)))) == of(0, 0, 5)
+    with suppress(ProtocolError):
+        assert fetched(fake, (0, 0, 5)) == of(0, 0, 5)
+    assert fetched(fake, (0, 0, 5)) == of(0, 0, 5)
 
 
 # Connections kept across tasks
 
 
 def test_connections_are_kept_for_the_next_task_and_not_after_a_failure(fake: FakeKafka) -> None:
-    def opened() -> int:
-        return fake.request_count("ApiVersions")
-
     fill(fake)
-    offsets(read(task(fake, (0, 0, 20))))
-    before = opened()
-    offsets(read(task(fake, (0, 0, 20))))
-    assert opened() == before
+    fetched(fake, (0, 0, 20))
+    before = fake.request_count("ApiVersions")
+    fetched(fake, (0, 0, 20))
+    assert fake.request_count("ApiVersions") == before
     fake.next("Fetch", Fault(error=29))
     with pytest.raises(TopicError):
-        offsets(read(task(fake, (0, 0, 20))))
-    offsets(read(task(fake, (0, 0, 20))))
-    assert opened() > before
+        fetched(fake, (0, 0, 20))
+    fetched(fake, (0, 0, 20))
+    assert fake.request_count("ApiVersions") > before
 
 
 def test_idle_connections_are_closed_when_the_next_task_starts(
     fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(fake)
-    offsets(read(task(fake, (0, 0, 20))))
+    fetched(fake, (0, 0, 20))
     ((used, kept),) = reader._idle_clusters.values()
     for idle, closed in ((MAX_IDLE - 1, False), (MAX_IDLE + 1, True)):
         monkeypatch.setattr(reader, "monotonic", lambda idle=idle: used + idle)
@@ -504,7 +419,7 @@ def test_idle_connections_are_closed_when_the_next_task_starts(
 
 def test_kept_connections_release_their_receive_buffers(fake: FakeKafka) -> None:
     fill(fake, rows=100, size=1000)
-    offsets(read(task(fake, (0, 0, 400))))
+    fetched(fake, (0, 0, 400))
     (kept,) = [each for _, each in reader._idle_clusters.values()]
     receivers = [each._frame_reader for each in kept._connections._by_purpose.values()]
     assert receivers
@@ -512,21 +427,20 @@ def test_kept_connections_release_their_receive_buffers(fake: FakeKafka) -> None
 
 
 def test_unread_rows_leave_no_response_for_the_next_task(fake: FakeKafka) -> None:
-    fill(fake, batches=30, rows=20, size=500)
-    rows = read(task(fake, (0, 0, 600), fetch_max_bytes=20_000))
+    rows = read(large_task(fake))
     next(rows)
     rows.close()
-    assert offsets(read(task(fake, (0, 0, 20)))) == of(0, 0, 20)
+    assert fetched(fake, (0, 0, 20)) == of(0, 0, 20)
 
 
-def test_a_task_reads_more_than_two_gib_of_values_in_small_arrow_batches(fake: FakeKafka) -> None:
-    """Arrow's offsets have 32 bits, and Spark accepts no larger ones."""
+def test_a_task_returns_small_arrow_batches_however_much_it_reads(fake: FakeKafka) -> None:
+    """Arrow's offsets have 32 bits, and Spark accepts no larger ones: a task may read more than 2 GiB."""
     value = bytes(range(250)) * 4000
     packed = batch([Record(value)] * 32, codec=ZSTD)
-    while fake.logs["t"][0].end * len(value) <= 2**31:
+    count = 32 * 8
+    for first in range(0, count, 32):
         # The checksum does not include the base offset.
-        fake.append("t", 0, fake.logs["t"][0].end.to_bytes(8, "big") + packed[8:], 32)
-    count = fake.logs["t"][0].end
+        fake.append("t", 0, first.to_bytes(8, "big") + packed[8:], 32)
     sizes, held, last = [], [], 0
     for rows in read(task(fake, (0, 0, count))):
         assert rows["offset"][0].as_py() == last
@@ -535,9 +449,9 @@ def test_a_task_reads_more_than_two_gib_of_values_in_small_arrow_batches(fake: F
         sizes.append(rows["value"].buffers()[2].size)
         held.append(pa.total_allocated_bytes())
     assert last == count
-    assert sum(sizes) == count * len(value) > 2**31
+    assert sum(sizes) == count * len(value) > 32 * DecodeLimits().unit_bytes
     assert max(sizes) <= DecodeLimits().unit_bytes
-    assert max(held) < 32 * DecodeLimits().unit_bytes
+    assert max(held) < 16 * DecodeLimits().unit_bytes
 
 
 # Sizes of fetches
@@ -567,5 +481,5 @@ def test_a_fetch_requests_no_more_than_a_connection_receives(fake: FakeKafka) ->
 
 def test_a_fetch_has_the_minimum_size_and_maximum_wait(fake: FakeKafka) -> None:
     fill(fake)
-    assert offsets(read(task(fake, (0, 0, 20), min_bytes=5000, max_wait=0.037))) == of(0, 0, 20)
+    assert fetched(fake, (0, 0, 20), min_bytes=5000, max_wait=0.037) == of(0, 0, 20)
     assert {(each.min_bytes, each.max_wait_ms) for each in fetches(fake)} == {(5000, 37)}

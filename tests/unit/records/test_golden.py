@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from spark_group_source.records.batches import HEADER
 from tests.unit.records.build import Row, decoded, part, rows
@@ -39,22 +38,14 @@ def expected(logged: list[dict[str, Any]]) -> list[Row]:
     ]
 
 
-def test_every_producer_and_codec_was_captured() -> None:
+def test_rows_and_end_offsets_equal_those_of_javas_consumer() -> None:
     assert {f"{producer}/{codec}" for producer in PRODUCERS for codec in CODECS} <= set(NAMES)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_rows_equal_those_of_javas_consumer(name: str) -> None:
-    raw, logged = golden(name)
-    found = rows(decoded(part(raw)))
-    assert found == expected(logged["read_uncommitted"])
-    assert found
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_next_offset_is_the_end_offset(name: str) -> None:
-    raw, logged = golden(name)
-    assert part(raw).batches.next_offset == logged["end"]
+    for name in NAMES:
+        raw, logged = golden(name)
+        found = rows(decoded(part(raw)))
+        assert found, name
+        assert found == expected(logged["read_uncommitted"]), name
+        assert part(raw).batches.next_offset == logged["end"], name
 
 
 def test_aborted_transactions_are_skipped_as_in_javas_consumer() -> None:

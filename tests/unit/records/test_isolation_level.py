@@ -32,34 +32,30 @@ INTERLEAVED = b"".join(
 )
 
 
-def test_an_aborted_producer_is_skipped_until_its_marker() -> None:
-    assert offsets(INTERLEAVED, [(1, 0)]) == [1, 2, 5, 8]
+@pytest.mark.parametrize(
+    ("aborted", "start", "expected"),
+    [
+        ([(1, 0)], 0, [1, 2, 5, 8]),
+        ([], 0, [0, 1, 2, 3, 5, 8]),
+        ([(1, 8)], 0, [0, 1, 2, 3, 5]),  # records before the first offset of an aborted transaction
+        ([(1, 8), (1, 0)], 0, [1, 2, 5]),  # in any order
+        ([(1, 0)], 5, [5, 8]),  # the marker before the range ends the transaction
+    ],
+)
+def test_an_aborted_producer_is_skipped_until_its_marker(
+    aborted: list[tuple[int, int]], start: int, expected: list[int]
+) -> None:
+    assert offsets(INTERLEAVED, aborted, start) == expected
 
 
 def test_read_uncommitted_reads_all_records() -> None:
     assert offsets(INTERLEAVED, [(1, 0)], read_committed=False) == [0, 1, 2, 3, 5, 8]
 
 
-def test_without_aborted_transactions_all_records_are_read() -> None:
-    assert offsets(INTERLEAVED, []) == [0, 1, 2, 3, 5, 8]
-
-
-def test_records_before_the_first_offset_of_an_aborted_transaction_are_read() -> None:
-    assert offsets(INTERLEAVED, [(1, 8)]) == [0, 1, 2, 3, 5]
-
-
-def test_two_aborted_transactions_of_one_producer_may_be_listed_in_any_order() -> None:
-    assert offsets(INTERLEAVED, [(1, 8), (1, 0)]) == [1, 2, 5]
-
-
 def test_a_commit_marker_does_not_end_an_aborted_transaction() -> None:
     """The list names producers whose next marker is an ABORT; a COMMIT marker does not end the transaction."""
     raw = data(0, 1) + marker(1, 1, commit=True) + data(2, 1)
     assert offsets(raw, [(1, 0)]) == []
-
-
-def test_a_marker_before_the_range_ends_the_transaction() -> None:
-    assert offsets(INTERLEAVED, [(1, 0)], start=5) == [5, 8]
 
 
 def test_a_record_batch_outside_of_the_producers_transaction_is_read() -> None:
@@ -94,9 +90,9 @@ def test_an_empty_control_batch_is_not_a_marker() -> None:
     assert offsets(raw, [(1, 0)]) == []
 
 
-@pytest.mark.parametrize("left", range(1, 9))
-def test_an_incomplete_marker_is_corrupt(left: int) -> None:
-    cut = bytearray(marker(1, 1, commit=False))[: 61 + left]
-    cut[8:12] = (len(cut) - 12).to_bytes(4, "big")
-    with pytest.raises(CorruptRecords, match="topic-3 at offset 1"):
-        offsets(data(0, 1) + resealed(cut), [(1, 0)])
+def test_an_incomplete_marker_is_corrupt() -> None:
+    for left in range(1, 9):
+        cut = bytearray(marker(1, 1, commit=False))[: 61 + left]
+        cut[8:12] = (len(cut) - 12).to_bytes(4, "big")
+        with pytest.raises(CorruptRecords, match="topic-3 at offset 1"):
+            offsets(data(0, 1) + resealed(cut), [(1, 0)])

@@ -15,10 +15,10 @@ from spark_group_source.errors import CorruptRecords, UnsupportedRecords
 from spark_group_source.records.columns import ALL_COLUMNS, arrow_schema
 from spark_group_source.records.decode import Decoder
 from spark_group_source.records.responses import DecodeLimits
-from tests.unit.records.build import Record, batch, decoded, part, resealed, rows, rows_of_kafka_python
+from tests.unit.records.build import Record, batch, decoded, part, resealed
 
 ROOT = Path(__file__).parents[3]
-MAX_MIB = 300
+MAX_MIB = 150
 HEADER, ZSTD = 61, 4
 TINY = b"\x0c\0\0\0\1\1\0"
 """The smallest record: only zeros, and null as key and value."""
@@ -56,7 +56,7 @@ def measured(record: bytes, count: int, column: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "count", "column"), [("TINY", 20_000_000, "offset"), ("HEADERS", 40_000, "headers")], ids=str
+    ("record", "count", "column"), [("TINY", 5_000_000, "offset"), ("HEADERS", 10_000, "headers")], ids=str
 )
 def test_a_bomb_of_small_records_takes_little_memory(record: str, count: int, column: str) -> None:
     code = f"from tests.unit.records import test_memory as t; t.measured(t.{record}, {count}, '{column}')"
@@ -70,21 +70,13 @@ SOME = [Record(b"v%d" % number, headers=[("h", b"w")] * (number % 3)) for number
 
 
 @pytest.mark.parametrize("codec", [0, ZSTD])
-@pytest.mark.parametrize("wrong", [1, 199, 201, 2**31 - 1])
-def test_a_wrong_count_is_corrupt_in_whole_and_split_record_batches(wrong: int, codec: int) -> None:
-    raw = bytearray(batch(SOME, codec=codec))
-    raw[57:61] = wrong.to_bytes(4, "big")
-    for unit_bytes in (100, 2**20):
-        with pytest.raises(CorruptRecords, match="topic-3 at offset 0"):
-            decoded(part(resealed(raw)), limits=DecodeLimits(unit_bytes=unit_bytes))
-
-
-@pytest.mark.parametrize("codec", range(5))
-def test_a_split_record_batch_has_all_its_rows(codec: int) -> None:
-    raw = batch([*SOME, Record(b"x" * 5000), *SOME], codec=codec)
-    found = list(Decoder(ALL_COLUMNS, read_committed=False, limits=DecodeLimits(unit_bytes=500)).decode([part(raw)]))
-    assert len(found) > 10
-    assert rows(pa.Table.from_batches(found)) == rows_of_kafka_python(raw)
+def test_a_wrong_count_is_corrupt_in_whole_and_split_record_batches(codec: int) -> None:
+    for wrong in (1, 199, 201, 2**31 - 1):
+        raw = bytearray(batch(SOME, codec=codec))
+        raw[57:61] = wrong.to_bytes(4, "big")
+        for unit_bytes in (100, 2**20):
+            with pytest.raises(CorruptRecords, match="topic-3 at offset 0"):
+                decoded(part(resealed(raw)), limits=DecodeLimits(unit_bytes=unit_bytes))
 
 
 def test_a_record_that_claims_gigabytes_takes_no_more_memory_than_its_record_batch() -> None:

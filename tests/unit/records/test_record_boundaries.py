@@ -1,4 +1,4 @@
-"""The starts of records are the same from numpy's lanes and from the plain loop."""
+"""The starts of records are the same from numpy's lanes and from the plain loop; varints of every length."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.record.util import encode_varint
 
 from spark_group_source.records import boundaries
-from spark_group_source.records.boundaries import Longs, decode_varint, find_record_starts
+from spark_group_source.records.boundaries import Longs, decode_varint, decode_varints, find_record_starts
+from spark_group_source.varints import decode_unsigned
 from tests.unit.records.build import Record, batch
 
 HEADER = 61
@@ -48,17 +50,20 @@ def with_gaps(batches: list[list[bytes]], gap: int = 0) -> tuple[bytes, Longs, L
     return memory, longs(begins), longs(ends), expected
 
 
+def check(batches: list[list[bytes]], gap: int = 0) -> list[int]:
+    """Checks that the starts of all records are found, and returns them."""
+    memory, begins, ends, expected = with_gaps(batches, gap)
+    found, next_starts = find_record_starts(memory, begins, ends, len(expected))
+    assert (found.tolist(), next_starts.tolist()) == (expected, ends.tolist())
+    return expected
+
+
 def scan_with_numpy(patch: pytest.MonkeyPatch) -> None:
     """Splits even the smallest record batch, and scans no lane in the plain loop."""
     patch.setattr(boundaries, "_MAX_SEQUENTIAL_LANES", 0)
     patch.setattr(boundaries, "_MIN_SPLIT_RECORDS", 1)
     patch.setattr(boundaries, "_MAX_SPLIT_RECORD_SIZE", 10**9)
     patch.setattr(boundaries, "_LANES_PER_SQRT", 3)
-
-
-@pytest.fixture
-def with_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    scan_with_numpy(monkeypatch)
 
 
 @pytest.fixture
@@ -75,20 +80,13 @@ def scanned_lanes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return lanes
 
 
-@pytest.mark.usefixtures("with_numpy")
 @given(BATCHES, st.sampled_from([0, 2, 62]), st.binary(min_size=1, max_size=9))
-def test_numpy_finds_records_of_all_sizes(sizes: list[list[int]], gap: int, part: bytes) -> None:
-    values = [[(part * size)[:size] for size in each] for each in sizes]
-    memory, begins, ends, expected = with_gaps(values, gap)
-    found, next_starts = find_record_starts(memory, begins, ends, len(expected))
-    assert (found.tolist(), next_starts.tolist()) == (expected, ends.tolist())
-
-
-@given(BATCHES, st.sampled_from([0, 2, 62]))
-def test_the_plain_loop_finds_records_of_all_sizes(sizes: list[list[int]], gap: int) -> None:
-    memory, begins, ends, expected = with_gaps([[bytes(size) for size in each] for each in sizes], gap)
-    found, next_starts = find_record_starts(memory, begins, ends, len(expected))
-    assert (found.tolist(), next_starts.tolist()) == (expected, ends.tolist())
+def test_numpy_and_the_plain_loop_find_records_of_all_sizes(sizes: list[list[int]], gap: int, part: bytes) -> None:
+    batches = [[(part * size)[:size] for size in each] for each in sizes]
+    check(batches, gap)
+    with pytest.MonkeyPatch.context() as patch:
+        scan_with_numpy(patch)
+        check(batches, gap)
 
 
 @given(
@@ -114,9 +112,7 @@ def test_numpy_and_the_plain_loop_agree_on_damaged_bytes(raw: list[int], parts: 
 def test_a_wrong_guess_is_detected_and_rescanned(scanned_lanes: list[int]) -> None:
     """A value that contains records, such as a copy of another log."""
     copied = records([b"copy"] * 3000)[0]
-    memory, begins, ends, expected = with_gaps([[b"v" * 100] * 1000 + [copied] + [b"w" * 100] * 1000])
-    found, next_starts = find_record_starts(memory, begins, ends, len(expected))
-    assert (found.tolist(), next_starts.tolist()) == (expected, ends.tolist())
+    expected = check([[b"v" * 100] * 1000 + [copied] + [b"w" * 100] * 1000])
     assert max(scanned_lanes) == len(expected), "no guess was wrong"
 
 
@@ -125,6 +121,9 @@ def test_a_scan_ends_after_its_limit() -> None:
     limit = expected[6] + 1
     found, next_starts = find_record_starts(memory, begins, longs([limit]), 7)
     assert (found.tolist(), next_starts.tolist()) == (expected[:7], [expected[7]])
+    nothing = longs([])
+    found, next_starts = find_record_starts(b"", nothing, nothing, 0)
+    assert (found.tolist(), next_starts.tolist()) == ([], [])
 
 
 RNG = random.Random(5)
@@ -143,13 +142,38 @@ LAYOUTS: dict[str, Callable[[int], bytes]] = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_large_record_batches_are_not_scanned_in_the_plain_loop(layout: str, scanned_lanes: list[int]) -> None:
     values = [LAYOUTS[layout](number) for number in range(8000)]
-    memory, begins, ends, expected = with_gaps([values[:3000], values[3000:3100], values[3100:]])
-    found, next_starts = find_record_starts(memory, begins, ends, len(expected))
-    assert (found.tolist(), next_starts.tolist()) == (expected, ends.tolist())
+    expected = check([values[:3000], values[3000:3100], values[3100:]])
     assert sum(scanned_lanes) < len(expected) // 5
 
 
-def test_no_record_batches_have_no_records() -> None:
-    nothing = longs([])
-    found, next_starts = find_record_starts(b"", nothing, nothing, 0)
-    assert (found.tolist(), next_starts.tolist()) == ([], [])
+BORDERS = [sign * (2 ** (7 * size - 1) + shift) for size in range(1, 10) for sign in (1, -1) for shift in (-1, 0, 1)]
+LONGS = st.sampled_from([0, 2**63 - 1, -(2**63), *BORDERS]) | st.integers(-(2**63), 2**63 - 1)
+
+
+def encoded(values: list[int]) -> tuple[bytes, list[int]]:
+    """The bytes, and the start of each value and the end of the last."""
+    raw, at = bytearray(), [0]
+    for each in values:
+        encode_varint(each, raw.append)
+        at.append(len(raw))
+    return bytes(raw), at
+
+
+@given(st.lists(LONGS, min_size=1, max_size=30))
+def test_varints_of_every_length_are_decoded(values: list[int]) -> None:
+    raw, at = encoded(values)
+    assert [decode_varint(raw, each) for each in at[:-1]] == list(zip(values, at[1:], strict=True))
+    found, after = decode_varints(np.frombuffer(raw, np.uint8), np.array(at[:-1], np.int64))
+    assert (found.tolist(), after.tolist()) == (values, at[1:])
+
+
+def test_decoding_many_varints_stops_after_ten_bytes() -> None:
+    _, after = decode_varints(np.full(30, 0xFF, np.uint8), np.array([0], np.int64))
+    assert after.tolist() == [10]
+
+
+@pytest.mark.parametrize("decode", [decode_varint, decode_unsigned])
+@pytest.mark.parametrize("raw", [b"", b"\x80", b"\xff" * 30])
+def test_a_varint_without_an_end_is_an_index_error(raw: bytes, decode: Callable[[bytes, int], tuple[int, int]]) -> None:
+    with pytest.raises(IndexError):
+        decode(raw, 0)

@@ -44,19 +44,6 @@ def micros(value: int) -> datetime:
     return EPOCH + timedelta(microseconds=value)
 
 
-def partitions(*filters: Filter) -> set[str]:
-    """The partitions that the filters leave of two topics with three each."""
-    all_of = [TopicPartition(topic, number) for topic in ("orders", "returns") for number in range(3)]
-    return {str(tp) for tp in all_of if row_filter(filters).keeps_partition(tp)}
-
-
-def offsets(*filters: Filter) -> list[int]:
-    """The offsets that the filters leave of [10, 20)."""
-    left = row_filter(filters).narrow(OffsetRange("t", 0, 10, 20))
-    assert 10 <= left.start <= left.end <= 20
-    return list(range(left.start, left.end))
-
-
 @pytest.mark.parametrize(
     ("filters", "left"),
     [
@@ -78,7 +65,8 @@ def offsets(*filters: Filter) -> list[int]:
     ],
 )
 def test_filters_leave_the_partitions_whose_rows_may_pass(filters: list[Filter], left: set[str]) -> None:
-    assert partitions(*filters) == left
+    every = [TopicPartition(topic, number) for topic in ("orders", "returns") for number in range(3)]
+    assert {str(tp) for tp in every if row_filter(filters).keeps_partition(tp)} == left
 
 
 @pytest.mark.parametrize(
@@ -99,7 +87,9 @@ def test_filters_leave_the_partitions_whose_rows_may_pass(filters: list[Filter],
     ],
 )
 def test_filters_leave_the_offsets_that_may_pass(filters: list[Filter], left: list[int]) -> None:
-    assert offsets(*filters) == left
+    found = row_filter(filters).narrow(OffsetRange("t", 0, 10, 20))
+    assert 10 <= found.start <= found.end <= 20
+    assert list(range(found.start, found.end)) == left
 
 
 @pytest.mark.parametrize(
@@ -218,18 +208,12 @@ def test_each_row_that_passes_is_left(pushed: list[Filter], row: dict[str, Any])
         assert is_left(row_filter(pushed), row)
 
 
-def reader(**options: str) -> GroupBatchReader:
-    parsed = parse_options({"kafka.bootstrap.servers": "localhost:1", "subscribe": "t"} | options)
-    return GroupBatchReader(parsed, source_schema(include_headers=False), Application(), [])
-
-
-@pytest.mark.parametrize("options", [{}, {"pushDownFilters": "true"}], ids=str)
-def test_spark_takes_no_reader_for_one_that_overrides_push_filters(options: dict[str, str]) -> None:
-    # Spark's own check, in pyspark/sql/worker/plan_data_source_read.py.
-    assert getattr(reader(**options).pushFilters, "__func__", None) is DataSourceReader.pushFilters
-
-
-def test_spark_gets_every_filter_back_and_evaluates_it_too() -> None:
+def test_spark_gets_every_filter_back_and_takes_no_reader_for_one_that_overrides_push_filters() -> None:
     pushed: list[Filter] = [EqualTo(PARTITION, 1), GreaterThan(OFFSET, 5), EqualTo(("value",), b"1")]
-    left = list(reader(pushDownFilters="true").pushFilters(pushed))
+    for options in ({}, {"pushDownFilters": "true"}):
+        parsed = parse_options({"kafka.bootstrap.servers": "localhost:1", "subscribe": "t"} | options)
+        reader = GroupBatchReader(parsed, source_schema(include_headers=False), Application(), [])
+        # Spark's own check, in pyspark/sql/worker/plan_data_source_read.py.
+        assert getattr(reader.pushFilters, "__func__", None) is DataSourceReader.pushFilters
+    left = list(reader.pushFilters(pushed))
     assert [id(each) for each in left] == [id(each) for each in pushed]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import pytest
 from pyspark.util import handle_worker_exception
@@ -21,10 +21,6 @@ def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def users_function() -> None:
     raise FileNotFoundError("ranges.json")
-
-
-def fail(error: GroupSourceError, cause: BaseException | None = None) -> None:
-    raise error from cause
 
 
 def unreachable() -> None:
@@ -45,6 +41,14 @@ def failed_function() -> None:
         raise OptionError(f"The function 'm:f' failed: {error!r}.") from error
 
 
+def missing_topic() -> None:
+    raise MESSAGE
+
+
+def bug() -> None:
+    raise GroupSourceError("The membership failed.") from KeyError("x")
+
+
 def sent_to_spark(error: BaseException) -> list[str]:
     """The lines that PySpark sends to the JVM."""
     sent = io.BytesIO()
@@ -55,33 +59,31 @@ def sent_to_spark(error: BaseException) -> list[str]:
     return sent.getvalue()[8:].decode().splitlines()
 
 
-def raised_by(failing: object, *arguments: object) -> GroupSourceError:
-    assert callable(failing)
+@pytest.mark.parametrize(
+    ("failing", "traceback", "last"),
+    [
+        (missing_topic, None, f"spark_group_source.errors.TopicError: {MESSAGE}"),
+        # Causes that the message contains are removed.
+        (unreachable, None, "No broker answered: Broker b:1 cannot be reached ([Errno 111] Connection refused)."),
+        (
+            failed_function,
+            "in users_function",
+            "[INVALID_OPTION] The function 'm:f' failed: FileNotFoundError('ranges.json').",
+        ),
+        (bug, "KeyError", "[KAFKA_GROUP_SOURCE] The membership failed."),
+    ],
+)
+def test_an_error_is_one_line_and_bugs_and_failures_of_the_users_function_keep_their_tracebacks(
+    failing: Callable[[], None], traceback: str | None, last: str
+) -> None:
     with pytest.raises(GroupSourceError) as raised, hide_tracebacks():
-        failing(*arguments)
-    return raised.value
-
-
-def test_an_error_is_one_line_without_a_traceback() -> None:
-    (line,) = sent_to_spark(raised_by(fail, MESSAGE))
-    assert line == f"spark_group_source.errors.TopicError: {MESSAGE}"
-
-
-def test_causes_that_the_message_contains_are_removed() -> None:
-    (line,) = sent_to_spark(raised_by(unreachable))
-    assert "No broker answered: Broker b:1 cannot be reached ([Errno 111] Connection refused)." in line
-
-
-def test_a_failure_of_the_users_function_keeps_its_traceback_and_the_message_comes_last() -> None:
-    lines = sent_to_spark(raised_by(failed_function))
-    assert any("in users_function" in each for each in lines)
-    assert "[INVALID_OPTION] The function 'm:f' failed: FileNotFoundError('ranges.json')." in lines[-1]
-
-
-def test_a_bug_keeps_its_traceback() -> None:
-    lines = sent_to_spark(raised_by(fail, GroupSourceError("The membership failed."), KeyError("x")))
-    assert any("KeyError" in each for each in lines)
-    assert "[KAFKA_GROUP_SOURCE] The membership failed." in lines[-1]
+        failing()
+    lines = sent_to_spark(raised.value)
+    assert last in lines[-1]
+    if traceback is None:
+        assert len(lines) == 1
+    else:
+        assert any(traceback in each for each in lines)
 
 
 def test_errors_of_other_packages_pass_unchanged() -> None:

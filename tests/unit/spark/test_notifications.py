@@ -22,23 +22,18 @@ from spark_group_source.spark.notifications import CompletionListener, Notificat
 from tests.waiting import eventually
 
 END = {"group": "g", "version": 2, "ranges": {"t": {"0": [0, 5]}}}
+Connect = Callable[[], tuple[NotificationClient, list[bytes]]]
 
 
 @pytest.fixture
-def drained() -> list[int]:
-    """An entry for each time that Spark's events were waited for."""
-    return []
-
-
-@pytest.fixture
-def server(drained: list[int]) -> Iterator[NotificationServer]:
-    running = NotificationServer(lambda: drained.append(1))
+def server() -> Iterator[NotificationServer]:
+    running = NotificationServer(lambda: None)
     yield running
     running.close()
 
 
 @pytest.fixture
-def connect(server: NotificationServer) -> Iterator[Callable[[], tuple[NotificationClient, list[bytes]]]]:
+def connect(server: NotificationServer) -> Iterator[Connect]:
     """Connects a reader; returns it with what it hears."""
     clients: list[NotificationClient] = []
 
@@ -51,6 +46,14 @@ def connect(server: NotificationServer) -> Iterator[Callable[[], tuple[Notificat
     yield one
     for client in clients:
         client.close()
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The directory of sockets. Not tmp_path: the name of a Unix socket may have 107 bytes."""
+    with tempfile.TemporaryDirectory() as directory:
+        monkeypatch.setattr(tempfile, "tempdir", directory)
+        yield Path(directory)
 
 
 class Jvm:
@@ -102,9 +105,7 @@ def listen(server: NotificationServer) -> Iterator[Listen]:
         jvm.stopped.set()
 
 
-def test_every_reader_hears_of_every_completed_batch_of_this_source(
-    listen: Listen, connect: Callable[[], tuple[NotificationClient, list[bytes]]]
-) -> None:
+def test_every_reader_hears_of_every_completed_batch_of_this_source(listen: Listen, connect: Connect) -> None:
     heard = [connect()[1] for _ in range(3)]
     other = {**END, "group": "other"}
     listen()[1].complete(END, "not JSON", None, 17, {"t": {"0": 5}}, json.dumps(other))
@@ -114,10 +115,7 @@ def test_every_reader_hears_of_every_completed_batch_of_this_source(
 
 @pytest.mark.parametrize("event", ["{", '{"sources": 5}', json.dumps({"sources": [{"endOffset": END}]})])
 def test_an_unexpected_progress_of_one_query_does_not_end_the_reports_of_others(
-    listen: Listen,
-    connect: Callable[[], tuple[NotificationClient, list[bytes]]],
-    caplog: pytest.LogCaptureFixture,
-    event: str,
+    listen: Listen, connect: Connect, caplog: pytest.LogCaptureFixture, event: str
 ) -> None:
     _, heard = connect()
     _, jvm = listen()
@@ -140,9 +138,7 @@ def test_the_end_of_the_reports_is_logged(
     assert "not reported any more: ConnectionResetError('the JVM is gone')" in caplog.text
 
 
-def test_events_that_came_before_spark_stopped_are_reported(
-    server: NotificationServer, connect: Callable[[], tuple[NotificationClient, list[bytes]]]
-) -> None:
+def test_events_that_came_before_spark_stopped_are_reported(server: NotificationServer, connect: Connect) -> None:
     _, heard = connect()
     jvm = Jvm(None)
     jvm.stopped.set()
@@ -152,19 +148,14 @@ def test_events_that_came_before_spark_stopped_are_reported(
 
 
 def test_the_socket_of_a_suspended_process_does_not_delay_a_new_server_for_long(
-    monkeypatch: pytest.MonkeyPatch,
+    place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notification_client, "PROBE_TIMEOUT", 0.1)
-    with contextlib.ExitStack() as sockets:
-        # Not tmp_path: the name of a Unix socket may have 107 bytes.
-        directory = sockets.enter_context(tempfile.TemporaryDirectory())
-        monkeypatch.setattr(tempfile, "tempdir", directory)
-        path = Path(directory) / f"{notifications.PREFIX}other" / notifications.NAME
-        path.parent.mkdir()
-        suspended = sockets.enter_context(socket.socket(socket.AF_UNIX))
+    path = place / f"{notifications.PREFIX}other" / notifications.NAME
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as suspended, socket.socket(socket.AF_UNIX) as waiting:
         suspended.bind(str(path))
         suspended.listen(0)
-        waiting = sockets.enter_context(socket.socket(socket.AF_UNIX))
         waiting.connect(str(path))  # the backlog is full
         started = threading.Thread(target=lambda: NotificationServer(lambda: None).close(), daemon=True)
         started.start()
@@ -179,7 +170,7 @@ def test_equal_offsets_have_equal_digests_and_others_have_not() -> None:
 
 
 def test_the_sources_of_a_query_are_checked_when_it_starts_and_an_error_there_stops_no_reports(
-    listen: Listen, connect: Callable[[], tuple[NotificationClient, list[bytes]]], monkeypatch: pytest.MonkeyPatch
+    listen: Listen, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked: list[object] = []
 
@@ -206,11 +197,7 @@ def test_the_sources_of_a_query_are_checked_when_it_starts_and_an_error_there_st
     ],
 )
 def test_a_query_is_left_out_if_its_commit_log_may_be_behind_its_events(
-    listen: Listen,
-    connect: Callable[[], tuple[NotificationClient, list[bytes]]],
-    execution: str | None,
-    sink: str,
-    reported: bool,
+    listen: Listen, connect: Connect, execution: str | None, sink: str, reported: bool
 ) -> None:
     client, heard = connect()
     listener, jvm = listen(execution)
@@ -221,7 +208,7 @@ def test_a_query_is_left_out_if_its_commit_log_may_be_behind_its_events(
 
 
 def test_a_drain_returns_when_all_that_spark_has_completed_was_heard(
-    server: NotificationServer, drained: list[int], connect: Callable[[], tuple[NotificationClient, list[bytes]]]
+    server: NotificationServer, connect: Connect
 ) -> None:
     client, heard = connect()
     server._drain = lambda: server.send([END])  # what was still in Spark's queue
@@ -230,9 +217,7 @@ def test_a_drain_returns_when_all_that_spark_has_completed_was_heard(
 
 
 def test_a_drain_ends_when_the_server_goes_or_hangs(
-    server: NotificationServer,
-    connect: Callable[[], tuple[NotificationClient, list[bytes]]],
-    monkeypatch: pytest.MonkeyPatch,
+    server: NotificationServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, _ = connect()
     server.close()
@@ -244,15 +229,14 @@ def test_a_drain_ends_when_the_server_goes_or_hangs(
         release.wait(30)
 
     hung = NotificationServer(hang)
-    waiting = NotificationClient(hung.path, lambda _: None)
-    waiting.drain()
-    release.set()
-    waiting.close()
+    with contextlib.closing(NotificationClient(hung.path, lambda _: None)) as waiting:
+        waiting.drain()
+        release.set()
     hung.close()
 
 
 def test_a_reader_that_does_not_read_is_cut_off_and_costs_the_others_nothing(
-    server: NotificationServer, connect: Callable[[], tuple[NotificationClient, list[bytes]]]
+    server: NotificationServer, connect: Connect
 ) -> None:
     _, heard = connect()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
@@ -266,9 +250,7 @@ def test_a_reader_that_does_not_read_is_cut_off_and_costs_the_others_nothing(
     assert heard
 
 
-def test_a_reader_that_is_gone_is_forgotten(
-    server: NotificationServer, connect: Callable[[], tuple[NotificationClient, list[bytes]]]
-) -> None:
+def test_a_reader_that_is_gone_is_forgotten(server: NotificationServer, connect: Connect) -> None:
     before = len(os.listdir("/proc/self/fd")) if Path("/proc").exists() else 0
     for _ in range(50):
         client, _ = connect()
@@ -278,20 +260,17 @@ def test_a_reader_that_is_gone_is_forgotten(
     assert not Path("/proc").exists() or len(os.listdir("/proc/self/fd")) <= before + 1
 
 
-def test_only_this_user_can_connect_and_nothing_is_left_behind(server: NotificationServer) -> None:
-    directory = Path(server.path).parent
-    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-    server.close()
-    assert not directory.exists()
-
-
-def test_a_forked_child_does_not_close_its_parents_server(
+def test_only_this_user_can_connect_and_only_the_process_of_the_server_removes_its_socket(
     server: NotificationServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    directory = Path(server.path).parent
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     with monkeypatch.context() as child:
         child.setattr(os, "getpid", lambda: -1)
         server.close()
-    assert Path(server.path).exists()
+    assert Path(server.path).exists(), "a forked child does not close its parent's server"
+    server.close()
+    assert not directory.exists()
 
 
 def test_a_reader_removes_the_socket_of_a_server_that_was_killed(tmp_path: Path) -> None:
@@ -307,36 +286,17 @@ def test_a_reader_removes_the_socket_of_a_server_that_was_killed(tmp_path: Path)
     reader.close()
 
 
-def test_a_new_server_removes_the_sockets_of_killed_servers_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    with tempfile.TemporaryDirectory() as place:  # the path of a socket has at most 107 characters
-        monkeypatch.setattr(tempfile, "tempdir", place)
-        killed = Path(place, "kafka-group-killed", "notifications")
-        killed.parent.mkdir()
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
-            listening.bind(str(killed))
-        first = NotificationServer(lambda: None)
-        second = NotificationServer(lambda: None)
-        assert not killed.parent.exists()
-        assert Path(first.path).exists()
-        for running in (first, second):
-            running.close()
-        assert list(Path(place).iterdir()) == []
-
-
-def test_a_reader_that_was_cut_off_connects_again_and_hears_of_the_next_batches(
-    server: NotificationServer, connect: Callable[[], tuple[NotificationClient, list[bytes]]]
-) -> None:
-    client, heard = connect()
-    for _ in range(3):
-        before = len(heard)
-        with server._lock:
-            for reader in list(server._readers):
-                server._drop(reader)
-        eventually(lambda: server._readers)
-        client.drain()
-        server.send([END])
-        eventually(lambda: len(heard) > before)  # noqa: B023 - it ends with this turn
-    assert Path(server.path).exists()
+def test_a_new_server_removes_the_sockets_of_killed_servers_and_no_others(place: Path) -> None:
+    killed = Path(place, "kafka-group-killed", "notifications")
+    killed.parent.mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(str(killed))
+    first, second = NotificationServer(lambda: None), NotificationServer(lambda: None)
+    assert not killed.parent.exists()
+    assert Path(first.path).exists()
+    for running in (first, second):
+        running.close()
+    assert list(place.iterdir()) == []
 
 
 def test_a_reader_that_was_busy_for_long_hears_of_batches_again(server: NotificationServer) -> None:

@@ -18,7 +18,6 @@ from spark_group_source.spark import python_worker
 
 ROOT = Path(__file__).parents[3]
 LINUX = pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux has the option")
-BORROWED = "spark = socket.fromfd(fd, socket.AF_INET, socket.SOCK_STREAM)"
 Task = Callable[[str], str]
 
 
@@ -63,37 +62,18 @@ def task(new_worker: Task) -> Task:
     return new_worker
 
 
-@pytest.mark.parametrize("option", ["TCP_NODELAY", pytest.param("TCP_QUICKACK", marks=LINUX)])
-def test_no_packet_of_the_next_task_waits_for_an_acknowledgement(task: Task, option: str) -> None:
-    code = f"""{BORROWED}
-of = lambda: bool(spark.getsockopt(socket.IPPROTO_TCP, socket.{option}))
-spark.setsockopt(socket.IPPROTO_TCP, socket.{option}, 0)
+OPTION = """spark = socket.fromfd(fd, socket.AF_INET, socket.SOCK_STREAM)
+of = lambda: bool(spark.getsockopt(socket.IPPROTO_TCP, socket.{0}))
+spark.setsockopt(socket.IPPROTO_TCP, socket.{0}, 0)
 gc.collect(0)
 answer = [of()]
 gc.collect()
 answer.append(of())"""
-    assert task(code) == "[False, True]"
-    assert task("answer = 'still open'") == "'still open'"
-
-
-def test_a_default_timeout_does_not_affect_the_worker_socket(task: Task) -> None:
-    """A user's library may set a default timeout; Spark's reads fail on a socket with a timeout."""
-    assert task("socket.setdefaulttimeout(5)\ngc.collect()\nanswer = os.get_blocking(fd)") == "True"
-    assert task("answer = os.get_blocking(fd)") == "True"
-
-
-def test_other_sockets_keep_their_options(task: Task) -> None:
-    code = """
-server = socket.create_server(("127.0.0.1", 0))
+USERS_SOCKET = """server = socket.create_server(("127.0.0.1", 0))
 users = socket.create_connection(server.getsockname())
 gc.collect()
 answer = users.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)"""
-    assert task(code) == "0"
-
-
-def test_an_error_while_the_options_are_set_closes_no_socket(task: Task) -> None:
-    code = """
-def fails(frame, event, argument):
+FAILS = """def fails(frame, event, argument):
     if event == "c_call" and argument.__name__ == "setsockopt":
         raise RuntimeError
 failed = []
@@ -102,8 +82,22 @@ sys.setprofile(fails)
 gc.collect()
 sys.setprofile(None)
 answer = os.fstat(fd) and len(failed)"""
-    assert task(code) == "1"
-    assert task("answer = 'still open'") == "'still open'"
+
+
+@pytest.mark.parametrize(
+    ("code", "answer"),
+    [
+        pytest.param(OPTION.format("TCP_NODELAY"), "[False, True]", id="no packet waits"),
+        pytest.param(OPTION.format("TCP_QUICKACK"), "[False, True]", id="no acknowledgement waits", marks=LINUX),
+        # A user's library may set a default timeout; Spark's reads fail on a socket with a timeout.
+        pytest.param("socket.setdefaulttimeout(5)\ngc.collect()\nanswer = os.get_blocking(fd)", "True", id="timeout"),
+        pytest.param(USERS_SOCKET, "0", id="other sockets"),
+        pytest.param(FAILS, "1", id="an error while the options are set"),
+    ],
+)
+def test_a_collection_sets_the_options_of_the_worker_socket_only(task: Task, code: str, answer: str) -> None:
+    assert task(code) == answer
+    assert task("answer = os.get_blocking(fd)") == "True", "still open"
 
 
 def test_a_closed_socket_is_ignored(task: Task) -> None:

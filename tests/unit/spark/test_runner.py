@@ -1,11 +1,18 @@
-"""Shutdown of the process in which Spark runs a stream's reader."""
+"""The process in which Spark runs a stream's reader: its shutdown, and the last lines that the driver's stderr gets."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
+
+from spark_group_source.spark.runner import DriverStderr
 
 RUNNER = """
 import logging, os, signal
@@ -37,43 +44,100 @@ finally:
     reader.stop()
 """
 
-
-LEFT = ["leaves", "has left", ""]
 TERMINATED = "os.kill(os.getpid(), signal.SIGTERM)"
 
 
-def run(end: str, start: str = "pass") -> subprocess.CompletedProcess[str]:
-    """Runs a runner that ends this way, and gets a second SIGTERM while it leaves the group."""
+BROKEN_STDERR = """reading, writing = os.pipe(); os.close(reading); os.dup2(writing, 2)
+    logging.getLogger('spark_group_source').warning('unread'); raise EOFError"""
+
+
+@pytest.mark.parametrize(
+    ("end", "start", "status", "says"),
+    [
+        (TERMINATED, "pass", 0, ""),
+        # It also notices the death of its parent.
+        ("raise EOFError", "pass", None, "EOFError"),
+        (f"stream.ignore_further_signals = lambda: {TERMINATED}; raise EOFError", "pass", None, ""),
+        ("pass", TERMINATED, 0, ""),
+        (BROKEN_STDERR, "pass", None, ""),
+    ],
+    ids=["sigterm", "the JVM is gone", "sigterm as it begins to leave", "sigterm as it joins", "a broken stderr"],
+)
+def test_a_runner_leaves_however_it_ends_and_ignores_sigterm_meanwhile(
+    end: str, start: str, status: int | None, says: str
+) -> None:
     script = RUNNER.replace("END", end).replace("START", start)
     root = Path(__file__).parents[3]
     buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
-    return subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-c", script], cwd=root, env=buffered, capture_output=True, text=True, timeout=90, check=False
     )
+    assert ended.stdout.split("\n") == ["leaves", "has left", ""], ended.stderr
+    assert status in (None, ended.returncode)
+    assert says in ended.stderr
 
 
-def test_a_runner_leaves_on_sigterm_and_ignores_the_second_sigterm() -> None:
-    ended = run(TERMINATED)
-    assert (ended.stdout.split("\n"), ended.returncode) == (LEFT, 0), ended.stderr
+PROC = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the JVM's stderr is opened through /proc")
+LONG = 30.0
+LINES = ["x" * 1000 + "\n"] * 100
 
 
-def test_a_runner_whose_jvm_closed_the_socket_leaves_although_it_also_notices_the_death_of_its_parent() -> None:
-    ended = run("raise EOFError")
-    assert ended.stdout.split("\n") == LEFT, ended.stderr
-    assert "EOFError" in ended.stderr
+@contextmanager
+def jvm(stderr: int) -> Iterator[int]:
+    """The id of a process with this stderr."""
+    sleeping = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=stderr)
+    try:
+        yield sleeping.pid
+    finally:
+        sleeping.communicate(b"\n")
 
 
-def test_a_runner_that_gets_sigterm_as_it_begins_to_leave_still_leaves() -> None:
-    ended = run(f"stream.ignore_further_signals = lambda: {TERMINATED}; raise EOFError")
-    assert ended.stdout.split("\n") == LEFT, ended.stderr
+def returns(call: object) -> bool:
+    """Whether a call returns or raises in time."""
+    thread = threading.Thread(target=call, daemon=True)  # type: ignore[arg-type]
+    thread.start()
+    thread.join(LONG)
+    return not thread.is_alive()
 
 
-def test_a_runner_that_gets_sigterm_while_its_member_begins_to_join_leaves() -> None:
-    ended = run("pass", start=TERMINATED)
-    assert (ended.stdout.split("\n"), ended.returncode) == (LEFT, 0), ended.stderr
+@PROC
+def test_a_named_pipe_without_a_reader_is_not_used_and_does_not_block_the_start_of_a_query(tmp_path: Path) -> None:
+    fifo = tmp_path / "stderr"
+    os.mkfifo(fifo)
+    reading, writing = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK), os.open(fifo, os.O_WRONLY)
+    opened: list[DriverStderr] = []
+    with jvm(writing) as process:
+        os.close(writing)
+        os.close(reading)
+        assert returns(lambda: opened.append(DriverStderr(process)))
+    assert opened[0].descriptors == []
 
 
-def test_a_runner_with_a_closed_stderr_leaves() -> None:
-    closed = "reading, writing = os.pipe(); os.close(reading); os.dup2(writing, 2)"
-    ended = run(f"{closed}; logging.getLogger('spark_group_source').warning('unread'); raise EOFError")
-    assert ended.stdout.split("\n") == LEFT
+@PROC
+def test_a_full_pipe_loses_lines_and_does_not_block_the_end_of_a_query() -> None:
+    reading, writing = os.pipe()
+    with jvm(writing) as process:
+        stderr = DriverStderr(process)
+        assert returns(lambda: stderr.write("".join(LINES)))
+    os.close(writing)
+    for descriptor in stderr.descriptors:
+        os.close(descriptor)
+    with open(reading) as pipe:
+        assert pipe.read().startswith(LINES[0])
+
+
+@PROC
+def test_a_slow_reader_receives_the_whole_of_a_long_text() -> None:
+    reading, writing = os.pipe()
+    with jvm(writing) as process:
+        stderr = DriverStderr(process)
+        os.close(writing)
+        text = "".join(LINES * 3)  # more than a pipe holds
+        writer = threading.Thread(target=stderr.write, args=(text,), daemon=True)
+        writer.start()
+        received = b""
+        while len(received) < len(text):
+            received += os.read(reading, 4096)
+        writer.join(LONG)
+    assert received.decode() == text
+    os.close(reading)

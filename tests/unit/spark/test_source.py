@@ -1,11 +1,29 @@
-"""Registration of the source in Spark sessions."""
+"""The source in Spark: its registration, its schema, and sources of one query that share a group, without Spark."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from spark_group_source.spark.source import register
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from spark_group_source.errors import OptionError
+from spark_group_source.records.columns import ALL_COLUMNS
+from spark_group_source.spark.notifications import warn_of_shared_sources
+from spark_group_source.spark.schema import source_schema, to_arrow_schema
+from spark_group_source.spark.source import GroupSource, register
 from spark_group_source.spark.tasks import Application
 
 
@@ -18,18 +36,140 @@ class Session:
         self.dataSource = SimpleNamespace(register=self.registered.append)
 
 
-def registered(*sessions: Session) -> list[Application]:
-    """The applications for which the calls register the source."""
-    for each in sessions:
+def test_each_session_gets_the_source_once_with_its_own_application() -> None:
+    """Spark would warn of a second one."""
+    sessions = [Session("local-1"), Session("local-2")]
+    for each in sessions * 2:
         register(each)  # type: ignore[arg-type]
-    return [source.application for session in dict.fromkeys(sessions) for source in session.registered]
+    found = [[source.application for source in each.registered] for each in sessions]
+    assert found == [[Application("orders", "local-1")], [Application("orders", "local-2")]]
 
 
-def test_a_session_gets_the_source_once_because_spark_would_warn() -> None:
-    one = Session("local-1")
-    assert registered(one, one, one) == [Application("orders", "local-1")]
+def columns(**requested: DataType) -> pa.Schema:
+    return to_arrow_schema(StructType([StructField(name, kind) for name, kind in requested.items()]))
 
 
-def test_each_session_gets_the_source_with_its_own_application() -> None:
-    one, other = Session("local-1"), Session("local-2")
-    assert registered(one, other) == [Application("orders", "local-1"), Application("orders", "local-2")]
+def test_the_sources_own_schema_is_all_columns() -> None:
+    assert to_arrow_schema(source_schema(include_headers=True)) == ALL_COLUMNS
+    assert to_arrow_schema(source_schema(include_headers=False)).names == ALL_COLUMNS.names[:-1]
+
+
+def test_some_columns_in_any_order_and_key_and_value_as_text() -> None:
+    assert columns(offset=LongType(), value=BinaryType()) == pa.schema(
+        [ALL_COLUMNS.field("offset"), ALL_COLUMNS.field("value")]
+    )
+    text = columns(value=StringType(), topic=StringType(), key=StringType())
+    assert text == pa.schema([("value", pa.string()), ("topic", pa.string()), ("key", pa.string())])
+
+
+@pytest.mark.parametrize(("name", "kind"), [("offset", IntegerType()), ("id", LongType())])
+def test_other_columns_and_types_are_rejected_and_the_error_lists_the_known_columns(name: str, kind: DataType) -> None:
+    with pytest.raises(OptionError, match=f"'{name}' of type {kind.simpleString()}") as error:
+        columns(value=BinaryType(), **{name: kind})
+    assert "value binary or string" in error.value.action
+    assert "offset bigint" in error.value.action
+
+
+@pytest.mark.parametrize("name", ["value", "offset"])
+def test_a_not_null_column_is_rejected_and_the_error_shows_the_correct_type(name: str) -> None:
+    """Spark would fail each task: [DATA_SOURCE_RETURN_SCHEMA_MISMATCH], "Expected: offset: int64 not null"."""
+    kind = source_schema(include_headers=True)[name].dataType
+    with pytest.raises(OptionError, match=f"'{name}' as NOT NULL") as error:
+        to_arrow_schema(StructType([StructField(name, kind, nullable=False)]))
+    assert f"'{name} {kind.simpleString()}' without NOT NULL" in error.value.action
+    parts = StructType([StructField("key", StringType(), nullable=False), StructField("value", BinaryType())])
+    with pytest.raises(OptionError, match="'headers' as NOT NULL"):
+        columns(headers=ArrayType(parts))
+
+
+ORDERS = {"kafka.bootstrap.servers": "one:9092,two:9092", "kafka.group.id": "g", "subscribe": "orders"}
+
+
+class Leaves:
+    """A Scala ``Seq``."""
+
+    def __init__(self, leaves: Sequence[Any]) -> None:
+        self._leaves = leaves
+
+    def distinct(self) -> Leaves:
+        return Leaves([leaf for number, leaf in enumerate(self._leaves) if leaf not in self._leaves[:number]])
+
+    def size(self) -> int:
+        return len(self._leaves)
+
+    def apply(self, number: int) -> Any:
+        return self._leaves[number]
+
+
+def leaf(options: dict[str, str], kind: str = "StreamingRelationV2", source: str = GroupSource.name()) -> Any:
+    return SimpleNamespace(
+        getClass=lambda: SimpleNamespace(getSimpleName=lambda: kind),
+        sourceName=lambda: source,
+        extraOptions=lambda: SimpleNamespace(asCaseSensitiveMap=lambda: options),
+    )
+
+
+def query(*leaves: Any, name: str | None = "join") -> Any:
+    plan = SimpleNamespace(collectLeaves=lambda: Leaves(leaves))
+    execution = SimpleNamespace(analyzedPlan=lambda: plan)
+    identity = SimpleNamespace(toString=lambda: "0b0a")
+    return SimpleNamespace(name=lambda: name, id=lambda: identity, streamingQuery=lambda: execution)
+
+
+def without(name: str, **more: str) -> dict[str, str]:
+    return {key: value for key, value in ORDERS.items() if key != name} | more
+
+
+def test_sources_of_one_query_in_one_group_log_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_shared_sources(query(leaf(ORDERS), leaf(ORDERS), leaf(ORDERS)))
+    (line,) = caplog.messages
+    assert line.startswith("group g: 3 sources of the query join share this group: each reads only some of the")
+    assert "partitions of orders, and a join misses rows" in line
+
+
+PATTERN = without("subscribe", subscribePattern="ord.*")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "name", "says"),
+    [
+        (leaf(ORDERS), leaf(ORDERS), None, "2 sources of the query 0b0a share"),
+        (leaf(ORDERS), leaf(without("subscribe", subscribe="customers, orders")), "join", ""),
+        (leaf(ORDERS), leaf(PATTERN), "join", ""),
+        (leaf(PATTERN), leaf(PATTERN), "join", "some of the partitions of pattern ord.*, and"),
+        (leaf(ORDERS), leaf(ORDERS | {"kafka.bootstrap.servers": "two:9092"}), "join", ""),
+        (leaf(ORDERS), leaf(ORDERS | {"KAFKA.GROUP.ID": "g", "kafka.client.id": "mine"}), "join", ""),
+        (leaf(ORDERS), leaf(ORDERS, source="Kafka-Group"), "join", ""),
+    ],
+    ids=["no name", "a topic", "a pattern", "one pattern", "a server", "upper case", "format in upper case"],
+)
+def test_sources_that_have_a_topic_of_a_group_in_common_log_a_warning(
+    caplog: pytest.LogCaptureFixture, one: Any, other: Any, name: str | None, says: str
+) -> None:
+    warn_of_shared_sources(query(one, other, name=name))
+    warn_of_shared_sources(query(other, one, name=name))
+    assert caplog.text.count(says or "2 sources of the query join share") == 2
+
+
+ASSIGNED = without("subscribe", assign='{"orders": [0]}')
+FIRST = leaf(ORDERS)
+
+
+@pytest.mark.parametrize(
+    "leaves",
+    [
+        [FIRST],
+        [FIRST, FIRST],  # a DataFrame that occurs twice in a union is one source
+        [FIRST, leaf(ORDERS | {"kafka.group.id": "other"})],
+        [FIRST, leaf(without("subscribe", subscribe="customers"))],
+        [FIRST, leaf(without("subscribe", subscribePattern="cust.*"))],
+        [leaf(without("subscribe", subscribePattern="a.*")), leaf(without("subscribe", subscribePattern="b.*"))],
+        [FIRST, leaf(ORDERS | {"kafka.bootstrap.servers": "another-cluster:9092"})],
+        [leaf(ASSIGNED), leaf(ASSIGNED)],
+        [FIRST, leaf(ORDERS, source="kafka")],
+        [FIRST, leaf(ORDERS, kind="LogicalRDD")],
+    ],
+)
+def test_other_sources_log_nothing(caplog: pytest.LogCaptureFixture, leaves: list[Any]) -> None:
+    warn_of_shared_sources(query(*leaves))
+    assert caplog.messages == []

@@ -49,15 +49,13 @@ class FakeDriver:
         self.meanwhile: Callable[[], object] = lambda: None
         self.ended: list[str] = []
 
-    def pin_starts(self) -> None:
-        """Does nothing."""
+    def pin_starts(self) -> None: ...
+
+    def await_assignment(self) -> None: ...
 
     def start(self, logged: BatchOffset, *, replayed: bool) -> None:
         self.started.append((logged, replayed))
         self.in_flight = logged if replayed else None
-
-    def await_assignment(self) -> None:
-        """Does nothing."""
 
     def plan_batch(self, start: BatchOffset, max_offsets: int | None, max_bytes: int | None) -> BatchOffset:
         self.complete(start)
@@ -156,13 +154,20 @@ def test_the_wrapper_of_available_now_is_refused_where_spark_uses_it(
         reader.latestOffset()
 
 
+@pytest.fixture
+def gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic of the query is gone."""
+
+    def pin_starts(_: FakeDriver) -> None:
+        raise TopicError("Topic 'none' cannot be read.", error_code=3)
+
+    monkeypatch.setattr(FakeDriver, "pin_starts", pin_starts)
+
+
+@pytest.mark.usefixtures("gone")
 def test_a_logged_first_batch_is_repeated_although_a_topic_is_gone(
     reader: GroupStreamReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(_: FakeDriver) -> None:
-        raise TopicError("Topic 'empty' cannot be read.", error_code=3)
-
-    monkeypatch.setattr(FakeDriver, "pin_starts", gone)
     start = reader.initialOffset()
     assert len(reader.partitions(start, logged(batch(0, 3)))) == 1
     monkeypatch.setattr(FakeDriver, "planned", [batch(3, 5)])
@@ -171,11 +176,8 @@ def test_a_logged_first_batch_is_repeated_although_a_topic_is_gone(
     assert reader.latestOffset(logged(batch(0, 3))) == batch(3, 5).as_json()
 
 
-def test_a_new_query_without_its_topics_fails(reader: GroupStreamReader, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(_: FakeDriver) -> None:
-        raise TopicError("Topic 'none' cannot be read.", error_code=3)
-
-    monkeypatch.setattr(FakeDriver, "pin_starts", gone)
+@pytest.mark.usefixtures("gone")
+def test_a_new_query_without_its_topics_fails(reader: GroupStreamReader) -> None:
     start = reader.initialOffset()
     for _ in range(2):
         with pytest.raises(TopicError, match="Topic 'none'"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,10 +14,6 @@ AT_LEAST_1 = st.integers(min_value=1, max_value=60)
 
 def ranges(*sizes: int) -> list[OffsetRange]:
     return [OffsetRange("t", number, 10, 10 + size) for number, size in enumerate(sizes)]
-
-
-def sizes_of(tasks: list[list[OffsetRange]]) -> list[list[int]]:
-    return [[each.size for each in task] for task in tasks]
 
 
 def joined(tasks: list[list[OffsetRange]]) -> list[OffsetRange]:
@@ -36,10 +31,7 @@ def joined(tasks: list[list[OffsetRange]]) -> list[OffsetRange]:
 def test_small_ranges_share_a_task_and_large_ranges_get_their_own() -> None:
     tasks = split_into_tasks(ranges(3, 100, 4, 0, 200, 5), min_records=100)
     assert [[each.partition for each in task] for task in tasks] == [[1], [4], [0, 2, 5]]
-
-
-def test_empty_ranges_get_no_task() -> None:
-    assert split_into_tasks(ranges(0, 0), 1) == []
+    assert split_into_tasks(ranges(0, 0), 1) == [], "empty ranges get no task"
     assert split_into_tasks(ranges(0, 0), 1, max_records=1, min_tasks=9) == []
 
 
@@ -50,35 +42,29 @@ def test_every_offset_is_in_exactly_one_task_and_at_most_one_task_is_small(sizes
     assert sum(sum(each.size for each in task) < minimum for task in tasks) <= 1
 
 
-@pytest.mark.parametrize(
-    ("sizes", "max_records", "expected"),
-    [([10], 4, [[3], [3], [4]]), ([10], 10, [[10]]), ([3, 3, 9], 6, [[4], [5], [3, 3]]), ([5, 3, 3], 6, [[5], [3, 3]])],
-)
-def test_ranges_larger_than_the_maximum_are_split_evenly(
-    sizes: list[int], max_records: int, expected: list[list[int]]
-) -> None:
-    assert sizes_of(split_into_tasks(ranges(*sizes), 1000, max_records=max_records)) == expected
+def test_ranges_larger_than_the_maximum_are_split_evenly() -> None:
+    for sizes, max_records, expected in (
+        ([10], 4, [[3], [3], [4]]),
+        ([10], 10, [[10]]),
+        ([3, 3, 9], 6, [[4], [5], [3, 3]]),
+        ([5, 3, 3], 6, [[5], [3, 3]]),
+    ):
+        tasks = split_into_tasks(ranges(*sizes), 1000, max_records=max_records)
+        assert [[each.size for each in task] for task in tasks] == expected
 
 
-@pytest.mark.parametrize(
-    ("sizes", "min_tasks", "expected"),
-    [
-        ([10], 3, [[3], [3], [4]]),
-        ([30, 60], 3, [[30], [30], [30]]),
-        ([1, 1, 100], 4, [[1], [1], [50], [50]]),
-        ([5, 5], 2, [[5], [5]]),
-        ([2], 9, [[1], [1]]),
-        ([10, 10], 5, [[3], [3], [4], [3], [3], [4]]),  # 2.5 pieces each, and Java rounds halves up
-    ],
-)
-def test_the_largest_ranges_are_split_to_reach_the_minimum_number_of_tasks(
-    sizes: list[int], min_tasks: int, expected: list[list[int]]
-) -> None:
-    assert sizes_of(split_into_tasks(ranges(*sizes), 1000, min_tasks=min_tasks)) == expected
-
-
-def test_small_ranges_stay_together_if_there_are_enough_tasks() -> None:
-    assert sizes_of(split_into_tasks(ranges(1, 1, 100, 100), 50, min_tasks=3)) == [[100], [100], [1, 1]]
+def test_the_largest_ranges_are_split_to_reach_the_minimum_number_of_tasks() -> None:
+    for sizes, minimum, min_tasks, expected in (
+        ([10], 1000, 3, [[3], [3], [4]]),
+        ([30, 60], 1000, 3, [[30], [30], [30]]),
+        ([1, 1, 100], 1000, 4, [[1], [1], [50], [50]]),
+        ([5, 5], 1000, 2, [[5], [5]]),
+        ([2], 1000, 9, [[1], [1]]),
+        ([10, 10], 1000, 5, [[3], [3], [4], [3], [3], [4]]),  # 2.5 pieces each, and Java rounds halves up
+        ([1, 1, 100, 100], 50, 3, [[100], [100], [1, 1]]),  # small ranges stay together if there are enough tasks
+    ):
+        tasks = split_into_tasks(ranges(*sizes), minimum, min_tasks=min_tasks)
+        assert [[each.size for each in task] for task in tasks] == expected
 
 
 @given(SIZES, AT_LEAST_1, st.none() | AT_LEAST_1, st.none() | AT_LEAST_1)

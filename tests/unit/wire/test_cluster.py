@@ -1,54 +1,44 @@
-"""The cluster as one thread sees it: requests to any broker, and connections that are reopened."""
+"""The cluster as one thread sees it: requests to any broker, connections that are reopened, and throttling."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
+from kafka.protocol import admin, consumer, metadata
 from kafka.protocol.api_key import ApiKey
 
-from spark_group_source.clock import Deadline
+from spark_group_source.clock import WARN_EVERY, Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupError
+from spark_group_source.fetch import messages
+from spark_group_source.fetch.messages import FetchPartition
+from spark_group_source.group import consumer_messages
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import KEEP_TOPICS, Cluster
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.connection import Connection, Throttle
+from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
+from tests.unit.wire.messages import heartbeat
+from tests.unit.wire_options import LONG, after, wire_options
+from tests.waiting import eventually
 
-LONG = 90.0
-
-
-@pytest.fixture
-def cluster(fake: FakeKafka) -> Iterator[Cluster]:
-    made = Cluster(options(fake))
-    yield made
-    made.close()
-
-
-def options(fake: FakeKafka) -> WireOptions:
-    brokers = tuple(("127.0.0.1", each.port) for each in fake.brokers.values())
-    return WireOptions(brokers, "test", retry_backoff=0.01, retry_backoff_max=0.05)
-
-
-def after(seconds: float = LONG) -> Deadline:
-    return Deadline.after(seconds)
+BEYOND = 5000.0
 
 
 def test_topics_are_requested_once_until_they_are_invalidated_or_wanted_fresh(
     fake: FakeKafka, cluster: Cluster
 ) -> None:
-    def asked() -> int:
-        return fake.request_count("Metadata")
-
     assert cluster.topics(["t"], after())["t"].partitions == {0: 1, 1: 2}
     assert cluster.topics(["t"], after())["t"].id == str(fake.ids["t"])
-    assert asked() == 1
+    assert fake.request_count("Metadata") == 1
     cluster.invalidate_topics(["t", "unknown"])
     cluster.topics(["t"], after())
     cluster.topics(["t"], after(), fresh=True)
-    assert asked() == 3
+    assert fake.request_count("Metadata") == 3
 
 
 def test_a_connection_knows_the_versions_that_its_broker_supports(fake: FakeKafka, cluster: Cluster) -> None:
@@ -76,14 +66,13 @@ def test_topics_that_nothing_requests_are_not_kept(
     assert set(cluster.topics(["used", "over"], after())) == {"used", "over"}
 
 
-def test_a_topic_that_does_not_exist_has_an_error_and_is_not_created(fake: FakeKafka, cluster: Cluster) -> None:
-    assert cluster.metadata(["nowhere"], after()).topics["nowhere"].error == 3
-    assert not fake.requests[-1][2].allow_auto_topic_creation
-
-
-def test_a_partition_without_a_leader_has_none_in_the_metadata(fake: FakeKafka, cluster: Cluster) -> None:
+def test_metadata_has_an_error_for_a_missing_topic_and_no_leader_for_a_partition_without_one(
+    fake: FakeKafka, cluster: Cluster
+) -> None:
     fake.logs["t"][1].leader = None
     assert cluster.metadata(None, after()).topics["t"].partitions == {0: 1, 1: None}
+    assert cluster.metadata(["nowhere"], after()).topics["nowhere"].error == 3
+    assert not fake.requests[-1][2].allow_auto_topic_creation
 
 
 @pytest.mark.parametrize("hung", [1, 2])
@@ -121,17 +110,14 @@ def knows_nothing(answer: Any) -> None:
         each.error_code, each.partitions = 3, []
 
 
-def test_metadata_without_brokers_is_rejected(fake: FakeKafka, cluster: Cluster) -> None:
+def test_metadata_without_brokers_is_retried_until_the_deadline(fake: FakeKafka, cluster: Cluster) -> None:
+    fake.next("Metadata", Fault(edit=knows_nothing), times=3)
+    assert cluster.metadata(["t"], after()).topics["t"].partitions
     fake.next("Metadata", Fault(edit=knows_nothing, broker=1), times=1000)
     for _ in range(6):
         found = cluster.metadata(["t"], after())
         assert set(found.brokers) == {1, 2}
         assert found.topics["t"].partitions == {0: 1, 1: 2}
-
-
-def test_metadata_without_brokers_is_retried_until_the_deadline(fake: FakeKafka, cluster: Cluster) -> None:
-    fake.next("Metadata", Fault(edit=knows_nothing), times=3)
-    assert cluster.metadata(["t"], after()).topics["t"].partitions
     fake.next("Metadata", Fault(edit=knows_nothing), times=10_000)
     with pytest.raises(BrokerUnavailable, match="no brokers"):
         cluster.metadata(["t"], after(0.5))
@@ -153,10 +139,7 @@ def test_an_open_connection_is_reused_and_a_broken_connection_is_not(fake: FakeK
     assert cluster.connection(1, after()) is kept
     assert cluster.connection(1, after(), "fetch") is not kept
     fake.brokers[1].disconnect()
-    deadline = after()
-    while kept.is_reusable():
-        assert not deadline.expired()
-        time.sleep(0.005)
+    eventually(lambda: not kept.is_reusable())
     reopened = cluster.connection(1, after())
     assert reopened is not kept
     assert kept.closed
@@ -172,10 +155,7 @@ def test_connections_to_a_retired_broker_are_closed_after_the_broker_ended_them(
     cluster.metadata(None, after())
     assert not any(each.closed for each in kept), "their holders may still use them"
     retired.stop()
-    deadline = after()
-    while not all(each.closed for each in kept):
-        assert not deadline.expired()
-        cluster.metadata(None, after())
+    eventually(lambda: cluster.metadata(None, after()) and all(each.closed for each in kept))
     assert {number for number, _ in cluster._connections._by_purpose} <= {1}
     retired.join()
 
@@ -186,6 +166,16 @@ def test_a_connection_that_timed_out_is_never_reused(fake: FakeKafka, cluster: C
     with pytest.raises(BrokerUnavailable):
         cluster.metadata(["t"], after(0.1))
     assert cluster.find_coordinator("g", after()).id == 1
+
+
+def test_a_connection_that_was_idle_for_too_long_is_not_reused(fake: FakeKafka) -> None:
+    with closing(Cluster(wire_options(fake, max_idle=100.0))) as cluster:
+        cluster.metadata(None, after())
+        first = cluster.connection(2, after())
+        assert cluster.connection(2, after()) is first
+        first.used_at -= 99.0 + 1.1
+        assert cluster.connection(2, after()) is not first
+        assert first.closed
 
 
 def test_an_unknown_broker_is_unavailable(cluster: Cluster) -> None:
@@ -212,3 +202,84 @@ def test_a_group_without_permission_fails_with_the_right_to_grant(fake: FakeKafk
     with pytest.raises(GroupError, match="READ on the group") as refused:
         cluster.find_coordinator("g", after())
     assert refused.value.error_code == 30
+
+
+def throttled(fake: FakeKafka, cluster: Cluster, seconds: float) -> Connection:
+    """A connection on which a broker has throttled the client."""
+    cluster.metadata(None, after())
+    connection = cluster.connection(1, after(), "test")
+    fake.next("Heartbeat", Fault(throttle=seconds))
+    connection.call(heartbeat(), after())
+    return connection
+
+
+def test_a_request_waits_until_the_broker_reads_again(fake: FakeKafka, cluster: Cluster) -> None:
+    connection = throttled(fake, cluster, 0.3)
+    assert 0 < connection.throttle_remaining <= 0.3
+    assert connection.call(heartbeat(), after()).error_code == 25
+    assert connection.throttle_remaining == 0
+    assert fake.brokers[1].sent_while_muted == 0
+
+
+def test_the_throttle_times_of_the_first_and_of_an_undecoded_response_count(fake: FakeKafka, cluster: Cluster) -> None:
+    cluster.metadata(None, after())
+    fake.next("ApiVersions", Fault(throttle=BEYOND))
+    assert cluster.connection(1, after(), "new").throttle_remaining > BEYOND - LONG
+    connection = cluster.connection(1, after(), "test")
+    fake.next("Fetch", Fault(throttle=BEYOND))
+    wanted = [FetchPartition(str(fake.ids["t"]), 0, 0, 1000)]
+    connection.send(messages.build_request(wanted, max_wait=0.0, max_bytes=1000, read_committed=False), after())
+    connection.receive_raw(after())
+    assert BEYOND - LONG < connection.throttle_remaining <= BEYOND
+
+
+def test_responses_begin_with_the_throttle_time() -> None:
+    modules = (consumer, metadata, admin, consumer_messages)
+    for api, version in [*versions.PINNED.items(), *versions.CONSUMER_PROTOCOL.items()]:
+        name = f"{api.name}Request"
+        request = getattr(next(each for each in modules if hasattr(each, name)), name)(version=version)
+        request.with_header(correlation_id=1, client_id="c")
+        first = next(iter(request.header.get_response_class()._struct.fields))
+        assert first == "throttle_time_ms", (name, version)
+
+
+def test_a_throttle_beyond_the_deadline_fails_at_once_and_keeps_the_connection(
+    fake: FakeKafka, cluster: Cluster
+) -> None:
+    connection = throttled(fake, cluster, BEYOND)
+    before = len(fake.requests)
+    with pytest.raises(DeadlineExceeded, match=r"HeartbeatRequest was not sent: broker 1 .* throttles .* quota"):
+        connection.call(heartbeat(), after())
+    assert connection.is_reusable()
+    assert cluster.connection(1, after(), "test") is connection
+    assert len(fake.requests) == before
+    assert cluster.throttle_remaining(1, "test") > BEYOND - LONG
+    for broker, purpose in ((1, "fetch"), (1, ""), (9, "test")):
+        assert cluster.throttle_remaining(broker, purpose) == 0
+    connection.close()
+    assert cluster.throttle_remaining(1, "test") == 0
+
+
+def test_a_wakeup_ends_the_wait_for_a_throttle_and_keeps_the_connection(
+    fake: FakeKafka, cluster: Cluster, wakeup: WakeupPipe
+) -> None:
+    connection = throttled(fake, cluster, LONG)
+    threading.Timer(0.05, wakeup.set).start()
+    with pytest.raises(Interrupted):
+        connection.send(heartbeat(), Deadline.after(LONG * 2, wakeup=wakeup))
+    assert connection.is_reusable()
+
+
+def test_the_longest_throttle_counts_and_the_log_line_is_rate_limited(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Hand()
+    found = Throttle("1 (b:1)", clock)
+    found.record(0.0)
+    assert not caplog.records
+    found.record(20.0)
+    found.record(5.0)
+    assert found.remaining() == 20.0
+    clock.now += WARN_EVERY
+    assert found.remaining() == 0.0
+    found.record(1.5)
+    says = "broker 1 (b:1) throttles this client, now for {} s: a quota is exceeded"
+    assert caplog.messages == [says.format("20.0"), says.format("1.5")]

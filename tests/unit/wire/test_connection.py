@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kafka.protocol.consumer import HeartbeatRequest, HeartbeatResponse
-from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+from kafka.protocol.metadata import FindCoordinatorResponse
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, ProtocolError
@@ -20,16 +19,13 @@ from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 from tests.fake import FakeKafka, Fault
+from tests.unit.wire.messages import answer, coordinator, framed, heartbeat
+from tests.unit.wire_options import LONG, after
 from tests.waiting import eventually
 
-LONG, SHORT = 90.0, 0.1
+SHORT = 0.1
 OPTIONS = WireOptions((("127.0.0.1", 1),), "test", connect_timeout=2.0)
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeKafka]:
-    with FakeKafka() as running:
-        yield running
+Pair = tuple[Connection, socket.socket]
 
 
 @pytest.fixture
@@ -40,7 +36,7 @@ def connection(fake: FakeKafka) -> Iterator[Connection]:
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[Connection, socket.socket]]:
+def pair() -> Iterator[Pair]:
     """A connection without a broker, and the socket of its peer."""
     ours, theirs = socket.socketpair()
     connection = Connection(ours, "peer", 9092, OPTIONS)
@@ -50,30 +46,12 @@ def pair() -> Iterator[tuple[Connection, socket.socket]]:
 
 
 def opening(fake: FakeKafka) -> Connection:
-    return Connection.open("127.0.0.1", fake.brokers[1].port, OPTIONS, Deadline.after(LONG))
-
-
-def heartbeat() -> Any:
-    return HeartbeatRequest(version=4, group_id="g", generation_id=1, member_id="m", group_instance_id=None)
-
-
-def coordinator() -> Any:
-    return FindCoordinatorRequest(version=4, key_type=0, coordinator_keys=["g"])
-
-
-def framed(body: bytes) -> bytes:
-    return struct.pack(">i", len(body)) + body
-
-
-def answer(correlation_id: int, error: int = 25) -> bytes:
-    made = HeartbeatResponse(version=4, throttle_time_ms=0, error_code=error)
-    made.with_header(correlation_id=correlation_id)
-    return bytes(made.encode(header=True))
+    return Connection.open("127.0.0.1", fake.brokers[1].port, OPTIONS, after(), broker_id=1)
 
 
 def test_a_response_that_arrives_byte_by_byte_is_received(fake: FakeKafka, connection: Connection) -> None:
     fake.next("Heartbeat", Fault(dribble=0.0))
-    assert connection.call(heartbeat(), Deadline.after(LONG)).error_code == 25
+    assert connection.call(heartbeat(), after()).error_code == 25
 
 
 def test_slow_bytes_do_not_extend_the_deadline(fake: FakeKafka, connection: Connection) -> None:
@@ -85,81 +63,59 @@ def test_slow_bytes_do_not_extend_the_deadline(fake: FakeKafka, connection: Conn
     assert connection.closed
 
 
-def test_a_response_that_is_complete_at_the_deadline_is_returned_and_a_partial_response_is_not(
-    pair: tuple[Connection, socket.socket],
-) -> None:
+def test_a_response_that_is_complete_at_the_deadline_is_returned_and_a_partial_response_is_not(pair: Pair) -> None:
     connection, theirs = pair
-    connection.send(heartbeat(), Deadline.after(LONG))
-    theirs.sendall(framed(answer(1)))
-    assert connection.receive(Deadline.after(0.0)).error_code == 25
-    connection.send(heartbeat(), Deadline.after(LONG))
-    theirs.sendall(framed(answer(2))[:-1])
+    connection.send(heartbeat(), after())
+    theirs.sendall(answer(1))
+    assert connection.receive(after(0.0)).error_code == 25
+    connection.send(heartbeat(), after())
+    theirs.sendall(answer(2)[:-1])
     with pytest.raises(DeadlineExceeded):
-        connection.receive(Deadline.after(0.0))
+        connection.receive(after(0.0))
     assert connection.closed
 
 
-def test_an_error_names_the_broker_with_its_id_host_and_port(fake: FakeKafka) -> None:
-    port = fake.brokers[1].port
-    connection = Connection.open("127.0.0.1", port, OPTIONS, Deadline.after(LONG), broker_id=1)
+def test_an_error_names_the_broker_with_its_id_host_and_port(fake: FakeKafka, connection: Connection) -> None:
     fake.next("Heartbeat", Fault(drop="before"))
-    with pytest.raises(BrokerUnavailable, match=rf"Heartbeat.* to broker 1 \(127\.0\.0\.1:{port}\) failed"):
-        connection.call(heartbeat(), Deadline.after(LONG))
+    peer = rf"broker 1 \(127\.0\.0\.1:{fake.brokers[1].port}\)"
+    with pytest.raises(BrokerUnavailable, match=f"Heartbeat.* to {peer} failed"):
+        connection.call(heartbeat(), after())
 
 
 @pytest.mark.parametrize("sent", [0, 2, 4, 6, 11])
 def test_an_end_of_stream_within_a_frame_is_a_broken_connection(
     fake: FakeKafka, connection: Connection, sent: int
 ) -> None:
-    fake.next("Heartbeat", Fault(raw=framed(answer(2))[:sent], drop="answered"))
+    fake.next("Heartbeat", Fault(raw=answer(2)[:sent], drop="answered"))
     with pytest.raises(BrokerUnavailable, match="HeartbeatRequest.*closed"):
-        connection.call(heartbeat(), Deadline.after(LONG))
+        connection.call(heartbeat(), after())
     assert connection.closed
 
 
-def test_a_response_to_another_request_is_rejected(pair: tuple[Connection, socket.socket]) -> None:
-    connection, peer = pair
-    connection.send(heartbeat(), Deadline.after(LONG))
-    peer.sendall(framed(answer(7)))
-    with pytest.raises(ProtocolError, match="answered request 7 instead of request 1"):
-        connection.receive(Deadline.after(LONG))
-    assert connection.closed
+HTTP = b"HTTP/1.1 503 Service Unavailable\r\n\r\n"
+TOO_LARGE = rf"announces a response of {{}} bytes; .* at most {2**30}\..*'max\.message\.bytes'"
 
 
-@pytest.mark.parametrize("size", [-1, 0, 3, 2**30 + 1, 2**31 - 1])
-def test_an_impossible_length_is_rejected_before_memory_is_allocated(
-    pair: tuple[Connection, socket.socket], size: int
-) -> None:
-    connection, peer = pair
-    connection.send(heartbeat(), Deadline.after(LONG))
-    peer.sendall(struct.pack(">i", size))
-    with pytest.raises(ProtocolError, match=f"a response of {size} bytes"):
-        connection.receive(Deadline.after(LONG))
-    assert connection.closed
-
-
-@pytest.mark.parametrize("size", [2**30 + 1, 2**31 - 1])
-def test_the_error_of_a_response_above_the_limit_blames_a_record_batch(
-    fake: FakeKafka, connection: Connection, size: int
-) -> None:
-    fake.next("Heartbeat", Fault(raw=struct.pack(">i", size)))
-    too_large = rf"announces a response of {size} bytes; .* at most {2**30}\..*'max\.message\.bytes'"
-    with pytest.raises(ProtocolError, match=too_large) as refused:
-        connection.call(heartbeat(), Deadline.after(LONG))
-    assert "Is it a Kafka broker" not in str(refused.value)
-    assert connection.closed
-
-
-@pytest.mark.parametrize("said", [b"HTTP/1.1 503 Service Unavailable\r\n\r\n", struct.pack(">i", -1)])
-def test_bytes_that_are_not_a_response_are_not_reported_as_a_large_batch(
-    fake: FakeKafka, connection: Connection, said: bytes
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        (answer(7), "answered request 7 instead of request 2"),
+        *((struct.pack(">i", size), f"a response of {size} bytes.*Is it a Kafka broker") for size in (-1, 0, 3)),
+        *((struct.pack(">i", size), TOO_LARGE.format(size)) for size in (2**30 + 1, 2**31 - 1)),
+        (HTTP, "Is it a Kafka broker"),
+    ],
+)
+def test_bytes_that_are_not_a_response_are_rejected_before_memory_is_allocated(
+    fake: FakeKafka, connection: Connection, said: bytes, says: str
 ) -> None:
     fake.next("Heartbeat", Fault(raw=said))
-    with pytest.raises(ProtocolError, match="Is it a Kafka broker"):
-        connection.call(heartbeat(), Deadline.after(LONG))
+    with pytest.raises(ProtocolError, match=says) as refused:
+        connection.call(heartbeat(), after())
+    assert ("Is it a Kafka broker" in str(refused.value)) == ("Is it a Kafka broker" in says)
+    assert connection.closed
 
 
-@pytest.mark.parametrize("alert", [b"\x15\x03\x03\x00\x02\x02\x28", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+@pytest.mark.parametrize("alert", [b"\x15\x03\x03\x00\x02\x02\x28", HTTP], ids=["TLS", "HTTP"])
 def test_the_error_of_another_protocol_suggests_tls(fake: FakeKafka, alert: bytes) -> None:
     fake.next("ApiVersions", Fault(raw=alert))
     with pytest.raises(ProtocolError, match="listener uses TLS, set 'kafka.security.protocol'"):
@@ -182,47 +138,42 @@ def test_a_late_response_never_passes_for_the_response_to_the_next_request(
     hold = threading.Event()
     fake.next("Heartbeat", Fault(hold=hold))
     with pytest.raises(DeadlineExceeded):
-        connection.call(heartbeat(), Deadline.after(SHORT))
+        connection.call(heartbeat(), after(SHORT))
     hold.set()
     assert connection.closed
     assert not connection.is_reusable()
     with pytest.raises(BrokerUnavailable):
-        connection.call(coordinator(), Deadline.after(LONG))
-
-
-def test_a_connection_with_a_request_in_flight_is_not_reusable(connection: Connection) -> None:
-    connection.send(heartbeat(), Deadline.after(LONG))
-    assert not connection.is_reusable()
+        connection.call(coordinator(), after())
 
 
 def test_several_requests_in_flight_get_their_responses_in_order(connection: Connection) -> None:
-    connection.send(heartbeat(), Deadline.after(LONG))
-    connection.send(coordinator(), Deadline.after(LONG))
-    assert connection.receive(Deadline.after(LONG)).error_code == 25
-    assert connection.receive(Deadline.after(LONG)).coordinators[0].node_id == 1
+    with pytest.raises(ProtocolError, match="No request to broker .* is in flight"):
+        connection.receive(after())
+    connection.send(heartbeat(), after())
+    connection.send(coordinator(), after())
+    assert not connection.is_reusable()
+    assert connection.receive(after()).error_code == 25
+    assert connection.receive(after()).coordinators[0].node_id == 1
     assert connection.is_reusable()
 
 
-def test_an_idle_connection_that_the_broker_closed_is_not_reusable(fake: FakeKafka, connection: Connection) -> None:
+def test_an_idle_connection_with_unrequested_bytes_or_closed_by_the_broker_is_not_reusable(
+    fake: FakeKafka, connection: Connection, pair: Pair
+) -> None:
+    other, peer = pair
     assert connection.is_reusable()
-    fake.brokers[1].disconnect()
-    eventually(lambda: not connection.is_reusable())
-
-
-def test_a_connection_with_unrequested_bytes_is_not_reusable(pair: tuple[Connection, socket.socket]) -> None:
-    connection, peer = pair
-    assert connection.is_reusable()
+    assert other.is_reusable()
     peer.sendall(b"\0")
-    eventually(lambda: not connection.is_reusable())
+    fake.brokers[1].disconnect()
+    eventually(lambda: not connection.is_reusable() and not other.is_reusable())
 
 
-def test_sending_to_a_peer_that_reads_nothing_times_out(pair: tuple[Connection, socket.socket]) -> None:
+def test_sending_to_a_peer_that_reads_nothing_times_out(pair: Pair) -> None:
     connection, _ = pair
-    much = heartbeat()
-    much.member_id = "m" * 2**15
+    much = heartbeat("m" * 2**15)
     with pytest.raises(DeadlineExceeded):  # noqa: PT012 - one of the many sends finds the buffers full
         for _ in range(1000):
-            connection.send(much, Deadline.after(SHORT))
+            connection.send(much, after(SHORT))
     assert connection.closed
 
 
@@ -233,7 +184,7 @@ def test_an_unanswered_request_is_not_sent_after_the_connection_is_closed(unansw
         theirs, _ = server.accept()
         with theirs:
             if unanswered:
-                connection.send(heartbeat(), Deadline.after(LONG))
+                connection.send(heartbeat(), after())
                 theirs.recv(65536)
             connection.close()
             theirs.settimeout(LONG)
@@ -244,40 +195,24 @@ def test_an_unanswered_request_is_not_sent_after_the_connection_is_closed(unansw
                 assert theirs.recv(1) == b""
 
 
-def test_a_wakeup_ends_a_pending_wait_and_the_response_can_be_received_later(
-    pair: tuple[Connection, socket.socket],
-) -> None:
+def test_a_wakeup_ends_a_pending_wait_and_the_response_can_be_received_later(pair: Pair) -> None:
     connection, peer = pair
     wakeup, later = WakeupPipe(), WakeupPipe()
-    connection.send(heartbeat(), Deadline.after(LONG))
-    whole = framed(answer(1))
-    peer.sendall(whole[:7])
+    connection.send(heartbeat(), after())
+    assert not connection.is_reusable()
+    peer.sendall(answer(1)[:7])
     ended = threading.Timer(0.05, wakeup.set)
     ended.start()
-    with pytest.raises(Interrupted):
-        connection.receive(Deadline.after(LONG, wakeup=wakeup))
+    for _ in range(2):  # the second wakeup was set before
+        with pytest.raises(Interrupted):
+            connection.receive(Deadline.after(LONG, wakeup=wakeup))
+        wakeup.set()
     assert not connection.closed
-    peer.sendall(whole[7:])
+    peer.sendall(answer(1)[7:])
     assert connection.receive(Deadline.after(LONG, wakeup=later)).error_code == 25
     ended.join()
     for each in (wakeup, later):
         each.close()
-
-
-def test_a_wakeup_that_was_set_before_ends_the_wait_at_once(pair: tuple[Connection, socket.socket]) -> None:
-    connection, _ = pair
-    wakeup = WakeupPipe()
-    wakeup.set()
-    wakeup.set()
-    connection.send(heartbeat(), Deadline.after(LONG))
-    with pytest.raises(Interrupted):
-        connection.receive(Deadline.after(LONG, wakeup=wakeup))
-    wakeup.close()
-
-
-def test_receiving_without_a_request_in_flight_is_an_error(connection: Connection) -> None:
-    with pytest.raises(ProtocolError, match="No request to broker .* is in flight"):
-        connection.receive(Deadline.after(LONG))
 
 
 def found_coordinator() -> bytes:
@@ -292,10 +227,10 @@ def received(body: bytes) -> Any:
     ours, theirs = socket.socketpair()
     connection = Connection(ours, "peer", 9092, OPTIONS)
     try:
-        connection.send(coordinator(), Deadline.after(LONG))
+        connection.send(coordinator(), after())
         theirs.sendall(framed(body))
         theirs.shutdown(socket.SHUT_WR)
-        return connection.receive(Deadline.after(LONG))
+        return connection.receive(after())
     except GroupSourceError as error:
         assert connection.closed, error  # noqa: PT017 - some responses are valid
         return error
@@ -311,23 +246,14 @@ def test_a_truncated_response_is_a_protocol_error() -> None:
         assert isinstance(received(whole[:size]), ProtocolError), size
 
 
-@pytest.mark.parametrize(
-    "tags",
-    [b"\x01\x00\x00", b"\x01\x07\x02ab", b"\x02\x00\x01x\x80\x01\x81\x01" + b"y" * 129],
-    ids=["an empty one", "one", "two, of long numbers"],
-)
-def test_unknown_tagged_fields_of_a_response_header_are_skipped(tags: bytes) -> None:
+def test_unknown_tagged_fields_of_a_response_header_are_skipped_and_none_may_be_beyond_the_response() -> None:
     whole = found_coordinator()
-    assert received(whole[:4] + tags + whole[5:]).coordinators[0].node_id == 1
-
-
-@pytest.mark.parametrize(
-    "header",
-    [b"", b"\x01", b"\x01\x00", b"\x01\x00\x05ab", b"\xff\xff\xff\xff\x0f\x00\x00", b"\x80\x80\x80\x80\x80\x00"],
-    ids=["nothing", "a count", "no size", "cut short", "far too many", "an endless number"],
-)
-def test_tagged_fields_beyond_the_response_are_a_protocol_error(header: bytes) -> None:
-    assert isinstance(received(found_coordinator()[:4] + header), ProtocolError)
+    for tags in (b"\x01\x00\x00", b"\x01\x07\x02ab", b"\x02\x00\x01x\x80\x01\x81\x01" + b"y" * 129):
+        assert received(whole[:4] + tags + whole[5:]).coordinators[0].node_id == 1, tags
+    # Nothing, a count, no size, cut short, far too many, an endless number.
+    beyond = (b"", b"\x01", b"\x01\x00", b"\x01\x00\x05ab", b"\xff\xff\xff\xff\x0f\x00\x00", b"\x80" * 5 + b"\x00")
+    for header in beyond:
+        assert isinstance(received(whole[:4] + header), ProtocolError), header
 
 
 def test_a_response_with_a_changed_byte_is_decoded_or_raises_one_of_our_errors() -> None:
@@ -343,17 +269,17 @@ def test_name_resolution_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -
     release = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: release.wait(LONG) and [])
     with pytest.raises(DeadlineExceeded, match="'nowhere' was not resolved"):
-        Connection.open("nowhere", 9092, OPTIONS, Deadline.after(SHORT))
+        Connection.open("nowhere", 9092, OPTIONS, after(SHORT))
     release.set()
 
 
 def test_an_unknown_host_and_a_closed_port_are_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BrokerUnavailable, match="127.0.0.1:1 "):
-        Connection.open("127.0.0.1", 1, OPTIONS, Deadline.after(LONG))
+        Connection.open("127.0.0.1", 1, OPTIONS, after())
 
     def unknown(*_: Any, **__: Any) -> Any:
         raise socket.gaierror("Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(BrokerUnavailable, match="'unknown' cannot be resolved"):
-        Connection.open("unknown", 9092, OPTIONS, Deadline.after(LONG))
+        Connection.open("unknown", 9092, OPTIONS, after())

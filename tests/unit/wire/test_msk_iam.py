@@ -8,32 +8,37 @@ import pickle
 import socket
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta, timezone
+from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
 
 import pytest
 
-from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, GroupSourceError
 from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.query.driver import Driver
 from spark_group_source.spark.schema import source_schema, to_arrow_schema
 from spark_group_source.wire import aws_signer
 from spark_group_source.wire.tokens import MskIamTokens
 from tests.drivers import drivers
-from tests.fake_msk import REGION, FakeMsk, TokenService, token_service
-from tests.msk_signatures import ACCESS_KEY, SECRET_KEY, RejectedToken, check_token, parameters_of, signature
+from tests.fake_msk import (
+    ACCESS_KEY,
+    REGION,
+    SECRET_KEY,
+    FakeMsk,
+    TokenService,
+    check_token,
+    parameters_of,
+    signature,
+    token_service,
+)
+from tests.unit.wire_options import LONG, after
 from tests.waiting import eventually
 
-LONG = 90.0
 SECRET_KEYS = {ACCESS_KEY: SECRET_KEY, "AKIDROLE": "r0le-secret", "AKIDNEW": "n3w-secret"}
 ROLE = MskIamTokens(REGION, role_arn="arn:aws:iam::123456789012:role/orders", role_external_id="ext")
 
@@ -74,48 +79,7 @@ def no_keys(aws: pytest.MonkeyPatch) -> None:
 
 def signer_of(tokens: MskIamTokens) -> str:
     """The access key of a valid new token."""
-    return check_token(tokens.fetch(Deadline.after(LONG)).text, SECRET_KEYS, REGION)
-
-
-TEST_SUITE = (
-    "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIDEXAMPLE%2F20150830%2Fus-east-1%2Fservice%2Faws4_request"
-)
-TEST_SUITE += "&X-Amz-Date=20150830T123600Z&X-Amz-SignedHeaders=host&X-Amz-Expires=3600"
-MSK = "Action=kafka-cluster%3AConnect&X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Date=20210818T212511Z&X-Amz-Expires=900"
-MSK += f"&X-Amz-SignedHeaders=host&X-Amz-Credential={'X' * 20}%2F20210818%2Fus-east-1%2Fkafka-cluster%2Faws4_request"
-
-
-@pytest.mark.parametrize(
-    ("secret_key", "host", "query", "published"),
-    [
-        # tests/aws-signing-test-suite/v4/get-vanilla-query-order-key-case/query-signature.txt in awslabs/aws-c-auth
-        (
-            SECRET_KEY,
-            "example.amazonaws.com",
-            f"Param2=value2&Param1=value1&{TEST_SUITE}",
-            "86012e2c9ad4d77369f5d81c11f75158aae4f895a085212cc6d3f923d300bed5",
-        ),
-        # The same for get-vanilla-with-session-token.
-        (
-            SECRET_KEY,
-            "example.amazonaws.com",
-            f"{TEST_SUITE}&X-Amz-Security-Token=6e86291e8372ff2a2260956d9b8aae1d763fbf315fa00fa31553b73ebf194267",
-            "7ff2b50b376cb4d151970630573d6291dc128cc5c2a12ffb237f73cc53f67b6c",
-        ),
-        # test/sasl/test_msk.py in dpkp/kafka-python, with permanent and with temporary credentials
-        ("X" * 40, "localhost", MSK, "0fa42ae3d5693777942a7a4028b564f0b372bafa2f71c1a19ad60680e6cb994b"),
-        (
-            "X" * 40,
-            "localhost",
-            f"{MSK}&X-Amz-Security-Token=XXXXX",
-            "b0619c50b7ecb4a7f6f92bd5f733770df5710e97b25146f97015c0b1db783b05",
-        ),
-    ],
-)
-def test_the_rules_of_the_fake_cluster_give_published_signatures(
-    secret_key: str, host: str, query: str, published: str
-) -> None:
-    assert signature(secret_key, host, dict(parse_qsl(query))) == published
+    return check_token(tokens.fetch(after()).text, SECRET_KEYS)
 
 
 @pytest.mark.parametrize("session_token", [None, "t0ken+/="])
@@ -125,7 +89,7 @@ def test_a_token_is_the_request_to_connect_signed_by_awss_rules(
     if session_token is not None:
         aws.setenv("AWS_SESSION_TOKEN", session_token)
     aws.setattr("botocore.auth.get_current_datetime", lambda: datetime(2026, 11, 22, 21, 26, 38))  # noqa: DTZ001
-    host, parameters = parameters_of(MskIamTokens(REGION).fetch(Deadline.after(LONG)).text)
+    host, parameters = parameters_of(MskIamTokens(REGION).fetch(after()).text)
     signed = {
         "Action": "kafka-cluster:Connect",
         "X-Amz-Algorithm": "AWS4-HMAC-SHA256",
@@ -140,20 +104,6 @@ def test_a_token_is_the_request_to_connect_signed_by_awss_rules(
     assert parameters.pop("User-Agent").startswith("aws-msk-iam-sasl-signer-python/")
     assert parameters.pop("X-Amz-Signature") == signature(SECRET_KEY, host, signed)
     assert parameters == signed
-
-
-def test_the_fake_cluster_rejects_what_msk_rejects(aws: pytest.MonkeyPatch) -> None:
-    token = MskIamTokens(REGION).fetch(Deadline.after(LONG)).text
-    assert check_token(token, SECRET_KEYS, REGION) == ACCESS_KEY
-    late = datetime.now(timezone.utc) + timedelta(seconds=901)
-    for keys, region, now, says in (
-        ({ACCESS_KEY: "s3cret"}, REGION, None, "wrong signature"),
-        ({}, REGION, None, "unknown access key"),
-        (SECRET_KEYS, "us-east-1", None, "signed for"),
-        (SECRET_KEYS, REGION, late, "and now it is"),
-    ):
-        with pytest.raises(RejectedToken, match=says):
-            check_token(token, keys, region, now)
 
 
 def test_a_role_is_assumed_once_and_its_credentials_sign(service: TokenService) -> None:
@@ -201,9 +151,7 @@ def test_a_role_is_assumed_again_after_the_keys_of_its_profile_changed(
 
 
 def test_credentials_that_cannot_be_renewed_sign_until_they_end_and_are_renewed_later(service: TokenService) -> None:
-    service.lifetime = (
-        800.0  # less than the quarter of an hour that AWS's library begins to renew them before their end
-    )
+    service.lifetime = 800.0  # AWS's library begins to renew them a quarter of an hour before their end
     assert signer_of(ROLE) == "AKIDROLE"
     service.error = 500, "InternalFailure"
     assert signer_of(ROLE) == "AKIDROLE"
@@ -211,68 +159,45 @@ def test_credentials_that_cannot_be_renewed_sign_until_they_end_and_are_renewed_
     assert signer_of(ROLE) == "AKIDNEW"
 
 
-def no_credentials(aws: pytest.MonkeyPatch, service: TokenService) -> MskIamTokens:
-    no_keys(aws)
-    aws.delenv("AWS_CONTAINER_CREDENTIALS_FULL_URI")
-    return MskIamTokens(REGION)
-
-
-def no_credentials_for_the_role(aws: pytest.MonkeyPatch, service: TokenService) -> MskIamTokens:
-    no_credentials(aws, service)
-    return ROLE
-
-
-def half_a_key(aws: pytest.MonkeyPatch, service: TokenService) -> MskIamTokens:
-    aws.delenv("AWS_SECRET_ACCESS_KEY")
-    return MskIamTokens(REGION)
-
-
-def no_such_profile(aws: pytest.MonkeyPatch, service: TokenService) -> MskIamTokens:
-    return MskIamTokens(REGION, profile="s4les")
-
-
-def a_role_that_is_denied(aws: pytest.MonkeyPatch, service: TokenService) -> MskIamTokens:
-    service.error = 403, "AccessDenied"
-    return ROLE
-
-
-def a_service_that_fails(aws: pytest.MonkeyPatch, service: TokenService) -> MskIamTokens:
-    service.error = 503, "ServiceUnavailable"
-    return ROLE
-
-
-def a_service_that_is_down(aws: pytest.MonkeyPatch, service: TokenService) -> MskIamTokens:
-    aws.setenv("AWS_ENDPOINT_URL_STS", "http://127.0.0.1:1")
-    return ROLE
-
-
-def a_program_that_is_missing(aws: pytest.MonkeyPatch, service: TokenService) -> MskIamTokens:
-    Path(os.environ["AWS_CONFIG_FILE"]).write_text("[profile orders]\ncredential_process = /no/such/program\n")
-    return MskIamTokens(REGION, profile="orders")
+DEFAULT = MskIamTokens(REGION)
+PROFILE = MskIamTokens(REGION, profile="orders")
+NO_PROFILE = MskIamTokens(REGION, profile="s4les")
+NONE = {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None, "AWS_CONTAINER_CREDENTIALS_FULL_URI": None}
+HALF, DOWN = {"AWS_SECRET_ACCESS_KEY": None}, {"AWS_ENDPOINT_URL_STS": "http://127.0.0.1:1"}
+DENIED, FAILS = (403, "AccessDenied"), (503, "ServiceUnavailable")
+FINAL, RETRIED = AuthenticationFailed, BrokerUnavailable
 
 
 @pytest.mark.parametrize(
-    ("case", "kind", "says"),
+    ("tokens", "environment", "error", "kind", "says"),
     [
-        (no_credentials, AuthenticationFailed, "No AWS credentials.*IAM role.*AWS_ACCESS_KEY_ID.*awsProfileName"),
-        (no_credentials_for_the_role, AuthenticationFailed, "No AWS credentials"),
-        (half_a_key, AuthenticationFailed, "No AWS credentials.*Partial.*AWS_SECRET_ACCESS_KEY"),
-        (no_such_profile, AuthenticationFailed, r"s4les.*awsProfileName.*~/\.aws/config"),
-        (a_role_that_is_denied, AuthenticationFailed, "AccessDenied.*may assume awsRoleArn .*role/orders"),
-        (a_service_that_fails, BrokerUnavailable, "gave no credentials.*503|ServiceUnavailable"),
-        (a_service_that_is_down, BrokerUnavailable, "gave no credentials.*127.0.0.1:1"),
-        (a_program_that_is_missing, BrokerUnavailable, "gave no credentials.*/no/such/program"),
+        (DEFAULT, NONE, None, FINAL, "No AWS credentials.*IAM role.*AWS_ACCESS_KEY_ID.*awsProfileName"),
+        (ROLE, NONE, None, FINAL, "No AWS credentials"),
+        (DEFAULT, HALF, None, FINAL, "No AWS credentials.*Partial.*AWS_SECRET_ACCESS_KEY"),
+        (NO_PROFILE, {}, None, FINAL, r"s4les.*awsProfileName.*~/\.aws/config"),
+        (ROLE, {}, DENIED, FINAL, "AccessDenied.*may assume awsRoleArn .*role/orders"),
+        (ROLE, {}, FAILS, RETRIED, "gave no credentials.*503|ServiceUnavailable"),
+        (ROLE, DOWN, None, RETRIED, "gave no credentials.*127.0.0.1:1"),
+        (PROFILE, {}, None, RETRIED, "gave no credentials.*/no/such/program"),
     ],
+    ids=["none", "none for the role", "half a key", "no profile", "denied", "fails", "down", "no program"],
 )
 def test_the_error_without_credentials_says_why_and_only_wrong_settings_are_final(
     aws: pytest.MonkeyPatch,
     service: TokenService,
-    case: Callable[[pytest.MonkeyPatch, TokenService], MskIamTokens],
+    tmp_path: Path,
+    tokens: MskIamTokens,
+    environment: dict[str, str | None],
+    error: tuple[int, str] | None,
     kind: type[GroupSourceError],
     says: str,
 ) -> None:
+    (tmp_path / "config").write_text("[profile orders]\ncredential_process = /no/such/program\n")
+    for name, value in environment.items():
+        aws.delenv(name) if value is None else aws.setenv(name, value)
+    service.error = error
     with pytest.raises(kind, match=says) as raised:
-        case(aws, service).fetch(Deadline.after(LONG))
+        tokens.fetch(after())
     assert SECRET_KEY not in str(raised.value)
 
 
@@ -281,7 +206,7 @@ def test_a_token_service_that_hangs_times_out_at_the_deadline(service: TokenServ
     timeouts = 0
     while not service.requests or timeouts < 5:
         with pytest.raises(DeadlineExceeded, match="no credentials for Amazon MSK in time"):
-            ROLE.fetch(Deadline.after(0.1))
+            ROLE.fetch(after(0.1))
         timeouts += 1
     assert len(service.requests) == 1
     service.hold.set()
@@ -292,7 +217,7 @@ def test_the_error_without_the_signer_names_the_package(aws: pytest.MonkeyPatch)
     aws.delitem(sys.modules, "spark_group_source.wire.aws_signer")
     aws.setitem(sys.modules, "aws_msk_iam_sasl_signer", None)
     with pytest.raises(AuthenticationFailed, match=r"each executor run: pip install 'spark_group_source\[msk\]'"):
-        MskIamTokens(REGION).fetch(Deadline.after(LONG))
+        MskIamTokens(REGION).fetch(after())
 
 
 def test_the_identity_is_logged_if_the_login_line_asks_for_it(
@@ -340,7 +265,7 @@ def msk(aws: pytest.MonkeyPatch) -> Iterator[FakeMsk]:
         return resolve("127.0.0.1" if local else name, *arguments, **more)
 
     aws.setattr(socket, "getaddrinfo", resolved)
-    running = FakeMsk({ACCESS_KEY: SECRET_KEY}, session_ms=500)
+    running = FakeMsk({ACCESS_KEY: SECRET_KEY}, session_ms=200)
     with running:
         running.create_topic("t", partitions=2)
         for partition in (0, 1):
@@ -348,36 +273,29 @@ def msk(aws: pytest.MonkeyPatch) -> Iterator[FakeMsk]:
         yield running
 
 
-@pytest.fixture
-def start(msk: FakeMsk) -> Iterator[Callable[..., Driver]]:
-    with drivers(IAM | {"kafka.bootstrap.servers": msk.bootstrap_servers}) as begin:
-        yield begin
+def test_a_query_with_javas_options_reads_commits_and_keeps_its_membership_while_sessions_end(msk: FakeMsk) -> None:
+    with drivers(IAM | {"kafka.bootstrap.servers": msk.bootstrap_servers}) as start:
+        driver = start()
+        driver.complete(driver.plan_batch(BatchOffset(), None))
+        eventually(lambda: len(msk.accepted) > 6)
+        assert msk.group("g").classic.members
+        assert {key: offset for key, (offset, _) in msk.group("g").offsets.items()} == {("t", 0): 2, ("t", 1): 2}
+        assert set(msk.accepted) == {ACCESS_KEY}
+        counters = driver._assigned_partitions.counters
+        assert (counters.rebalances, counters.lost) == (1, 0)
 
 
-def test_a_query_with_javas_options_reads_commits_and_keeps_its_membership_while_sessions_end(
-    msk: FakeMsk, start: Callable[..., Driver]
-) -> None:
-    driver = start()
-    batch = driver.plan_batch(BatchOffset(), None)
-    driver.complete(batch)
-    time.sleep(2.0)
-    assert msk.group("g").classic.members
-    assert {key: offset for key, (offset, _) in msk.group("g").offsets.items()} == {("t", 0): 2, ("t", 1): 2}
-    assert len(msk.accepted) > 4
-    assert set(msk.accepted) == {ACCESS_KEY}
-    assert (driver._assigned_partitions.counters.rebalances, driver._assigned_partitions.counters.lost) == (1, 0)
+def test_the_error_of_a_rejected_token_says_what_to_check(msk: FakeMsk) -> None:
+    msk.secret_keys = {ACCESS_KEY: "another"}
+    rejected = pytest.raises(AuthenticationFailed, match=f"wrong signature.*kafka-cluster:Connect.*{REGION}")
+    with drivers(IAM | {"kafka.bootstrap.servers": msk.bootstrap_servers}) as start, rejected as raised:
+        start()
+    assert SECRET_KEY not in str(raised.value)
 
 
-def test_a_task_signs_in_with_the_region_that_the_driver_found(msk: FakeMsk, aws: pytest.MonkeyPatch) -> None:
+def test_a_task_signs_in_with_the_region_that_the_driver_found(msk: FakeMsk) -> None:
     parsed = parse_options(IAM | {"kafka.bootstrap.servers": msk.bootstrap_servers})
     ranges = (OffsetRange("t", 0, 0, 2),)
     task = FetchTask(ranges, parsed.wire, to_arrow_schema(source_schema(False)), FetchSettings(poll_timeout=LONG))
     rows: list[Any] = [row for batch in read(pickle.loads(pickle.dumps(task))) for row in batch.to_pylist()]
     assert [row["value"] for row in rows] == [b"a", b"b"]
-
-
-def test_the_error_of_a_rejected_token_says_what_to_check(msk: FakeMsk, start: Callable[..., Driver]) -> None:
-    msk.secret_keys = {ACCESS_KEY: "another"}
-    with pytest.raises(AuthenticationFailed, match=f"wrong signature.*kafka-cluster:Connect.*{REGION}") as raised:
-        start()
-    assert SECRET_KEY not in str(raised.value)

@@ -17,17 +17,20 @@ from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, D
 from spark_group_source.text import Secret
 from spark_group_source.wire.sasl import SESSION_PART, authenticate
 from spark_group_source.wire.settings import Sasl
-from spark_group_source.wire.tokens import FunctionTokens, Token
+from spark_group_source.wire.tokens import FunctionTokens
+from tests.unit.wire_options import LONG, after
 
-LONG = 90.0
-RELEASE = threading.Event()
-ANSWERED = threading.Event()
-CALLS: list[int] = []
 PLAIN = Sasl("PLAIN", "alice", Secret("s3cret"))
+NOT_UTF8 = Secret("s3cret\udc80")
+BEARER = Sasl("OAUTHBEARER", token_provider=FunctionTokens(f"{__name__}:token_and_extensions"))
+
+
+def token_and_extensions() -> tuple[str, dict[str, str]]:
+    return "t0ken", {"logicalCluster": "lkc-1"}
 
 
 class Broker:
-    """Returns the given responses and keeps the messages that were sent."""
+    """Returns the given responses and keeps the messages that were sent. A function gets the nonce of the last one."""
 
     def __init__(self, *answers: Any) -> None:
         self._answers = iter(answers)
@@ -36,7 +39,8 @@ class Broker:
     def __call__(self, request: Any) -> Any:
         if request.name == "SaslAuthenticateRequest":
             self.sent.append(request.auth_bytes)
-        return next(self._answers)
+        answer = next(self._answers)
+        return answer(self.sent[-1].rpartition(b"r=")[2]) if callable(answer) else answer
 
 
 def welcome(error: int = 0, mechanisms: tuple[str, ...] = ("PLAIN",)) -> Any:
@@ -49,14 +53,20 @@ def answer(told: bytes = b"", lifetime: int = 0, error: int = 0, message: str | 
     )
 
 
+def challenge(iterations: str) -> Callable[[bytes], Any]:
+    return lambda nonce: answer(b"r=" + nonce + f"x,s=AAAA,i={iterations}".encode())
+
+
 def authenticated(settings: Sasl, *answers: Any) -> tuple[float | None, list[bytes]]:
     broker = Broker(*answers)
-    return authenticate(settings, "host", "1 (host:9092)", broker, Deadline.after(LONG)), broker.sent
+    return authenticate(settings, "host", "1 (host:9092)", broker, after()), broker.sent
 
 
 def test_a_session_with_a_lifetime_is_replaced_before_its_end() -> None:
     assert authenticated(PLAIN, welcome(), answer()) == (None, [b"alice\0alice\0s3cret"])
     assert authenticated(PLAIN, welcome(), answer(lifetime=10_000))[0] == 10 * SESSION_PART
+    sent = b"n,,\x01auth=Bearer t0ken\x01logicalCluster=lkc-1\x01\x01"
+    assert authenticated(BEARER, welcome(), answer(lifetime=1000)) == (SESSION_PART, [sent])
 
 
 @pytest.mark.parametrize(
@@ -75,154 +85,39 @@ def test_the_error_of_a_rejection_names_the_option_to_change(answers: list[Any],
     assert "s3cret" not in str(refused.value)
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
-def test_a_password_that_is_not_text_never_appears(mechanism: str) -> None:
-    settings = Sasl(mechanism, "alice", Secret("s3cret\udc80"))
-    nonce = answer(b"r=x,s=AAAA,i=4096")
-    with pytest.raises(AuthenticationFailed) as refused:
-        authenticated(settings, welcome(), nonce, nonce)
+@pytest.mark.parametrize(
+    ("settings", "received", "says"),
+    [
+        (Sasl("PLAIN", "alice", NOT_UTF8), b"", "the user name, the password or a message of the broker is not UTF-8"),
+        (Sasl("SCRAM-SHA-256", "alice", NOT_UTF8), b"r=x,s=AAAA,i=4096", "is not UTF-8"),
+        (BEARER, b"\xff\xfe", "by OAUTHBEARER failed: a message is not UTF-8 text"),
+    ],
+    ids=["PLAIN", "SCRAM", "OAUTHBEARER"],
+)
+def test_the_error_of_bytes_that_are_no_text_names_what_may_be_wrong(
+    settings: Sasl, received: bytes, says: str
+) -> None:
+    with pytest.raises(AuthenticationFailed, match=says) as refused:
+        authenticated(settings, welcome(), answer(received), answer(received))
     assert "s3cret" not in "".join(traceback.format_exception(refused.value))
+    assert "password" not in str(refused.value) or settings is not BEARER
 
 
 def test_a_broker_that_does_not_prove_that_it_knows_the_password_is_rejected() -> None:
-    class Impostor(Broker):
-        def __call__(self, request: Any) -> Any:
-            if request.name != "SaslAuthenticateRequest":
-                return welcome()
-            self.sent.append(request.auth_bytes)
-            if len(self.sent) == 2:
-                return answer(b"v=AAAA")
-            nonce = request.auth_bytes.rpartition(b"r=")[2]
-            return answer(b"r=" + nonce + b"x,s=AAAA,i=4096")
-
-    scram = Sasl("SCRAM-SHA-256", "ali,ce=", Secret("s3cret"))
-    broker = Impostor()
+    broker = Broker(welcome(), challenge("4096"), answer(b"v=AAAA"))
     with pytest.raises(AuthenticationFailed, match="wrong signature") as refused:
-        authenticate(scram, "host", "1 (host:9092)", broker, Deadline.after(LONG))
+        authenticate(Sasl("SCRAM-SHA-256", "ali,ce=", Secret("s3cret")), "host", "1 (host:9092)", broker, after())
     assert broker.sent[0].startswith(b"n,,n=ali=2Cce=3D,r=")
+    assert len(broker.sent) == 2
     assert "s3cret" not in str(refused.value)
 
 
-@pytest.mark.parametrize("iterations", ["1", "4095", "4096", "+1", "\uff11", "4096,i=1"])
+@pytest.mark.parametrize("iterations", ["1", "4095", "+1", "\uff11", "4096,i=1"])
 def test_a_scram_broker_may_not_ask_for_few_iterations(iterations: str) -> None:
-    class Asking(Broker):
-        def __call__(self, request: Any) -> Any:
-            if request.name != "SaslAuthenticateRequest":
-                return welcome()
-            self.sent.append(request.auth_bytes)
-            nonce = request.auth_bytes.rpartition(b"r=")[2]
-            return answer(b"r=" + nonce + f"x,s=AAAA,i={iterations}".encode())
-
-    broker = Asking()
-    scram = Sasl("SCRAM-SHA-512", "alice", Secret("s3cret"))
-    with pytest.raises(AuthenticationFailed) as refused:
-        authenticate(scram, "host", "1 (host:9092)", broker, Deadline.after(LONG))
-    if iterations == "4096":
-        assert len(broker.sent) == 2
-    else:
-        assert "iterations of SCRAM-SHA-512; 4096 is the minimum. " in str(refused.value)
-        assert len(broker.sent) == 1, "the proof must not leave"
-
-
-def test_the_error_of_bytes_that_are_no_text_names_what_may_be_wrong() -> None:
-    token = Sasl("OAUTHBEARER", token_provider=tokens_of("the_token"))
-    with pytest.raises(AuthenticationFailed, match="by OAUTHBEARER failed: a message is not UTF-8 text") as refused:
-        authenticated(token, welcome(), answer(b"\xff\xfe"))
-    assert "password" not in str(refused.value)
-    with pytest.raises(
-        AuthenticationFailed, match="the user name, the password or a message of the broker is not UTF-8"
-    ):
-        authenticated(Sasl("PLAIN", "alice", Secret("s3cret\udc80")), welcome(), answer())
-
-
-def the_token() -> str:
-    return "t0ken"
-
-
-def token_and_extensions() -> tuple[str, dict[str, str]]:
-    return "t0ken", {"logicalCluster": "lkc-1"}
-
-
-def token_of_a_file() -> str:
-    return "t0ken\n"
-
-
-def blank() -> str:
-    return " \n"
-
-
-def no_token() -> None:
-    return None
-
-
-def extensions_that_are_none() -> tuple[str, str]:
-    return "t0ken", "x"
-
-
-def failing() -> str:
-    raise ConnectionError("the provider is down")
-
-
-def quitting() -> str:
-    sys.exit("no credentials")
-
-
-def hanging() -> str:
-    RELEASE.wait(LONG)
-    return "t0ken"
-
-
-def hanging_once() -> str:
-    CALLS.append(1)
-    ANSWERED.wait(LONG)
-    return f"t0ken{len(CALLS)}"
-
-
-def tokens_of(function: str) -> FunctionTokens:
-    return FunctionTokens(f"{__name__}:{function}")
-
-
-def test_tokens_and_extensions_come_from_the_users_function() -> None:
-    bearer = Sasl("OAUTHBEARER", token_provider=tokens_of("the_token"))
-    assert authenticated(bearer, welcome(), answer(lifetime=1000))[1] == [b"n,,\x01auth=Bearer t0ken\x01\x01"]
-    bearer = Sasl("OAUTHBEARER", token_provider=tokens_of("token_and_extensions"))
-    sent = b"n,,\x01auth=Bearer t0ken\x01logicalCluster=lkc-1\x01\x01"
-    assert authenticated(bearer, welcome(), answer())[1] == [sent]
-    assert tokens_of("token_of_a_file").fetch(Deadline.after(LONG)) == Token("t0ken", {})
-
-
-@pytest.mark.parametrize(
-    ("function", "kind", "says"),
-    [
-        ("no_token", AuthenticationFailed, "returned a NoneType.*the token as text"),
-        ("blank", AuthenticationFailed, "returned a str"),
-        ("extensions_that_are_none", AuthenticationFailed, "returned a tuple"),
-        ("failing", BrokerUnavailable, "token.provider' failed: ConnectionError.*down"),
-        ("quitting", BrokerUnavailable, "token.provider' failed: SystemExit.*no credentials"),
-    ],
-)
-def test_the_error_of_a_function_without_a_token_names_the_function(
-    function: str, kind: type[GroupSourceError], says: str
-) -> None:
-    with pytest.raises(kind, match=says) as refused:
-        tokens_of(function).fetch(Deadline.after(LONG))
-    assert "t0ken" not in str(refused.value)
-
-
-def test_a_token_function_that_hangs_times_out_at_the_deadline() -> None:
-    with pytest.raises(DeadlineExceeded, match=r"token\.provider' did not return in time"):
-        tokens_of("hanging").fetch(Deadline.after(0.2))
-    RELEASE.set()
-
-
-def test_a_token_function_that_hangs_is_not_called_again_before_it_returns() -> None:
-    for _ in range(5):
-        with pytest.raises(DeadlineExceeded):
-            tokens_of("hanging_once").fetch(Deadline.after(0.02))
-    assert len(CALLS) == 1
-    threading.Timer(0.1, ANSWERED.set).start()
-    assert tokens_of("hanging_once").fetch(Deadline.after(LONG)).text == "t0ken1"
-    assert tokens_of("hanging_once").fetch(Deadline.after(LONG)).text == "t0ken2"
+    broker = Broker(welcome(), challenge(iterations))
+    with pytest.raises(AuthenticationFailed, match=r"iterations of SCRAM-SHA-512; 4096 is the minimum\. "):
+        authenticate(Sasl("SCRAM-SHA-512", "alice", Secret("s3cret")), "host", "1 (host:9092)", broker, after())
+    assert len(broker.sent) == 1, "the proof must not leave"
 
 
 class GSSError(Exception):

@@ -17,8 +17,8 @@ from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.waiting import poll_readable
 from tests.fake import FakeKafka
+from tests.unit.wire_options import LONG, after
 
-LONG = 90.0
 LOOPBACK = "127.0.0.1"
 
 
@@ -31,7 +31,7 @@ def server() -> Iterator[socket.socket]:
 def connect(server: socket.socket, **given: object) -> socket.socket:
     port = server.getsockname()[1]
     options = WireOptions(((LOOPBACK, port),), "test", **given)  # type: ignore[arg-type]
-    return sockets.connect(LOOPBACK, port, options, Deadline.after(LONG))
+    return sockets.connect(LOOPBACK, port, options, after())
 
 
 def free_range() -> tuple[int, int]:
@@ -60,11 +60,6 @@ def test_a_connection_to_a_host_that_is_gone_ends_within_half_a_minute(server: s
     assert seconds + interval * count == 30
 
 
-def test_connections_come_from_the_source_host(server: socket.socket) -> None:
-    with connect(server, source_host="localhost") as sock:
-        assert sock.getsockname()[0] == LOOPBACK
-
-
 def test_connections_come_from_the_source_ports_and_use_each_port_once_per_broker(server: socket.socket) -> None:
     first, last = free_range()
     with connect(server, source_ports=(first, last)) as one, connect(server, source_ports=(first, last)) as other:
@@ -78,6 +73,11 @@ def test_a_source_port_is_reused_after_its_connection_ended(server: socket.socke
     for _ in range(4):
         with connect(server, source_ports=(first, last)):
             server.accept()[0].close()
+
+
+def test_connections_come_from_the_source_host(server: socket.socket) -> None:
+    with connect(server, source_host="localhost") as sock:
+        assert sock.getsockname()[0] == LOOPBACK
 
 
 def test_the_error_names_a_source_host_that_is_not_on_this_machine(server: socket.socket) -> None:
@@ -94,11 +94,11 @@ def test_bootstrap_servers_are_reached_by_canonical_names_if_configured(monkeypa
         for canonical, host in ((True, "localhost"), (False, LOOPBACK)):
             cluster = Cluster(WireOptions(((LOOPBACK, port),), "test", canonical_bootstrap=canonical))
             try:
-                cluster.metadata(None, Deadline.after(LONG))
+                cluster.metadata(None, after())
                 assert cluster._connections._bootstrap is not None
                 kept = cluster._connections._bootstrap
                 assert kept.host == host
-                assert cluster._connections.to_bootstrap(LOOPBACK, port, Deadline.after(LONG)) is kept
+                assert cluster._connections.to_bootstrap(LOOPBACK, port, after()) is kept
             finally:
                 cluster.close()
 
@@ -123,7 +123,7 @@ def test_a_resolver_that_hangs_times_out_and_uses_one_thread_per_host(monkeypatc
             sockets.canonical_names("one", Deadline.after(0.02))
     assert sorted(asked) == ["one", "one", "two"], "addresses of each, and the names of one"
     told.set()
-    assert sockets.canonical_names("one", Deadline.after(LONG))
+    assert sockets.canonical_names("one", after())
 
 
 def test_a_late_result_of_the_resolver_is_used_for_any_port(
@@ -141,7 +141,7 @@ def test_a_late_result_of_the_resolver_is_used_for_any_port(
         sockets.connect(LOOPBACK, 1, options, Deadline.after(0.02))
     threading.Timer(0.05, told.set).start()
     port = server.getsockname()[1]
-    with sockets.connect(LOOPBACK, port, options, Deadline.after(LONG)) as sock:
+    with sockets.connect(LOOPBACK, port, options, after()) as sock:
         assert sock.getpeername() == (LOOPBACK, port)
 
 

@@ -1,0 +1,668 @@
+"""Tokens of a token endpoint: what is sent, how tokens are kept and renewed, and the error of everything that goes
+wrong."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import email.utils
+import itertools
+import logging
+import os
+import pickle
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_group_source.clock import WARN_EVERY, Deadline
+from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, GroupSourceError
+from spark_group_source.text import Secret
+from spark_group_source.wire.oauth import IDLE_TIMEOUT, IssuedToken, TokenCache
+from spark_group_source.wire.settings import Sasl, Tls, WireOptions
+from spark_group_source.wire.tokens import (
+    ClientCredentials,
+    ExportedToken,
+    FunctionTokens,
+    RefreshWindow,
+    export_token,
+    import_token,
+    token_cache_of,
+)
+from spark_group_source.wire.waiting import Interrupted, WakeupPipe
+from tests.certificates import Authority
+from tests.unit.hand_clock import Hand
+from tests.unit.wire.token_service import SECRET, TokenService, jwt, running, token_answer
+from tests.unit.wire_options import LONG, after
+from tests.waiting import eventually
+
+KEY = "k3y-of-the-gateway"
+HALF = RefreshWindow(0.5, 0.0)
+"""Renews a token in the middle of its lifetime."""
+
+
+@pytest.fixture
+def service() -> Iterator[TokenService]:
+    with running() as started:
+        yield started
+
+
+def fetched(client: ClientCredentials, seconds: float = LONG) -> str:
+    return client.fetch(after(seconds)).text
+
+
+def numbered(lifetime: float) -> Callable[[], tuple[int, Any]]:
+    """Answers with another token each time."""
+    numbers = itertools.count()
+    return lambda: (200, {"access_token": jwt(None, number=next(numbers)), "expires_in": lifetime})
+
+
+def by_hand(client: ClientCredentials, hand: Hand) -> TokenCache:
+    """Lets the clock of the test decide when the client's token is renewed."""
+    cache = token_cache_of(client)
+    cache._clock = hand
+    return cache
+
+
+def turn(hand: Hand, cache: TokenCache, seconds: float) -> None:
+    """Turns the clock, and leaves the cache's thread time for a request that should not come."""
+    hand.now += seconds
+    with cache._condition:
+        cache._condition.notify_all()
+    time.sleep(0.02)
+
+
+def test_the_request_is_that_of_javas_client(service: TokenService) -> None:
+    client = service.client(scope="read write", extensions=(("logicalCluster", "lkc-1"),))
+    token = client.fetch(after())
+    assert token.text.count(".") == 2
+    assert token.extensions == {"logicalCluster": "lkc-1"}
+    assert SECRET not in repr(client)
+    assert token.text not in repr(token)
+    (request,) = service.requests
+    assert request.form == {"grant_type": ["client_credentials"], "scope": ["read write"]}
+    assert request.credentials == f"orders:{SECRET}"
+    assert request.headers["Content-Type"] == "application/x-www-form-urlencoded"
+    assert request.headers["Accept"] == "application/json"
+    fetched(service.client(encode_header=True))
+    assert service.requests[1].credentials == "orders:s3cret%26%2F%3D%C3%A4"
+    assert service.requests[1].form == {"grant_type": ["client_credentials"]}
+
+
+def test_one_request_serves_all_connections_of_a_process(service: TokenService) -> None:
+    service.answer = lambda: (time.sleep(0.3), (200, token_answer()))[1]  # type: ignore[func-returns-value]
+    client = service.client()
+    copies = [pickle.loads(pickle.dumps(client)) for _ in range(20)]
+    with ThreadPoolExecutor(20) as pool:
+        tokens = set(pool.map(fetched, copies))
+    assert len(tokens) == 1
+    assert len(service.requests) == 1
+    assert fetched(client) in tokens
+    fetched(service.client())
+    assert len(service.requests) == 2
+
+
+def test_a_token_is_renewed_before_its_end_while_the_old_one_is_used(service: TokenService) -> None:
+    hand = Hand()
+    service.answer = answer = numbered(10.0)
+    client = service.client(window=HALF)
+    cache = by_hand(client, hand)
+    first = fetched(client)
+    slow = threading.Event()
+    service.answer = lambda: answer() if slow.wait(LONG) else (500, "")
+    turn(hand, cache, 4.9)
+    assert fetched(client) == first
+    assert len(service.requests) == 1
+    turn(hand, cache, 0.2)
+    eventually(lambda: len(service.requests) == 2)
+    # A fetch would wait for the renewal, which has no answer yet, if it did not use the old token.
+    assert fetched(client, 0.2) == first
+    slow.set()
+    eventually(lambda: fetched(client) != first)
+    assert len(service.requests) == 2
+
+
+def test_a_process_without_new_connections_stops_renewing(service: TokenService) -> None:
+    hand = Hand()
+    service.answer = numbered(4 * IDLE_TIMEOUT)
+    client = service.client(window=HALF)
+    cache = by_hand(client, hand)
+    first = fetched(client)
+    turn(hand, cache, 3 * IDLE_TIMEOUT)
+    eventually(lambda: not cache._running)
+    assert len(service.requests) == 1
+    hand.now += 2 * IDLE_TIMEOUT
+    assert fetched(client) != first
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "says"),
+    [
+        (
+            (401, {"error": "invalid_client", "error_description": f"no {SECRET} here"}),
+            AuthenticationFailed,
+            r"HTTP status 401 \(invalid_client: no \.\.\. here\)\. Check 'kafka.*client.id'.*header.urlencode",
+        ),
+        ((400, {"error": "invalid_scope"}), AuthenticationFailed, r"\(invalid_scope\)\. Check 'kafka.*scope'"),
+        ((400, {"error": "unauthorized_client"}), AuthenticationFailed, "Allow the grant client_credentials"),
+        ((400, {"errorCode": "E1", "errorSummary": "no"}), AuthenticationFailed, r"400 \(E1: no\)"),
+        ((403, "<html>no</html>"), AuthenticationFailed, r"HTTP status 403\. Check 'kafka.*client.id'"),
+        ((404, "not found"), AuthenticationFailed, r"404\. Check 'kafka.sasl.oauthbearer.token.endpoint.url'"),
+        ((302, ""), AuthenticationFailed, r"302\. Check 'kafka.sasl.oauthbearer.token.endpoint.url'"),
+        ((501, ""), AuthenticationFailed, "501"),
+        ((500, "oops"), BrokerUnavailable, "HTTP status 500"),
+        ((503, {"error": "temporarily_unavailable"}), BrokerUnavailable, r"503 \(temporarily_unavailable\)"),
+        ((429, {"error": "slow_down"}), BrokerUnavailable, "429"),
+        ((200, "<html>welcome</html>"), AuthenticationFailed, "not JSON.*token.endpoint.url"),
+        ((200, ""), AuthenticationFailed, "not JSON"),
+        ((200, b"\xff\xfe\x00"), AuthenticationFailed, "not JSON"),
+        ((200, ["access_token"]), AuthenticationFailed, "without an access_token"),
+        ((200, {"token": jwt()}), AuthenticationFailed, "without an access_token"),
+        ((200, {"access_token": 5}), AuthenticationFailed, "without an access_token"),
+        ((200, {"access_token": "a\x01b", "expires_in": 60}), AuthenticationFailed, "characters that no token"),
+        ((200, {"access_token": "opaque"}), AuthenticationFailed, "is not a JWT, and the answer has no expires_in"),
+        ((200, {"access_token": "a.b.c"}), AuthenticationFailed, "is not a JWT"),
+        ((200, {"access_token": jwt(None)}), AuthenticationFailed, "has no claim exp"),
+        ((200, {"access_token": jwt(None, exp="soon")}), AuthenticationFailed, "has no claim exp"),
+        ((200, {"access_token": jwt(None, exp=int(time.time()) - 3600)}), AuthenticationFailed, r"expired \d+ s ago\."),
+        ((200, {"access_token": jwt(86_400), "expires_in": 0}), AuthenticationFailed, "expired 0 s ago"),
+        ((200, {"access_token": jwt(86_400), "expires_in": 0.5}), AuthenticationFailed, "valid for 0.5 s only"),
+    ],
+)
+def test_every_bad_answer_is_an_error_that_says_what_to_change(
+    service: TokenService, answer: tuple[int, Any], kind: type[GroupSourceError], says: str
+) -> None:
+    service.answer = lambda: answer
+    service.headers = {"Location": f"{service.url}/elsewhere"}
+    with pytest.raises(GroupSourceError, match=says) as raised:
+        fetched(service.client())
+    assert type(raised.value) is kind
+    assert service.url in str(raised.value)
+    basic = base64.b64encode(f"orders:{SECRET}".encode()).decode()
+    for secret in (SECRET, "s3cret", basic, "eyJ"):
+        assert secret not in str(raised.value)
+    assert len(service.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "lifetime"),
+    [
+        (lambda: {"access_token": jwt(300)}, 300),
+        (lambda: {"access_token": jwt(300), "expires_in": 60}, 60),
+        (lambda: {"access_token": jwt(60), "expires_in": 300}, 60),
+        (lambda: {"access_token": "opaque", "expires_in": "120"}, 120),
+        (lambda: {"id_token": jwt(100)}, 100),
+        (lambda: {"access_token": jwt(1e12)}, 30 * 86400),
+    ],
+)
+def test_the_lifetime_is_that_of_the_token_or_of_the_answer(
+    service: TokenService, answer: Callable[[], Any], lifetime: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.answer = lambda: (200, answer())
+    with caplog.at_level(logging.INFO):
+        fetched(service.client())
+    (line,) = [each.getMessage() for each in caplog.records if "issued a token" in each.getMessage()]
+    assert abs(float(line.split()[-2]) - lifetime) <= 2
+    assert "eyJ" not in line
+
+
+def test_a_wrong_clock_of_this_machine_does_not_shorten_a_token(service: TokenService) -> None:
+    hour = 3600.0
+    service.date = email.utils.formatdate(time.time() - hour, usegmt=True)
+    service.answer = lambda: (200, {"access_token": jwt(300 - hour)})
+    assert fetched(service.client())
+    service.answer = lambda: (200, {"access_token": jwt(-300 - hour)})
+    with pytest.raises(AuthenticationFailed, match=r"expired 300 s ago; the clock of this machine is 3\d+ s ahead of"):
+        fetched(service.client())
+
+
+def test_the_log_names_the_principal_and_the_scope_by_their_claims(
+    service: TokenService, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.answer = lambda: (200, {"access_token": jwt(300, azp="app", scp=["a", "b"])})
+    with caplog.at_level(logging.INFO):
+        fetched(service.client(subject_claim="azp", scope_claim="scp"))
+    assert "of 'app' with scope 'a b' for" in caplog.text
+
+
+def test_an_unreachable_endpoint_is_retried_with_backoff_and_not_by_every_connection(service: TokenService) -> None:
+    hand = Hand()
+    service.answer = lambda: (503, "")
+    client = service.client(retry_backoff=1.0, retry_backoff_max=2.0)
+    by_hand(client, hand)
+    for requests, backoff in enumerate((1.0, 2.0, 2.0), 1):
+        for part in (0.0, 0.79 * backoff):
+            hand.now += part
+            with pytest.raises(BrokerUnavailable, match="503"):
+                fetched(client)
+            assert len(service.requests) == requests
+        hand.now += 0.42 * backoff
+    service.answer = lambda: (200, token_answer())
+    assert fetched(client)
+
+
+def test_a_response_that_is_not_whole_in_time_is_retried(service: TokenService) -> None:
+    service.drip = 0.05
+    with pytest.raises(BrokerUnavailable, match=r"no whole response within 0\.3 s"):
+        fetched(service.client(read_timeout=0.3))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/t"
+        with pytest.raises(BrokerUnavailable, match="no whole response|timed out"):
+            fetched(service.client(endpoint=url, read_timeout=0.3))
+    service.drip = None
+    service.headers = {"Content-Length": "5000", "Connection": "close"}
+    with pytest.raises(BrokerUnavailable, match="cannot be reached: IncompleteRead"):
+        fetched(service.client(read_timeout=2.0))
+
+
+def test_a_wait_ends_at_the_deadline_and_at_the_end_of_the_query(service: TokenService, wakeup: WakeupPipe) -> None:
+    release = threading.Event()
+    service.answer = lambda: (200, token_answer()) if release.wait(LONG) else (500, "")
+    client = service.client()
+    with pytest.raises(DeadlineExceeded, match="did not answer in time"):
+        fetched(client, 0.2)
+    threading.Timer(0.2, wakeup.set).start()
+    began = time.monotonic()
+    with pytest.raises(Interrupted):
+        client.fetch(Deadline.after(LONG, wakeup=wakeup))
+    assert time.monotonic() - began < LONG / 2
+    release.set()
+    assert fetched(client)
+    assert len(service.requests) == 1
+
+
+def test_a_failed_renewal_leaves_the_old_token_and_warns_with_a_count(
+    service: TokenService, caplog: pytest.LogCaptureFixture
+) -> None:
+    hand = Hand()
+    service.answer = good = numbered(1000.0)
+    client = service.client(retry_backoff=1.0, retry_backoff_max=1.0, window=HALF)
+    cache = by_hand(client, hand)
+    first = fetched(client)
+    service.answer = lambda: (401, {"error": "invalid_client"})
+    warning = "requests for a new token failed in a row; the old token is valid for"
+    turn(hand, cache, 500.0)
+    eventually(lambda: f"1 {warning} 499 s; retrying: [AUTHENTICATION_FAILED]" in caplog.text)
+    turn(hand, cache, 2.0)
+    eventually(lambda: cache._failures == 2)
+    assert fetched(client) == first
+    assert caplog.text.count(warning) == 1
+    turn(hand, cache, WARN_EVERY)
+    eventually(lambda: f"3 {warning}" in caplog.text)
+    service.answer = good
+    with caplog.at_level(logging.INFO):
+        turn(hand, cache, 2.0)
+        eventually(lambda: "answers again after 3 failed requests" in caplog.text)
+    assert fetched(client) != first
+
+
+def test_an_answer_that_is_not_oauths_is_final_only_if_the_endpoint_never_worked(service: TokenService) -> None:
+    hand = Hand()
+    service.answer = numbered(10.0)
+    client = service.client()
+    cache = by_hand(client, hand)
+    fetched(client)
+    unusable: list[tuple[tuple[int, Any], type[GroupSourceError]]] = [
+        ((404, ""), BrokerUnavailable),
+        ((200, "<html>maintenance</html>"), BrokerUnavailable),
+        ((200, {}), BrokerUnavailable),
+        ((401, {"error": "invalid_client"}), AuthenticationFailed),
+    ]
+    for answer, kind in unusable:
+        service.answer = lambda answer=answer: answer  # type: ignore[misc]
+        turn(hand, cache, 100.0)
+        with pytest.raises(kind):
+            fetched(client)
+
+
+def test_a_token_that_a_broker_rejected_is_replaced_but_not_at_every_rejection(service: TokenService) -> None:
+    hand = Hand()
+    service.answer = numbered(300.0)
+    client = service.client(retry_backoff_max=5.0)
+    cache = by_hand(client, hand)
+    first = client.fetch(after())
+    client.record_rejection(first)
+    turn(hand, cache, 4.9)
+    assert fetched(client) == first.text
+    turn(hand, cache, 0.2)
+    eventually(lambda: fetched(client) != first.text)
+    client.record_rejection(first)
+    turn(hand, cache, 6.0)
+    assert len(service.requests) == 2, "the rejected token is not the kept one"
+    second = client.fetch(after())
+    for _ in range(10):
+        client.record_rejection(second)
+    eventually(lambda: fetched(client) != second.text)
+    for _ in range(10):
+        client.record_rejection(client.fetch(after()))
+        turn(hand, cache, 0.4)
+    assert len(service.requests) == 3
+
+
+def in_another_process(client: ClientCredentials, hand: Hand) -> tuple[WireOptions, TokenCache]:
+    """Settings with the same client, whose token this process does not keep yet."""
+    again = dataclasses.replace(client, subject_claim=f"sub{time.monotonic_ns()}")
+    return WireOptions((), "test", sasl=Sasl("OAUTHBEARER", token_provider=again)), by_hand(again, hand)
+
+
+def test_a_task_uses_the_drivers_token_and_renews_it_only_if_the_driver_does_not(
+    service: TokenService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand, began = Hand(), time.time()
+    monkeypatch.setattr(time, "time", lambda: began + hand.now)
+    service.answer = numbered(100.0)
+    client = service.client(window=HALF)
+    driver = WireOptions((), "test", sasl=Sasl("OAUTHBEARER", token_provider=client))
+    at_driver = by_hand(client, hand)
+    assert export_token(driver) is None
+    token = fetched(client)
+    shared = pickle.loads(pickle.dumps(export_token(driver)))
+    assert token not in repr(shared)
+    task, at_task = in_another_process(client, hand)
+    import_token(task, shared)
+    assert at_task.fetch(after()) == token
+    turn(hand, at_driver, 51.0)
+    eventually(lambda: fetched(client) != token)
+    # The task's own renewal would be the third request.
+    assert at_task.fetch(after()) == token
+    import_token(task, export_token(driver))
+    assert at_task.fetch(after()) == fetched(client)
+    import_token(task, shared)
+    assert at_task.fetch(after()) == fetched(client), "an older token does not replace it"
+    _, late = in_another_process(client, hand)
+    late.import_(shared)
+    hand.now += 25.0
+    assert len(service.requests) == 2
+    eventually(lambda: late.fetch(after()) not in (token, fetched(client)))
+    assert len(service.requests) == 3
+
+
+def test_only_tokens_of_an_endpoint_are_shared() -> None:
+    assert export_token(WireOptions((), "test")) is None
+    options = WireOptions((), "test", sasl=Sasl("OAUTHBEARER", token_provider=FunctionTokens("json:loads")))
+    assert export_token(options) is None
+    import_token(options, ExportedToken(Secret("x"), time.time() + 60, time.time() + 30))
+
+
+class Service:
+    """Issues tokens of a thousand seconds, unless it fails."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.failing = False
+
+    def __call__(self, worked_before: bool) -> IssuedToken:
+        self.requests += 1
+        if self.failing:
+            raise BrokerUnavailable("The service is down.")
+        return IssuedToken(f"token {self.requests}", 1000.0)
+
+
+def test_a_token_that_only_tasks_use_is_renewed() -> None:
+    hand, service = Hand(), Service()
+    cache = TokenCache(service, "The service", HALF, (0.01, 0.02), hand)
+    assert cache.export() is None
+    assert not service.requests
+    cache.fetch(after())
+
+    def shared() -> str | None:
+        exported = cache.export()
+        return None if exported is None else exported.text.text
+
+    for number in range(2, 12):
+        turn(hand, cache, 501.0)
+        eventually(lambda: shared() == f"token {number}")  # noqa: B023 - it ends with this turn
+    # A pause in which the token ends: the next batch starts the renewals again.
+    turn(hand, cache, IDLE_TIMEOUT)
+    eventually(lambda: not cache._running)
+    eventually(lambda: shared() == "token 12")
+
+
+def test_a_service_that_is_down_gets_no_request_for_each_batch() -> None:
+    hand, service = Hand(), Service()
+    cache = TokenCache(service, "The service", HALF, (60.0, 60.0), hand)
+    cache.fetch(after())
+    service.failing = True
+    turn(hand, cache, 999.5)
+    eventually(lambda: not cache._running)
+    for _ in range(40):
+        assert cache.export() is None
+        hand.now += 1.0
+    assert service.requests <= 2
+
+
+def test_a_thread_that_cannot_start_does_not_end_the_requests_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = TokenCache(Service(), "The service", RefreshWindow(), (0.01, 0.02))
+
+    def no_thread(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(BrokerUnavailable, match=r"can't start new thread.*limit of threads"):
+            cache.fetch(after())
+    assert cache.fetch(after()) == "token 1"
+
+
+def test_a_lifetime_counts_from_the_request_and_not_from_a_late_answer() -> None:
+    hand = Hand()
+    ended = threading.Event()
+
+    def slow(worked_before: bool) -> IssuedToken:
+        if hand.now:  # the renewal, which must not come before the end of the test
+            ended.wait(LONG)
+        hand.now += 8.0
+        return IssuedToken("token", 10.0)
+
+    cache = TokenCache(slow, "The service", RefreshWindow(), (60.0, 60.0), hand)
+    assert cache.fetch(after()) == "token"
+    hand.now += 1.5
+    assert cache.export() is None
+    ended.set()
+
+
+def test_the_certificate_of_the_endpoint_must_be_trusted(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path), Authority(tmp_path, "other")
+    with running(authority.issue("127.0.0.1", file="server.pem")) as service:
+        assert fetched(service.client(tls=Tls(ca_file=str(authority.file))))
+        for tls in (Tls(in_login_line=True), Tls(ca_file=str(other.file), in_login_line=True)):
+            with pytest.raises(AuthenticationFailed, match=r"client rejected: .*ssl\.truststore\.location.*jaas"):
+                fetched(service.client(tls=tls))
+        with pytest.raises(
+            AuthenticationFailed, match="'ssl.truststore.location' in 'kafka.sasl.jaas.config' cannot be read"
+        ) as raised:
+            fetched(service.client(tls=Tls(ca_file="/no/such.pem", in_login_line=True)))
+        assert "kafka.ssl" not in str(raised.value)
+        assert len(service.requests) == 1
+
+
+EXPIRED = datetime(2020, 1, 1, tzinfo=timezone.utc)
+OTHER_HOST = r"mismatch.*Use a host name of the certificate in '.*endpoint\.url', or .*'ssl\.endpoint\.ident"
+
+
+@pytest.mark.parametrize(
+    ("host", "ends", "says"),
+    [("127.0.0.1", EXPIRED, "certificate has expired. Renew the certificate"), ("other", None, OTHER_HOST)],
+    ids=["expired", "of another host"],
+)
+def test_the_error_of_a_rejected_certificate_has_reason_and_action(
+    tmp_path: Path, host: str, ends: datetime | None, says: str
+) -> None:
+    authority = Authority(tmp_path)
+    rejected = f"has a certificate that this client rejected: .*{says}"
+    with running(authority.issue(host, file="server.pem", ends=ends)) as service:
+        with pytest.raises(AuthenticationFailed, match=rejected) as refused:
+            fetched(service.client(tls=Tls(ca_file=str(authority.file), in_login_line=True)))
+        assert "truststore" not in str(refused.value)
+        assert "kafka.ssl" not in str(refused.value)
+
+
+def test_an_endpoint_that_rejects_the_clients_certificate_is_an_error_that_names_the_keystore(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path), Authority(tmp_path, "other")
+    # With TLS 1.3 the alert comes after the handshake, and the end of the connection may be faster.
+    tls = Tls(ca_file=str(authority.file), versions=("TLSv1.2",), in_login_line=True)
+    accepted = dataclasses.replace(tls, key_file=str(authority.issue("client", file="client.pem")))
+    rejected = dataclasses.replace(tls, key_file=str(other.issue("client", file="other-client.pem")))
+    with running(authority.issue("127.0.0.1", file="server.pem"), clients_of=authority.file) as service:
+        assert fetched(service.client(tls=accepted))
+        with pytest.raises(AuthenticationFailed, match=r"rejected this client's certificate \(.*CA\)") as refused:
+            fetched(service.client(tls=rejected))
+    assert "'ssl.keystore.location' in 'kafka.sasl.jaas.config'" in str(refused.value)
+
+
+def test_https_to_a_service_without_tls_names_the_option(service: TokenService) -> None:
+    url = service.url.replace("http:", "https:") + "/t"
+    with pytest.raises(AuthenticationFailed, match=r"does not use TLS on this port .*token\.endpoint\.url"):
+        fetched(service.client(endpoint=url, tls=Tls()))
+
+
+def test_no_error_and_no_log_line_shows_the_query_of_the_endpoints_url(
+    service: TokenService, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = f"/token?subscription-key={KEY}"
+    service.answer = lambda: (401, {"error": "invalid_client", "error_description": f"no rights for {KEY}"})
+    failures: list[tuple[str, type[GroupSourceError], str]] = [
+        (service.url, AuthenticationFailed, r"/token answered HTTP status 401 .*no rights for \.\.\."),
+        ("http://127.0.0.1:1", BrokerUnavailable, "http://127.0.0.1:1/token cannot be reached: .*refused"),
+        ("http://no.such.host.invalid", BrokerUnavailable, r"no\.such\.host\.invalid/token cannot be reached"),
+    ]
+    for url, kind, says in failures:
+        with pytest.raises(kind, match=says) as failed:
+            fetched(service.client(endpoint=url + query))
+        assert KEY not in "".join(traceback.format_exception(failed.value))
+    service.answer = lambda: (200, token_answer())
+    with caplog.at_level(logging.INFO):
+        fetched(service.client(endpoint=f"{service.url}{query}&again"))
+    assert f"{service.url}/token issued a token" in caplog.text
+    assert KEY not in caplog.text
+    assert f"subscription-key={KEY}" in service.requests[-1].path
+
+
+@pytest.mark.parametrize(
+    ("url", "warns"),
+    [
+        ("http://login.example.com/t", True),
+        ("http://localhost.example.com/t", True),
+        ("http://127.example.com/t", True),
+        ("http://10.0.0.1/t", True),
+        ("http://localhost:1/t", False),
+        ("http://127.0.0.2:1/t", False),
+        ("http://[::1]:1/t", False),
+    ],
+)
+def test_a_secret_that_leaves_the_machine_unencrypted_is_warned_of(
+    service: TokenService, caplog: pytest.LogCaptureFixture, url: str, warns: bool
+) -> None:
+    token_cache_of(service.client(endpoint=f"{url}?test={time.monotonic_ns()}"))
+    assert ("the client secret is sent unencrypted" in caplog.text) == warns
+
+
+@contextlib.contextmanager
+def connect_proxy(*, silent: bool = False) -> Iterator[tuple[str, list[bytes]]]:
+    """A proxy for https, or one that never answers: yields its URL, and the heads of the requests to it."""
+    heads: list[bytes] = []
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def forward(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(2**16):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def serve() -> None:
+        client, _ = listener.accept()
+        with client:
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += client.recv(1)
+            heads.append(head)
+            if silent:
+                client.recv(1)
+                return
+            host, _, port = head.split()[1].decode().partition(":")
+            with socket.create_connection((host, int(port))) as server:
+                client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                up = threading.Thread(target=forward, args=(client, server))
+                up.start()
+                forward(server, client)
+                up.join()
+
+    with listener:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", heads
+        thread.join()
+
+
+@pytest.fixture
+def proxied(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Sets the proxy of the environment."""
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+    def use(url: str) -> None:
+        monkeypatch.setenv("http_proxy", url)
+        monkeypatch.setenv("https_proxy", url)
+
+    return use
+
+
+def test_requests_go_through_the_proxy_of_the_environment(
+    service: TokenService, proxied: Callable[[str], None]
+) -> None:
+    proxied(service.url)
+    fetched(service.client(endpoint="http://login.example.com/t"))
+    assert service.requests[0].path == "http://login.example.com/t"
+
+
+def test_an_https_request_goes_through_the_proxy_which_sees_no_secret(
+    tmp_path: Path, proxied: Callable[[str], None]
+) -> None:
+    authority = Authority(tmp_path)
+    tls = Tls(ca_file=str(authority.file), in_login_line=True)
+    with running(authority.issue("127.0.0.1", file="server.pem")) as service, connect_proxy() as (url, heads):
+        proxied(url)
+        assert fetched(service.client(tls=tls))
+        assert len(service.requests) == 1
+        assert "Authorization" in service.requests[0].headers
+    assert [head.split()[:2] for head in heads] == [[b"CONNECT", service.url.removeprefix("https://").encode()]]
+    assert b"authorization" not in heads[0].lower()
+
+
+@pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="Python 3.10 leaves the socket of a failed tunnel to the garbage collection"
+)
+def test_a_proxy_that_never_answers_ends_at_the_read_timeout(tmp_path: Path, proxied: Callable[[str], None]) -> None:
+    tls = Tls(ca_file=str(Authority(tmp_path).file), in_login_line=True)
+    with connect_proxy(silent=True) as (url, heads):
+        proxied(url)
+        client = TokenService().client(endpoint="https://login.example.com/t", tls=tls, read_timeout=0.5)
+        with pytest.raises(BrokerUnavailable, match=r"no whole response within 0\.5 s|timed out"):
+            fetched(client)
+        eventually(lambda: heads)
+
+
+def test_a_forked_child_asks_for_its_own_token(service: TokenService) -> None:
+    client = service.client()
+    fetched(client)
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(write_end, fetched(client).encode()[:1])
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    assert os.read(read_end, 1) == b"e"
+    os.waitpid(child, 0)
+    os.close(read_end)
+    assert len(service.requests) == 2
