@@ -18,7 +18,7 @@ from spark_group_source.group.consumer_state import ConsumerMembership
 from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.description import MemberDescription
 from spark_group_source.group.member import Member
-from spark_group_source.group.membership import Membership, RequestFailed
+from spark_group_source.group.membership import Membership, Phase, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset, GroupOffsets
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
@@ -89,11 +89,13 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Adds the tests of KIP-848 on a real Kafka to the core: coordinators differ from release to release."""
+    """Marks the tests on a real Kafka; those of KIP-848 are core: coordinators differ from release to release."""
     for item in items:
         chosen = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        if (chosen.get("bench"), chosen.get("protocol")) == ("real", "consumer"):
-            item.add_marker(pytest.mark.core)
+        if "real" in (chosen.get("bench"), chosen.get("proxied"), chosen.get("kafka_of_cases")):
+            item.add_marker(pytest.mark.integration)
+            if chosen.get("protocol") == "consumer" and "bench" in chosen:
+                item.add_marker(pytest.mark.core)
 
 
 class Kafka(Protocol):
@@ -192,6 +194,18 @@ class Query:
         assert self.running is not None, "no batch is running"
         self.end, self.running = self.running, None
 
+    def run_batch(self) -> None:
+        """Waits for the next batch, and completes it."""
+        self.begin()
+        self.finish()
+
+    def advance(self) -> bool:
+        """Runs one batch, if there is something to read; returns whether there was."""
+        found = self.running is None and bool(self.poll())
+        if found:
+            self.finish()
+        return found
+
     def idle(self) -> Query:
         """Runs batches until no new records are left."""
         while self.poll():
@@ -267,16 +281,22 @@ class Bench:
 
     def requests(self, api: str) -> list[tuple[int, Any]]:
         """Broker and request of each request so far, by its classic name in either group protocol."""
-        if self._consumer_protocol and (has := EPOCHS.get(api)) is not None:
-            return [
-                (node, request)
-                for name, node, request in self.fake.requests
-                if name == "ConsumerGroupHeartbeat" and has(request.member_epoch)
-            ]
-        return [(node, request) for name, node, request in self.fake.requests if name == api]
+        has = EPOCHS.get(api) if self._consumer_protocol else None
+        sent = api if has is None else "ConsumerGroupHeartbeat"
+        found = [(node, request) for name, node, request in self.fake.requests if name == sent]
+        return found if has is None else [each for each in found if has(each[1].member_epoch)]
 
     def request_count(self, api: str) -> int:
         return len(self.requests(api))
+
+    def await_request(self, api: str, more: int = 1) -> None:
+        """Waits for this number of further requests."""
+        enough = self.request_count(api) + more
+        eventually(lambda: self.request_count(api) >= enough, f"{more} further {api}")
+
+    def await_fault(self, api: str) -> None:
+        """Waits until no fault of this request is left."""
+        eventually(lambda: not self.has_faults(api), f"the fault of {api}")
 
     def has_faults(self, api: str) -> bool:
         """Whether faults of this request have not happened yet."""
@@ -293,6 +313,37 @@ class Bench:
     def start(self, logged: BatchOffset | None = None, **options: str) -> Query:
         """Starts a query, and waits for its assignment."""
         return self.query(logged, **options).start()
+
+    def start_batch(self, *counts: int, **options: str) -> Query:
+        """Produces records, and starts a query, to the middle of its batch of them."""
+        self.produce(*counts)
+        query = self.start(None, **options)
+        query.begin()
+        return query
+
+    def join(self, logged: BatchOffset | None = None, **options: str) -> Query:
+        """Starts a query, and does not wait for its assignment."""
+        query = self.query(logged, **options)
+        query.driver.start(query.end)
+        return query
+
+    def join_in_mid_batch(self, first: Query, **options: str) -> Query:
+        """As :meth:`join`, until the revocation waits for the batch of the first query."""
+        query = self.join(None, **options)
+        eventually(lambda: first.me.phase is Phase.REVOKING, "the revocation to wait for the batch")
+        return query
+
+    def start_two(self, **options: str) -> tuple[Query, Query]:
+        first, second = self.start(None, **options), self.start(None, **options)
+        self.split(first, second)
+        return first, second
+
+    @staticmethod
+    def split(*queries: Query, meanwhile: Callable[[], Any] = lambda: None) -> None:
+        """Waits until the queries share the four partitions evenly."""
+        eventually(
+            lambda: (meanwhile(), {len(each.owns()) for each in queries} == {4 // len(queries)})[1], "an even split"
+        )
 
     def produce(self, *counts: int) -> None:
         """Produces this number of records to partition 0, 1, ..."""
@@ -368,7 +419,7 @@ def on_fake(fake: FakeKafka, group: str, protocol: str) -> Iterator[Bench]:
     assert_commits_never_go_backwards(fake)
 
 
-@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.integration)])
+@pytest.fixture(params=["fake", "real"])
 def bench(request: pytest.FixtureRequest, unique: Callable[[str], str], group: str, protocol: str) -> Iterator[Bench]:
     """A topic of four partitions, on the fake and on the real Kafka."""
     if request.param == "fake":
@@ -382,11 +433,6 @@ def bench(request: pytest.FixtureRequest, unique: Callable[[str], str], group: s
     real.close()
 
 
-def coordinator_version(bench: Bench) -> tuple[int, ...]:
-    """Kafka's version as numbers; the fake is a coordinator of Kafka 4.0."""
-    return bench.kafka.version if isinstance(bench.kafka, EmbeddedKafka) else (4, 0)
-
-
 def assert_commits_never_go_backwards(fake: FakeKafka) -> None:
     """Checks the commits of successive owners of a partition; an operator's commit (generation -1) may go back."""
     last: dict[tuple[str, str, int], int] = {}
@@ -396,12 +442,6 @@ def assert_commits_never_go_backwards(fake: FakeKafka) -> None:
                 behind = last.get((commit.group, topic, number), -1)
                 assert commit.generation < 0 or offset >= behind, f"{commit} goes back behind {behind}"
                 last[commit.group, topic, number] = offset
-
-
-@pytest.fixture
-def unique_group(unique: Callable[[str], str]) -> str:
-    """Another group id."""
-    return unique("other")
 
 
 PROXIED_CLIENT = "contract"
@@ -425,19 +465,19 @@ def fake_behind_proxy() -> Iterator[Proxied]:
         proxy.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def real_behind_proxy() -> Iterator[Proxied]:
-    running: list[EmbeddedKafka] = []
-    proxy = Proxy(
-        lambda: int(running[0].address("PLAINTEXT").rpartition(":")[2]), PROXIED_CLIENT, 2 * PROXIED_TIMEOUT_S
-    )
-    running.append(EmbeddedKafka(config={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}))
-    with running[0] as kafka:
+    def port() -> int:
+        return int(embedded.address("PLAINTEXT").rpartition(":")[2])
+
+    proxy = Proxy(port, PROXIED_CLIENT, 2 * PROXIED_TIMEOUT_S)
+    embedded = EmbeddedKafka(config={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"})
+    with embedded as kafka:
         yield kafka, proxy
     proxy.close()
 
 
-@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.integration)])
+@pytest.fixture(params=["fake", "real"])
 def proxied(request: pytest.FixtureRequest) -> Proxied:
     if request.param == "real" and KAFKA_3:
         pytest.skip("Kafka 4.0 has KIP-848")

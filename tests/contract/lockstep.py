@@ -1,8 +1,5 @@
 """Random requests to the fake and to another cluster, in lockstep: both must answer alike.
 
-    python -m tests.contract.lockstep --seeds 200                         # against an embedded Kafka
-    python -m tests.contract.lockstep --seeds 200 --against 127.0.0.1:9092
-
 Members, instances, topics and one operator send requests of both group protocols, most of them sensible, some with a
 wrong generation, id or instance. After each request both clusters describe the group, and the parked requests that one
 answers must be answered by the other.
@@ -10,7 +7,6 @@ answers must be answered by the other.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import random
 import re
@@ -29,12 +25,11 @@ from kafka.protocol import admin, consumer, metadata
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.consumer_messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
-from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.ivy import KAFKA_VERSION
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka
-from tests.fake.consumer_assignors import ASSIGNORS, UNIFORM, Partitions, Subscriptions, uniform
+from tests.fake.consumer_group import ASSIGNORS, UNIFORM, Partitions, Subscriptions, uniform
+from tests.fake.server import message
 
 FAKE, OTHER = "fake", "other"
 STEPS = 120
@@ -239,10 +234,7 @@ class Lockstep:
         return [each for each in self._clients if each.parked]
 
     def _describe(self) -> None:
-        groups = (
-            self._description(),
-            ConsumerGroupDescribeRequest(version=1, group_ids=[self.group], include_authorized_operations=False),
-        )
+        groups = self._description(), self._member_description()
         for request in groups:
             answers = {name: each.call(request, Deadline.after(ANSWER_S)) for name, each in self._connections.items()}
             self._compare(f"state after {self.history[-1] if self.history else 'nothing'}", answers)
@@ -282,6 +274,9 @@ class Lockstep:
 
     def _description(self) -> Any:
         return admin.DescribeGroupsRequest(version=5, groups=[self.group], include_authorized_operations=False)
+
+    def _member_description(self) -> Any:
+        return ConsumerGroupDescribeRequest(version=1, group_ids=[self.group], include_authorized_operations=False)
 
     def _synced(self, client: Client, answers: dict[str, Any]) -> None:
         self._compare(f"sync of {client.name}", answers)
@@ -425,20 +420,19 @@ class Lockstep:
             member = "nobody"
         elif self._chance(0.03) and client.generation >= 0:
             instance = "i1"
-        protocol = consumer.JoinGroupRequest.JoinGroupRequestProtocol
         subscription = _subscription([self._topics.get(each, each) for each in client.topics], client.version)
 
         def build(side: Side) -> Any:
-            return consumer.JoinGroupRequest(
-                version=9,
+            return message(
+                consumer.JoinGroupRequest,
+                9,
                 group_id=self.group,
                 session_timeout_ms=round(client.session * 1000),
                 rebalance_timeout_ms=round(client.rebalance * 1000),
                 member_id=side.ids.get(member, member),
                 group_instance_id=instance,
                 protocol_type="consumer",
-                protocols=[protocol(version=9, name=name, metadata=subscription) for name in client.protocols],
-                reason=None,
+                protocols=[{"name": name, "metadata": subscription} for name in client.protocols],
             )
 
         what = f"join of {client.name} as {member!r} {instance or ''} {','.join(client.protocols)} v{client.version}"
@@ -451,23 +445,21 @@ class Lockstep:
         """Sends a SyncGroup."""
         member, generation = self._identity(client)
         name = "other" if self._chance(0.03) else None if self._chance(0.5) else client.protocols[0]
-        assignment = consumer.SyncGroupRequest.SyncGroupRequestAssignment
         named = self._sides[OTHER].symbols
         given = [named[each] for each in client.leads if each in named and not self._chance(0.05)]
 
         def build(side: Side) -> Any:
-            return consumer.SyncGroupRequest(
-                version=5,
+            given_out = {side.ids[each]: f"{generation} {each}".encode() for each in given}
+            return message(
+                consumer.SyncGroupRequest,
+                5,
                 group_id=self.group,
                 generation_id=generation,
                 member_id=side.ids.get(member, member),
                 group_instance_id=client.instance,
                 protocol_type="consumer",
                 protocol_name=name,
-                assignments=[
-                    assignment(version=5, member_id=side.ids[each], assignment=f"{generation} {each}".encode())
-                    for each in given
-                ],
+                assignments=[{"member_id": each, "assignment": text} for each, text in given_out.items()],
             )
 
         self.park(client, f"sync of {client.name} as {member!r} in {generation}, {name}, for {given}", build)
@@ -517,14 +509,11 @@ class Lockstep:
             client.id, client.needs = ("", client.needs) if client.parked else ("", "join")
 
     def _leave_of(self, leaving: list[tuple[str, str | None]]) -> None:
-        member = consumer.LeaveGroupRequest.MemberIdentity
-
         def build(side: Side) -> Any:
             members = [
-                member(version=5, member_id=side.ids.get(name, name), group_instance_id=instance, reason=None)
-                for name, instance in leaving
+                {"member_id": side.ids.get(name, name), "group_instance_id": instance} for name, instance in leaving
             ]
-            return consumer.LeaveGroupRequest(version=5, group_id=self.group, members=members)
+            return message(consumer.LeaveGroupRequest, 5, group_id=self.group, members=members)
 
         self.send(f"leave of {leaving}", build)
 
@@ -579,8 +568,7 @@ class Lockstep:
             if not full and not reports:
                 return self._member_request(**fields)
             owned = [] if epoch == 0 or forgets else client.owned.get(side.name, [])
-            partitions = ConsumerGroupHeartbeatRequest.TopicPartitions
-            listed = [partitions(version=1, topic_id=topic_id, partitions=[number]) for topic_id, number in owned]
+            listed = [{"topic_id": topic_id, "partitions": [number]} for topic_id, number in owned]
             return self._member_request(**fields, topic_partitions=listed)
 
         what = f"heartbeat of {client.name} as {member[:8]} {instance or ''} in {epoch}"
@@ -604,15 +592,9 @@ class Lockstep:
                 ]
 
     def _member_request(self, **fields: Any) -> Any:
-        nothing: dict[str, Any] = {
-            "instance_id": None,
-            "rack_id": None,
-            "subscribed_topic_names": None,
-            "subscribed_topic_regex": None,
-        }
-        nothing |= {"server_assignor": None, "topic_partitions": None}
-        fields = nothing | {"rebalance_timeout_ms": -1} | fields
-        return ConsumerGroupHeartbeatRequest(version=1, group_id=self.group, **fields)
+        unsaid = "instance_id", "rack_id", "subscribed_topic_names", "subscribed_topic_regex", "server_assignor"
+        said = dict.fromkeys((*unsaid, "topic_partitions")) | {"rebalance_timeout_ms": -1, "group_id": self.group}
+        return message(ConsumerGroupHeartbeatRequest, 1, **said | fields)
 
     @contextlib.contextmanager
     def _same_target(self) -> Iterator[None]:
@@ -645,9 +627,8 @@ class Lockstep:
 
     def _members(self) -> list[Any]:
         """The members of the other cluster with the protocol of KIP-848."""
-        request = ConsumerGroupDescribeRequest(version=1, group_ids=[self.group], include_authorized_operations=False)
-        found: list[Any] = self._connections[OTHER].call(request, Deadline.after(ANSWER_S)).groups[0].members
-        return found
+        answer = self._connections[OTHER].call(self._member_description(), Deadline.after(ANSWER_S))
+        return list(answer.groups[0].members)
 
     # Offsets
 
@@ -658,33 +639,27 @@ class Lockstep:
             member, generation = "", -1
         version = self.random.choice([8, 9, 10])  # 10 if the other cluster has it
         version = min(version, self._connections[OTHER].supported[consumer.OffsetCommitRequest.API_KEY][1])
-        topic_of = consumer.OffsetCommitRequest.OffsetCommitRequestTopic
-        part_of = topic_of.OffsetCommitRequestPartition
         wanted = self.random.sample(["a", "b", "unknown"], self.random.choice([1, 1, 2]))
         offset, text = self.random.randrange(100), "x" * (5000 if self._chance(0.05) else self.random.randrange(3))
         number = self.random.choice([0, 1, 2])
 
         def build(side: Side) -> Any:
-            parts = [
-                part_of(
-                    version=version,
-                    partition_index=number,
-                    committed_offset=offset,
-                    committed_leader_epoch=-1 if offset % 2 else 0,
-                    committed_metadata=text,
-                )
-            ]
-            names = [
-                {"topic_id": side.topic_id(name)} if version >= 10 else {"name": name}
-                for name in (self._topics.get(each, each) for each in wanted)
-            ]
-            return consumer.OffsetCommitRequest(
-                version=version,
+            part = {
+                "partition_index": number,
+                "committed_offset": offset,
+                "committed_leader_epoch": -1 if offset % 2 else 0,
+                "committed_metadata": text,
+            }
+            names = [self._topics.get(each, each) for each in wanted]
+            named = [{"topic_id": side.topic_id(name)} if version >= 10 else {"name": name} for name in names]
+            return message(
+                consumer.OffsetCommitRequest,
+                version,
                 group_id=self.group,
                 generation_id_or_member_epoch=generation,
                 member_id=side.ids.get(member, member),
                 group_instance_id=client.instance if member else None,
-                topics=[topic_of(version=version, partitions=parts, **name) for name in names],
+                topics=[{"partitions": [part], **each} for each in named],
             )
 
         self.send(f"commit v{version} of {wanted}-{number} by {member!r} in {generation}", build)
@@ -693,19 +668,17 @@ class Lockstep:
         client = self._client()
         member, generation = self._identity(client)
         version = self.random.choice([8, 9, 9])
-        group_of = consumer.OffsetFetchRequest.OffsetFetchRequestGroup
-        topic_of = group_of.OffsetFetchRequestTopics
         anyone, every = self._chance(0.3), self._chance(0.3)
 
         def build(side: Side) -> Any:
-            identity: dict[str, Any] = {}
+            group: dict[str, Any] = {"group_id": self.group, "topics": None}
             if version >= 9:
-                identity = {"member_id": None if anyone else side.ids.get(member, member)}
-                identity |= {"member_epoch": -1 if anyone else generation}
-            names = [self._topics["a"], "unknown"]
-            topics = [topic_of(version=version, name=name, partition_indexes=[0, 1, 7]) for name in names]
-            group = group_of(version=version, group_id=self.group, topics=None if every else topics, **identity)
-            return consumer.OffsetFetchRequest(version=version, groups=[group], require_stable=True)
+                group |= {"member_id": None if anyone else side.ids.get(member, member)}
+                group |= {"member_epoch": -1 if anyone else generation}
+            if not every:
+                names = self._topics["a"], "unknown"
+                group["topics"] = [{"name": name, "partition_indexes": [0, 1, 7]} for name in names]
+            return message(consumer.OffsetFetchRequest, version, groups=[group], require_stable=True)
 
         self.send(f"offsets v{version} for {member!r} in {generation}", build)
 
@@ -782,51 +755,35 @@ def _subscription(topics: list[str], version: int) -> bytes:
 
 
 def list_offsets_request(topic: str, number: int, epoch: int, timestamp: int, isolation_level: int) -> Any:
-    topic_of = consumer.ListOffsetsRequest.ListOffsetsTopic
-    part = topic_of.ListOffsetsPartition(
-        version=7, partition_index=number, current_leader_epoch=epoch, timestamp=timestamp
-    )
-    topics = [topic_of(version=7, name=topic, partitions=[part])]
-    return consumer.ListOffsetsRequest(version=7, replica_id=-1, isolation_level=isolation_level, topics=topics)
+    part = {"partition_index": number, "current_leader_epoch": epoch, "timestamp": timestamp}
+    topics = [{"name": topic, "partitions": [part]}]
+    return message(consumer.ListOffsetsRequest, 7, replica_id=-1, isolation_level=isolation_level, topics=topics)
 
 
 def epoch_ends_request(topic: str, number: int, current: int, epoch: int) -> Any:
-    topic_of = consumer.OffsetForLeaderEpochRequest.OffsetForLeaderTopic
-    part = topic_of.OffsetForLeaderPartition(
-        version=4, partition=number, current_leader_epoch=current, leader_epoch=epoch
-    )
-    topics = [topic_of(version=4, topic=topic, partitions=[part])]
-    return consumer.OffsetForLeaderEpochRequest(version=4, replica_id=-1, topics=topics)
+    part = {"partition": number, "current_leader_epoch": current, "leader_epoch": epoch}
+    topics = [{"topic": topic, "partitions": [part]}]
+    return message(consumer.OffsetForLeaderEpochRequest, 4, replica_id=-1, topics=topics)
 
 
 def metadata_request(topic: str) -> Any:
-    topics = [metadata.MetadataRequest.MetadataRequestTopic(version=12, name=topic, topic_id=UUID(int=0))]
-    return metadata.MetadataRequest(
-        version=12, topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False
-    )
+    topics = [{"name": topic, "topic_id": UUID(int=0)}]
+    return message(metadata.MetadataRequest, 12, topics=topics, allow_auto_topic_creation=False)
 
 
 def fetch_request(topic_id: UUID, number: int, epoch: int, offset: int, isolation_level: int) -> Any:
-    topic_of = consumer.FetchRequest.FetchTopic
-    part = topic_of.FetchPartition(
-        version=13,
-        partition=number,
-        current_leader_epoch=epoch,
-        fetch_offset=offset,
-        last_fetched_epoch=-1,
-        log_start_offset=-1,
-        partition_max_bytes=1000,
-    )
-    return consumer.FetchRequest(
-        version=13,
-        replica_id=-1,
+    part = {"partition": number, "current_leader_epoch": epoch, "fetch_offset": offset, "partition_max_bytes": 1000}
+    part |= {"last_fetched_epoch": -1, "log_start_offset": -1}
+    return message(
+        consumer.FetchRequest,
+        13,
         max_wait_ms=1,
         min_bytes=1,
         max_bytes=1000,
         isolation_level=isolation_level,
         session_id=0,
         session_epoch=-1,
-        topics=[topic_of(version=13, topic_id=topic_id, partitions=[part])],
+        topics=[{"topic_id": topic_id, "partitions": [part]}],
         forgotten_topics_data=[],
         rack_id="",
     )
@@ -868,33 +825,3 @@ def beside(bootstrap_servers: str) -> Iterator[Clusters]:
         for side, topic in product(sides.values(), topics.values()):
             side.learn(topic, str(side.call(metadata_request(topic)).topics[0].topic_id))
         yield Clusters(fake, sides, topics)
-
-
-def main() -> None:
-    """Runs many seeds, and prints each difference once."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=100, help="how many")
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--against", help="address of another cluster, by default an embedded Kafka")
-    parser.add_argument("--version", default=KAFKA_VERSION, help="of the embedded Kafka")
-    arguments = parser.parse_args()
-    requests, began, differences = 0, time.monotonic(), 0
-    with contextlib.ExitStack() as stack:
-        address = arguments.against
-        if address is None:
-            address = stack.enter_context(EmbeddedKafka(version=arguments.version)).bootstrap_servers
-        both = stack.enter_context(beside(address))
-        for seed in range(arguments.first, arguments.first + arguments.seeds):
-            with both.start(seed) as run:
-                try:
-                    run.run()
-                except Difference as error:
-                    differences += 1
-                    print(f"seed {seed}: {error}", flush=True)
-            requests += run.requests
-    took = time.monotonic() - began
-    print(f"{arguments.seeds} seeds, {requests} requests, {took:.0f} s, {differences} differences")
-
-
-if __name__ == "__main__":
-    main()

@@ -2,23 +2,21 @@
 
 Queries of a group read some records one after the other and stop: each checkpoint stands at another offset. Then
 somebody decides where the group continues, and the queries start again one after the other, while those before have a
-batch in flight. ``python -m tests.contract.rewinds`` runs all cases on an embedded Kafka, and prints a table.
+batch in flight.
 
 All cases read the same topic, which nobody writes to meanwhile; each has its own group.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from spark_group_source.offsets import BatchOffset, OffsetRange
-from spark_group_source.testing import EmbeddedKafka
 from tests.contract.conftest import BASES, Bench, Kafka, Query, eventually
 
 PARTITIONS, END = 4, 40
@@ -235,73 +233,22 @@ def _named(problem: str, number: int, offsets: Iterable[int]) -> Iterator[str]:
         yield f"{problem}: partition {number} [{wrong[0]}, {wrong[-1] + 1})"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What was wrong in a case, if anything, and how many seconds it took."""
-
-    case: Case
-    problems: list[str]
-    seconds: float
-
-
-def run(kafka: Kafka, topic: str, cases: Sequence[Case], threads: int) -> list[Outcome]:
-    """Runs cases, ``threads`` at a time; returns their outcomes. An exception in a case is its problem."""
+def run(kafka: Kafka, topic: str, cases: Sequence[Case], threads: int) -> list[str]:
+    """Runs cases, ``threads`` at a time; returns those that broke, with what is wrong. An exception is wrong, too."""
     began_at = time.time_ns()
-
-    def outcome(number: int, case: Case) -> Outcome:
-        began = time.monotonic()
-        try:
-            problems = CaseRun(kafka, topic, f"rewind-{began_at}-{number}", case).problems()
-        except Exception as error:
-            problems = [f"{type(error).__name__}: {error}"]
-        return Outcome(case, problems, time.monotonic() - began)
-
-    waiting, outcomes = iter(enumerate(cases)), list[Outcome]()
+    waiting, broken = iter(enumerate(cases)), list[str]()
 
     def work() -> None:
-        outcomes.extend(outcome(number, case) for number, case in waiting)
+        for number, case in waiting:
+            try:
+                problems = CaseRun(kafka, topic, f"rewind-{began_at}-{number}", case).problems()
+            except Exception as error:
+                problems = [f"{type(error).__name__}: {error}"]
+            broken.extend([f"{case}: {', '.join(problems)}"] if problems else [])
 
     workers = [threading.Thread(target=work) for _ in range(threads)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    return outcomes
-
-
-def table(outcomes: Sequence[Outcome]) -> str:
-    """The number of cases and of those that failed, for each value of each dimension."""
-    lines = [f"{'':34} cases  failed"]
-    for dimension in fields(Case):
-        cases: Counter[str] = Counter()
-        failed: Counter[str] = Counter()
-        for each in outcomes:
-            value = str(getattr(each.case, dimension.name))
-            cases[value] += 1
-            failed[value] += bool(each.problems)
-        lines += [f"{dimension.name:12} {value:20} {cases[value]:6} {failed[value]:7}" for value in sorted(cases)]
-    return "\n".join(lines)
-
-
-def main() -> None:
-    """Prints the table, and each case that failed."""
-    parser = argparse.ArgumentParser(description="Runs all cases of rewinds on an embedded Kafka.")
-    parser.add_argument("--threads", type=int, default=12, help="cases at a time")
-    parser.add_argument("--every", type=int, default=1, help="run only each n-th case")
-    arguments = parser.parse_args()
-    cases = CASES[:: arguments.every]
-    began = time.monotonic()
-    with EmbeddedKafka() as kafka:
-        outcomes = run(kafka, fill(kafka, "rewinds"), cases, arguments.threads)
-    for each in outcomes:
-        if each.problems:
-            print(each.case, *each.problems, sep="\n    ")
-    print(table(outcomes))
-    failed = sum(bool(each.problems) for each in outcomes)
-    slowest = max(each.seconds for each in outcomes)
-    seconds = time.monotonic() - began
-    print(f"{failed} of {len(cases)} cases failed, in {seconds:.0f} s; the slowest took {slowest:.0f} s")
-
-
-if __name__ == "__main__":
-    main()
+    return broken

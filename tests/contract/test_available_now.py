@@ -21,29 +21,22 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(available_now, "POLL_INTERVALS", (0.01, 0.05))
 
 
-def offset_fetches(fake: FakeKafka) -> int:
-    return fake.request_count("OffsetFetch")
-
-
 def beside_another(on_fake: Bench, **options: str) -> tuple[Query, Query]:
     """A run that has read its half of what was there, and the other member, in the middle of its batch."""
     other = on_fake.start()
-    run = on_fake.query(None, **options)
-    run.driver.start(run.end)
-    eventually(lambda: len(other.owns()) == len(run.owns()) == 2, "an even split")
+    run = on_fake.join(None, **options)
+    on_fake.split(other, run)
     on_fake.produce(5, 5, 5, 5)
     other.begin()
     run.driver.prepare_for_available_now()
-    run.begin()
-    run.finish()
+    run.run_batch()
     return other, run
 
 
-def test_a_run_waits_until_another_member_has_committed_its_partitions(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_run_waits_until_another_member_has_committed_its_partitions(on_fake: Bench) -> None:
     other, run = beside_another(on_fake)
     last = Background(run.poll)
-    before = offset_fetches(fake)
-    eventually(lambda: offset_fetches(fake) > before + 3, "a lookup of how far the other is")
+    on_fake.await_request("OffsetFetch", 4)
     assert last.waits
     other.finish()
     other.poll()
@@ -67,24 +60,28 @@ def test_a_run_takes_over_the_partitions_of_a_dead_member(on_fake: Bench) -> Non
 
 def test_a_run_without_partitions_ends_when_the_other_members_reach_the_target(on_fake: Bench) -> None:
     others = [on_fake.start() for _ in range(4)]
-    eventually(lambda: all(len(each.owns()) == 1 for each in others), "one partition each")
+    on_fake.split(*others)
+    run = on_fake.start()
+    eventually(lambda: sum(len(each.owns()) for each in (run, *others)) == 4, "the assignment")
+    *others, run = sorted((run, *others), key=lambda each: len(each.owns()), reverse=True)
+    assert not run.owns()
     on_fake.produce(1, 1, 1, 1)
-    run = on_fake.query().start(available_now=True)
-    eventually(lambda: sum(len(each.owns()) for each in (run, *others)) == 4)
-    idle = Background(run.poll) if not run.owns() else None
+    run.driver.prepare_for_available_now()
+    last = Background(run.until_end)
+    on_fake.await_request("OffsetFetch", 3)
+    assert last.waits
     for other in others:
         other.idle()
-    assert idle is None or idle.result() == []
+    last.result()
+    assert run.read == []
 
 
 def test_a_run_does_not_wait_for_an_empty_partition_without_a_commit(on_fake: Bench, fake: FakeKafka) -> None:
     on_fake.produce(5)
-    run = on_fake.query()
-    run.driver.start(run.end)
+    run = on_fake.join()
     run.driver.prepare_for_available_now()
     run.driver.await_assignment()
-    run.begin()
-    run.finish()
+    run.run_batch()
     # As another client leaves it, which commits only what it has read.
     for number in (1, 2, 3):
         del fake.group(on_fake.group).offsets["topic", number]
@@ -99,13 +96,11 @@ def test_a_run_waits_for_a_living_owner_only_as_long_as_the_option_says(
 ) -> None:
     """The owner is in a batch for longer than a session and a rebalance, and has the same client id as the run."""
     other = on_fake.start(kafka_client_id="etl")
-    run = on_fake.query(None, **SHORT, kafka_client_id="etl", availableNowTimeout="12s")
-    run.driver.start(run.end)
-    eventually(lambda: len(other.owns()) == len(run.owns()) == 2, "an even split")
+    run = on_fake.join(None, **SHORT, kafka_client_id="etl", availableNowTimeout="12s")
+    on_fake.split(other, run)
     on_fake.produce(5, 5, 5, 5)
     run.driver.prepare_for_available_now()
-    run.begin()
-    run.finish()
+    run.run_batch()
     held = min(other.owns())
     began = time.monotonic()
     with (
@@ -118,7 +113,7 @@ def test_a_run_waits_for_a_living_owner_only_as_long_as_the_option_says(
 
 
 @pytest.mark.trap  # a batch that takes longer than a rebalance
-@pytest.mark.parametrize("bench", [pytest.param("real", marks=pytest.mark.integration)], indirect=True)
+@pytest.mark.parametrize("bench", ["real"], indirect=True)
 def test_two_runs_end_although_one_works_for_twice_a_session_and_a_rebalance(bench: Bench) -> None:
     short = {"kafka_session_timeout_ms": "6000", "kafka_max_poll_interval_ms": "3000"}  # no broker takes less than 6 s
     bench.produce(5, 5, 5, 5)
@@ -126,7 +121,7 @@ def test_two_runs_end_although_one_works_for_twice_a_session_and_a_rebalance(ben
     for run in (long, quick):
         run.driver.start(run.end)
         run.driver.prepare_for_available_now()
-    eventually(lambda: len(long.owns()) == len(quick.owns()) == 2, "an even split")
+    bench.split(long, quick)
     long.begin()
     works_until = time.monotonic() + 2 * (6.0 + 3.0)
     waiting = Background(quick.until_end)
@@ -158,8 +153,7 @@ def test_two_runs_that_wait_for_each_other_both_end(on_fake: Bench, monkeypatch:
     monkeypatch.setattr(available_now, "list_offsets", crossed)
     for looking_up in runs:
         looking_up.driver.prepare_for_available_now()
-        looking_up.begin()
-        looking_up.finish()
+        looking_up.run_batch()
     ends = [Background(run.until_end) for run in runs]
     for each, run in sorted(zip(ends, runs, strict=True), key=lambda pair: pair[0].waits):
         each.result()
@@ -183,22 +177,23 @@ def test_a_waiting_run_lets_spark_go_on_and_gives_up_partitions_meanwhile(on_fak
     assert sum(each.size for each in run.read) == 10
 
 
+@pytest.mark.parametrize("fault", [Fault(error=14), Fault(error=3)], ids=str)
 def test_a_batch_whose_commit_fails_is_committed_before_the_run_ends(
-    on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
+    on_fake: Bench, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for base in BASES.values():
         monkeypatch.setitem(base, "offsetCommit.retryIntervalMs", "50")
     on_fake.produce(5)
     run = on_fake.query().start(available_now=True)
     run.begin()
-    on_fake.next("OffsetCommit", Fault(error=14), times=3)
+    on_fake.next("OffsetCommit", fault, times=3)
     run.finish()
     assert run.poll() == []
-    assert on_fake.committed()[0] == 5
+    assert on_fake.committed() == {0: 5, 1: 0, 2: 0, 3: 0}
 
 
 @pytest.mark.parametrize("fault", [Fault(error=14), Fault(drop="before"), Fault(truncate=9)], ids=str)
-def test_a_failed_lookup_of_the_group_is_retried(on_fake: Bench, fake: FakeKafka, fault: Fault) -> None:
+def test_a_failed_lookup_of_the_group_is_retried(on_fake: Bench, fault: Fault) -> None:
     other, run = beside_another(on_fake)
     on_fake.next("OffsetFetch", fault, times=2)
     last = Background(run.poll)
@@ -215,8 +210,7 @@ def test_a_run_survives_an_outage_of_a_leader(on_fake: Bench, fake: FakeKafka, m
     assert run.owns()
     leader, fake.logs["topic"][held].leader = fake.logs["topic"][held].leader, None
     last = Background(run.poll)
-    before = offset_fetches(fake)
-    eventually(lambda: offset_fetches(fake) > before + 3, "repeated lookups")
+    on_fake.await_request("OffsetFetch", 4)
     assert last.waits
     fake.logs["topic"][held].leader = leader
     other.finish()
@@ -224,22 +218,23 @@ def test_a_run_survives_an_outage_of_a_leader(on_fake: Bench, fake: FakeKafka, m
     assert last.result() == []
 
 
-def test_batch_limits_apply_to_a_run(on_fake: Bench) -> None:
-    on_fake.produce(10)
-    run = on_fake.query().start(available_now=True)
-    sizes = []
-    while reads := run.poll(limit=4):
-        sizes.append(sum(each.size for each in reads))
+@pytest.mark.parametrize(
+    ("records", "limit", "options", "sizes"),
+    [
+        (10, 4, {}, [4, 4, 2]),
+        # A rest below the minimum of a batch is read too.
+        (33, 20, {"minOffsetsPerTrigger": "15", "maxOffsetsPerTrigger": "20"}, [20, 13]),
+    ],
+    ids=["maximum", "minimum and maximum"],
+)
+def test_batch_limits_apply_to_a_run_which_also_reads_a_rest_below_the_minimum(
+    on_fake: Bench, records: int, limit: int, options: dict[str, str], sizes: list[int]
+) -> None:
+    on_fake.produce(records)
+    run = on_fake.query(None, **options).start(available_now=True)
+    found = []
+    while reads := run.poll(limit=limit):
+        found.append(sum(each.size for each in reads))
         run.finish()
-    assert sizes == [4, 4, 2]
-
-
-def test_a_run_reads_a_rest_below_the_minimum_of_a_batch(on_fake: Bench) -> None:
-    on_fake.produce(33)
-    run = on_fake.query(minOffsetsPerTrigger="15", maxOffsetsPerTrigger="20").start(available_now=True)
-    sizes = []
-    while reads := run.poll(limit=20):
-        sizes.append(sum(each.size for each in reads))
-        run.finish()
-    assert sizes == [20, 13]
-    assert on_fake.committed() == {0: 33, 1: 0, 2: 0, 3: 0}
+    assert found == sizes
+    assert on_fake.committed() == {0: records, 1: 0, 2: 0, 3: 0}

@@ -5,34 +5,24 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 
 import pytest
 
 from spark_group_source.errors import ProtocolError
-from spark_group_source.group.membership import Phase
 from tests.contract.conftest import CONSUMER_BASE, TIMEOUT_S, Bench, Query, eventually
 from tests.fake import FakeKafka, Fault
 
 pytestmark = pytest.mark.one_protocol("consumer", reason="epochs and heartbeats of KIP-848")
 
 FENCED_EPOCH, STALE_EPOCH = 110, 113
-LOST_ANSWERS = [Fault(drop="after"), Fault(silent=True), Fault(truncate=9)]
-REQUEST_TIMEOUT_S = 1.0
-IMPATIENT = {"kafka_request_timeout_ms": f"{REQUEST_TIMEOUT_S * 1000:.0f}"}
 
 
 @pytest.fixture(autouse=True)
 def filled(on_fake: Bench) -> None:
     """Five records in each partition."""
     on_fake.produce(5, 5, 5, 5)
-
-
-def assert_read_once(*queries: Query) -> None:
-    read = sorted((each.partition, each.start, each.end) for query in queries for each in query.read)
-    assert read == [(number, 0, 5) for number in range(4)]
 
 
 def epoch_changes_behind(query: Query, on_fake: Bench) -> threading.Event:
@@ -60,12 +50,11 @@ def test_a_commit_with_a_stale_epoch_is_sent_again_with_the_epoch_of_now_and_is_
     sent = len(on_fake.fake.commits)
     query.finish()
     committing = threading.Thread(target=query.poll)
-    with caplog.at_level(logging.WARNING):
-        committing.start()
-        eventually(lambda: len(on_fake.fake.commits) > sent, "the commit")
-        assert on_fake.committed() == dict.fromkeys(range(4), 0)
-        answer.set()
-        committing.join(TIMEOUT_S)
+    committing.start()
+    eventually(lambda: len(on_fake.fake.commits) > sent, "the commit")
+    assert on_fake.committed() == dict.fromkeys(range(4), 0)
+    answer.set()
+    committing.join(TIMEOUT_S)
     assert {number: offset for number, offset in on_fake.committed().items() if number < 4} == dict.fromkeys(
         range(4), 5
     )
@@ -115,13 +104,12 @@ def test_a_commit_with_a_stale_epoch_is_not_sent_again_once_the_partitions_are_l
 
 
 def test_a_member_that_is_fenced_in_mid_batch_loses_it_and_joins_again_at_once_with_the_same_id(on_fake: Bench) -> None:
-    query, other = on_fake.start(), on_fake.start()
-    eventually(lambda: len(query.owns()) == len(other.owns()) == 2, "an even split")
+    query, other = on_fake.start_two()
     query.begin()
     before = query.me
     on_fake.next("Heartbeat", Fault(error=FENCED_EPOCH))
     eventually(lambda: query.driver.counters.lost + other.driver.counters.lost == 2, "the loss")
-    eventually(lambda: len(query.owns()) == len(other.owns()) == 2, "an even split, long before a session ends")
+    on_fake.split(query, other)
     assert query.me.member_id == before.member_id
     query.finish()
     for each in (query, other):
@@ -131,7 +119,7 @@ def test_a_member_that_is_fenced_in_mid_batch_loses_it_and_joins_again_at_once_w
 
 def test_a_member_whose_session_timed_out_joins_again_although_the_coordinator_still_has_it(on_fake: Bench) -> None:
     query, other = on_fake.start(kafka_session_timeout_ms="1000"), on_fake.start()
-    eventually(lambda: len(query.owns()) == len(other.owns()) == 2, "an even split")
+    on_fake.split(query, other)
     kept, session = query.me.member_id, on_fake.fake.group(on_fake.group).consumer
     on_fake.fake.next(
         "ConsumerGroupHeartbeat",
@@ -145,73 +133,42 @@ def test_a_member_whose_session_timed_out_joins_again_although_the_coordinator_s
     assert query.me.member_id == kept
 
 
-@pytest.mark.parametrize("fault", LOST_ANSWERS, ids=str)
-def test_a_lost_answer_loses_and_repeats_nothing(on_fake: Bench, fault: Fault) -> None:
-    first = on_fake.start(None, **IMPATIENT)
-    first.begin()
-    second = on_fake.query(None, **IMPATIENT)
-    on_fake.next("Heartbeat", fault, times=2)
-    second.driver.start(second.end)
-    eventually(lambda: first.me.phase is Phase.REVOKING, "the revocation to wait for the batch")
-    on_fake.next("Heartbeat", fault, times=2)  # of which one acknowledges
-    first.finish()
-    first.poll()
-    eventually(lambda: len(first.owns()) == len(second.owns()) == 2, "an even split")
-    assert second.idle().read == []
-    assert_read_once(first, second)
-    assert first.driver.counters.lost == second.driver.counters.lost == 0
-
-
-def test_after_a_heartbeat_without_an_answer_an_assignment_is_told_again(on_fake: Bench, fake: FakeKafka) -> None:
+def test_after_a_heartbeat_without_an_answer_an_assignment_is_told_again(on_fake: Bench) -> None:
     on_fake.produce(1)
     on_fake.start()
     on_fake.next("Heartbeat", Fault(silent=True))
-    eventually(lambda: not on_fake.has_faults("Heartbeat"))
+    on_fake.await_fault("Heartbeat")
     sent = on_fake.request_count("Heartbeat")
     eventually(lambda: on_fake.request_count("Heartbeat") > sent + 3)
     assert all(request.topic_partitions for _, request in on_fake.requests("Heartbeat")[sent:])
 
 
-def test_lookups_that_hang_hold_back_no_heartbeat(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lookups_that_hang_hold_back_no_heartbeat(on_fake: Bench) -> None:
+    def assert_heartbeats_while(api: str, number: int) -> None:
+        on_fake.await_request(api, number)
+        began = time.monotonic()
+        on_fake.await_request("Heartbeat", 3)
+        assert time.monotonic() - began < 5.0
+
     on_fake.fake.heartbeat_interval = 1.0
     on_fake.fake.next("ListOffsets", Fault(silent=True), times=10_000)
     # The brokers' session may be much shorter than the one that the member believes.
-    query = on_fake.query(kafka_session_timeout_ms="45000", offsetCommit_retryIntervalMs="50")
-    query.driver.start(query.end)
-    for lookups in (1, 3):
-        eventually(lambda lookups=lookups: on_fake.request_count("ListOffsets") >= lookups, "a lookup")  # type: ignore[misc]
-        number, began = on_fake.request_count("Heartbeat"), time.monotonic()
-        eventually(lambda number=number: on_fake.request_count("Heartbeat") >= number + 3, "heartbeats")  # type: ignore[misc]
-        assert time.monotonic() - began < 5.0
+    query = on_fake.join(kafka_session_timeout_ms="45000", offsetCommit_retryIntervalMs="50")
+    for lookups in (1, 2):
+        assert_heartbeats_while("ListOffsets", lookups)
     on_fake.fake.clear_faults()
     eventually(lambda: query.owns() == {0, 1, 2, 3}, "the start positions")
-    assert query.driver.counters.lost == 0
-
-
-def test_a_topic_lookup_that_hangs_holds_back_no_heartbeat(on_fake: Bench) -> None:
-    query = on_fake.start(kafka_session_timeout_ms="45000")
-    on_fake.fake.heartbeat_interval = 1.0
+    # The same of a lookup of topics.
     on_fake.fake.next("Metadata", Fault(silent=True), times=10_000)
     other = on_fake.fake.create_topic("other", partitions=1)
     query.member._protocol.subscribe([on_fake.topic, other])
-    asked = on_fake.request_count("Metadata")
-    eventually(lambda: on_fake.request_count("Metadata") > asked, "a lookup")
-    number, began = on_fake.request_count("Heartbeat"), time.monotonic()
-    eventually(lambda: on_fake.request_count("Heartbeat") >= number + 3, "heartbeats")
-    assert time.monotonic() - began < 5.0
+    assert_heartbeats_while("Metadata", 1)
     on_fake.fake.clear_faults()
     eventually(lambda: len(query.me.owned) == 5, "the other topic")
+    assert query.driver.counters.lost == 0
 
 
 # Joins
-
-
-@pytest.mark.parametrize("fault", [*LOST_ANSWERS, Fault(drop="before"), Fault(error=14), Fault(error=16)], ids=str)
-def test_a_failing_join_is_retried(on_fake: Bench, fault: Fault) -> None:
-    on_fake.next("JoinGroup", fault, times=2)
-    query = on_fake.start(None, **IMPATIENT)
-    eventually(lambda: query.owns() == {0, 1, 2, 3}, "all partitions")
-    assert list(on_fake.fake.group(on_fake.group).members) == [query.me.member_id]
 
 
 @pytest.mark.parametrize("error_code", [25, 110])
@@ -246,8 +203,7 @@ def test_a_throttled_member_sends_nothing_meanwhile_and_keeps_its_membership(on_
     query = on_fake.start()
     epoch = query.me.generation
     on_fake.next("Heartbeat", Fault(throttle=0.5), times=2)
-    before = on_fake.request_count("Heartbeat")
-    eventually(lambda: on_fake.request_count("Heartbeat") > before + 4, "heartbeats")
+    on_fake.await_request("Heartbeat", 5)
     assert sum(broker.sent_while_muted for broker in fake.brokers.values()) == 0
     assert (query.me.generation, query.driver.counters.lost) == (epoch, 0)
 
@@ -263,23 +219,11 @@ def test_brokers_without_the_protocol_end_the_query_with_what_they_lack(group: s
 # Static members
 
 
-def test_a_static_member_leaves_for_now_and_its_next_run_gets_its_partitions(on_fake: Bench, fake: FakeKafka) -> None:
-    on_fake.start(kafka_group_instance_id="one").close()
-    assert [request.member_epoch for _, request in on_fake.requests("LeaveGroup")] == [-2]
-    epoch = fake.group(on_fake.group).consumer.epoch
-    again = on_fake.start(kafka_group_instance_id="one")
-    assert again.owns() == {0, 1, 2, 3}
-    assert fake.group(on_fake.group).consumer.epoch == epoch
-    assert len(fake.group(on_fake.group).members) == 1
-
-
 def test_a_second_process_with_the_same_instance_id_waits_and_the_first_one_reads_on(on_fake: Bench) -> None:
     first = on_fake.start(kafka_group_instance_id="one")
-    second = on_fake.query(kafka_group_instance_id="one")
-    second.driver.start(second.end)
+    second = on_fake.join(kafka_group_instance_id="one")
     eventually(lambda: on_fake.request_count("JoinGroup") > 3, "joins")
-    first.begin()
-    first.finish()
+    first.run_batch()
     first.idle()
     assert (second.owns(), first.driver.counters.lost) == (set(), 0)
     first.close()

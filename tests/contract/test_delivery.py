@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from spark_group_source.errors import OptionError
 from spark_group_source.group.classic_state import ClassicMembership
-from spark_group_source.group.membership import Phase
 from spark_group_source.group.offsets import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from tests.contract.conftest import Bench, Query, eventually
@@ -37,19 +37,14 @@ def two_during_a_batch(bench: Bench) -> tuple[Query, Query]:
     bench.produce(5, 5, 5, 5)
     first = bench.start()
     assert spans(first.begin()) == dict.fromkeys(range(4), (0, 5))
-    second = bench.query()
-    second.driver.start(BatchOffset())
-    eventually(lambda: first.me.phase is Phase.REVOKING, "the revocation to wait for the batch")
-    return first, second
+    return first, bench.join_in_mid_batch(first)
 
 
 # 1. Replay is exact
 
 
 def test_a_batch_replayed_after_a_restart_is_completed_and_not_read_again(bench: Bench) -> None:
-    bench.produce(5, 5)
-    crashed = bench.start()
-    crashed.begin()
+    crashed = bench.start_batch(5, 5)
     logged = crashed.running
     assert logged is not None
     crashed.close()
@@ -82,40 +77,22 @@ def test_the_offset_keeps_the_ends_of_partitions_that_a_batch_does_not_read(benc
 
 
 def test_a_batch_is_committed_when_it_is_completed_and_not_before(bench: Bench) -> None:
-    bench.produce(5, 5, 5, 5)
-    query = bench.start()
-    query.begin()
+    query = bench.start_batch(5, 5, 5, 5)
     assert bench.committed() == {0: 0, 1: 0, 2: 0, 3: 0}
     query.finish()
-    assert not query.poll()
+    bench.produce(5)
+    assert spans(query.begin()) == {0: (5, 10)}, "the next batch is planned: so Spark has completed the last one"
     assert bench.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
+    query.finish()
+    assert not query.poll()
+    assert bench.committed() == {0: 10, 1: 5, 2: 5, 3: 5}
 
 
 def test_sparks_commit_also_commits_a_batch(bench: Bench) -> None:
-    bench.produce(5)
-    query = bench.start()
-    query.begin()
+    query = bench.start_batch(5)
     assert query.running is not None
     query.driver.complete(query.running)
     assert bench.committed()[0] == 5
-
-
-def test_the_last_batch_is_committed_when_the_next_one_is_planned(bench: Bench) -> None:
-    bench.produce(5)
-    query = bench.start()
-    query.begin()
-    bench.produce(5)
-    query.finish()
-    assert spans(query.begin()) == {0: (5, 10)}
-    assert bench.committed()[0] == 5
-
-
-def test_a_batch_that_failed_is_never_committed(bench: Bench) -> None:
-    bench.produce(5)
-    query = bench.start()
-    query.begin()
-    query.close()
-    assert bench.committed()[0] == 0
 
 
 def test_an_idle_query_shows_no_lag(bench: Bench) -> None:
@@ -140,8 +117,7 @@ def test_revocation_waits_for_the_in_flight_batch_and_no_record_is_read_twice(be
     eventually(lambda: second.owns() == {0, 1, 2, 3} - kept, "the other half to move")
     bench.produce(2, 2, 2, 2)
     for query in (first, second):
-        query.begin()
-        query.finish()
+        query.run_batch()
     eventually(lambda: not first.poll() and not second.poll(), "both to be idle")
     assert_read_once(first, second)
     assert bench.committed() == {0: 7, 1: 7, 2: 7, 3: 7}
@@ -151,8 +127,7 @@ def test_a_batch_planned_during_a_pending_revocation_leaves_out_the_revoked_part
     bench.produce(5)
     first = bench.start()
     assert spans(first.begin()) == {0: (0, 5)}
-    second = bench.query()
-    second.driver.start(BatchOffset())
+    second = bench.join()
     # Three partitions are idle: some move although a batch of the fourth is running.
     eventually(second.owns, "partitions that no batch reads to move")
     assert 0 not in second.owns() or first.me.awaited.isdisjoint(second.me.owned)
@@ -163,12 +138,8 @@ def test_a_batch_planned_during_a_pending_revocation_leaves_out_the_revoked_part
 
 
 def test_partitions_that_a_static_member_was_revoking_when_it_died_get_an_owner_when_it_returns(bench: Bench) -> None:
-    bench.produce(5, 5, 5, 5)
-    first = bench.start(kafka_group_instance_id="one")
-    first.begin()
-    second = bench.query()
-    second.driver.start(BatchOffset())
-    eventually(lambda: first.me.phase is Phase.REVOKING, "the revocation to wait for the batch")
+    first = bench.start_batch(5, 5, 5, 5, kafka_group_instance_id="one")
+    second = bench.join_in_mid_batch(first)
     first.close()  # as if it died: a static member does not leave
     # It gets its last assignment without a rebalance, and that rebalance would have assigned the other partitions.
     again = bench.start(first.end, kafka_group_instance_id="one")
@@ -199,19 +170,15 @@ def test_closing_during_a_batch_does_not_wait_and_commits_nothing_of_it(bench: B
 def test_a_batch_past_the_revocation_timeout_is_not_committed_and_logged(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench.produce(5, 5, 5, 5)
-    first = bench.start(kafka_max_poll_interval_ms="4000")
-    first.begin()
+    first = bench.start_batch(5, 5, 5, 5, kafka_max_poll_interval_ms="4000")
     second = bench.query(kafka_max_poll_interval_ms="4000")
-    with caplog.at_level(logging.WARNING):
-        second.start()
-        moved = eventually(lambda: len(second.owns()) == 2 and second.owns(), "half to move although the batch runs")
+    second.start()
+    moved = eventually(lambda: len(second.owns()) == 2 and second.owns(), "half to move although the batch runs")
     assert "did not end within the revocation timeout" in caplog.text
     assert "maxOffsetsPerTrigger" in caplog.text
     assert first.driver.counters.revocation_timed_out == 2
     first.finish()
-    with caplog.at_level(logging.WARNING):
-        assert not first.poll()
+    assert not first.poll()
     (slow,) = [line for line in caplog.messages if "but a revocation waits for at most 2 s" in line]
     took = re.search(r"took (\d+) s .* kafka.max.poll.interval.ms \(now 4000\) above (\d+)\.", slow)
     assert took
@@ -387,8 +354,7 @@ def test_a_moved_query_takes_partitions_over_from_a_member_without_its_starting_
     other = bench.start()
     eventually(lambda: (query.idle(), len(query.owns()) == len(other.owns()) == 2)[1], "an even split")
     bench.produce(3, 4, 5, 6)
-    other.begin()
-    other.finish()
+    other.run_batch()
     other.idle()
     other.close()
     eventually(lambda: (query.idle(), len(query.owns()) == 4)[1], "all partitions")
@@ -408,10 +374,12 @@ def test_commits_that_take_precedence_over_explicit_offsets_are_logged(
     assert f"{bench.topic}-1" not in caplog.text.partition("the query starts with")[2].partition(".")[0]
 
 
-def test_a_logged_end_takes_precedence_over_starting_offsets_without_a_commit(bench: Bench, unique_group: str) -> None:
+def test_a_logged_end_takes_precedence_over_starting_offsets_without_a_commit(
+    bench: Bench, unique: Callable[[str], str]
+) -> None:
     logged = replace(stood_at(bench, 5), group="")  # as earlier releases wrote it, without the group
     bench.produce(2)
-    elsewhere = bench.start(logged, kafka_group_id=unique_group, startingOffsets="earliest")
+    elsewhere = bench.start(logged, kafka_group_id=unique("other"), startingOffsets="earliest")
     assert spans(elsewhere.begin()) == {0: (5, 7)}
 
 
@@ -473,13 +441,11 @@ def test_a_closed_query_has_left_when_close_returns(bench: Bench) -> None:
 
 
 def test_two_queries_split_the_topic_and_together_read_everything_once(bench: Bench) -> None:
-    first, second = bench.start(), bench.start()
-    eventually(lambda: len(first.owns()) == len(second.owns()) == 2, "an even split")
+    first, second = bench.start_two()
     assert first.owns() | second.owns() == {0, 1, 2, 3}
     bench.produce(3, 4, 5, 6)
     for query in (first, second):
-        query.begin()
-        query.finish()
+        query.run_batch()
         query.idle()
     assert_read_once(first, second)
     assert bench.committed() == {0: 3, 1: 4, 2: 5, 3: 6}
@@ -492,12 +458,10 @@ def test_eager_members_split_the_topic_and_revoke_after_completed_batches_only(b
     eager = {"kafka_partition_assignment_strategy": assignor}
     first = bench.start(None, **eager)
     first.begin()
-    second = bench.query(None, **eager)
-    second.driver.start(BatchOffset())
-    eventually(lambda: first.me.phase is Phase.REVOKING, "the revocation to wait for the batch")
+    second = bench.join_in_mid_batch(first, **eager)
     first.finish()
     first.poll()
-    eventually(lambda: len(first.owns()) == len(second.owns()) == 2, "an even split")
+    bench.split(first, second)
     assert bench.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
     assert not second.poll()
 
@@ -506,7 +470,7 @@ def test_eager_members_split_the_topic_and_revoke_after_completed_batches_only(b
 def test_sticky_members_get_their_partitions_back(bench: Bench) -> None:
     sticky = {"kafka_partition_assignment_strategy": "sticky"}
     first, second = bench.start(None, **sticky), bench.start(None, **sticky)
-    eventually(lambda: len(first.owns()) == len(second.owns()) == 2, "an even split")
+    bench.split(first, second)
     had = [first.owns(), second.owns()]
     third = bench.start(None, **sticky)
     eventually(lambda: len(third.owns()) == 1 and len(first.owns()) + len(second.owns()) == 3, "one to move")
@@ -519,12 +483,11 @@ def test_a_member_with_an_eager_assignor_too_joins_a_cooperative_member(bench: B
     bench.produce(5, 5, 5, 5)
     cooperative = bench.start()
     both = bench.start(None, kafka_partition_assignment_strategy="range,cooperative-sticky")
-    eventually(lambda: len(cooperative.owns()) == len(both.owns()) == 2, "an even split")
+    bench.split(cooperative, both)
     members = [query.me for query in (cooperative, both)]
     assert [me.cooperative for me in members if isinstance(me, ClassicMembership)] == [True, False]
     for query in (cooperative, both):
-        query.begin()
-        query.finish()
+        query.run_batch()
         query.idle()
     assert_read_once(cooperative, both)
     assert bench.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
@@ -567,7 +530,6 @@ def test_available_now_reads_up_to_the_end_offsets_at_its_start_and_ends(bench: 
     run.finish()
     assert not run.poll()
     assert bench.committed() == {0: 5, 1: 5, 2: 0, 3: 0}
-
-
-def test_available_now_with_nothing_to_read_ends(bench: Bench) -> None:
-    assert not bench.query().start(available_now=True).poll()
+    run.close()
+    bench.start().idle()
+    assert not bench.query().start(available_now=True).poll(), "there is nothing to read"

@@ -11,6 +11,7 @@ from kafka.record import MemoryRecords
 from tests.contract.conftest import Background, eventually
 from tests.contract.lockstep import fetch_request, list_offsets_request, metadata_request
 from tests.fake import FakeKafka
+from tests.fake.server import message
 
 NOT_LEADER, LOADING, NOT_COORDINATOR, UNKNOWN_TOPIC = 6, 14, 16, 3
 
@@ -21,32 +22,30 @@ def call(fake: FakeKafka, node: int, request: Any) -> Any:
 
 
 def join(fake: FakeKafka, node: int, member_id: str = "", instance: str | None = None) -> Any:
-    protocol = consumer.JoinGroupRequest.JoinGroupRequestProtocol(version=9, name="range", metadata=b"")
-    request = consumer.JoinGroupRequest(
-        version=9,
+    request = message(
+        consumer.JoinGroupRequest,
+        9,
         group_id="group",
         session_timeout_ms=60_000,
         rebalance_timeout_ms=60_000,
         member_id=member_id,
         group_instance_id=instance,
         protocol_type="consumer",
-        protocols=[protocol],
-        reason=None,
+        protocols=[{"name": "range", "metadata": b""}],
     )
     return call(fake, node, request)
 
 
 def sync(fake: FakeKafka, member_id: str, generation: int = 1) -> Any:
-    assignment = consumer.SyncGroupRequest.SyncGroupRequestAssignment(version=5, member_id=member_id, assignment=b"all")
-    request = consumer.SyncGroupRequest(
-        version=5,
+    request = message(
+        consumer.SyncGroupRequest,
+        5,
         group_id="group",
         generation_id=generation,
         member_id=member_id,
-        group_instance_id=None,
         protocol_type="consumer",
         protocol_name="range",
-        assignments=[assignment],
+        assignments=[{"member_id": member_id, "assignment": b"all"}],
     )
     return call(fake, 1, request)
 

@@ -55,9 +55,7 @@ def assert_read_once(query: Query, each: int) -> None:
 def test_a_member_fenced_by_its_commit_plans_nothing_before_the_next_join(
     on_fake: Bench, fake: FakeKafka, error_code: int, static: bool
 ) -> None:
-    on_fake.produce(5, 5, 5, 5)
-    query = on_fake.start(None, **NO_NEWS, **({"kafka_group_instance_id": "one"} if static else {}))
-    query.begin()
+    query = on_fake.start_batch(5, 5, 5, 5, **NO_NEWS, **({"kafka_group_instance_id": "one"} if static else {}))
     on_fake.produce(3, 3, 3, 3)
     member_id, joins, may_join = query.me.member_id, on_fake.request_count("JoinGroup"), threading.Event()
     on_fake.next("OffsetCommit", Fault(error=error_code))
@@ -75,8 +73,7 @@ def test_a_member_fenced_by_its_commit_plans_nothing_before_the_next_join(
         may_join.set()
     if error_code == UNKNOWN_MEMBER_ID:
         fake.expire(on_fake.group, member_id)
-    query.begin()
-    query.finish()
+    query.run_batch()
     eventually(lambda: not query.poll() and on_fake.committed() == dict.fromkeys(range(4), 8), "the commit of all")
     assert_read_once(query, 8)
 
@@ -84,12 +81,8 @@ def test_a_member_fenced_by_its_commit_plans_nothing_before_the_next_join(
 @pytest.mark.parametrize(
     "fault", [Fault(error=NOT_COORDINATOR), Fault(drop="before"), Fault(silent=True)], ids=["moved", "cut", "silent"]
 )
-def test_a_member_whose_session_timed_out_plans_nothing_before_the_next_join(
-    on_fake: Bench, fake: FakeKafka, fault: Fault
-) -> None:
-    on_fake.produce(5, 5, 5, 5)
-    query = on_fake.start(None, **QUICK)
-    query.begin()
+def test_a_member_whose_session_timed_out_plans_nothing_before_the_next_join(on_fake: Bench, fault: Fault) -> None:
+    query = on_fake.start_batch(5, 5, 5, 5, **QUICK)
     for api in ("Heartbeat", "OffsetCommit"):
         on_fake.next(api, fault, times=FOR_EVER)
     on_fake.next("JoinGroup", Fault(error=NOT_COORDINATOR), times=FOR_EVER)
@@ -104,9 +97,8 @@ def test_a_member_whose_session_timed_out_plans_nothing_before_the_next_join(
             query.finish()
             on_fake.produce(1, 1, 1, 1)
         time.sleep(POLL)
-    fake.clear_faults()
-    query.begin()
-    query.finish()
-    ends = {number: log.end for number, log in fake.logs[on_fake.topic].items()}
+    on_fake.fake.clear_faults()
+    query.run_batch()
+    ends = {number: log.end for number, log in on_fake.fake.logs[on_fake.topic].items()}
     eventually(lambda: not query.poll() and on_fake.committed() == ends, "the commit of all")
     assert_read_once(query, ends[0])

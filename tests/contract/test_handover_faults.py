@@ -1,4 +1,4 @@
-"""A request or its answer is lost at one step of a revocation with KIP-848, on the fake Kafka and on a real one.
+"""A request or its answer is lost at one step of a revocation with KIP-848: each on the fake, one on a real Kafka.
 
 The faults are on the network, so the broker applies a request whose answer is lost.
 """
@@ -6,12 +6,10 @@ The faults are on the network, so the broker applies a request whose answer is l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from spark_group_source.group.membership import Phase
 from tests.contract.conftest import CONSUMER_BASE, PROXIED_OPTIONS, Bench, Proxied, Query, eventually
 from tests.contract.proxy import ProxyFault, Selected
 
@@ -21,18 +19,8 @@ pytestmark = [
 ]
 
 
-@dataclass(frozen=True)
-class Step:
-    """One step: the heartbeats that are it, or all requests of another name."""
-
-    api: str = "ConsumerGroupHeartbeat"
-    selected: Selected | None = None
-    only_answers: bool = False
-
-    def faults(self) -> list[ProxyFault]:
-        """The faults of this step; what the broker's answer decides has no faults of the request."""
-        of_answer = [ProxyFault.CUT_AFTER, ProxyFault.TRUNCATE, ProxyFault.DELAY]
-        return of_answer if self.only_answers else [ProxyFault.CUT_BEFORE, ProxyFault.SWALLOW, *of_answer]
+OF_ANSWERS = [ProxyFault.CUT_AFTER, ProxyFault.TRUNCATE, ProxyFault.DELAY]
+OF_BOTH = [ProxyFault.CUT_BEFORE, ProxyFault.SWALLOW, *OF_ANSWERS]
 
 
 def assigned(response: Any) -> int:
@@ -48,17 +36,20 @@ def reported(request: Any) -> int:
     return -1 if topics is None else sum(len(topic.partitions) for topic in topics)
 
 
-STEPS = {
-    "join": Step(selected=lambda request, _: request.member_epoch == 0),
-    "revocation": Step(selected=lambda request, response: assigned(response) == 2, only_answers=True),
-    "commit": Step("OffsetCommit"),
-    "acknowledgement": Step(selected=lambda request, _: request.member_epoch > 0 and reported(request) == 2),
-    "assignment": Step(
-        selected=lambda request, response: assigned(response) > 0 and reported(request) != 2, only_answers=True
-    ),
-    "leave": Step(selected=lambda request, _: request.member_epoch == -1),
+STEPS: dict[str, tuple[list[ProxyFault], Selected | None]] = {
+    "join": (OF_BOTH, lambda request, _: request.member_epoch == 0),
+    "revocation": (OF_ANSWERS, lambda request, response: assigned(response) == 2),
+    "commit": (OF_BOTH, None),
+    "acknowledgement": (OF_BOTH, lambda request, _: request.member_epoch > 0 and reported(request) == 2),
+    "assignment": (OF_ANSWERS, lambda request, response: assigned(response) > 0 and reported(request) != 2),
+    "leave": (OF_BOTH, lambda request, _: request.member_epoch == -1),
 }
-"""In the order in which they come, after the first query has begun a batch of all four partitions."""
+"""In the order in which they come, after the first query has begun a batch of all four partitions: the faults, and
+which heartbeats are the step. What the broker's answer decides has no faults of the request."""
+
+CASES = [("fake", name, fault) for name, (faults, _) in STEPS.items() for fault in faults] + [
+    ("real", name, faults[number % len(faults)]) for number, (name, (faults, _)) in enumerate(STEPS.items())
+]
 
 
 @pytest.fixture
@@ -70,40 +61,39 @@ def bench(proxied: Proxied, unique: Callable[[str], str], group: str) -> Iterato
     made.close()
 
 
-def advanced(*queries: Query) -> bool:
-    """Runs one batch of each query, if it has something to read; always true."""
-    for query in queries:
-        if query.poll():
-            query.finish()
-    return True
-
-
 @pytest.mark.parametrize(
-    ("name", "fault"),
-    [(name, fault) for name, step in STEPS.items() for fault in step.faults()],
+    ("proxied", "name", "fault"),
+    CASES,
     ids=lambda each: each if isinstance(each, str) else each.name,
+    indirect=["proxied"],
 )
 def test_a_lost_request_or_answer_in_a_handover_loses_and_repeats_nothing(
     proxied: Proxied, bench: Bench, name: str, fault: ProxyFault
 ) -> None:
     _, proxy = proxied
+
+    def arm(*steps: str) -> None:
+        if name in steps:
+            api = "OffsetCommit" if name == "commit" else "ConsumerGroupHeartbeat"
+            proxy.arm(api, fault, STEPS[name][1])
+
+    def advanced(*queries: Query) -> bool:
+        for query in queries:
+            query.advance()
+        return True
+
     first = bench.start(None, **PROXIED_OPTIONS)
     eventually(lambda: first.owns() == {0, 1, 2, 3}, "all partitions")
     first.begin()
-    step = STEPS[name]
-    if name in ("join", "revocation", "acknowledgement"):
-        proxy.arm(step.api, fault, step.selected)
-    second = bench.query(None, **PROXIED_OPTIONS)
-    second.driver.start(second.end)
-    eventually(lambda: first.me.phase is Phase.REVOKING, "the revocation to wait for the batch")
+    arm("join", "revocation", "acknowledgement")
+    second = bench.join_in_mid_batch(first, **PROXIED_OPTIONS)
     assert bench.committed() == dict.fromkeys(range(4), 0)
-    if name in ("commit", "assignment"):
-        proxy.arm(step.api, fault, step.selected)
+    arm("commit", "assignment")
     first.finish()
     first.poll()
     eventually(lambda: advanced(first) and len(first.owns()) == len(second.owns()) == 2, "an even split")
     if name == "leave":
-        proxy.arm(step.api, fault, step.selected)
+        arm("leave")
         first.close()
     else:
         bench.produce(5, 5, 5, 5)

@@ -37,9 +37,7 @@ def ends(query: Query) -> None:
 
 
 @pytest.mark.parametrize("api", ["Heartbeat", "ListOffsets", "OffsetFetch", "OffsetCommit", "Metadata"])
-def test_a_query_that_ends_while_a_request_is_pending_leaves_the_group_at_once(
-    on_fake: Bench, fake: FakeKafka, api: str
-) -> None:
+def test_a_query_that_ends_while_a_request_is_pending_leaves_the_group_at_once(on_fake: Bench, api: str) -> None:
     on_fake.produce(5)
     pattern = {"kafka_metadata_max_age_ms": "50", "subscribePattern": "topic"}
     options: dict[str, Any] = pattern if api == "Metadata" else {}
@@ -59,14 +57,13 @@ def test_a_query_that_ends_while_a_request_is_pending_leaves_the_group_at_once(
     thread.join(10.0)
     assert not thread.is_alive()
     joins = on_fake.request_count("JoinGroup")
-    fake.clear_faults()
+    on_fake.fake.clear_faults()
     assert on_fake.request_count("JoinGroup") == joins
 
 
-def test_a_query_that_ends_before_it_finds_its_coordinator_ends_at_once(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_query_that_ends_before_it_finds_its_coordinator_ends_at_once(on_fake: Bench) -> None:
     on_fake.next("FindCoordinator", Fault(silent=True), times=LONG)
-    query = on_fake.query()
-    query.driver.start(query.end)
+    query = on_fake.join()
     eventually(lambda: on_fake.request_count("FindCoordinator"), "the request without a response")
     thread = query.member._thread
     ends(query)
@@ -74,12 +71,9 @@ def test_a_query_that_ends_before_it_finds_its_coordinator_ends_at_once(on_fake:
     assert not thread.is_alive()
 
 
-def test_a_member_leaves_without_its_thread_if_a_callback_blocks_it_and_never_rejoins(
-    on_fake: Bench, fake: FakeKafka
-) -> None:
+def test_a_member_leaves_without_its_thread_if_a_callback_blocks_it_and_never_rejoins(on_fake: Bench) -> None:
     events["blocked"], events["released"] = threading.Event(), threading.Event()
-    query = on_fake.query(startingOffsetsCallback=f"{__name__}:block")
-    query.driver.start(query.end)
+    query = on_fake.join(startingOffsetsCallback=f"{__name__}:block")
     assert events["blocked"].wait(60.0)
     thread = query.member._thread
     try:
@@ -95,13 +89,9 @@ def test_a_member_leaves_without_its_thread_if_a_callback_blocks_it_and_never_re
 
 
 @pytest.mark.one_protocol("classic", reason="with KIP-848 only a pattern needs these checks")
-def test_a_member_does_not_check_topics_during_a_pending_revocation(on_fake: Bench, fake: FakeKafka) -> None:
-    on_fake.produce(5, 5, 5, 5)
-    first = on_fake.start(kafka_metadata_max_age_ms="1")
-    first.begin()
-    second = on_fake.query()
-    second.driver.start(second.end)
-    eventually(lambda: first.me.phase is Phase.REVOKING, "the pending revocation")
+def test_a_member_does_not_check_topics_during_a_pending_revocation(on_fake: Bench) -> None:
+    first = on_fake.start_batch(5, 5, 5, 5, kafka_metadata_max_age_ms="1")
+    second = on_fake.join_in_mid_batch(first)
     eventually(lambda: second.me.phase in (Phase.STABLE, Phase.JOINING), "the other member")
     heartbeats, looks = on_fake.request_count("Heartbeat"), on_fake.request_count("Metadata")
     eventually(lambda: on_fake.request_count("Heartbeat") > heartbeats + 10, "heartbeats during the revocation")
@@ -110,7 +100,7 @@ def test_a_member_does_not_check_topics_during_a_pending_revocation(on_fake: Ben
 
 
 @pytest.mark.one_protocol("classic", reason="with KIP-848 only a pattern needs these checks")
-def test_one_broker_that_does_not_know_a_topic_revokes_nothing(on_fake: Bench, fake: FakeKafka) -> None:
+def test_one_broker_that_does_not_know_a_topic_revokes_nothing(on_fake: Bench) -> None:
     def unknown(answer: Any) -> None:
         for topic in answer.topics:
             topic.error_code, topic.partitions = 3, []
@@ -122,7 +112,7 @@ def test_one_broker_that_does_not_know_a_topic_revokes_nothing(on_fake: Bench, f
     rebalances = query.driver.counters.rebalances
     for _ in range(3):
         on_fake.next("Metadata", Fault(edit=unknown))
-        eventually(lambda: not on_fake.has_faults("Metadata"), "the odd answer")
+        on_fake.await_fault("Metadata")
         asked = on_fake.request_count("Metadata")
         eventually(partial(looked, asked), "further lookups")
     assert query.owns() == {0, 1, 2, 3}
@@ -143,19 +133,17 @@ def test_a_member_finds_a_matching_topic_in_a_group_that_rebalances_often(on_fak
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 @pytest.mark.one_protocol("classic", reason="with KIP-848 no member is the leader")
-def test_a_returning_static_leader_assigns_partitions_added_in_its_absence(
-    on_fake: Bench, fake: FakeKafka, strategy: str
-) -> None:
+def test_a_returning_static_leader_assigns_partitions_added_in_its_absence(on_fake: Bench, strategy: str) -> None:
     static: dict[str, Any] = {"kafka_group_instance_id": "one", "kafka_partition_assignment_strategy": strategy}
     on_fake.start(**static).close()
-    fake.create_topic("topic", partitions=6)
+    on_fake.fake.create_topic("topic", partitions=6)
     again = on_fake.start(**static)
     eventually(lambda: {tp.partition for tp in again.me.owned} == set(range(6)), "all six partitions")
 
 
 @pytest.mark.one_protocol("classic", reason="with KIP-848 no error reports a rebalance")
 def test_a_rebalance_and_an_unavailable_coordinator_are_one_log_line_each(
-    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
+    on_fake: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     query = on_fake.start()
     with caplog.at_level(logging.INFO, "spark_group_source.group"):
@@ -163,7 +151,7 @@ def test_a_rebalance_and_an_unavailable_coordinator_are_one_log_line_each(
         eventually(lambda: query.driver.counters.rebalances == 2, "the rebalance")
         assert caplog.text.count("27 (REBALANCE_IN_PROGRESS)") == 1
         on_fake.next("Heartbeat", Fault(error=15), times=6)
-        eventually(lambda: not on_fake.has_faults("Heartbeat"), "the coordinator's absence")
+        on_fake.await_fault("Heartbeat")
     assert caplog.text.count("15 (COORDINATOR_NOT_AVAILABLE)") == 1
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import Any
 
 import pytest
 
-from spark_group_source.group.membership import Phase
 from spark_group_source.group.offsets import COMMIT_TAG
 from spark_group_source.query import available_now
 from tests.contract.conftest import BASES, TIMEOUT_S, Bench, Query, eventually
@@ -33,14 +31,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     [Fault(error=NOT_COORDINATOR), Fault(error=LOADING), Fault(drop="before"), Fault(drop="after"), Fault(silent=True)],
     ids=["moved", "loading", "cut", "answer cut", "no answer"],
 )
-def test_a_failed_leave_is_retried(
-    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture, fault: Fault
-) -> None:
+def test_a_failed_leave_is_retried(on_fake: Bench, caplog: pytest.LogCaptureFixture, fault: Fault) -> None:
     query = on_fake.start()
     on_fake.next("LeaveGroup", fault)
-    with caplog.at_level(logging.WARNING):
-        query.close()
-    assert not fake.group(on_fake.group).members
+    query.close()
+    assert not on_fake.fake.group(on_fake.group).members
     assert "could not leave" not in caplog.text
 
 
@@ -50,8 +45,7 @@ def test_a_member_that_the_coordinator_does_not_have_any_more_closes_without_a_w
     query = on_fake.start()
     on_fake.next("Heartbeat", Fault(error=LOADING), times=FOR_EVER)
     fake.expire(on_fake.group, query.me.member_id)
-    with caplog.at_level(logging.WARNING):
-        query.close()
+    query.close()
     assert "could not leave" not in caplog.text
 
 
@@ -68,8 +62,7 @@ def test_a_static_member_closes_without_a_warning(
         return wait(seconds)
 
     monkeypatch.setattr(query.member._leaving, "wait", go_on)
-    with caplog.at_level(logging.WARNING):
-        query.close()
+    query.close()
     assert not caplog.messages
     assert not query.member._thread.is_alive()
 
@@ -78,9 +71,7 @@ def test_a_static_member_closes_without_a_warning(
 
 
 @pytest.mark.one_protocol("classic", reason="a classic group's leader has the assignor")
-def test_an_eager_member_with_a_lost_join_does_not_wait_for_the_rebalance_timeout(
-    on_fake: Bench, fake: FakeKafka
-) -> None:
+def test_an_eager_member_with_a_lost_join_does_not_wait_for_the_rebalance_timeout(on_fake: Bench) -> None:
     query = on_fake.start(None, kafka_partition_assignment_strategy="range", kafka_max_poll_interval_ms="600000")
     on_fake.next("JoinGroup", Fault(silent=True))
     joins = on_fake.request_count("JoinGroup")
@@ -107,7 +98,7 @@ def test_a_run_that_resets_offsets_ends_after_all_its_partitions_are_reset(
     assert sum(each.size for each in run.read) == 20
 
 
-def test_a_run_reads_all_its_partitions_even_if_one_broker_does_not_know_some(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_run_reads_all_its_partitions_even_if_one_broker_does_not_know_some(on_fake: Bench) -> None:
     def lag(answer: Any) -> None:
         answer.topics[0].partitions = answer.topics[0].partitions[:2]
 
@@ -119,50 +110,35 @@ def test_a_run_reads_all_its_partitions_even_if_one_broker_does_not_know_some(on
 
 
 @pytest.mark.parametrize("api", ["OffsetFetch", "OffsetCommit"])
-def test_a_start_whose_lookup_or_commit_failed_is_committed_before_its_revocation(
-    on_fake: Bench, fake: FakeKafka, api: str
-) -> None:
+def test_a_start_whose_lookup_or_commit_failed_is_committed_before_its_revocation(on_fake: Bench, api: str) -> None:
     options = {"startingOffsets": "latest", "offsetCommit_retryIntervalMs": "500"}
     on_fake.produce(3, 3, 3, 3)
     on_fake.next(api, Fault(error=LOADING))
-    first = on_fake.query(None, **options)
-    first.driver.start(first.end)
+    first = on_fake.join(None, **options)
     eventually(lambda: len(first.me.owned) == 4 and not on_fake.has_faults(api), "the failure")
     on_fake.produce(5, 5, 5, 5)
-    second = on_fake.query(None, **options)
-    second.driver.start(second.end)
+    second = on_fake.join(None, **options)
     read = share(first, second)
     assert read == dict.fromkeys(range(4), 3), "the latest offset when the first query began"
 
 
 @pytest.mark.parametrize("error_code", [UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID, LOADING])
-def test_one_error_of_the_commit_for_which_a_revocation_waits_repeats_nothing(
-    on_fake: Bench, fake: FakeKafka, error_code: int
-) -> None:
-    on_fake.produce(5, 5, 5, 5)
-    first = on_fake.start(offsetCommit_retryIntervalMs="500")
-    first.begin()
-    second = on_fake.query()
-    second.driver.start(second.end)
-    eventually(lambda: first.me.phase is Phase.REVOKING, "the revocation to wait")
+def test_one_error_of_the_commit_for_which_a_revocation_waits_repeats_nothing(on_fake: Bench, error_code: int) -> None:
+    first = on_fake.start_batch(5, 5, 5, 5, offsetCommit_retryIntervalMs="500")
+    second = on_fake.join_in_mid_batch(first)
     on_fake.next("OffsetCommit", Fault(error=error_code))
     first.finish()
     first.driver.complete(first.end)
-    share(first, second)
+    assert share(first, second) == dict.fromkeys(range(4), 0)
     assert not second.read
+    assert on_fake.committed() == dict.fromkeys(range(4), 5)
 
 
 def share(first: Query, second: Query) -> dict[int, int]:
     """Runs both queries until they own half of the partitions each, and have read all; returns where each began."""
-
-    def done() -> bool:
-        for query in (first, second):
-            if query.running is None and query.poll():
-                query.finish()
-        return len(first.owns()) == len(second.owns()) == 2
-
-    eventually(done, "an even split")
-    done()
+    Bench.split(first, second, meanwhile=lambda: (first.advance(), second.advance()))
+    for query in (first, second):
+        query.advance()
     return {each.partition: each.start for query in (first, second) for each in query.read}
 
 
@@ -193,14 +169,9 @@ def test_a_broker_that_does_not_know_a_topic_does_not_end_the_query(on_fake: Ben
     query = on_fake.start().idle()
     on_fake.next("Metadata", Fault(edit=lag, broker=2), times=FOR_EVER)
 
-    def has_read(each: int) -> bool:
-        if query.poll():
-            query.finish()
-        return sum(part.size for part in query.read) == 4 * each
-
     for _ in range(20):
         on_fake.produce(1, 1, 1, 1)
         on_fake.next("ListOffsets", Fault(error=NOT_LEADER))
-        has_read(0)
+        query.advance()
     fake.clear_faults()
-    eventually(lambda: has_read(25), "all to be read")
+    eventually(lambda: not query.advance() and sum(part.size for part in query.read) == 4 * 25, "all to be read")

@@ -1,9 +1,12 @@
-"""Connections that break or stall at each step of the protocol, between the source and a real broker."""
+"""Connections that break or stall at each step of the protocol: all faults on the fake, one a step on a real Kafka."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from itertools import cycle
 from typing import TypeVar
 
 import pytest
@@ -14,40 +17,76 @@ from spark_group_source.fetch.task import FetchTask
 from spark_group_source.group import classic
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
-from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.settings import WireOptions
 from tests.conftest import KAFKA_3
-from tests.contract.conftest import BASES, Bench, eventually
-from tests.contract.proxy import APIS, Proxy, ProxyFault
+from tests.contract.conftest import BASES, PROXIED_CLIENT, PROXIED_TIMEOUT_S, Bench, Proxied, eventually
+from tests.contract.proxy import APIS, ProxyFault
+from tests.fake import Fault
 
-REQUEST_TIMEOUT_S = 1.0
 MOST_S = 30.0
 """Seconds for one call by Spark: a few timeouts, on a slow machine."""
-PARTITIONS, EACH = 4, 10
+EACH = 10
 
 Answer = TypeVar("Answer")
-Proxied = tuple[EmbeddedKafka, Proxy]
+Rows = list[tuple[int, int]]
+"""Partition and offset of each record."""
+
+NO_STEP = {"DescribeGroups", "OffsetForLeaderEpoch", "SaslHandshake", "SaslAuthenticate"}
+"""Requests only of manual assignment, after a change of leader, or for authentication."""
+
+OF_CONSUMER = {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe"}
+
+STEPS = [
+    *(("classic", api) for api in APIS if api not in NO_STEP | OF_CONSUMER),
+    *(("consumer", api) for api in ("ConsumerGroupHeartbeat", "OffsetCommit")),
+]
+"""Each step of the classic protocol, and those that differ with KIP-848."""
+
+FAULTS = {
+    "cut before": Fault(drop="before"),
+    "cut after": Fault(drop="after"),
+    "truncated": Fault(truncate=9),
+    "late": Fault(delay=2 * PROXIED_TIMEOUT_S),
+    "no answer": Fault(silent=True),
+}
 
 
-@pytest.fixture(scope="module")
-def proxied() -> Iterator[Proxied]:
-    """A broker that clients reach only through a proxy."""
-    running: list[EmbeddedKafka] = []
-    proxy = Proxy(lambda: int(running[0].address("PLAINTEXT").rpartition(":")[2]), "contract", 2 * REQUEST_TIMEOUT_S)
-    running.append(EmbeddedKafka(config={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}))
-    with running[0] as kafka:
-        yield kafka, proxy
-    proxy.close()
+def tell(
+    bench: Bench,
+    api: str,
+    inject: Callable[[], None],
+    happened: Callable[[], bool],
+    rows: Callable[[OffsetRange], Rows],
+) -> None:
+    """A query begins, reads, reads on and ends; a fault is injected at the begin, or before it leaves."""
+    timeouts = {"kafka.request.timeout.ms": f"{PROXIED_TIMEOUT_S * 1000:.0f}", "kafka.max.poll.interval.ms": "3000"}
+    query = bench.query(None, **timeouts)
+    found: Rows = []
 
+    def has_read(each: int) -> bool:
+        for part in timed(query.poll):
+            found.extend(timed(lambda part=part: rows(part)))  # type: ignore[misc]
+        if query.running is not None:
+            query.finish()
+        return len(found) >= 4 * each
 
-@pytest.fixture
-def bench(proxied: Proxied, unique: Callable[[str], str], group: str, protocol: str) -> Iterator[Bench]:
-    if protocol == "consumer" and KAFKA_3:
-        pytest.skip("Kafka 4.0 has KIP-848")
-    kafka, _ = proxied
-    bench = Bench(kafka, kafka.create_topic(unique("proxied"), partitions=PARTITIONS), group, BASES[protocol])
-    yield bench
-    bench.close()
+    def caught_up() -> bool:
+        return has_read(EACH) and query.poll() == [] and bench.committed() == dict.fromkeys(range(4), EACH)
+
+    leaves = api == "LeaveGroup"
+    bench.produce(*[EACH] * 4)
+    if not leaves:
+        inject()
+    timed(query.start)
+    eventually(caught_up, "reading and committing all")
+    eventually(lambda: leaves or happened(), "the fault")
+    bench.produce(*[EACH] * 4)
+    eventually(lambda: has_read(2 * EACH), "reading on")
+    if leaves:
+        inject()
+    timed(query.close)
+    assert happened()
+    assert sorted(found) == [(partition, offset) for partition in range(4) for offset in range(2 * EACH)]
 
 
 def timed(call: Callable[[], Answer]) -> Answer:
@@ -68,53 +107,46 @@ STEPS = [("classic", api) for api in APIS if api not in NO_STEP | OF_CONSUMER] +
 """Each step of the classic protocol, and those that differ with KIP-848."""
 
 
-def rows(ranges: list[OffsetRange], wire: WireOptions) -> list[tuple[int, int]]:
-    """Partition and offset of each record that a task reads."""
-    if not ranges:
-        return []
-    settings = FetchSettings(poll_timeout=MOST_S)
-    batches = read(FetchTask(tuple(ranges), wire, arrow_schema(["partition", "offset"]), settings))
-    return [(row["partition"], row["offset"]) for batch in batches for row in batch.to_pylist()]
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+@pytest.mark.parametrize(("protocol", "api"), [each for each in STEPS if each[1] not in ("ApiVersions", "Fetch")])
+def test_a_fault_at_any_step_loses_and_repeats_nothing(
+    on_fake: Bench, monkeypatch: pytest.MonkeyPatch, api: str, fault: Fault
+) -> None:
+    monkeypatch.setattr(classic, "JOIN_SLACK", PROXIED_TIMEOUT_S)
+    mine = replace(fault, only=lambda request: request.header.client_id.startswith(PROXIED_CLIENT))
+
+    def rows(part: OffsetRange) -> Rows:
+        return [(part.partition, at) for at in range(part.start, part.end)]
+
+    tell(on_fake, api, lambda: on_fake.fake.next(api, mine), lambda: not on_fake.has_faults(api), rows)
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("fault", ProxyFault, ids=lambda each: each.name)
-@pytest.mark.parametrize(("protocol", "api"), STEPS)
+@pytest.mark.parametrize(
+    ("protocol", "api", "fault"),
+    [(*step, fault) for step, fault in zip(STEPS, cycle(ProxyFault), strict=False)],
+    ids=lambda each: each if isinstance(each, str) else each.name,
+)
 def test_a_network_fault_at_any_step_loses_and_repeats_nothing(
-    proxied: Proxied, bench: Bench, monkeypatch: pytest.MonkeyPatch, api: str, fault: ProxyFault
+    real_behind_proxy: Proxied,
+    unique: Callable[[str], str],
+    group: str,
+    monkeypatch: pytest.MonkeyPatch,
+    protocol: str,
+    api: str,
+    fault: ProxyFault,
 ) -> None:
-    monkeypatch.setattr(classic, "JOIN_SLACK", REQUEST_TIMEOUT_S)
-    _, proxy = proxied
-    timeouts = {"kafka.request.timeout.ms": f"{REQUEST_TIMEOUT_S * 1000:.0f}", "kafka.max.poll.interval.ms": "3000"}
-    query = bench.query(None, **timeouts)
-    wire = WireOptions(bench.options().wire.bootstrap_servers, "contract", request_timeout=REQUEST_TIMEOUT_S)
-    bench.produce(*[EACH] * PARTITIONS)
-    if api != "LeaveGroup":
-        proxy.arm(api, fault)
-    timed(query.start)
-    read: list[tuple[int, int]] = []
+    if protocol == "consumer" and KAFKA_3:
+        pytest.skip("Kafka 4.0 has KIP-848")
+    monkeypatch.setattr(classic, "JOIN_SLACK", PROXIED_TIMEOUT_S)
+    kafka, proxy = real_behind_proxy
+    with closing(Bench(kafka, kafka.create_topic(unique("proxied"), partitions=4), group, BASES[protocol])) as bench:
+        servers = bench.options().wire.bootstrap_servers
+        wire = WireOptions(servers, PROXIED_CLIENT, request_timeout=PROXIED_TIMEOUT_S)
+        settings, schema = FetchSettings(poll_timeout=MOST_S), arrow_schema(["partition", "offset"])
 
-    def advance() -> None:
-        ranges = timed(query.poll)
-        if ranges:
-            read.extend(timed(lambda: rows(ranges, wire)))
-            query.finish()
+        def rows(part: OffsetRange) -> Rows:
+            batches = read(FetchTask((part,), wire, schema, settings))
+            return [(row["partition"], row["offset"]) for batch in batches for row in batch.to_pylist()]
 
-    def has_read(count: int) -> bool:
-        advance()
-        return len(read) >= count
-
-    def caught_up() -> bool:
-        return has_read(PARTITIONS * EACH) and query.poll() == [] and bench.committed() == ends
-
-    ends = dict.fromkeys(range(PARTITIONS), EACH)
-    eventually(caught_up, "reading and committing all")
-    eventually(lambda: api == "LeaveGroup" or proxy.done(), "the fault")
-    bench.produce(*[EACH] * PARTITIONS)
-    ends = dict.fromkeys(range(PARTITIONS), 2 * EACH)
-    eventually(lambda: has_read(2 * PARTITIONS * EACH), "reading on")
-    if api == "LeaveGroup":
-        proxy.arm(api, fault)
-    timed(query.close)
-    assert proxy.done()
-    assert sorted(read) == [(partition, offset) for partition in range(PARTITIONS) for offset in range(2 * EACH)]
+        tell(bench, api, lambda: proxy.arm(api, fault), proxy.done, rows)

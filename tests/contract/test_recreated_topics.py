@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
-import threading
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -22,7 +20,7 @@ from tests.fake import FakeKafka, Fault
 LIVES = 10
 PARTITIONS = 20
 SEED = 24
-"""Chooses the records of each life, which partitions have no leader at first, and how long batches take."""
+"""Chooses the records of each life, and which partitions have no leader at first."""
 
 
 LATEST, NOT_LEADER = -1, 6
@@ -32,53 +30,38 @@ Spans = dict[int, list[tuple[int, int]]]
 
 
 class Reader:
-    """Runs batches of one query after another on a thread; each query continues at the checkpoint of the one before."""
+    """Runs batches of one query after another; each query continues at the checkpoint of the one before."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
-        self._chance = random.Random(SEED)
-        self._stop = threading.Event()
-        self._restart = threading.Event()
         self.queries: list[Query] = []
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
 
-    def _run(self) -> None:
-        try:
-            while not self._stop.is_set():
-                logged = self.queries[-1].end if self.queries else None
-                self.queries.append(query := self._bench.query(logged, failOnDataLoss="false", **OFTEN))
-                query.start()
-                self._restart.clear()
-                while not self._stop.is_set() and not self._restart.is_set():
-                    if query.poll():
-                        self._stop.wait(self._chance.choice((0, 0, 0.3)))  # a topic goes during a batch, too
-                        query.finish()
-                query.close()
-        except BaseException as error:
-            self.error = error
-            raise
+    def end_batch(self) -> None:
+        if self.queries[-1].running is not None:
+            self.queries[-1].finish()
 
     def restart(self) -> None:
-        self._restart.set()
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join(60)
+        logged = None
+        if self.queries:
+            self.end_batch()
+            self.queries[-1].close()
+            logged = self.queries[-1].end
+        self.queries.append(self._bench.start(logged, failOnDataLoss="false", **OFTEN))
 
     def reads(self) -> dict[str, Spans]:
-        """Offsets of the ranges of each partition, by the topic's id."""
+        """Ends the batch and begins another; returns the offsets of all ranges, by the topic's id and partition."""
+        self.end_batch()
+        self.queries[-1].poll()
         found: dict[str, Spans] = defaultdict(lambda: defaultdict(list))
-        for each in [each for query in list(self.queries) for each in list(query.read)]:
+        for each in [each for query in self.queries for each in query.read]:
             found[each.topic_id][each.partition].append((each.start, each.end))
         return found
 
-
-@contextlib.contextmanager
-def reader(bench: Bench) -> Iterator[Reader]:
-    with contextlib.closing(Reader(bench)) as started:
-        yield started
+    def whole_life(self, before: Collection[str], counts: list[int]) -> str | None:
+        """The id of the life that came after those of ``before``, if each of its records is read."""
+        new = {id_: spans for id_, spans in self.reads().items() if id_ not in before}
+        assert len(new) <= 1, new
+        return next((id_ for id_, spans in new.items() if read_whole(spans, counts)), None)
 
 
 def create(bench: Bench) -> bool:
@@ -109,15 +92,6 @@ def read_whole(spans: Spans, counts: list[int]) -> bool:
     }
 
 
-def whole_life(reads: Reader, before: Collection[str], counts: list[int]) -> str | None:
-    """The id of the life that came after those of ``before``, if each of its records is read."""
-    if reads.error:
-        raise reads.error
-    new = {id_: spans for id_, spans in reads.reads().items() if id_ not in before}
-    assert len(new) <= 1, new
-    return next((id_ for id_, spans in new.items() if read_whole(spans, counts)), None)
-
-
 def of_ends(request: Any) -> bool:
     return any(part.timestamp == LATEST for topic in request.topics for part in topic.partitions)
 
@@ -126,35 +100,35 @@ def test_each_life_of_a_topic_is_read_from_its_first_record(bench: Bench, caplog
     chance = random.Random(SEED)
     fake = bench.kafka if isinstance(bench.kafka, FakeKafka) else None
     lives: dict[str, list[int]] = {}
-    with reader(bench) as reads:
-        eventually(lambda: reads.error or (reads.queries and len(reads.queries[0].me.owned) == 4), "all partitions")
-        for life in range(LIVES):
-            bench.kafka.delete_topic(bench.topic)
-            # More records than the life before, or fewer: its ends lie behind or before those that were read.
-            counts = [chance.choice((0, 3, 7, 12)) for _ in range(PARTITIONS)]
-            if fake is None:
-                eventually(lambda: create(bench), "the new topic")
-                bench.produce(*counts)
-            else:
-                leaders = create_without_leaders(fake, bench.topic, chance.sample(range(PARTITIONS), life))
-                fake.next("ListOffsets", Fault(error=NOT_LEADER, only=of_ends), times=2 * (life % 4))
-                bench.produce(*counts)
-                enough = fake.request_count("ListOffsets") + 4
-                eventually(partial(lambda least: reads.error or fake.request_count("ListOffsets") > least, enough))
-                for number, node in leaders.items():
-                    fake.elect(bench.topic, number, leader=node)
-            if life % 3 == 2:
-                reads.restart()
-
-            id_ = eventually(partial(whole_life, reads, lives.keys(), counts), f"each record of life {life}")
-            lives[id_] = counts
-        assert len(lives) == LIVES
-        for id_, spans in reads.reads().items():
-            assert read_whole(spans, lives[id_])
-        eventually(
-            lambda: bench.committed() == {number: counts[number] for number in range(10)},
-            "the commits of the last life",
-        )
+    reader = Reader(bench)
+    reader.restart()
+    eventually(lambda: len(reader.queries[0].me.owned) == 4, "all partitions")
+    for life in range(LIVES):
+        if life % 2:
+            reader.end_batch()  # otherwise the topic goes during a batch
+        bench.kafka.delete_topic(bench.topic)
+        # More records than the life before, or fewer: its ends lie behind or before those that were read.
+        counts = [chance.choice((0, 3, 7, 12)) for _ in range(PARTITIONS)]
+        if fake is None:
+            eventually(lambda: create(bench), "the new topic")
+            bench.produce(*counts)
+        else:
+            leaders = create_without_leaders(fake, bench.topic, chance.sample(range(PARTITIONS), life))
+            fake.next("ListOffsets", Fault(error=NOT_LEADER, only=of_ends), times=2 * (life % 4))
+            bench.produce(*counts)
+            enough = fake.request_count("ListOffsets") + 4
+            eventually(partial(lambda least: reader.reads() and fake.request_count("ListOffsets") > least, enough))
+            for number, node in leaders.items():
+                fake.elect(bench.topic, number, leader=node)
+        if life % 3 == 2:
+            reader.restart()
+        id_ = eventually(partial(reader.whole_life, lives.keys(), counts), f"each record of life {life}")
+        lives[id_] = counts
+    assert len(lives) == LIVES
+    for id_, spans in reader.reads().items():
+        assert read_whole(spans, lives[id_])
+    ends = {number: counts[number] for number in range(10)}
+    eventually(lambda: (reader.reads(), bench.committed() == ends)[1], "the commits of the last life")
     if fake is not None:
         fake.commits.clear()  # those of each life begin again
 
@@ -189,9 +163,7 @@ def assert_new_query_reads(bench: Bench, count: int) -> None:
 
 @pytest.mark.usefixtures("commits_name_topics")
 def test_a_batch_of_the_former_topic_is_not_committed_to_its_successor(on_fake: Bench) -> None:
-    on_fake.produce(5, 5, 5, 5)
-    query = on_fake.start(None, **SKIPS)
-    query.begin()
+    query = on_fake.start_batch(5, 5, 5, 5, **SKIPS)
     recreate(on_fake, 7)
     query.finish()
     query.driver.complete(query.end)

@@ -35,35 +35,26 @@ def assert_goes_on(bench: Bench, query: Query) -> None:
     """The query still reads, and what it reads is committed."""
     before = bench.committed().get(0, 0)
     bench.produce(1)
-    query.begin()
-    query.finish()
+    query.run_batch()
     eventually(lambda: not query.poll() and bench.committed()[0] == before + 1, "the commit")
 
 
 # Commits
 
 
-def test_a_commit_without_metadata_follows_one_whose_metadata_is_too_large(group: str) -> None:
-    with FakeKafka(max_metadata=3) as kafka:
-        bench = Bench(kafka, kafka.create_topic("topic", partitions=2), group)
-        bench.produce(5)
-        bench.start().idle()
-        assert bench.committed() == {0: 5, 1: 0}
-        assert bench.commits()[0].metadata == ""
-        bench.close()
-
-
-def test_commit_metadata_that_is_too_large_is_left_out_with_one_warning_and_the_tag_stays(
-    group: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("room", [3, len(COMMIT_TAG)])
+def test_commit_metadata_that_is_too_large_is_left_out_with_one_warning_and_the_tag_stays_if_it_fits(
+    group: str, caplog: pytest.LogCaptureFixture, room: int
 ) -> None:
-    with FakeKafka(max_metadata=len(COMMIT_TAG)) as kafka:
+    with FakeKafka(max_metadata=room) as kafka:
         bench = Bench(kafka, kafka.create_topic("topic", partitions=2), group)
         query = bench.start(commitMetadata="true")
-        assert bench.commits()[0] == CommittedOffset(0, COMMIT_TAG, epoch=0)
-        for number in range(3):
+        left = COMMIT_TAG if room > 3 else ""
+        for end in (0, 5, 10, 15):
+            assert bench.commits()[0] == CommittedOffset(end, left, epoch=0)
             bench.produce(5)
             query.idle()
-            assert bench.commits()[0] == CommittedOffset(5 * number + 5, COMMIT_TAG, epoch=0)
+        assert bench.committed() == {0: 20, 1: 0}
         assert caplog.text.count("commitMetadata is too long") == 1
         bench.close()
 
@@ -91,7 +82,7 @@ def test_a_rewind_holds_for_every_later_owner_although_its_lineage_is_too_large(
     ids=str,
 )
 def test_the_next_commit_includes_a_failed_one_and_the_query_continues(
-    on_fake: Bench, fake: FakeKafka, fault: Fault, caplog: pytest.LogCaptureFixture
+    on_fake: Bench, fault: Fault, caplog: pytest.LogCaptureFixture
 ) -> None:
     on_fake.produce(5)
     query = on_fake.start(offsetCommit_retryIntervalMs="600000")  # not retried before the next batch ends
@@ -99,8 +90,7 @@ def test_the_next_commit_includes_a_failed_one_and_the_query_continues(
     on_fake.next("OffsetCommit", fault)
     query.finish()
     on_fake.produce(0, 3)
-    with caplog.at_level(logging.WARNING):
-        query.begin()
+    query.begin()
     assert "a commit failed and will be retried" in caplog.text
     if not (fault.truncate or fault.silent):  # then the broker has the commit, and only the response is missing
         assert on_fake.committed() == {0: 0, 1: 0, 2: 0, 3: 0}
@@ -129,69 +119,33 @@ def test_a_commit_in_several_requests_retries_only_unconfirmed_offsets(
     assert query.driver.counters.failed_commits == 1
 
 
-@pytest.mark.parametrize("error_code", [14, 28])
-def test_an_idle_query_retries_a_failed_commit_with_its_tag(on_fake: Bench, fake: FakeKafka, error_code: int) -> None:
-    on_fake.produce(5)
-    query = on_fake.start()
-    query.begin()
+@pytest.mark.parametrize("error_code", [3, 14, 28])
+def test_an_idle_query_retries_a_failed_commit_with_its_tag(
+    on_fake: Bench, fake: FakeKafka, error_code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = on_fake.start_batch(5)
     on_fake.next("OffsetCommit", Fault(error=error_code), times=3)
     query.finish()
     eventually(lambda: not query.poll() and on_fake.committed()[0] == 5, "the commit")
     assert {each.metadata for each in fake.commits} == {COMMIT_TAG}
-    assert query.driver.counters.failed_commits == 3
+    of_a_partition = error_code == 3  # which the coordinator does not know yet
+    assert query.driver.counters.failed_commits == (0 if of_a_partition else 3)
+    assert caplog.text.count("not committed, and will be retried") == of_a_partition, "not once for each retry"
 
 
-def test_a_commit_that_the_coordinator_does_not_know_the_topic_of_is_retried_while_the_stream_is_idle(
-    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
-) -> None:
-    on_fake.produce(5)
-    query = on_fake.start()
-    query.begin()
-    on_fake.next("OffsetCommit", Fault(error=3), times=3)
-    query.finish()
-    with caplog.at_level(logging.WARNING):
-        eventually(lambda: not query.poll() and on_fake.committed()[0] == 5, "the commit")
-    assert caplog.text.count("not committed, and will be retried") == 1, "not once for each retry"
-
-
-def test_an_available_now_run_ends_although_its_last_commit_is_rejected_once(on_fake: Bench, fake: FakeKafka) -> None:
-    on_fake.produce(5)
-    run = on_fake.query(kafka_session_timeout_ms="5000", kafka_max_poll_interval_ms="5000").start(available_now=True)
-    run.begin()
-    on_fake.next("OffsetCommit", Fault(error=3))
-    run.finish()
-    assert not run.poll()
-    assert on_fake.committed() == {0: 5, 1: 0, 2: 0, 3: 0}
-
-
-def test_the_start_of_an_empty_partition_is_committed_although_the_coordinator_does_not_know_it_at_first(
-    on_fake: Bench, fake: FakeKafka
-) -> None:
-    on_fake.next("OffsetCommit", Fault(error=3), times=2)
-    on_fake.start()
-    eventually(lambda: on_fake.committed() == dict.fromkeys(range(4), 0), "the member's thread to commit them")
-
-
-def test_a_revocation_does_not_wait_for_a_commit_that_the_coordinator_rejects(on_fake: Bench, fake: FakeKafka) -> None:
-    on_fake.produce(1, 1, 1, 1)
-    first = on_fake.start()
-    first.begin()
+def test_a_revocation_does_not_wait_for_a_commit_that_the_coordinator_rejects(on_fake: Bench) -> None:
+    first = on_fake.start_batch(1, 1, 1, 1)
     on_fake.next("OffsetCommit", Fault(error=3, only=lambda request: request.member_id == first.me.member_id), 10_000)
     first.finish()
     assert not first.poll()
-    second = on_fake.query()
-    second.driver.start(second.end)
+    second = on_fake.join()
     eventually(lambda: len(second.me.owned) == 2, "the second member to own its part, while the first has no batch")
     assert first.driver.counters.revocation_timed_out == 0
 
 
 @pytest.mark.parametrize("retries", [0, 2])
-def test_a_commit_that_keeps_failing_fails_the_query_after_the_retries_if_so_set(
-    on_fake: Bench, fake: FakeKafka, retries: int
-) -> None:
-    on_fake.produce(5, 5)
-    query = on_fake.start(onCommitFailure="fail", offsetCommit_numRetries=str(retries))
-    query.begin()
+def test_a_commit_that_keeps_failing_fails_the_query_after_the_retries_if_so_set(on_fake: Bench, retries: int) -> None:
+    query = on_fake.start_batch(5, 5, onCommitFailure="fail", offsetCommit_numRetries=str(retries))
     on_fake.next("OffsetCommit", Fault(error=14), times=10_000)
     query.finish()
 
@@ -207,10 +161,10 @@ def test_a_commit_that_keeps_failing_fails_the_query_after_the_retries_if_so_set
     assert f"{retries + 1} tries: OffsetCommit failed with 14 (COORDINATOR_LOAD_IN_PROGRESS)" in message
     assert "onCommitFailure" in message
     assert query.driver.counters.failed_commits == retries + 1
-    fake.clear_faults()
+    on_fake.fake.clear_faults()
 
 
-def test_a_commit_that_succeeds_within_the_retries_does_not_fail_the_query(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_commit_that_succeeds_within_the_retries_does_not_fail_the_query(on_fake: Bench) -> None:
     query = on_fake.start(onCommitFailure="fail", offsetCommit_numRetries="2")
     for _ in range(3):
         on_fake.produce(1)
@@ -231,10 +185,8 @@ def test_start_positions_that_cannot_be_committed_fail_the_query_if_so_set(on_fa
     fake.clear_faults()
 
 
-def test_a_partition_that_cannot_be_committed_leaves_the_others_committed(on_fake: Bench, fake: FakeKafka) -> None:
-    on_fake.produce(5, 5)
-    query = on_fake.start()
-    query.begin()
+def test_a_partition_that_cannot_be_committed_leaves_the_others_committed(on_fake: Bench) -> None:
+    query = on_fake.start_batch(5, 5)
 
     def one_is_gone(answer: object) -> None:
         answer.topics[0].partitions[0].error_code = 3  # type: ignore[attr-defined]
@@ -246,24 +198,19 @@ def test_a_partition_that_cannot_be_committed_leaves_the_others_committed(on_fak
     assert_goes_on(on_fake, query)
 
 
-def test_a_revocation_waits_for_a_failed_commit(on_fake: Bench, fake: FakeKafka) -> None:
-    on_fake.produce(5, 5, 5, 5)
-    first = on_fake.start()
-    first.begin()
+def test_a_revocation_waits_for_a_failed_commit(on_fake: Bench) -> None:
+    first = on_fake.start_batch(5, 5, 5, 5)
     on_fake.next("OffsetCommit", Fault(error=14), times=4)
     first.finish()
     first.poll()
-    second = on_fake.query()
-    second.driver.start(second.end)
+    second = on_fake.join()
     eventually(lambda: not first.poll() and len(second.owns()) == 2, "half to move")
     assert on_fake.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
     assert not second.poll()
 
 
 def test_the_coordinator_rejects_a_commit_of_an_earlier_generation(on_fake: Bench, fake: FakeKafka) -> None:
-    on_fake.produce(5)
-    query = on_fake.start()
-    query.begin()
+    query = on_fake.start_batch(5)
     on_fake.next("JoinGroup", Fault(error=14), times=10_000)
     on_fake.expire(query)
     eventually(lambda: query.driver.counters.lost == 4, "the loss")
@@ -276,11 +223,9 @@ def test_the_coordinator_rejects_a_commit_of_an_earlier_generation(on_fake: Benc
 
 
 def test_commits_have_the_member_and_its_generation(on_fake: Bench, fake: FakeKafka) -> None:
-    query, other = on_fake.start(), on_fake.start()
-    eventually(lambda: len(query.owns()) == len(other.owns()) == 2, "an even split")
+    query, _ = on_fake.start_two()
     on_fake.produce(1, 1, 1, 1)
-    query.begin()
-    query.finish()
+    query.run_batch()
     query.poll()
     me = query.me
     # The other member's start position may be committed last.
@@ -294,7 +239,7 @@ def test_commits_have_the_member_and_its_generation(on_fake: Bench, fake: FakeKa
 
 @pytest.mark.parametrize("api", ["OffsetFetch", "ListOffsets", "OffsetCommit"])
 @pytest.mark.parametrize("fault", [Fault(drop="before"), Fault(drop="after"), Fault(truncate=9), Fault(silent=True)])
-def test_a_failed_lookup_of_start_positions_is_retried(on_fake: Bench, fake: FakeKafka, api: str, fault: Fault) -> None:
+def test_a_failed_lookup_of_start_positions_is_retried(on_fake: Bench, api: str, fault: Fault) -> None:
     on_fake.produce(5)
     on_fake.next(api, fault)
     query = on_fake.start()
@@ -305,8 +250,11 @@ def test_a_failed_lookup_of_start_positions_is_retried(on_fake: Bench, fake: Fak
     eventually(lambda: not query.poll() and on_fake.committed() == {0: 5, 1: 0, 2: 0, 3: 0}, "all to be committed")
 
 
-def test_start_positions_are_found_and_committed_while_the_query_is_busy(on_fake: Bench, fake: FakeKafka) -> None:
-    on_fake.next("OffsetFetch", Fault(error=15), times=3)
+@pytest.mark.parametrize(("api", "error_code"), [("OffsetFetch", 15), ("OffsetCommit", 3)])
+def test_start_positions_are_found_and_committed_while_the_query_is_busy(
+    on_fake: Bench, api: str, error_code: int
+) -> None:
+    on_fake.next(api, Fault(error=error_code), times=3)
     on_fake.produce(5)
     query = on_fake.start()
     # Spark makes no more calls from here on: for the query this is a long batch.
@@ -318,23 +266,24 @@ def test_a_revocation_waits_until_a_start_position_is_committed(on_fake: Bench, 
     on_fake.next("OffsetCommit", Fault(error=14), times=10_000)
     first = on_fake.start()
     assert len(first.me.awaited) == 4
-    second = on_fake.query()
-    second.driver.start(second.end)
+    second = on_fake.join()
     eventually(lambda: len(first.me.revoking) == 2, "the revocation")
     fake.clear_faults()
     eventually(lambda: len(second.owns()) == 2, "half to move, by the member's thread alone")
     assert on_fake.committed() == {0: 0, 1: 0, 2: 0, 3: 0}
 
 
-def test_a_query_waits_for_offsets_of_a_pending_transaction(on_fake: Bench, fake: FakeKafka) -> None:
-    def unstable(answer: object) -> None:
-        for each in answer.groups[0].topics[0].partitions:  # type: ignore[attr-defined]
+def test_a_query_waits_for_offsets_of_a_pending_transaction(on_fake: Bench) -> None:
+    def unstable(answer: Any) -> None:
+        for each in answer.groups[0].topics[0].partitions:
             each.error_code = 88
 
+    on_fake.rewind({0: 2})
     on_fake.next("OffsetFetch", Fault(edit=unstable), times=2)
     on_fake.produce(5)
     query = on_fake.start()
-    query.begin()
+    assert [(each.partition, each.start, each.end) for each in query.begin()] == [(0, 2, 5)]
+    assert not on_fake.has_faults("OffsetFetch")
 
 
 # The membership
@@ -347,31 +296,27 @@ def test_a_member_follows_its_coordinator_and_keeps_its_membership(on_fake: Benc
     fake.coordinator = 2
     eventually(lambda: any(node == 2 for node, _ in on_fake.requests("Heartbeat")), "a heartbeat")
     assert_goes_on(on_fake, query)
-    assert (query.me.generation, query.driver.counters.lost) == (generation, 0)
-
-
-def test_a_member_replaces_broken_connections_and_keeps_its_membership(on_fake: Bench, fake: FakeKafka) -> None:
-    query = on_fake.start()
-    generation = query.me.generation
     for broker in fake.brokers.values():
         broker.disconnect()
     assert_goes_on(on_fake, query)
     assert (query.me.generation, query.driver.counters.lost) == (generation, 0)
 
 
-def test_a_query_survives_an_outage_of_all_brokers(
-    on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("outage", ["of all brokers", "of all leaders"])
+def test_a_query_survives_an_outage(on_fake: Bench, monkeypatch: pytest.MonkeyPatch, outage: str) -> None:
     query = on_fake.start()
-    for broker in fake.brokers.values():
+    stopped = on_fake.fake.brokers.values() if outage == "of all brokers" else ()
+    for broker in stopped:
         broker.stop()
-    with monkeypatch.context() as outage:
+    on_fake.next("ListOffsets", Fault(error=6), times=10_000)
+    with monkeypatch.context() as meanwhile:
         # One poll looks at the ends, and at the topics whose leaders do not answer.
-        outage.setattr("spark_group_source.query.end_offsets.LOOKUP_TIMEOUT", 0.2)
-        outage.setattr("spark_group_source.query.topics.LOOKUP_TIMEOUT", 0.2)
+        meanwhile.setattr("spark_group_source.query.end_offsets.LOOKUP_TIMEOUT", 0.2)
+        meanwhile.setattr("spark_group_source.query.topics.LOOKUP_TIMEOUT", 0.2)
         for _ in range(3):
             assert not query.poll()
-    for broker in fake.brokers.values():
+    on_fake.fake.clear_faults()
+    for broker in stopped:
         broker.start()
     assert_goes_on(on_fake, query)
 
@@ -389,7 +334,7 @@ def test_a_pending_join_does_not_keep_the_query_from_ending(on_fake: Bench, fake
 
 
 @pytest.mark.one_protocol("classic", reason="with KIP-848 no client encodes assignments")
-def test_a_member_joins_again_if_its_assignment_cannot_be_decoded(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_member_joins_again_if_its_assignment_cannot_be_decoded(on_fake: Bench) -> None:
     def garble(response: Any) -> None:
         response.assignment = b"\x00\x00\x7f\xff\xff\xff"
 
@@ -403,9 +348,8 @@ def test_a_new_member_whose_coordinator_disappears_during_its_join_joins_at_the_
     on_fake: Bench, fake: FakeKafka
 ) -> None:
     on_fake.next("JoinGroup", Fault(silent=True))
-    query = on_fake.query(kafka_max_poll_interval_ms="600000")
-    query.driver.start(query.end)
-    eventually(lambda: not on_fake.has_faults("JoinGroup"), "the join")
+    query = on_fake.join(kafka_max_poll_interval_ms="600000")
+    on_fake.await_fault("JoinGroup")
     fake.coordinator = 2
     eventually(lambda: len(query.owns()) == 4, "the assignment of the other coordinator")
     assert {node for node, _ in on_fake.requests("SyncGroup")} == {2}
@@ -429,9 +373,10 @@ def test_an_answer_after_the_loss_of_all_partitions_is_no_rebalance(on_fake: Ben
 @pytest.mark.one_protocol("classic", reason="only JoinGroup has a long deadline")
 def test_a_response_that_stalls_after_its_first_byte_delays_the_join_by_a_request_timeout(on_fake: Bench) -> None:
     on_fake.next("JoinGroup", Fault(dribble=3.0))
-    query = on_fake.query(kafka_request_timeout_ms="1000", kafka_max_poll_interval_ms="600000")
-    query.driver.start(query.end)
+    began = time.monotonic()
+    query = on_fake.join(kafka_request_timeout_ms="1000", kafka_max_poll_interval_ms="600000")
     eventually(lambda: len(query.owns()) == 4, "the assignment of another join")
+    assert time.monotonic() - began < 10.0, "the whole response takes minutes"
 
 
 def test_a_hung_broker_does_not_block_commits_to_the_new_coordinator(
@@ -439,9 +384,7 @@ def test_a_hung_broker_does_not_block_commits_to_the_new_coordinator(
 ) -> None:
     # A host that disappeared: it accepts bytes and never responds.
     monkeypatch.setattr("spark_group_source.query.end_offsets.LOOKUP_TIMEOUT", 1.0)
-    on_fake.produce(5)
-    query = on_fake.start()
-    query.begin()
+    query = on_fake.start_batch(5)
     fake.brokers[1].hung = True
     fake.coordinator = 2
     for log in fake.logs["topic"].values():
@@ -468,19 +411,6 @@ def test_a_hung_leader_does_not_block_the_partitions_of_other_leaders(
     assert {each.partition for each in query.begin()} == {1}
 
 
-def test_a_partition_without_a_leader_does_not_fail_the_query(
-    on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    query = on_fake.start()
-    on_fake.next("ListOffsets", Fault(error=6), times=10_000)
-    with monkeypatch.context() as outage:
-        outage.setattr("spark_group_source.query.end_offsets.LOOKUP_TIMEOUT", 0.2)
-        for _ in range(3):
-            assert not query.poll()
-    fake.clear_faults()
-    assert_goes_on(on_fake, query)
-
-
 def test_a_new_owner_reads_the_partitions_whose_leaders_respond(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -495,11 +425,12 @@ def test_a_new_owner_reads_the_partitions_whose_leaders_respond(
     assert {each.partition for each in query.begin()} == {3}
 
 
-def test_a_new_owner_of_a_partition_without_a_leader_waits_for_it(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_new_owner_of_a_partition_without_a_leader_waits_for_it(on_fake: Bench) -> None:
     on_fake.next("ListOffsets", Fault(error=5), times=20)
     on_fake.produce(5)
     query = on_fake.start()
-    query.begin()
+    assert [(each.partition, each.start, each.end) for each in query.begin()] == [(0, 0, 5)]
+    assert not on_fake.has_faults("ListOffsets")
 
 
 def test_a_partition_that_stays_without_a_leader_does_not_block_other_partitions(
@@ -509,9 +440,8 @@ def test_a_partition_that_stays_without_a_leader_does_not_block_other_partitions
     assert not query.poll()
     fake.logs["topic"][3].leader = None
     on_fake.produce(0, 2)  # and broker 2 is asked for nothing that it does not have
-    with caplog.at_level(logging.WARNING):
-        query.driver._clients.cluster.invalidate_topics(["topic"])
-        assert {each.partition for each in query.begin()} == {1}
+    query.driver._clients.cluster.invalidate_topics(["topic"])
+    assert {each.partition for each in query.begin()} == {1}
     assert "no leader returns the end of topic-3" in caplog.text
 
 
@@ -523,7 +453,7 @@ def test_the_backoff_of_heartbeats_resets_after_a_success(on_fake: Bench, fake: 
     eventually(lambda: query.member._protocol.heartbeats._backoff.failures == 0, "the first pause")
 
 
-def test_a_member_rejoins_after_its_session_ended(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_member_rejoins_after_its_session_ended(on_fake: Bench) -> None:
     query = on_fake.start()
     on_fake.expire(query)
     eventually(lambda: query.driver.counters.lost == 4 and len(query.owns()) == 4, "a new assignment")
@@ -532,23 +462,19 @@ def test_a_member_rejoins_after_its_session_ended(on_fake: Bench, fake: FakeKafk
 
 @pytest.mark.one_protocol("classic", reason="with KIP-848 no member is the leader")
 def test_a_leader_without_metadata_makes_no_empty_assignment(on_fake: Bench, fake: FakeKafka) -> None:
-    query = on_fake.query()
-    query.driver.start(query.end)
+    query = on_fake.join()
     for broker in fake.brokers.values():
         on_fake.next("Metadata", Fault(drop="before", broker=broker.node), times=2)
     query.driver.await_assignment()
     eventually(lambda: len(query.owns()) == 4, "all partitions")
 
 
-def test_the_wait_for_the_first_assignment_has_a_timeout(
-    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_wait_for_the_first_assignment_has_a_timeout(on_fake: Bench, caplog: pytest.LogCaptureFixture) -> None:
     on_fake.next("JoinGroup", Fault(error=15), times=10_000)
     query = on_fake.query(kafka_session_timeout_ms="3000")
-    with caplog.at_level(logging.WARNING):
-        query.start()
+    query.start()
     assert "no assignment after 3 s" in caplog.text
-    fake.clear_faults()
+    on_fake.fake.clear_faults()
     eventually(lambda: len(query.owns()) == 4, "the assignment, later")
 
 
@@ -561,7 +487,7 @@ def test_a_lost_answer_leaves_time_for_another_heartbeat_in_a_short_session(on_f
     )
     eventually(lambda: len(query.owns()) == 4, "all partitions")
     on_fake.next("Heartbeat", Fault(silent=True))
-    eventually(lambda: not on_fake.has_faults("Heartbeat"), "the heartbeat whose answer is lost")
+    on_fake.await_fault("Heartbeat")
     beats, lost_at, before = on_fake.request_count("Heartbeat"), time.monotonic(), query.me.session_ends
     eventually(lambda: on_fake.request_count("Heartbeat") > beats, "another heartbeat")
     assert interval + time.monotonic() - lost_at < session
@@ -570,15 +496,13 @@ def test_a_lost_answer_leaves_time_for_another_heartbeat_in_a_short_session(on_f
 
 
 @pytest.mark.one_protocol("classic", reason="with KIP-848 the coordinator notices new partitions")
-def test_a_topic_lookup_without_a_response_does_not_end_the_session(on_fake: Bench, fake: FakeKafka) -> None:
+def test_a_topic_lookup_without_a_response_does_not_end_the_session(on_fake: Bench) -> None:
     patient = {"kafka_request_timeout_ms": "600000", "kafka_metadata_max_age_ms": "1"}
     query = on_fake.start(None, kafka_session_timeout_ms="6000", **patient)
     generation = query.me.generation
     on_fake.next("Metadata", Fault(silent=True), times=1000)
-    asked = on_fake.request_count("Metadata")
-    eventually(lambda: on_fake.request_count("Metadata") > asked, "a lookup")
-    beats = on_fake.request_count("Heartbeat")
-    eventually(lambda: on_fake.request_count("Heartbeat") > beats + 1, "heartbeats")
+    on_fake.await_request("Metadata")
+    on_fake.await_request("Heartbeat", 2)
     assert (query.me.generation, query.driver.counters.lost) == (generation, 0)
 
 
@@ -619,8 +543,7 @@ def test_a_static_member_does_not_leave_and_its_next_run_takes_its_place(on_fake
     # Each checks whether it is known, and whether its application is in the group already. A returning member checks
     # for partitions without an owner, and does not rejoin here.
     eventually(lambda: on_fake.request_count("DescribeGroups") == 5, "the check")
-    beats = on_fake.request_count("Heartbeat")
-    eventually(lambda: on_fake.request_count("Heartbeat") > beats + 1, "heartbeats")
+    on_fake.await_request("Heartbeat", 2)
     assert fake.group(on_fake.group).classic.generation == generation
 
 
@@ -632,14 +555,9 @@ def test_a_static_member_leaves_when_it_stops_if_so_set(on_fake: Bench, fake: Fa
 
 @pytest.mark.one_protocol("classic", reason="with KIP-848 no member rejoins in a rebalance")
 def test_a_new_static_member_waits_for_a_revocation_and_does_not_rejoin(on_fake: Bench, fake: FakeKafka) -> None:
-    on_fake.produce(5, 5, 5, 5)
-    first = on_fake.start()
-    first.begin()
-    second = on_fake.query(kafka_group_instance_id="two")
-    second.driver.start(second.end)
-    eventually(lambda: first.me.phase is Phase.REVOKING, "the revocation to wait for the batch")
-    beats = on_fake.request_count("Heartbeat")
-    eventually(lambda: on_fake.request_count("Heartbeat") > beats + 5, "heartbeats of both")
+    first = on_fake.start_batch(5, 5, 5, 5)
+    on_fake.join_in_mid_batch(first, kafka_group_instance_id="two")
+    on_fake.await_request("Heartbeat", 6)
     assert (fake.group(on_fake.group).classic.state, fake.group(on_fake.group).classic.generation) == ("Stable", 2)
 
 
@@ -657,29 +575,21 @@ def test_a_member_waits_for_an_unreleased_instance_id_and_warns_each_minute(
     monkeypatch.setattr("spark_group_source.group.protocol.WARN_EVERY", 0.05)
     on_fake.next("JoinGroup", Fault(error=111), times=10_000)
     query = on_fake.query(kafka_group_instance_id="one", kafka_retry_backoff_max_ms="100")
-    with caplog.at_level(logging.WARNING, "spark_group_source.group.protocol"):
-        query.driver.start(query.end)
-        eventually(lambda: caplog.text.count("111 (UNRELEASED_INSTANCE_ID)") >= 3, "warnings")
+    query.driver.start(query.end)
+    eventually(lambda: caplog.text.count("111 (UNRELEASED_INSTANCE_ID)") >= 3, "warnings")
     fake.clear_faults()
     eventually(lambda: len(query.owns()) == 4, "the assignment")
 
 
 @pytest.mark.one_protocol("classic", reason="with KIP-848 no error reports a rebalance")
 def test_heartbeats_succeed_during_a_pending_revocation_and_only_the_rebalance_is_logged(
-    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
+    on_fake: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def heartbeats() -> int:
-        return on_fake.request_count("Heartbeat")
-
-    on_fake.produce(5, 5)
-    first = on_fake.start(kafka_partition_assignment_strategy="range")
-    first.begin()
+    first = on_fake.start_batch(5, 5, kafka_partition_assignment_strategy="range")
     with caplog.at_level(logging.INFO, "spark_group_source.group"):
-        second = on_fake.query(kafka_partition_assignment_strategy="range")
-        second.driver.start(second.end)
-        eventually(lambda: first.me.phase is Phase.REVOKING, "the pending revocation")
-        before, heard_at = heartbeats(), first.member._protocol.heartbeats._succeeded_at
-        eventually(lambda: heartbeats() > before + 5, "heartbeats during the revocation")
+        on_fake.join_in_mid_batch(first, kafka_partition_assignment_strategy="range")
+        heard_at = first.member._protocol.heartbeats._succeeded_at
+        on_fake.await_request("Heartbeat", 6)
         assert first.me.phase is Phase.REVOKING
     assert first.member._protocol.heartbeats._succeeded_at > heard_at, "or it would warn after a minute without success"
     assert caplog.text.count("Heartbeat failed with 27") == 0, "the line on the join has the reason"
@@ -701,18 +611,12 @@ def test_a_topic_that_does_not_exist_fails_the_query_at_once(on_fake: Bench, mon
         on_fake.start(subscribe="nowhere")
 
 
-def test_an_error_names_unreachable_brokers(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "START_TIMEOUT", 2.0)
-    with pytest.raises(BrokerUnavailable, match="127.0.0.1:1 .*kafka.bootstrap.servers"):
-        on_fake.start(kafka_bootstrap_servers="127.0.0.1:1")
-
-
-def test_unreachable_brokers_are_logged_before_the_query_fails(
+def test_unreachable_brokers_are_logged_before_the_query_fails_with_their_names(
     on_fake: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(topics, "START_TIMEOUT", 3.0)
     monkeypatch.setattr(topics, "WARN_AFTER", 1.0)
-    with pytest.raises(BrokerUnavailable):
+    with pytest.raises(BrokerUnavailable, match="127.0.0.1:1 .*kafka.bootstrap.servers"):
         on_fake.start(kafka_bootstrap_servers="127.0.0.1:1")
     assert "no broker has answered yet; the query fails in 2 s if none does: " in caplog.text
     assert "127.0.0.1:1 cannot be reached" in caplog.text
@@ -720,53 +624,35 @@ def test_unreachable_brokers_are_logged_before_the_query_fails(
 
 # Every row of the error table, at every request whose response may have it
 
-OFFSETS = {"OffsetCommit", "OffsetFetch"}
+
+def at(apis: str, *error_codes: int) -> dict[int, list[str]]:
+    return {error_code: apis.split() for error_code in error_codes}
 
 
-def carried_by(membership: set[str]) -> dict[int, set[str]]:
+def carried_by(membership: str) -> dict[int, list[str]]:
     """The codes that do not depend on the group protocol; ``membership`` are its requests, by their classic names."""
-    coordinated = membership | OFFSETS
-    return {
-        -1: coordinated | {"FindCoordinator"},
-        3: {"OffsetCommit"},
-        7: coordinated | {"FindCoordinator"},
-        12: {"OffsetCommit"},
-        14: coordinated | {"FindCoordinator"},
-        15: coordinated | {"FindCoordinator"},
-        16: coordinated,
-        24: {"JoinGroup", "FindCoordinator"},
-        25: membership | {"OffsetCommit"},
-        28: {"OffsetCommit"},
-        29: {"OffsetCommit"},
-        30: coordinated | {"FindCoordinator"},
-        81: {"JoinGroup"},
-        82: membership | {"OffsetCommit"},
-        88: {"OffsetFetch"},
-        100: {"OffsetCommit"},
-    }
+    return (
+        at(f"{membership} OffsetCommit OffsetFetch FindCoordinator", -1, 7, 14, 15, 30)
+        | at(f"{membership} OffsetCommit OffsetFetch", 16)
+        | at(f"{membership} OffsetCommit", 25, 82)
+        | at("OffsetCommit", 3, 12, 28, 29, 100)
+        | at("JoinGroup FindCoordinator", 24)
+        | at("JoinGroup", 81)
+        | at("OffsetFetch", 88)
+    )
 
 
-CARRIED_BY: dict[str, dict[int, set[str]]] = {
-    "classic": carried_by({"JoinGroup", "SyncGroup", "Heartbeat"})
-    | {
-        22: {"JoinGroup", "SyncGroup", "Heartbeat", "OffsetCommit"},
-        23: {"JoinGroup", "SyncGroup"},
-        26: {"JoinGroup"},
-        27: {"JoinGroup", "SyncGroup", "Heartbeat", "OffsetCommit"},
-        35: {"JoinGroup", "SyncGroup"},
-        79: {"JoinGroup"},
-    },
-    "consumer": carried_by({"JoinGroup", "Heartbeat"})
-    | {
-        29: {"JoinGroup", "Heartbeat", "OffsetCommit"},
-        35: {"JoinGroup"},
-        69: {"Heartbeat", "OffsetCommit"},  # a join with it is refused for good: test_consumer_protocol
-        110: {"JoinGroup", "Heartbeat"},
-        111: {"JoinGroup"},
-        112: {"JoinGroup"},
-        113: {"OffsetCommit"},
-        128: {"JoinGroup"},
-    },
+CARRIED_BY = {
+    "classic": carried_by("JoinGroup SyncGroup Heartbeat")
+    | at("JoinGroup SyncGroup Heartbeat OffsetCommit", 22, 27)
+    | at("JoinGroup SyncGroup", 23, 35)
+    | at("JoinGroup", 26, 79),
+    "consumer": carried_by("JoinGroup Heartbeat")
+    | at("JoinGroup Heartbeat OffsetCommit", 29)
+    | at("JoinGroup Heartbeat", 110)
+    | at("JoinGroup", 35, 111, 112, 128)
+    | at("OffsetCommit", 113)
+    | at("Heartbeat OffsetCommit", 69),  # a join with it is refused for good: test_consumer_protocol
 }
 EVERY = sorted(
     (protocol, error_code, api)
@@ -806,8 +692,7 @@ def test_an_error_code_is_retried_or_fatal_as_in_the_table(
             if api not in ("Heartbeat", "OffsetCommit"):
                 query.start()
             if api == "OffsetCommit":
-                query.begin()
-                query.finish()
+                query.run_batch()
                 eventually(lambda: query.poll() and False, "the error")
             eventually(lambda: query.me is None, "the error")
         assert str(error_code) in str(raised.value)
@@ -827,13 +712,11 @@ def test_an_error_code_is_retried_or_fatal_as_in_the_table(
 
 
 @pytest.mark.parametrize("error_code", [23, 26, 35, 81, 112])
-def test_an_error_that_may_heal_ends_no_query_that_was_a_member(
-    on_fake: Bench, fake: FakeKafka, error_code: int
-) -> None:
+def test_an_error_that_may_heal_ends_no_query_that_was_a_member(on_fake: Bench, error_code: int) -> None:
     query = on_fake.start()
     on_fake.next("JoinGroup", Fault(error=error_code), times=3)
     on_fake.expire(query)
-    eventually(lambda: not on_fake.has_faults("JoinGroup"), "the refused joins")
+    on_fake.await_fault("JoinGroup")
     eventually(lambda: len(query.owns()) == 4, "the next assignment")
     assert_goes_on(on_fake, query)
 
@@ -859,16 +742,12 @@ def test_an_error_code_outside_the_table_is_fatal(on_fake: Bench, fake: FakeKafk
     eventually(lambda: not fake.group(on_fake.group).members, "the member to leave, although nothing closes the query")
 
 
-def test_a_member_does_not_join_after_a_fatal_error(on_fake: Bench, fake: FakeKafka) -> None:
-    on_fake.produce(1, 1, 1, 1)
-    first = on_fake.start()
-    first.begin()
+def test_a_member_does_not_join_after_a_fatal_error(on_fake: Bench) -> None:
+    first = on_fake.start_batch(1, 1, 1, 1)
     answered = threading.Event()
-    second = on_fake.query()
-    second.driver.start(second.end)
-    eventually(lambda: first.me.phase.name == "REVOKING", "the revocation to wait")
+    on_fake.join_in_mid_batch(first)
     on_fake.next("Heartbeat", Fault(error=82, hold=answered), times=2)
-    eventually(lambda: not on_fake.has_faults("Heartbeat"), "the heartbeats of both")
+    on_fake.await_fault("Heartbeat")
     first.finish()
     first.driver.complete(first.end)
     joins = on_fake.request_count("JoinGroup")
@@ -879,7 +758,7 @@ def test_a_member_does_not_join_after_a_fatal_error(on_fake: Bench, fake: FakeKa
     assert on_fake.request_count("JoinGroup") == joins
 
 
-def test_the_end_of_a_query_commits_a_completed_batch_whose_commit_failed(on_fake: Bench, fake: FakeKafka) -> None:
+def test_the_end_of_a_query_commits_a_completed_batch_whose_commit_failed(on_fake: Bench) -> None:
     query = on_fake.start(offsetCommit_retryIntervalMs="600000")
     on_fake.produce(5)
     query.begin()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kafka.protocol.consumer import JoinGroupResponse
+from tests.fake.server import fill
 
 EMPTY, PREPARING, COMPLETING, STABLE = "Empty", "PreparingRebalance", "CompletingRebalance", "Stable"
 NOT_COORDINATOR, ILLEGAL_GENERATION, INCONSISTENT_PROTOCOL, UNKNOWN_MEMBER = 16, 22, 23, 25
@@ -163,12 +163,10 @@ class FakeClassicGroup:
     def _answer_join(self, member: FakeMember, response: Any) -> None:
         response.member_id, response.generation_id, response.leader = member.id, self.generation, self.leader
         response.protocol_type, response.protocol_name, response.skip_assignment = "consumer", self.protocol, False
-        response.members = [
-            JoinGroupResponse.JoinGroupResponseMember(
-                version=9, member_id=each.id, group_instance_id=each.instance, metadata=each.protocols[self.protocol]
-            )
-            for each in (self.members.values() if member.id == self.leader else ())
-        ]
+        members = self.members.values() if member.id == self.leader else ()
+        known = [(each.id, each.instance, each.protocols[self.protocol]) for each in members]
+        names = "member_id", "group_instance_id", "metadata"
+        fill(response, 9, members=[dict(zip(names, each, strict=True)) for each in known])
         member.join = None
 
     def _wait(self) -> None:

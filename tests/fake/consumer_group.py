@@ -9,18 +9,69 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from tests.fake.classic_group import FENCED, UNKNOWN_MEMBER, Removed
-from tests.fake.consumer_assignors import ASSIGNORS, UNIFORM, Partitions
+from tests.fake.server import fill
 
 UNSUPPORTED_VERSION, INVALID_REQUEST, UNKNOWN_GROUP = 35, 42, 69
 FENCED_EPOCH, UNRELEASED_INSTANCE, UNSUPPORTED_ASSIGNOR, STALE_EPOCH = 110, 111, 112, 113
 JOIN, LEAVE, LEAVE_FOR_NOW = 0, -1, -2
 """The epochs of heartbeats that join, leave, and leave for now (a static member)."""
+
+IdPartition = tuple[UUID, int]
+Partitions = frozenset[IdPartition]
+
+Subscriptions = Mapping[str, Mapping[str, tuple[UUID, int]]]
+"""By member id, in order: the topics that it subscribes to, with their ids and numbers of partitions."""
+
+UNIFORM, RANGE = "uniform", "range"
+
+
+def uniform(subscriptions: Subscriptions, former: Mapping[str, Partitions]) -> dict[str, Partitions]:
+    """Gives each member as many partitions as possible of its former ones, and all members equally many."""
+    may_have = {
+        member: frozenset((topic_id, number) for topic_id, count in topics.values() for number in range(count))
+        for member, topics in subscriptions.items()
+    }
+    every = sorted(frozenset[IdPartition]().union(*may_have.values()))
+    target: dict[str, set[IdPartition]] = {member: set() for member in subscriptions}
+    least, more = divmod(len(every), len(target)) if target else (0, 0)
+    for member in sorted(target, key=lambda each: -len(former.get(each, ()))):
+        kept = sorted(former.get(member, frozenset()) & may_have[member])
+        quota = least + (more > 0 and len(kept) > least)
+        more -= quota > least
+        target[member].update(kept[:quota])
+    given = set[IdPartition]().union(*target.values())
+    for partition in every:
+        if partition not in given:
+            fewest = min((each for each in target if partition in may_have[each]), key=lambda each: len(target[each]))
+            target[fewest].add(partition)
+    return {member: frozenset(partitions) for member, partitions in target.items()}
+
+
+def range_(subscriptions: Subscriptions, former: Mapping[str, Partitions]) -> dict[str, Partitions]:
+    """Gives each member a range of each topic's partitions; ``former`` assignments do not count."""
+    members: dict[tuple[UUID, int], list[str]] = defaultdict(list)
+    for member, topics in subscriptions.items():
+        for topic in topics.values():
+            members[topic].append(member)
+    target: dict[str, set[IdPartition]] = {member: set() for member in subscriptions}
+    for (topic_id, count), subscribed in members.items():
+        least, more = divmod(count, len(subscribed))
+        start = 0
+        for place, member in enumerate(subscribed):
+            end = start + least + (place < more)
+            target[member].update((topic_id, number) for number in range(start, end))
+            start = end
+    return {member: frozenset(partitions) for member, partitions in target.items()}
+
+
+ASSIGNORS = {UNIFORM: uniform, RANGE: range_}
 
 
 @dataclass
@@ -97,7 +148,7 @@ class FakeConsumerGroup:
         response.member_epoch = member.epoch
         full = request.rebalance_timeout_ms >= 0 and request.subscribed_topic_names is not None and owned is not None
         if full or member.assigned != before:
-            response.assignment = _assignment(response, member.assigned)
+            fill(response, request.version, assignment=assignment(member.assigned))
 
     def remove(self, member_id: str, at: float, why: str) -> None:
         """Removes a member that leaves, is fenced, or whose session has expired."""
@@ -250,15 +301,10 @@ def _partitions(topics: Any) -> Partitions:
     return frozenset((topic.topic_id, number) for topic in topics for number in topic.partitions)
 
 
-def _assignment(response: Any, partitions: Partitions) -> Any:
-    assignment_of = type(response).Assignment
+def assignment(partitions: Partitions, names: Mapping[UUID, str] | None = None) -> dict[str, Any]:
+    """Partitions as responses have them; a description has the topics' names, too."""
     numbers: dict[UUID, list[int]] = {}
     for topic_id, number in sorted(partitions):
         numbers.setdefault(topic_id, []).append(number)
-    return assignment_of(
-        version=1,
-        topic_partitions=[
-            assignment_of.TopicPartitions(version=1, topic_id=topic_id, partitions=partitions)
-            for topic_id, partitions in numbers.items()
-        ],
-    )
+    named = {each: {} if names is None else {"topic_name": names.get(each, "")} for each in numbers}
+    return {"topic_partitions": [{"topic_id": each, "partitions": numbers[each], **named[each]} for each in numbers]}

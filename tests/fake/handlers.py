@@ -5,21 +5,31 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kafka.protocol import consumer, metadata
+from kafka.protocol.consumer import FetchResponse
 
 from spark_group_source.wire.versions import GROUP_VERSION
-from tests.fake import group_responses, leader_epochs
 from tests.fake.classic_group import EMPTY, INCONSISTENT_PROTOCOL, NOT_COORDINATOR, UNKNOWN_MEMBER
 from tests.fake.consumer_group import JOIN, UNKNOWN_GROUP, UNSUPPORTED_VERSION, invalid
 from tests.fake.group import CLASSIC, CONSUMER, FakeGroup
-from tests.fake.group_responses import UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID, Commit, Removal
+from tests.fake.group_responses import (
+    UNKNOWN_TOPIC,
+    UNKNOWN_TOPIC_ID,
+    Commit,
+    Removal,
+    commit,
+    describe,
+    describe_consumer,
+    fetch_offsets,
+)
 from tests.fake.log import NOT_LEADER, FakeLog, fit
-from tests.fake.server import REQUESTS, FakeBroker, Handler
+from tests.fake.server import REQUESTS, FakeBroker, Handler, fill
 
 LOADING, NO_COORDINATOR = 14, 15
+PartitionData = FetchResponse.FetchableTopicResponse.PartitionData
 
 
 @dataclass(frozen=True)
@@ -85,28 +95,21 @@ class RequestHandlers:
         return handle
 
     def _ApiVersions(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
-        api_version = metadata.ApiVersionsResponse.ApiVersion
-        response.api_keys = [
-            api_version(version=3, api_key=key, min_version=0, max_version=each.max_version)
-            for key, each in REQUESTS.items()
-        ]
-        if self._group_version:
-            feature = metadata.ApiVersionsResponse.FinalizedFeatureKey
-            level = self._group_version
-            response.finalized_features_epoch = 1
-            response.finalized_features = [
-                feature(version=3, name=GROUP_VERSION, max_version_level=level, min_version_level=level)
-            ]
+        keys = [{"api_key": key, "min_version": 0, "max_version": each.max_version} for key, each in REQUESTS.items()]
+        fill(response, 3, api_keys=keys)
+        if level := self._group_version:
+            feature = {"name": GROUP_VERSION, "max_version_level": level, "min_version_level": level}
+            fill(response, 3, finalized_features_epoch=1, finalized_features=[feature])
 
     def _Metadata(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
-        response_broker = metadata.MetadataResponse.MetadataResponseBroker
-        response.brokers = [
-            response_broker(version=12, node_id=broker.node, host="127.0.0.1", port=broker.port, rack=None)
+        brokers = [
+            {"node_id": broker.node, "host": "127.0.0.1", "port": broker.port, "rack": None}
             for broker in self.brokers.values()
         ]
         topics = self._view(node).topics
         names = sorted(topics) if request.topics is None else [topic.name for topic in request.topics]
-        response.topics = [_topic_metadata(name, *topics.get(name, (None, {}))) for name in names]
+        found = [_topic_metadata(name, *topics.get(name, (None, {}))) for name in names]
+        fill(response, 12, brokers=brokers, topics=found)
 
     def _SaslHandshake(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         response.error_code, response.mechanisms = error, ["PLAIN"]
@@ -117,10 +120,10 @@ class RequestHandlers:
 
     def _FindCoordinator(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         broker = self.brokers.get(self._view(node).coordinator)
-        coordinator = metadata.FindCoordinatorResponse.Coordinator
-        found = coordinator(version=4, key=request.coordinator_keys[0], error_code=0 if broker else NO_COORDINATOR)
-        found.node_id, found.host, found.port = (broker.node, "127.0.0.1", broker.port) if broker else (-1, "", -1)
-        response.coordinators = [found]
+        place = (broker.node, "127.0.0.1", broker.port) if broker else (-1, "", -1)
+        found = dict(zip(("node_id", "host", "port"), place, strict=True))
+        found |= {"key": request.coordinator_keys[0], "error_code": 0 if broker else NO_COORDINATOR}
+        fill(response, 4, coordinators=[found])
 
     def _coordinator_error(self, node: int) -> int:
         if node != self.coordinator and node not in self.former_coordinators:
@@ -163,14 +166,12 @@ class RequestHandlers:
     def _LeaveGroup(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         response.members = []
         if group := self._coordinated(request, response, node, error):
-            response_member = consumer.LeaveGroupResponse.MemberResponse
-            errors = group.classic.leave((each.member_id, each.group_instance_id) for each in request.members)
-            response.members = [
-                response_member(
-                    version=5, member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=error_code
-                )
-                for each, error_code in zip(request.members, errors, strict=True)
+            leaving = [(each.member_id, each.group_instance_id) for each in request.members]
+            members = [
+                {"member_id": member_id, "group_instance_id": instance, "error_code": error_code}
+                for (member_id, instance), error_code in zip(leaving, group.classic.leave(leaving), strict=True)
             ]
+            fill(response, 5, members=members)
 
     def _ConsumerGroupHeartbeat(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         response.heartbeat_interval_ms = round(self.heartbeat_interval * 1000)
@@ -190,14 +191,12 @@ class RequestHandlers:
     def _ConsumerGroupDescribe(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         error_code = error or self._coordinator_error(node)
         names = {topic_id: name for name, topic_id in self.ids.items()}
-        response.groups = [
-            group_responses.describe_consumer(name, self._current(name), names, error_code)
-            for name in request.group_ids
-        ]
+        groups = [describe_consumer(name, self._current(name), names, error_code) for name in request.group_ids]
+        fill(response, 1, groups=groups)
 
     def _DescribeGroups(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         name = request.groups[0]
-        response.groups = [group_responses.describe(name, self._current(name), error or self._coordinator_error(node))]
+        fill(response, 5, groups=[describe(name, self._current(name), error or self._coordinator_error(node))])
 
     def _OffsetCommit(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         group = self._current(request.group_id)
@@ -206,9 +205,8 @@ class RequestHandlers:
             return error or self._coordinator_error(node) or group.commit_error(request)
 
         topics = self._view(node).topics
-        response.topics, partitions, error_code = group_responses.commit(
-            request, group, topics, group_error, self._max_metadata
-        )
+        answered, partitions, error_code = commit(request, group, topics, group_error, self._max_metadata)
+        fill(response, request.version, topics=answered)
         member = request.group_id, request.member_id, request.generation_id_or_member_epoch
         offsets = {tp: each.offset for tp, each in partitions.items()}
         text = "|".join(sorted({each.metadata for each in partitions.values()}))
@@ -222,52 +220,54 @@ class RequestHandlers:
             member_id, epoch = (requested.member_id, requested.member_epoch) if request.version >= 9 else (None, -1)
             if member_id is not None or epoch >= 0:
                 error_code = group.consumer.member_error(member_id or "", epoch)
-        response.groups = [group_responses.fetch_offsets(requested, group, error_code, request.version)]
+        fill(response, request.version, groups=[fetch_offsets(requested, group, error_code)])
+
+    def _log(self, name: str, number: int, node: int) -> tuple[FakeLog | None, int]:
+        """The log of a partition that this broker leads; otherwise the error code."""
+        known = node not in self._frozen or name in self._frozen[node].topics
+        log = self.logs.get(name, {}).get(number) if known else None
+        if log is None or log.leader != node:
+            return None, UNKNOWN_TOPIC if log is None else NOT_LEADER
+        return log, 0
 
     def _ListOffsets(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
-        response_topic = consumer.ListOffsetsResponse.ListOffsetsTopicResponse
-        response.topics = []
-        known = self._frozen[node].topics if node in self._frozen else self.logs
-        for topic in request.topics:
-            partitions = []
-            for partition in topic.partitions:
-                log = self.logs.get(topic.name, {}).get(partition.partition_index) if topic.name in known else None
-                if log is None or log.leader != node:
-                    error_code, offset, epoch = (UNKNOWN_TOPIC if log is None else NOT_LEADER), -1, -1
-                elif not (error_code := log.epoch_error(partition.current_leader_epoch)):
-                    offset, epoch = log.list_offset(partition.timestamp, request.isolation_level)
-                partitions.append(
-                    response_topic.ListOffsetsPartitionResponse(
-                        version=7,
-                        partition_index=partition.partition_index,
-                        error_code=error_code,
-                        timestamp=-1,
-                        offset=-1 if error_code else offset,
-                        leader_epoch=-1 if error_code else epoch,
-                    )
-                )
-            response.topics.append(response_topic(version=7, name=topic.name, partitions=partitions))
+        def found(name: str, asked: Any) -> dict[str, int]:
+            log, error_code = self._log(name, asked.partition_index, node)
+            offset, epoch = -1, -1
+            if log and not (error_code := log.epoch_error(asked.current_leader_epoch)):
+                offset, epoch = log.list_offset(asked.timestamp, request.isolation_level)
+            position = {"timestamp": -1, "offset": offset, "leader_epoch": epoch}
+            return {"partition_index": asked.partition_index, "error_code": error_code, **position}
+
+        topics = [(each.name, [found(each.name, asked) for asked in each.partitions]) for each in request.topics]
+        fill(response, 7, topics=[{"name": name, "partitions": partitions} for name, partitions in topics])
 
     def _OffsetForLeaderEpoch(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
-        response.topics = [
-            leader_epochs.epoch_ends(topic, self.logs.get(topic.topic, {}), node) for topic in request.topics
-        ]
+        def found(name: str, asked: Any) -> dict[str, int]:
+            log, error_code = self._log(name, asked.partition, node)
+            epoch, end = -1, -1
+            if log and not (error_code := log.epoch_error(asked.current_leader_epoch)):
+                epoch, end = log.epoch_end(asked.leader_epoch)
+            return {"partition": asked.partition, "error_code": error_code, "leader_epoch": epoch, "end_offset": end}
+
+        topics = [(each.topic, [found(each.topic, asked) for asked in each.partitions]) for each in request.topics]
+        fill(response, 4, topics=[{"topic": name, "partitions": partitions} for name, partitions in topics])
 
     def _Fetch(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
-        response_topic = consumer.FetchResponse.FetchableTopicResponse
         name_of = {str(topic_id): name for name, topic_id in self.ids.items()}
-        response.error_code, response.session_id, response.responses = 0, 0, []
         deadline = time.monotonic() + request.max_wait_ms / 1000
         while not error and not self._has_response(request, name_of) and time.monotonic() < deadline:
             self._changed.wait(max(0.0, deadline - time.monotonic()))
         left, empty = request.max_bytes, True
+        topics = []
         for topic in request.topics:
             name = name_of.get(str(topic.topic_id))
             partitions = [self._fetch_partition(name, each, node, request) for each in topic.partitions]
             for requested, data in zip(topic.partitions, partitions, strict=True):
                 data.records = fit(data.records, min(requested.partition_max_bytes, left), first=empty)
                 left, empty = max(0, left - len(data.records)), empty and not data.records
-            response.responses.append(response_topic(version=13, topic_id=topic.topic_id, partitions=partitions))
+            topics.append({"topic_id": topic.topic_id, "partitions": partitions})
+        fill(response, 13, error_code=0, session_id=0, responses=topics)
 
     def _has_response(self, request: Any, name_of: dict[str, str]) -> bool:
         for topic in request.topics:
@@ -279,9 +279,8 @@ class RequestHandlers:
         return False
 
     def _fetch_partition(self, name: str | None, requested: Any, node: int, request: Any) -> Any:
-        partition_data = consumer.FetchResponse.FetchableTopicResponse.PartitionData
         log = self.logs.get(name or "", {}).get(requested.partition)
-        data = partition_data(
+        data = PartitionData(
             version=13, partition_index=requested.partition, error_code=0, high_watermark=-1, records=b""
         )
         data.aborted_transactions = None
@@ -299,14 +298,11 @@ def _empty_response(request: Any) -> Any:
     return response_class(throttle_time_ms=0) if throttled else response_class()
 
 
-def _topic_metadata(name: str, topic_id: uuid.UUID | None, leaders: dict[int, tuple[int | None, int]]) -> Any:
-    response_topic = metadata.MetadataResponse.MetadataResponseTopic
-    response_partition = response_topic.MetadataResponsePartition
+def _topic_metadata(name: str, topic_id: uuid.UUID | None, leaders: Mapping[int, tuple[int | None, int]]) -> Any:
+    replicas: dict[str, list[int]] = {"replica_nodes": [], "isr_nodes": [], "offline_replicas": []}
     partitions = [
-        response_partition(version=12, partition_index=number, leader_id=leader or -1, leader_epoch=epoch)
+        {"partition_index": number, "leader_id": leader or -1, "leader_epoch": epoch, **replicas}
         for number, (leader, epoch) in leaders.items()
     ]
-    for partition in partitions:
-        partition.replica_nodes = partition.isr_nodes = partition.offline_replicas = []
     error, topic_id = (UNKNOWN_TOPIC, uuid.UUID(int=0)) if topic_id is None else (0, topic_id)
-    return response_topic(version=12, error_code=error, name=name, topic_id=topic_id, partitions=partitions)
+    return {"error_code": error, "name": name, "topic_id": topic_id, "partitions": partitions}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import json
 import os
@@ -13,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -38,38 +36,28 @@ QUERY = {
     "subscribe": "orders",
 }
 
-SECURITY = "tests/integration/test_security.py"
+# fmt: off
 TESTS = {
-    "PLAIN": [f"{SECURITY}::test_a_client_with_valid_credentials_is_accepted"],
-    "SCRAM-SHA-256": [f"{SECURITY}::test_a_client_with_valid_credentials_is_accepted"],
-    "SCRAM-SHA-512": [
-        "tests/integration/test_secured_query.py::test_a_query_over_sasl_ssl_reads_and_commits_and_leaks_no_secret"
-    ],
-    "GSSAPI": ["tests/integration/test_kerberos.py::test_a_query_with_a_keytab_reads_and_commits"],
-    "OAUTHBEARER": [
-        f"{SECURITY}::test_a_connection_is_replaced_before_the_broker_ends_its_session",
-        "tests/integration/test_oauth.py::test_a_client_with_a_token_is_accepted",
-    ],
-    "AWS_MSK_IAM": [
-        "tests/integration/test_secured_query.py::test_a_query_with_iam_credentials_reads_from_a_cluster_that_checks_signatures"
-    ],
-    "certificates": [f"{SECURITY}::test_new_connections_use_a_renewed_certificate"],
+    "PLAIN": "test_security.py::test_a_client_with_valid_credentials_is_accepted",
+    "SCRAM-SHA-256": "test_security.py::test_a_client_with_valid_credentials_is_accepted",
+    "SCRAM-SHA-512": "test_secured_query.py::test_a_query_over_sasl_ssl_reads_and_commits_and_leaks_no_secret",
+    "GSSAPI": "test_kerberos.py::test_a_query_with_a_keytab_reads_and_commits",
+    "OAUTHBEARER": "test_security.py::test_a_connection_is_replaced_before_the_broker_ends_its_session"
+                   " test_oauth.py::test_a_client_with_a_token_is_accepted",
+    "AWS_MSK_IAM":
+        "test_secured_query.py::test_a_query_with_iam_credentials_reads_from_a_cluster_that_checks_signatures",
+    "certificates": "test_security.py::test_new_connections_use_a_renewed_certificate",
 }
-"""Tests that show what the page calls tested."""
+"""Integration tests that show what the page calls tested."""
+# fmt: on
 
 
-@cache
-def defined_in(path: str) -> set[str]:
-    return {node.name for node in ast.parse((REPOSITORY / path).read_text()).body if isinstance(node, ast.FunctionDef)}
-
-
-@pytest.mark.parametrize("sign_in", [*MECHANISMS, "certificates"])
-def test_the_first_table_has_each_sign_in_and_it_is_tested(sign_in: str) -> None:
+def test_the_first_table_has_each_sign_in_and_it_is_tested() -> None:
     table = PAGE.partition("\n## ")[0]
-    assert f"`{sign_in}`" in table or f"[{sign_in}]" in table
-    assert TESTS[sign_in]
-    for path, name in (each.split("::") for each in TESTS[sign_in]):
-        assert name in defined_in(path)
+    assert TESTS.keys() == {*MECHANISMS, "certificates"}
+    assert [each for each in TESTS if f"`{each}`" not in table and f"[{each}]" not in table] == []
+    for file, name in (each.split("::") for tests in TESTS.values() for each in tests.split()):
+        assert f"\ndef {name}(" in (REPOSITORY / "tests" / "integration" / file).read_text()
 
 
 class TokenService(ThreadingHTTPServer):

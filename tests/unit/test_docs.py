@@ -6,8 +6,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 from spark_group_source.options.table import OPTIONS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -34,15 +32,16 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize(
-    ("page", "link"), [(page, link) for page in PAGES for link in links(page) if "://" not in link]
-)
-def test_a_link_has_an_existing_file_and_heading(page: Path, link: str) -> None:
-    path, _, anchor = link.partition("#")
-    target = (page.parent / path).resolve() if path else page
-    assert target.is_relative_to(REPOSITORY)
-    assert target.exists()
-    assert not anchor or anchor in anchors(target)
+def test_a_link_has_an_existing_file_and_heading() -> None:
+    dead = []
+    for page in PAGES:
+        for link in (each for each in links(page) if "://" not in each):
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            inside = target.is_relative_to(REPOSITORY) and target.exists()
+            if not inside or (anchor and anchor not in anchors(target)):
+                dead.append(f"{page.name}: {link}")
+    assert dead == []
 
 
 def options_of_the_source(code: str) -> set[str]:
@@ -56,11 +55,10 @@ def options_of_the_source(code: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_examples_are_python_and_use_existing_options(page: Path) -> None:
-    for language, code in CODE.findall(page.read_text()):
-        if language == "python":
-            assert options_of_the_source(code) <= KNOWN
+def test_examples_are_python_and_use_existing_options() -> None:
+    codes = [(page.name, *found) for page in PAGES for found in CODE.findall(page.read_text())]
+    examples = [(name, options_of_the_source(code)) for name, language, code in codes if language == "python"]
+    assert [(name, options - KNOWN) for name, options in examples if options - KNOWN] == []
 
 
 FACTS = {
@@ -88,12 +86,13 @@ FACTS = {
 """Words of facts that stood on several pages. The front page and the list of changes may repeat them."""
 
 
-@pytest.mark.parametrize("fact", FACTS)
-def test_a_fact_stands_on_one_page(fact: str) -> None:
-    words = re.compile(FACTS[fact].replace(" ", r"\s+"))
-    found = [page.name for page in PAGES if page.name not in ("README.md", "CHANGELOG.md", "DESIGN.md")
-             and words.search(page.read_text())]  # fmt: skip
-    assert len(found) == 1
+def test_a_fact_stands_on_one_page() -> None:
+    texts = {
+        page.name: page.read_text() for page in PAGES if page.name not in ("README.md", "CHANGELOG.md", "DESIGN.md")
+    }
+    patterns = {fact: re.compile(words.replace(" ", r"\s+")) for fact, words in FACTS.items()}
+    found = {fact: [name for name, text in texts.items() if words.search(text)] for fact, words in patterns.items()}
+    assert {fact: names for fact, names in found.items() if len(names) != 1} == {}
 
 
 PHRASES = re.compile(
@@ -105,19 +104,16 @@ PHRASES = re.compile(
 """Openers with "So", software that believes, and paraphrases of the field's words."""
 
 
-@pytest.mark.parametrize(
-    "page", [each for each in PAGES if each != DESIGN] + sorted(PACKAGE.rglob("*.py")), ids=lambda page: page.name
-)
-def test_a_page_or_docstring_has_none_of_the_phrases_that_read_as_translated(page: Path) -> None:
-    text = page.read_text()
-    assert not [text[found.start() :][:60] for found in PHRASES.finditer(text)]
+def test_a_page_or_docstring_has_none_of_the_phrases_that_read_as_translated() -> None:
+    texts = [(page.name, page.read_text()) for page in [*PAGES, *sorted(PACKAGE.rglob("*.py"))] if page != DESIGN]
+    assert [(name, text[found.start() :][:60]) for name, text in texts for found in PHRASES.finditer(text)] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_nothing_is_installed_from_pypi_before_its_release(page: Path) -> None:
-    released = "unreleased" not in (REPOSITORY / "docs" / "CHANGELOG.md").read_text()
-    commands = re.findall(r"^.*pip install.*spark_group_source.*$", page.read_text(), re.M)
-    assert released or all(re.search(r"\.whl|in a clone|[Aa]fter the release", each) for each in commands)
+def test_nothing_is_installed_from_pypi_before_its_release() -> None:
+    if "unreleased" in (REPOSITORY / "docs" / "CHANGELOG.md").read_text():
+        found = [re.findall(r"^.*pip install.*spark_group_source.*$", page.read_text(), re.M) for page in PAGES]
+        commands = [each for of_page in found for each in of_page]
+        assert [each for each in commands if not re.search(r"\.whl|in a clone|[Aa]fter the release", each)] == []
 
 
 def test_the_design_names_tests_that_exist() -> None:

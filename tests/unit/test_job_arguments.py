@@ -15,15 +15,9 @@ JOBS = Path(__file__).resolve().parents[2] / "jobs"
     "name",
     [
         "benchmark",
-        "group_of_queries.py",
-        "group_protocols.py",
-        "group_to_delta.py",
-        "group_to_iceberg.py",
-        "group_to_parquet.py",
-        "group_to_postgres.py",
-        "produce_flights.py",
-        "soak.py",
-        "windowed_counts.py",
+        *(f"group_{each}.py" for each in ("of_queries", "protocols")),
+        *(f"group_to_{each}.py" for each in ("delta", "iceberg", "parquet", "postgres")),
+        *(f"{each}.py" for each in ("produce_flights", "soak", "windowed_counts")),
     ],
 )
 def test_help_lists_the_arguments(name: str) -> None:

@@ -13,12 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from spark_group_source.options.table import OPTIONS, default_of
 from spark_group_source.options.unsupported import UNSUPPORTED
 from spark_group_source.options.values import Option
-from tests.unit.options.test_client_options import CONSUMER, SECURITY
+from tests.unit.options.test_client_options import CONSUMER, SECURITY, WITHOUT_JAVA
 
 TESTS = Path(__file__).resolve().parents[1]
 DOCS = TESTS.parent / "docs" / "options.md"
@@ -97,65 +95,65 @@ def unsupported() -> list[str]:
     return [name for name in re.findall(r"`([^`]+)`", section) if name not in NAMED]
 
 
-def linked_tests(name: str) -> list[tuple[str, str]]:
-    """(test, path) of the tests that ``tests/OPTIONS.md`` links for a row of the page."""
-    links_by_row = re.findall(r"^- (`.+`): (\[.+)$", (TESTS / "OPTIONS.md").read_text(), re.M)
-    links = [
-        tests
-        for patterns, tests in links_by_row
-        for pattern in re.findall("`([^`]+)`", patterns)
-        if fnmatch.fnmatchcase(name, pattern)
-    ]
-    return re.findall(r"\[(\w+)\]\(([\w/.]+)\)", " ".join(links))
-
-
 @cache
 def defined_in(path: str) -> set[str]:
     tree = ast.parse((TESTS / path).read_text())
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
+def dead_links(text: str) -> list[str]:
+    """The links of tests that do not exist."""
+    links = re.findall(r"\[(test_\w+)\]\(([\w/.]+)\)", text)
+    assert links
+    return [f"{path}: {test}" for test, path in links if not (TESTS / path).exists() or test not in defined_in(path)]
+
+
 def test_defaults_and_meanings_are_those_of_the_code() -> None:
     assert with_table(DOCS.read_text()) == DOCS.read_text()
 
 
-@pytest.mark.parametrize("name", [option.name for option in OPTIONS])
-def test_every_option_of_this_source_has_a_row(name: str) -> None:
-    assert name in OPTION_ROW.findall(DOCS.read_text())
+def test_every_option_of_this_source_and_of_sparks_own_has_a_row() -> None:
+    own = {option.name for option in OPTIONS}
+    assert own - set(OPTION_ROW.findall(DOCS.read_text())) == set()
+    sparks = [*PEER.split(), *(f"kafka.{key}" for key in CONSUMER + SECURITY)]
+    assert [name for name in sparks if not any(fnmatch.fnmatchcase(name, row) for row in rows())] == []
 
 
-@pytest.mark.parametrize("name", [*PEER.split(), *(f"kafka.{key}" for key in CONSUMER + SECURITY)])
-def test_every_option_of_sparks_own_source_has_a_row(name: str) -> None:
-    assert any(fnmatch.fnmatchcase(name, row) for row in rows())
+def test_options_listed_as_unsupported_are() -> None:
+    listed = [each for each in unsupported() if "*" not in each and each[:6] != "spark."]
+    assert listed
+    assert [name for name in listed if name.removeprefix("kafka.").lower() not in UNSUPPORTED] == []
 
 
-@pytest.mark.parametrize("name", [each for each in unsupported() if "*" not in each and each[:6] != "spark."])
-def test_options_listed_as_unsupported_are(name: str) -> None:
-    assert name.removeprefix("kafka.").lower() in UNSUPPORTED
+def test_every_row_links_tests_that_exist() -> None:
+    page = (TESTS / "OPTIONS.md").read_text()
+    assert dead_links(page) == []
+    linked = [
+        pattern
+        for patterns in re.findall(r"^- (`.+`): \[test_.+$", page, re.M)
+        for pattern in re.findall("`([^`]+)`", patterns)
+    ]
+    unlinked = [row for row in rows() if not any(fnmatch.fnmatchcase(row, pattern) for pattern in linked)]
+    assert [row for row in unlinked if not row.startswith("spark.")] == []
 
 
-@pytest.mark.parametrize("name", rows())
-def test_every_row_links_tests_that_exist(name: str) -> None:
-    tests = linked_tests(name)
-    assert tests or name.startswith("spark.")
-    for test, path in tests:
-        assert test in defined_in(path)
+def test_every_capability_of_the_five_consumers_has_one_row_with_tests_that_exist() -> None:
+    page = (TESTS / "SEEDS.md").read_text()
+    found = re.findall(r"^- (\d\.\d+) .+?: \[test_.+$", page, re.M)
+    lengths = {1: 23, 2: 23, 3: 17, 4: 15, 5: 30}
+    assert found == [f"{part}.{number + 1}" for part, length in lengths.items() for number in range(length)]
+    assert dead_links(page) == []
 
 
 def test_the_page_names_the_kafka_options_that_are_not_javas() -> None:
     named = DOCS.read_text().partition("except five:")[2].partition("\n\n")[0]
-    java = {f"kafka.{key}" for key in CONSUMER + SECURITY}
-    ours = {option.name for option in OPTIONS if option.name.startswith("kafka.")} - java
-    assert set(re.findall(r"`([^`]+)`", named)) == ours
+    assert set(re.findall(r"`([^`]+)`", named)) == WITHOUT_JAVA
 
 
-def test_no_row_is_repeated() -> None:
-    assert len(set(rows())) == len(rows())
-
-
-def test_every_row_has_the_columns_of_its_table() -> None:
+def test_every_row_has_the_columns_of_its_table_and_none_is_repeated() -> None:
     tables = DOCS.read_text().partition("\n## Unsupported\n")[0]
     assert len(re.findall(r"^\| `", tables, re.M)) == len(OPTION_ROW.findall(tables))
+    assert len(set(rows())) == len(rows())
 
 
 if __name__ == "__main__":

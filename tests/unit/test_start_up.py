@@ -32,6 +32,14 @@ class Recorder:  # sees imports of packages that are not installed, too
 sys.meta_path.insert(0, Recorder())
 """
 
+DRIVER = """
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.query.driver import Driver
+def parsed(servers, more):
+    options = {"kafka.bootstrap.servers": servers, "kafka.group.id": "g", "subscribe": "t"}
+    return parse_options(options | more).with_client_id("app-1")
+"""
+
 
 def imported(code: str, *arguments: str) -> list[str]:
     """The modules that a new process imports, or tries to, in this order."""
@@ -57,40 +65,33 @@ def wire(fake: FakeKafka) -> WireOptions:
     return WireOptions(tuple(("127.0.0.1", broker.port) for broker in fake.brokers.values()), "test")
 
 
-def test_a_source_and_its_reader_need_no_clients_and_no_membership() -> None:
-    names = imported("import spark_group_source.spark.source, spark_group_source.spark.stream")
-    assert "spark_group_source.spark.source" in names
-    assert not {*names} & (SLOW | MEMBERSHIP | {"kafka.protocol", "spark_group_source.options.parsing"})
-
-
-def test_the_stream_runner_needs_no_clients() -> None:
-    names = imported("import spark_group_source.spark.stream, spark_group_source.query.driver")
-    assert "spark_group_source.query.driver" in names
-    assert not {*names} & SLOW
+@pytest.mark.parametrize(
+    ("modules", "more"),
+    [
+        ("spark.stream spark.source", MEMBERSHIP | {"kafka.protocol", "spark_group_source.options.parsing"}),
+        ("spark.stream query.driver", set[str]()),
+    ],
+    ids=["the source and its reader", "the stream runner"],
+)
+def test_a_process_imports_no_clients_and_the_source_and_its_reader_no_membership(modules: str, more: set[str]) -> None:
+    wanted = [f"spark_group_source.{each}" for each in modules.split()]
+    names = imported(f"import {', '.join(wanted)}")
+    assert wanted[-1] in names
+    assert not {*names} & (SLOW | more)
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_query_imports_its_own_group_protocol_only(protocol: str) -> None:
-    code = """
-from spark_group_source.options.parsing import parse_options
-from spark_group_source.query.driver import Driver
-options = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.group.id": "g", "subscribe": "t"}
-parsed = parse_options(options | {"kafka.group.protocol": sys.argv[1]})
-Driver(parsed.with_client_id("app-1"))
-"""
+    code = DRIVER + 'Driver(parsed("127.0.0.1:1", {"kafka.group.protocol": sys.argv[1]}))'
     names = imported(code, protocol)
     protocols = [f"spark_group_source.group.{each}" for each in ("classic", "consumer")]
     assert [each for each in protocols if each in names] == [f"spark_group_source.group.{protocol}"]
 
 
 def test_modules_needed_after_the_join_are_imported_before_the_wait_for_it(fake: FakeKafka) -> None:
-    code = """
+    code = f"""{DRIVER}
 from types import SimpleNamespace
-from spark_group_source.options.parsing import parse_options
-from spark_group_source.query.driver import Driver
-options = {"kafka.bootstrap.servers": sys.argv[1], "kafka.group.id": "g", "subscribe": "t"}
-parsed = parse_options(options)
-driver = Driver(parsed.with_client_id("app-1"), application_id="app")
+driver = Driver(parsed(sys.argv[1], {{}}), application_id="app")
 driver._member = SimpleNamespace(await_assignment=lambda deadline: print("imports the wait") or True)
 driver.await_assignment()
 """

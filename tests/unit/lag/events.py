@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import uuid
+from collections import defaultdict
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql.streaming.listener import QueryIdleEvent, QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 
 from spark_group_source.lag.model import LagReport
 
-RECORDED = Path(__file__).parent / "recorded"
 QUERY = "11111111-1111-1111-1111-111111111111"
-
-
-def recorded(version: str) -> list[dict[str, Any]]:
-    """The progress of each batch of a real query, with this version of PySpark (see recorded/record.py)."""
-    return [json.loads(line) for line in (RECORDED / f"pyspark-{version}.jsonl").read_text().splitlines()]
 
 
 def offset(**partitions: tuple[int, int]) -> dict[str, Any]:
@@ -32,22 +25,17 @@ def offset(**partitions: tuple[int, int]) -> dict[str, Any]:
 
 def ends(**partitions: int) -> dict[str, Any]:
     """The end offsets, as the progress shows them."""
-    topics: dict[str, Any] = {}
+    numbers = defaultdict[str, dict[str, int]](dict)
     for name, end in partitions.items():
         topic, number = name.rsplit("_", 1)
-        topics.setdefault(topic, {})[number] = end
-    return topics
+        numbers[topic][number] = end
+    return numbers
 
 
 def source(end: object, latest: object = None, start: object = None) -> dict[str, Any]:
     """A source in a progress."""
-    return {
-        "description": "a source",
-        "startOffset": start,
-        "endOffset": end,
-        "latestOffset": latest,
-        "numInputRows": 1,
-    }
+    offsets = {"startOffset": start, "endOffset": end, "latestOffset": latest}
+    return {"description": "a source", "numInputRows": 1, **offsets}
 
 
 def progress(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 
 import pytest
@@ -130,7 +129,6 @@ def test_the_end_of_a_query_causes_a_lookup_at_once_and_the_last_end_closes_the_
 def test_lookups_of_an_unreachable_group_log_warnings_and_back_off(
     probing: LagListener, client: FakeClient, reports: Reports, hand: Hand, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING)
     unreachable = BrokerUnavailable("nobody answers")
     client.results = [
         *[unreachable] * 7,

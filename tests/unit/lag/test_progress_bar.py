@@ -109,26 +109,26 @@ def test_batches_that_ended_between_two_updates_count() -> None:
         assert bar.total == 40
 
 
-def test_a_run_that_ended_before_the_last_update_is_at_100_percent() -> None:
-    query = FakeQuery(FakeProgress(0, 10, 40))
+@pytest.mark.parametrize(
+    ("before", "after", "ended", "shown"),
+    [
+        ([(0, 10, 40)], [(10, 40, 70)], True, (40, 40)),
+        ([(0, 10, 40)], [], True, (10, 10)),
+        ([], [], True, (0, 0)),
+        ([(0, 10, 40)], [], False, (10, 40)),
+    ],
+    ids=["ended before the last update", "another member read a part", "without records", "continues"],
+)
+def test_a_run_ends_at_100_percent_and_the_bar_of_a_query_that_continues_keeps_its_value(
+    before: list[tuple[int, int, int]], after: list[tuple[int, int, int]], ended: bool, shown: tuple[int, int]
+) -> None:
+    query = FakeQuery(*(FakeProgress(*each) for each in before))
     with progress_bar(query, file=io.StringIO()) as bar:
-        query.batch(10, 40, 70)
-        query.end()
-    assert (bar.n, bar.total) == (40, 40)
-
-
-def test_a_run_ends_at_100_percent_although_another_member_read_a_part() -> None:
-    query = FakeQuery(FakeProgress(0, 10, 40))
-    with progress_bar(query, file=io.StringIO()) as bar:
-        query.end()
-    assert (bar.n, bar.total) == (10, 10)
-
-
-def test_a_run_without_records_ends_with_an_empty_bar() -> None:
-    query = FakeQuery()
-    with progress_bar(query, file=io.StringIO()) as bar:
-        query.end()
-    assert (bar.n, bar.total) == (0, 0)
+        for each in after:
+            query.batch(*each)
+        if ended:
+            query.end()
+    assert (bar.n, bar.total) == shown
 
 
 def failing(query: FakeQuery, screen: io.StringIO, seen: list[Any]) -> None:
@@ -145,13 +145,6 @@ def test_after_a_failure_the_bar_keeps_its_value_and_is_marked_failed() -> None:
     (bar,) = seen
     assert (bar.n, bar.total) == (10, 40)
     assert screen.getvalue().rstrip().endswith("failed]")
-
-
-def test_the_bar_of_a_query_that_continues_keeps_its_value() -> None:
-    query = FakeQuery(FakeProgress(0, 10, 40))
-    with progress_bar(query, file=io.StringIO()) as bar:
-        pass
-    assert (bar.n, bar.total) == (10, 40)
 
 
 def threads() -> list[str]:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from spark_group_source.lag.listener import LagListener
 from spark_group_source.lag.model import Backlog, LagReport
-from tests.unit.lag.events import progressed, recorded
+from tests.unit.lag.events import progressed
+
+
+def recorded(version: str) -> list[dict[str, Any]]:
+    """The progress of each batch of a real query, with this version of PySpark (see recorded/record.py)."""
+    lines = (Path(__file__).parent / "recorded" / f"pyspark-{version}.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def reported(version: str) -> list[LagReport]:

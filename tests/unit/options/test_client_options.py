@@ -15,7 +15,7 @@ from spark_group_source.options.unsupported import UNSUPPORTED
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
 from spark_group_source.spark.tasks import Application, TaskPartition, TaskPlanner
-from tests.unit.options.test_options import GOOD
+from tests.unit.options.test_options import GOOD, PATTERN
 
 OPTION_KEYS = {option.name.removeprefix("kafka.") for option in OPTIONS if option.name.startswith("kafka.")}
 
@@ -33,9 +33,6 @@ socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms value.
 """
 CONSUMER = _CONSUMER.split()
 """``ConsumerConfig.configNames()`` of Kafka 4.1, without those below."""
-
-OLDER = ["auto.include.jmx.reporter"]
-"""Additional keys of Kafka 3.9."""
 
 _SECURITY = """
 sasl.client.callback.handler.class sasl.jaas.config sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin
@@ -73,14 +70,13 @@ WITHOUT_JAVA = {
 """Options with the prefix ``kafka.`` that Kafka's Java client does not have."""
 
 
-@pytest.mark.parametrize("key", CONSUMER + OLDER + SECURITY)
-def test_every_key_of_the_java_consumer_is_an_option_or_unsupported(key: str) -> None:
-    assert (key in OPTION_KEYS) != (key in UNSUPPORTED)
+def test_every_key_of_the_java_consumer_is_an_option_or_unsupported() -> None:
+    older = ["auto.include.jmx.reporter"]  # of Kafka 3.9
+    assert [key for key in CONSUMER + older + SECURITY if (key in OPTION_KEYS) == (key in UNSUPPORTED)] == []
 
 
 def test_every_kafka_option_is_a_key_of_the_java_consumer() -> None:
-    keys = {f"kafka.{key}" for key in CONSUMER + SECURITY}
-    assert {option.name for option in OPTIONS if option.name.startswith("kafka.")} - keys == WITHOUT_JAVA
+    assert {f"kafka.{key}" for key in OPTION_KEYS.difference(CONSUMER + SECURITY)} == WITHOUT_JAVA
 
 
 def test_connection_options_reach_the_wire_settings() -> None:
@@ -98,15 +94,14 @@ def test_connection_options_reach_the_wire_settings() -> None:
         "kafka.client.rack": "eu-1a",
         "groupOffsetFetch.timeoutMs": "7000",
     }
-    parsed = parse_options(GOOD | given)
-    wire = parsed.with_client_id("me").wire
+    group = parse_options(GOOD | given).group
+    wire = group.wire
     assert (wire.reconnect_backoff, wire.reconnect_backoff_max) == (0.02, 0.3)
     assert (wire.connect_timeout, wire.connect_timeout_max, wire.max_idle) == (4.0, 5.0, 60.0)
     assert wire.canonical_bootstrap
     assert (wire.receive_buffer, wire.send_buffer) == (65536, 131072)
     assert (wire.source_host, wire.source_ports) == ("10.0.0.7", (40000, 40099))
-    group = parsed.group
-    assert (group.wire.rack, group.offset_fetch_timeout) == ("eu-1a", 7.0)
+    assert (wire.rack, group.offset_fetch_timeout) == ("eu-1a", 7.0)
 
 
 def test_member_options_reach_the_group_settings() -> None:
@@ -124,9 +119,8 @@ def test_member_options_reach_the_group_settings() -> None:
     assert (settings.session_timeout, settings.heartbeat_interval, settings.rebalance_timeout) == (20.0, 1.0, 60.0)
     assert (settings.wire.request_timeout, settings.wire.metadata_max_age) == (7.0, 40.0)
     assert settings.subscription == Subscription(("t",))
-    pattern = {key: text for key, text in GOOD.items() if key != "subscribe"} | {"subscribePattern": "x.*"}
-    internal = parse_options(pattern | {"includeInternalTopics": "true"}).group.subscription
-    assert internal == Subscription((), "x.*", True)
+    internal = parse_options(PATTERN | {"includeInternalTopics": "true"}).group.subscription
+    assert internal == Subscription((), "t.*", True)
 
 
 def partitions_of(given: dict[str, str], *ranges: OffsetRange) -> list[TaskPartition]:
@@ -169,20 +163,12 @@ def test_task_size_options_reach_the_task_splitting() -> None:
 def test_the_default_client_id_has_application_topics_or_pattern_and_process() -> None:
     (named,) = partitions_of({}, RANGE)
     assert named.task.wire.client_id == f"app-t-{os.getpid()}"
-    parsed = parse_options(
-        {key: text for key, text in GOOD.items() if key != "subscribe"} | {"subscribePattern": "x.*y"}
-    )
-    assert (
-        TaskPlanner(parsed, source_schema(False), Application("app")).options.wire.client_id
-        == f"app-x.-y-{os.getpid()}"
-    )
-
-
-def test_a_long_default_client_id_keeps_application_id_and_process() -> None:
-    long = TaskPlanner(
-        parse_options(GOOD | {"subscribe": "t" * 249}), source_schema(False), Application("app", "local-1")
-    )
-    assert long.options.wire.client_id == f"app-{'t' * 146}-local-1-{os.getpid()}"
+    parsed = parse_options(PATTERN | {"subscribePattern": "x.*y"})
+    planner = TaskPlanner(parsed, source_schema(False), Application("app"))
+    assert planner.options.wire.client_id == f"app-x.-y-{os.getpid()}"
+    parsed = parse_options(GOOD | {"subscribe": "t" * 249})
+    planner = TaskPlanner(parsed, source_schema(False), Application("app", "local-1"))
+    assert planner.options.wire.client_id == f"app-{'t' * 146}-local-1-{os.getpid()}", "what is too long is the topic"
 
 
 def test_tasks_keep_records_in_files_unless_spark_encrypts_its_files() -> None:
@@ -207,24 +193,9 @@ def test_fetch_options_reach_the_tasks() -> None:
     }
     (partition,) = partitions_of(given, RANGE)
     task, settings = partition.task, partition.task.settings
-    assert (settings.max_bytes, settings.max_partition_fetch_bytes, settings.partition_max_bytes) == (
-        8_000_000,
-        1_000_000,
-        1_000_000,
-    )
-    assert (settings.min_bytes, settings.max_wait) == (100_000, 0.25)
+    assert (settings.max_bytes, settings.max_partition_fetch_bytes) == (8_000_000, 1_000_000)
+    assert (settings.partition_max_bytes, settings.min_bytes, settings.max_wait) == (1_000_000, 100_000, 0.25)
     assert (task.wire.rack, task.wire.metadata_max_age) == ("eu-1a", 60.0)
-
-
-def test_a_first_backoff_or_timeout_above_the_maximum_is_the_maximum() -> None:
-    given = {
-        "kafka.reconnect.backoff.ms": "5000",
-        "kafka.reconnect.backoff.max.ms": "1000",
-        "kafka.socket.connection.setup.timeout.ms": "60000",
-        "kafka.socket.connection.setup.timeout.max.ms": "30000",
-    }
-    wire = parse_options(GOOD | given).wire
-    assert (wire.reconnect_backoff, wire.connect_timeout) == (1.0, 30.0)
 
 
 def test_a_single_source_port_is_an_error() -> None:

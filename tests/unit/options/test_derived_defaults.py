@@ -7,14 +7,10 @@ from operator import attrgetter
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spark_group_source.options import values
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.settings import SourceOptions
 from spark_group_source.options.table import OPTIONS
-from spark_group_source.options.values import Option
 from tests.unit.options.test_options import GOOD
 
 LARGEST = 2**31 - 1
@@ -29,65 +25,52 @@ NUMBERS: dict[Callable[[str], Any], tuple[int, int]] = {
 }
 """The minimum and maximum of each parser of numbers."""
 
-NUMBER_OPTIONS = [each for each in OPTIONS if each.parse in NUMBERS and not each.name.startswith("kafka.sasl.")]
-BACKOFFS = [
-    ("kafka.retry.backoff", "retry_backoff"),
-    ("kafka.reconnect.backoff", "reconnect_backoff"),
-    ("kafka.socket.connection.setup.timeout", "connect_timeout"),
-]
+SESSION_MS, BEAT_MS = "kafka.session.timeout.ms", "kafka.heartbeat.interval.ms"
+SESSION = ("group.heartbeat_interval", "group.session_timeout")
+WAIT_MS, REQUEST_MS, POLL_MS = "kafka.fetch.max.wait.ms", "kafka.request.timeout.ms", "kafkaConsumer.pollTimeoutMs"
+FETCH = ("fetch.max_wait", "wire.request_timeout", "fetch.poll_timeout")
+BACKOFFS = {
+    "kafka.retry.backoff": "wire.retry_backoff",
+    "kafka.reconnect.backoff": "wire.reconnect_backoff",
+    "kafka.socket.connection.setup.timeout": "wire.connect_timeout",
+}
 
 
-def seconds(parsed: SourceOptions, *places: str) -> tuple[float, ...]:
-    return tuple(attrgetter(each)(parsed) for each in places)
-
-
-@pytest.mark.parametrize("option", NUMBER_OPTIONS, ids=lambda option: option.name)
-@given(data=st.data())
-def test_a_single_option_accepts_and_keeps_each_valid_value(option: Option, data: st.DataObject) -> None:
-    text = str(data.draw(st.integers(*NUMBERS[option.parse])))
-    parsed = parse_options(GOOD | {option.name: text})
-    assert attrgetter(option.place)(parsed) == option.parse(text)
-    assert parsed.group.revocation_timeout > 0
-
-
-@pytest.mark.parametrize(
-    ("given_ms", "heartbeat", "session"),
-    [
-        ({}, 3.0, 45.0),
-        ({"session.timeout": "6000"}, 2.0, 6.0),
-        ({"session.timeout": "9000"}, 3.0, 9.0),
-        ({"session.timeout": "120000"}, 3.0, 120.0),
-        ({"heartbeat.interval": "1000"}, 1.0, 45.0),
-        ({"heartbeat.interval": "20000"}, 20.0, 60.0),
-        ({"heartbeat.interval": "3000", "session.timeout": "6000"}, 3.0, 6.0),
-    ],
-)
-def test_heartbeat_interval_and_session_timeout_derive_from_each_other(
-    given_ms: dict[str, str], heartbeat: float, session: float
-) -> None:
-    parsed = parse_options(GOOD | {f"kafka.{name}.ms": text for name, text in given_ms.items()})
-    assert seconds(parsed, "group.heartbeat_interval", "group.session_timeout") == (heartbeat, session)
+def test_a_single_option_accepts_and_keeps_each_valid_value() -> None:
+    for option in OPTIONS:
+        if option.parse in NUMBERS and not option.name.startswith("kafka.sasl."):
+            least, most = NUMBERS[option.parse]
+            steps = [digits * 10**zeros for zeros in range(18) for digits in (1, 2, 3, 5, 9)]
+            for number in (least, least + 1, most - 1, most, *(each for each in steps if least < each < most)):
+                parsed = parse_options(GOOD | {option.name: str(number)})
+                assert attrgetter(option.place)(parsed) == option.parse(str(number)), f"{option.name} {number}"
+                assert parsed.group.revocation_timeout > 0, f"{option.name} {number}"
 
 
 @pytest.mark.parametrize(
-    ("given_ms", "wait", "answer", "poll"),
+    ("given", "places", "seconds"),
     [
-        ({}, 0.5, 30.0, 120.0),
-        ({"kafka.fetch.max.wait.ms": "30000"}, 30.0, 60.0, 120.0),
-        ({"kafka.fetch.max.wait.ms": "100000"}, 100.0, 200.0, 200.0),
-        ({"kafka.request.timeout.ms": "400"}, 0.2, 0.4, 120.0),
-        ({"kafka.request.timeout.ms": "400", "kafkaConsumer.pollTimeoutMs": "200"}, 0.1, 0.4, 0.2),
+        ({}, SESSION, (3.0, 45.0)),
+        ({SESSION_MS: "6000"}, SESSION, (2.0, 6.0)),
+        ({SESSION_MS: "9000"}, SESSION, (3.0, 9.0)),
+        ({SESSION_MS: "120000"}, SESSION, (3.0, 120.0)),
+        ({BEAT_MS: "1000"}, SESSION, (1.0, 45.0)),
+        ({BEAT_MS: "20000"}, SESSION, (20.0, 60.0)),
+        ({BEAT_MS: "3000", SESSION_MS: "6000"}, SESSION, (3.0, 6.0)),
+        ({}, FETCH, (0.5, 30.0, 120.0)),
+        ({WAIT_MS: "30000"}, FETCH, (30.0, 60.0, 120.0)),
+        ({WAIT_MS: "100000"}, FETCH, (100.0, 200.0, 200.0)),
+        ({REQUEST_MS: "400"}, FETCH, (0.2, 0.4, 120.0)),
+        ({REQUEST_MS: "400", POLL_MS: "200"}, FETCH, (0.1, 0.4, 0.2)),
+        *(({f"{name}.ms": "60000"}, (place, f"{place}_max"), (60.0, 60.0)) for name, place in BACKOFFS.items()),
+        *(({f"{name}.max.ms": "10"}, (place, f"{place}_max"), (0.01, 0.01)) for name, place in BACKOFFS.items()),
+        *(
+            ({f"{name}.ms": "5000", f"{name}.max.ms": "2000"}, (place, f"{place}_max"), (2.0, 2.0))
+            for name, place in BACKOFFS.items()
+        ),
     ],
 )
-def test_fetch_wait_and_request_timeout_derive_from_each_other(
-    given_ms: dict[str, str], wait: float, answer: float, poll: float
+def test_times_that_belong_together_derive_from_each_other(
+    given: dict[str, str], places: tuple[str, ...], seconds: tuple[float, ...]
 ) -> None:
-    places = ("fetch.max_wait", "wire.request_timeout", "fetch.poll_timeout")
-    assert seconds(parse_options(GOOD | given_ms), *places) == (wait, answer, poll)
-
-
-@pytest.mark.parametrize(("name", "field"), BACKOFFS)
-def test_first_and_maximum_backoff_derive_from_each_other(name: str, field: str) -> None:
-    fields = (f"wire.{field}", f"wire.{field}_max")
-    assert seconds(parse_options(GOOD | {f"{name}.ms": "60000"}), *fields) == (60.0, 60.0)
-    assert seconds(parse_options(GOOD | {f"{name}.max.ms": "10"}), *fields) == (0.01, 0.01)
+    assert attrgetter(*places)(parse_options(GOOD | given)) == seconds

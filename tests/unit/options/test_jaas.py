@@ -10,6 +10,7 @@ from spark_group_source.text import Secret
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required "
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required "
 ALICE = 'username="alice" '
+LOGIN = PLAIN + ALICE
 
 
 @pytest.mark.parametrize(
@@ -19,16 +20,16 @@ ALICE = 'username="alice" '
         (SCRAM + "password='pw' username='alice';", "alice", "pw"),
         (PLAIN + "username=alice password=pw-1_$;", "alice", "pw-1_$"),
         (PLAIN + 'username = "alice"\n  password = "pw" ;\n', "alice", "pw"),
-        (PLAIN + ALICE + r'password="a\"b";', "alice", 'a"b'),
-        (PLAIN + ALICE + r'password="a\\b\tc\x";', "alice", "a\\b\tcx"),
-        (PLAIN + ALICE + r'password="\101\1019";', "alice", "AA9"),
-        (PLAIN + ALICE + """password="it's; a=b // no comment";""", "alice", "it's; a=b // no comment"),
-        (PLAIN + ALICE + """password='say "x"';""", "alice", 'say "x"'),
-        (PLAIN + ALICE + 'password="pässwörd€";', "alice", "pässwörd€"),
-        (PLAIN + ALICE + 'password="";', "alice", ""),
-        (PLAIN + ALICE + 'serviceName="kafka" password="pw";', "alice", "pw"),
-        ("/* the login */ " + PLAIN + ALICE + '// of alice\n password="pw";', "alice", "pw"),
-        ("kafkashaded." + PLAIN + ALICE + 'password="pw";', "alice", "pw"),
+        (LOGIN + r'password="a\"b";', "alice", 'a"b'),
+        (LOGIN + r'password="a\\b\tc\x";', "alice", "a\\b\tcx"),
+        (LOGIN + r'password="\101\1019";', "alice", "AA9"),
+        (LOGIN + """password="it's; a=b // no comment";""", "alice", "it's; a=b // no comment"),
+        (LOGIN + """password='say "x"';""", "alice", 'say "x"'),
+        (LOGIN + 'password="pässwörd€";', "alice", "pässwörd€"),
+        (LOGIN + 'password="";', "alice", ""),
+        (LOGIN + 'serviceName="kafka" password="pw";', "alice", "pw"),
+        ("/* the login */ " + LOGIN + '// of alice\n password="pw";', "alice", "pw"),
+        ("kafkashaded." + LOGIN + 'password="pw";', "alice", "pw"),
         (PLAIN.replace("required", "Required") + ALICE + 'password="pw";', "alice", "pw"),
     ],
 )
@@ -42,14 +43,14 @@ def test_user_name_and_password_are_read_as_java_reads_them(line: str, username:
         ("", "must end with a semicolon"),
         (";", "must end with a semicolon"),
         ("alice:s3cret", "must end with a semicolon"),
-        (PLAIN + ALICE + 'password="s3cret"', "must end with a semicolon"),
-        (PLAIN + ALICE + 'password="s3cret;', "quote is not closed"),
-        (PLAIN + ALICE + "password=s3/cret;", "not in quotes"),
-        (PLAIN + ALICE + "password=s3cret==;", "name=value pairs"),
-        (PLAIN + ALICE + "password s3cret;", "name=value pairs"),
-        (PLAIN + ALICE + 'password="s3cret"; ' + PLAIN + ALICE + 'password="s3cret";', "name=value pairs"),
+        (LOGIN + 'password="s3cret"', "must end with a semicolon"),
+        (LOGIN + 'password="s3cret;', "quote is not closed"),
+        (LOGIN + "password=s3/cret;", "not in quotes"),
+        (LOGIN + "password=s3cret==;", "name=value pairs"),
+        (LOGIN + "password s3cret;", "name=value pairs"),
+        (LOGIN + 'password="s3cret"; ' + LOGIN + 'password="s3cret";', "name=value pairs"),
         (PLAIN + 'password="s3cret";', "username and password are required"),
-        (PLAIN + ALICE + ";", "username and password are required"),
+        (LOGIN + ";", "username and password are required"),
         (PLAIN.replace("required", "s3cret") + ALICE + 'password="s3cret";', "'required' must follow"),
         (SCRAM + ALICE + 'password="s3cret" tokenauth="true";', "delegation tokens"),
         ("a.b.Krb5LoginModule required keyTab='s3cret';", "kafka.sasl.kerberos.service.name"),

@@ -20,6 +20,7 @@ OAUTH = SASL | {
     "kafka.sasl.mechanism": "OAUTHBEARER",
     "kafka.sasl.login.callback.handler.class": "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler",
 }
+JAAS, HANDLER = "kafka.sasl.jaas.config", "kafka.sasl.client.callback.handler.class"
 MODULE = "software.amazon.msk.auth.iam.IAMLoginModule required"
 OAUTH_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
 
@@ -39,7 +40,7 @@ def sasl(given: dict[str, str]) -> Sasl | None:
 
 
 def tokens(settings: str) -> MskIamTokens:
-    found = sasl(IAM | {"kafka.sasl.jaas.config": f"{MODULE} {settings};"})
+    found = sasl(IAM | {JAAS: f"{MODULE} {settings};"})
     assert found is not None
     assert isinstance(found.token_provider, MskIamTokens)
     return found.token_provider
@@ -50,17 +51,9 @@ def tokens(settings: str) -> MskIamTokens:
     [
         IAM,
         IAM | {"kafka.sasl.mechanism": "aws_msk_iam"},
-        IAM
-        | {
-            "kafka.sasl.jaas.config": f"{MODULE};",
-            "kafka.sasl.client.callback.handler.class": "software.amazon.msk.auth.iam.IAMClientCallbackHandler",
-        },
+        IAM | {JAAS: f"{MODULE};", HANDLER: "software.amazon.msk.auth.iam.IAMClientCallbackHandler"},
         OAUTH,
-        OAUTH
-        | {
-            "kafka.sasl.jaas.config": f"{OAUTH_MODULE};",
-            "kafka.sasl.client.callback.handler.class": OAUTH["kafka.sasl.login.callback.handler.class"],
-        },
+        OAUTH | {JAAS: f"{OAUTH_MODULE};", HANDLER: OAUTH["kafka.sasl.login.callback.handler.class"]},
     ],
     ids=["alone", "in lower case", "as in Java", "OAUTHBEARER", "OAUTHBEARER as in Java"],
 )
@@ -79,7 +72,7 @@ def test_the_login_line_names_a_profile_or_a_role() -> None:
         "eu-west-1", role_arn=arn, role_session_name="producer", role_external_id="e-1", sts_region="us-west-2"
     )
     assert tokens(f'awsRoleArn="{arn}" {more}') == whole
-    in_oauth = sasl(OAUTH | {"kafka.sasl.jaas.config": f'{OAUTH_MODULE} awsRoleArn="{arn}" {more};'})
+    in_oauth = sasl(OAUTH | {JAAS: f'{OAUTH_MODULE} awsRoleArn="{arn}" {more};'})
     assert in_oauth == Sasl("OAUTHBEARER", token_provider=whole)
 
 
@@ -104,7 +97,7 @@ def test_without_such_names_the_region_comes_from_the_environment_or_the_profile
     given = IAM | {"kafka.bootstrap.servers": "kafka.my-kafka-1.example.com:9098"}
     with pytest.raises(OptionError, match=r"region.* is unknown: no name in 'kafka\.bootstrap\.servers'.*AWS_REGION"):
         sasl(given)
-    profile = given | {"kafka.sasl.jaas.config": f'{MODULE} awsProfileName="orders";'}
+    profile = given | {JAAS: f'{MODULE} awsProfileName="orders";'}
     Path(os.environ["AWS_CONFIG_FILE"]).write_text(
         "[default]\nregion=eu-south-1\n[profile orders]\nregion=eu-south-2\n"
     )
@@ -116,52 +109,44 @@ def test_without_such_names_the_region_comes_from_the_environment_or_the_profile
     assert sasl(given) == Sasl("OAUTHBEARER", token_provider=MskIamTokens("sa-east-1"))
 
 
-def with_login(line: str, base: dict[str, str] = IAM) -> dict[str, str]:
-    return base | {"kafka.sasl.jaas.config": line}
+def iam(settings: str) -> dict[str, str]:
+    return IAM | {JAAS: f"{MODULE} {settings};"}
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        (
-            IAM | {"kafka.bootstrap.servers": f"{BROKER},b-2.o.c2.kafka.us-east-1.amazonaws.com:9098"},
-            "eu-west-1 and us",
-        ),
-        (
-            with_login(f'{MODULE} awsProfile="s3cret";'),
-            r"unknown setting awsProfile \(did you mean awsProfileName\?\)\.",
-        ),
-        (with_login(f'{MODULE} user="s3cret";'), "unknown setting user. Known are awsProfileName, awsRoleArn"),
-        (with_login(f'{MODULE} awsMaxRetries="7";'), "without awsMaxRetries, because the source itself retries"),
-        (with_login(f'{MODULE} awsMskRegionProvider="a.B?x";'), "awsMskRegionProvider.*AWS_REGION"),
-        (with_login(f'{MODULE} awsRoleAccessKeyId="s3cret";'), "awsRoleAccessKeyId.*awsProfileName"),
-        (with_login(f'{MODULE} awsDebugCreds="yes";'), "awsDebugCreds is true or false"),
-        (with_login(f'{MODULE} awsAddDefaultProviders="true";'), "never falls back to the default"),
-        (with_login(f'{MODULE} awsProfileName="a" awsRoleArn="b";'), "not both.*role_arn and source_profile"),
-        (with_login(f'{MODULE} awsStsRegion="a";'), "awsStsRegion, because it has no effect without awsRoleArn"),
-        (with_login(f'{OAUTH_MODULE} clientSecret="s3cret";', OAUTH), "'kafka.sasl.jaas.config'"),
-        (
-            with_login(f"{OAUTH_MODULE};"),
-            "OAuthBearerLoginModule, and 'kafka.sasl.mechanism' is AWS_MSK_IAM.*OAUTHBEARER",
-        ),
-        (with_login(f"{MODULE};", OAUTH), "IAMLoginModule, and 'kafka.sasl.mechanism' is OAUTHBEARER.*to AWS_MSK_IAM"),
-        (with_login(f"{MODULE};", SASL | {"kafka.sasl.mechanism": "PLAIN"}), "IAMLoginModule, and .* is PLAIN"),
-        (
-            with_login('a.PlainLoginModule required username="u" password="s3cret";'),
-            "PlainLoginModule or .*, and .* is AWS_MSK_IAM.*PLAIN or SCRAM",
-        ),
-        (IAM | {"kafka.sasl.oauthbearer.token.provider": "os:getcwd"}, "token.provider' has no effect.*AWS_MSK_IAM"),
-        (OAUTH | {"kafka.sasl.oauthbearer.token.provider": "os:getcwd"}, "token.provider' has no effect"),
-        (IAM | {"kafka.security.protocol": "SSL"}, "'kafka.sasl.mechanism' has no effect"),
-        (
-            OAUTH
-            | {"kafka.sasl.login.callback.handler.class": "com.google.cloud.hosted.kafka.auth.GcpLoginCallbackHandler"},
-            "'Google Cloud'",
-        ),
-        (OAUTH | {"kafka.sasl.login.callback.handler.class": "a.Handler"}, "'a.Handler'.*token.provider'"),
-        (IAM | {"kafka.sasl.client.callback.handler.class": "a.Handler"}, "'a.Handler'.*IAMClientCallbackHandler"),
-    ],
-)
+LOGIN_HANDLER = "kafka.sasl.login.callback.handler.class"
+PROVIDER = {"kafka.sasl.oauthbearer.token.provider": "os:getcwd"}
+PASSWORD = 'a.PlainLoginModule required username="u" password="s3cret";'
+
+
+# fmt: off
+MISTAKES = [
+    (IAM | {"kafka.bootstrap.servers": f"{BROKER},b-2.o.c2.kafka.us-east-1.amazonaws.com:9098"}, "eu-west-1 and us"),
+    (iam('awsProfile="s3cret"'), r"unknown setting awsProfile \(did you mean awsProfileName\?\)\."),
+    (iam('user="s3cret"'), "unknown setting user. Known are awsProfileName, awsRoleArn"),
+    (iam('awsMaxRetries="7"'), "without awsMaxRetries, because the source itself retries"),
+    (iam('awsMskRegionProvider="a.B?x"'), "awsMskRegionProvider.*AWS_REGION"),
+    (iam('awsRoleAccessKeyId="s3cret"'), "awsRoleAccessKeyId.*awsProfileName"),
+    (iam('awsDebugCreds="yes"'), "awsDebugCreds is true or false"),
+    (iam('awsAddDefaultProviders="true"'), "never falls back to the default"),
+    (iam('awsProfileName="a" awsRoleArn="b"'), "not both.*role_arn and source_profile"),
+    (iam('awsStsRegion="a"'), "awsStsRegion, because it has no effect without awsRoleArn"),
+    (OAUTH | {JAAS: f'{OAUTH_MODULE} clientSecret="s3cret";'}, "'kafka.sasl.jaas.config'"),
+    (IAM | {JAAS: f"{OAUTH_MODULE};"},
+     "OAuthBearerLoginModule, and 'kafka.sasl.mechanism' is AWS_MSK_IAM.*OAUTHBEARER"),
+    (OAUTH | {JAAS: f"{MODULE};"}, "IAMLoginModule, and 'kafka.sasl.mechanism' is OAUTHBEARER.*to AWS_MSK_IAM"),
+    (SASL | {"kafka.sasl.mechanism": "PLAIN", JAAS: f"{MODULE};"}, "IAMLoginModule, and .* is PLAIN"),
+    (IAM | {JAAS: PASSWORD}, "PlainLoginModule or .*, and .* is AWS_MSK_IAM.*PLAIN or SCRAM"),
+    (IAM | PROVIDER, "token.provider' has no effect.*AWS_MSK_IAM"),
+    (OAUTH | PROVIDER, "token.provider' has no effect"),
+    (IAM | {"kafka.security.protocol": "SSL"}, "'kafka.sasl.mechanism' has no effect"),
+    (OAUTH | {LOGIN_HANDLER: "com.google.cloud.hosted.kafka.auth.GcpLoginCallbackHandler"}, "'Google Cloud'"),
+    (OAUTH | {LOGIN_HANDLER: "a.Handler"}, "'a.Handler'.*token.provider'"),
+    (IAM | {HANDLER: "a.Handler"}, "'a.Handler'.*IAMClientCallbackHandler"),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("given", "says"), MISTAKES)
 def test_the_error_names_the_bad_setting_and_the_fix(given: dict[str, str], says: str) -> None:
     with pytest.raises(OptionError, match=says) as raised:
         sasl(given)

@@ -31,6 +31,11 @@ CLIENT = ENDPOINT | {ID: "orders", SECRET: "s3cret"}
 FILE = {URL_NAME: "file:///var/run/token"}
 PEM = "-----BEGIN ENCRYPTED PRIVATE KEY-----s3cret-----END ENCRYPTED PRIVATE KEY-----"
 FUNCTION = {TOKEN: "json:loads"}
+HANDLER, VALIDATOR, RETRIEVER = (
+    "kafka.sasl.login.callback.handler.class",
+    "kafka.sasl.oauthbearer.jwt.validator.class",
+    "kafka.sasl.oauthbearer.jwt.retriever.class",
+)
 
 
 def line(settings: str) -> dict[str, str]:
@@ -109,113 +114,79 @@ def test_a_url_may_be_a_file_or_http(tmp_path: Path) -> None:
 
 
 def test_javas_classes_are_accepted() -> None:
-    handlers = (
-        f"{PACKAGE}OAuthBearerLoginCallbackHandler",
-        f"{PACKAGE}secured.OAuthBearerLoginCallbackHandler",
-        f"kafkashaded.{PACKAGE}OAuthBearerLoginCallbackHandler",
-    )
-    given = [{"kafka.sasl.login.callback.handler.class": each} for each in handlers]
-    for name in ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever"):
-        given.append({"kafka.sasl.oauthbearer.jwt.retriever.class": PACKAGE + name})
-    for name in ("DefaultJwtValidator", "ClientJwtValidator"):
-        given.append({"kafka.sasl.oauthbearer.jwt.validator.class": PACKAGE + name})
-    for each in given:
-        assert provider(CLIENT | each) == provider(CLIENT)
+    handler = f"{PACKAGE}OAuthBearerLoginCallbackHandler"
+    names = [
+        *((HANDLER, each) for each in (handler, handler.replace("oauthbearer.", "oauthbearer.secured."))),
+        (HANDLER, f"kafkashaded.{handler}"),
+        *((RETRIEVER, PACKAGE + each) for each in ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever")),
+        *((VALIDATOR, PACKAGE + each) for each in ("DefaultJwtValidator", "ClientJwtValidator")),
+    ]
+    for option, name in names:
+        assert provider(CLIENT | {option: name}) == provider(CLIENT), name
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        (OAUTH, "token.endpoint.url' is missing.*Or set .*token.provider' to a function"),
-        (ENDPOINT, "client.id' is missing. Set it, or clientId in 'kafka.sasl.jaas.config'"),
-        (ENDPOINT | {ID: "orders"}, "client.secret' is missing. Set it, or clientSecret"),
-        (ENDPOINT | line('clientSecret="s3cret"'), "client.id' is missing"),
-        (ENDPOINT | FUNCTION, "token.endpoint.url' has no effect with 'kafka.sasl.oauth.*token.provider'"),
-        (OAUTH | FUNCTION | {SECRET: "s3cret"}, "client.secret' has no effect with 'kafka.sasl.oauth.*token.provider'"),
-        (OAUTH | FUNCTION | line('clientSecret="s3cret"'), "jaas.config' has no effect with"),
-        (CLIENT | {"kafka.sasl.mechanism": "PLAIN"}, "'kafka.sasl.username' is missing.*PLAIN needs it"),
-        (CLIENT | {"kafka.sasl.username": "u"}, "'kafka.sasl.username' has no effect"),
-        (
-            ENDPOINT | line('clientId="a" clientSecret="s3cret"') | {"kafka.sasl.mechanism": "SCRAM-SHA-256"},
-            "has the module OAuthBearerLoginModule, and 'kafka.sasl.mechanism' is SCRAM",
-        ),
-        (
-            ENDPOINT | {"kafka.sasl.jaas.config": 'a.PlainLoginModule required username="u" password="s3cret";'},
-            "has the module PlainLoginModule",
-        ),
-        (
-            CLIENT | {"kafka.sasl.login.callback.handler.class": "com.example.Handler"},
-            "com.example.Handler.*OAuthBearerLoginCallbackHandler.*token.provider",
-        ),
-        (
-            CLIENT | {"kafka.sasl.oauthbearer.jwt.retriever.class": f"{PACKAGE}JwtBearerJwtRetriever"},
-            "ClientCredentialsJwtRetriever.*token.provider' to a function",
-        ),
-        (CLIENT | {"kafka.sasl.oauthbearer.jwt.retriever.class": f"{PACKAGE}FileJwtRetriever"}, "is no file"),
-        (
-            CLIENT | {"kafka.sasl.oauthbearer.jwt.validator.class": f"{PACKAGE}BrokerJwtValidator"},
-            "the brokers validate the tokens",
-        ),
-        (CLIENT | {"kafka.sasl.oauthbearer.assertion.file": "/x"}, "an OAuth client signs in with its secret"),
-        (CLIENT | {"kafka.sasl.oauthbearer.jwks.endpoint.url": "https://x"}, "the brokers validate tokens"),
-        (
-            CLIENT | line('ssl.truststore.password="s3cret"'),
-            "jaas.config.*must be a JAAS config without ssl.truststore.p",
-        ),
-        (CLIENT | line('ssl.truststore.type="JKS"'), "ssl.truststore.type is PEM.*keytool"),
-        (
-            CLIENT | line('ssl.truststore.location="/no/such.pem"'),
-            "The file '/no/such.pem' of 'ssl.truststore.location' in 'kafka.sasl.jaas.config' cannot be read",
-        ),
-        (
-            OAUTH | {TOKEN: "eyJhbGciOiJS.s3cret.x"},
-            "token.provider' has an invalid value.*It must be module:function, for",
-        ),
-        (OAUTH | {TOKEN: "s3cret"}, "token.provider' has an invalid value.*It must be module:function, for"),
-        (OAUTH | {TOKEN: "no_such:f"}, "It must be module:function, and the import .*'no_such'"),
-        (CLIENT | {"kafka.sasl.login.read.timeout.ms": "eyJhbGciOiJ.s3cret"}, "read.timeout.ms' has an invalid value"),
-        (
-            CLIENT | {URL_NAME: "https://orders:s3/cret@login.example.com/t"},
-            "endpoint.url' has an invalid value.*https",
-        ),
-        (CLIENT | {URL_NAME: "https://orders:s3cret@login.example.com/t"}, "endpoint.url' has an invalid value.*https"),
-        (CLIENT | {URL_NAME: "ftp://login.example.com/t?key=s3cret"}, "endpoint.url' has an invalid value.*https"),
-        (
-            CLIENT | {"kafka.bootstrap.servers": "SSL://orders:s3/cret@b:9092"},
-            "servers' has an invalid value.*host:port",
-        ),
-        (CLIENT | {SECRET: " \n"}, "client.secret' has an invalid value.*It must be a text that is not blank"),
-        (CLIENT | line('clientID="s3cret"'), r"unknown setting clientID \(did you mean clientId\?\)"),
-        (CLIENT | line('Scope="s3cret"'), r"unknown setting Scope \(did you mean scope\?\)"),
-        (CLIENT | line('extention_logicalCluster="s3cret"'), r"extention_logicalCluster \(did you mean extension_NAME"),
-        (OAUTH | FILE | {SECRET: "s3cret"}, "client.secret' has no effect with a file in '.*endpoint.url'"),
-        (OAUTH | FILE | line('clientSecret="s3cret"'), "jaas.config' has settings without effect, because .* a file"),
-        (OAUTH | {URL_NAME: "file:///a?s3cret"}, "a file URL in which %3F stands for"),
-        (OAUTH | {URL_NAME: "FILE:///no/such"}, "'/no/such' of .*endpoint.url' cannot be read on"),
-        (OAUTH | {URL_NAME: "HTTP://idp/t"}, "client.id' is missing"),
-        (
-            CLIENT | {URL_NAME: "HTTPS://idp/t"} | line('ssl.truststore.location="/no/such.pem"'),
-            "'/no/such.pem' of 'ssl.truststore.location' in 'kafka.sasl.jaas.config' cannot be read",
-        ),
-        (CLIENT | {URL_NAME: "http://idp/t"} | line('ssl.enabled.protocols="TLSv1.3"'), "is not https. Write https"),
-        (CLIENT | line('ssl.key.password="s3cret"'), "'ssl.key.password' in .*jaas.config' is set without a key"),
-        (CLIENT | line(f'ssl.keystore.certificate.chain="{PEM}"'), "chain' in .* is set without 'ssl.keystore.key' in"),
-        (CLIENT | line(f'ssl.keystore.key="{PEM}"'), "'ssl.keystore.key' in .* is set without 'ssl.keystore.cert"),
-        (
-            CLIENT | line(f'ssl.truststore.location="/a" ssl.truststore.certificates="{PEM}"'),
-            "'ssl.truststore.location' in .*jaas.config' and 'ssl.truststore.certificates' in .* are set",
-        ),
-        (
-            CLIENT
-            | line(f'ssl.keystore.location="/a" ssl.keystore.key="{PEM}" ssl.keystore.certificate.chain="{PEM}"'),
-            "'ssl.keystore.location' in .*jaas.config' and 'ssl.keystore.key' in .* are set",
-        ),
-        (CLIENT | line('extension_auth="s3cret"'), "not the name auth"),
-        (CLIENT | line('extension_a1="s3cret"'), "names of letters"),
-        (CLIENT | line('extension_a="s3cretä"'), "printable ASCII text in extension_a"),
-        (OAUTH | line('unsecuredLoginStringClaim_sub="s3cret"'), "unsecured tokens"),
-    ],
-)
+# fmt: off
+MISTAKES = [
+    (OAUTH, "token.endpoint.url' is missing.*Or set .*token.provider' to a function"),
+    (ENDPOINT, "client.id' is missing. Set it, or clientId in 'kafka.sasl.jaas.config'"),
+    (ENDPOINT | {ID: "orders"}, "client.secret' is missing. Set it, or clientSecret"),
+    (ENDPOINT | line('clientSecret="s3cret"'), "client.id' is missing"),
+    (ENDPOINT | FUNCTION, "token.endpoint.url' has no effect with 'kafka.sasl.oauth.*token.provider'"),
+    (OAUTH | FUNCTION | {SECRET: "s3cret"}, "client.secret' has no effect with 'kafka.sasl.oauth.*token.provider'"),
+    (OAUTH | FUNCTION | line('clientSecret="s3cret"'), "jaas.config' has no effect with"),
+    (CLIENT | {"kafka.sasl.mechanism": "PLAIN"}, "'kafka.sasl.username' is missing.*PLAIN needs it"),
+    (CLIENT | {"kafka.sasl.username": "u"}, "'kafka.sasl.username' has no effect"),
+    (ENDPOINT | line('clientId="a" clientSecret="s3cret"') | {"kafka.sasl.mechanism": "SCRAM-SHA-256"},
+     "has the module OAuthBearerLoginModule, and 'kafka.sasl.mechanism' is SCRAM"),
+    (ENDPOINT | {"kafka.sasl.jaas.config": 'a.PlainLoginModule required username="u" password="s3cret";'},
+     "has the module PlainLoginModule"),
+    (CLIENT | {HANDLER: "com.example.Handler"}, "com.example.Handler.*OAuthBearerLoginCallbackHandler.*token.provider"),
+    (CLIENT | {RETRIEVER: f"{PACKAGE}JwtBearerJwtRetriever"},
+     "ClientCredentialsJwtRetriever.*token.provider' to a function"),
+    (CLIENT | {RETRIEVER: f"{PACKAGE}FileJwtRetriever"}, "is no file"),
+    (CLIENT | {VALIDATOR: f"{PACKAGE}BrokerJwtValidator"}, "the brokers validate the tokens"),
+    (CLIENT | {"kafka.sasl.oauthbearer.assertion.file": "/x"}, "an OAuth client signs in with its secret"),
+    (CLIENT | {"kafka.sasl.oauthbearer.jwks.endpoint.url": "https://x"}, "the brokers validate tokens"),
+    (CLIENT | line('ssl.truststore.password="s3cret"'), "jaas.config.*must be a JAAS config without ssl.truststore.p"),
+    (CLIENT | line('ssl.truststore.type="JKS"'), "ssl.truststore.type is PEM.*keytool"),
+    (CLIENT | line('ssl.truststore.location="/no/such.pem"'),
+     "The file '/no/such.pem' of 'ssl.truststore.location' in 'kafka.sasl.jaas.config' cannot be read"),
+    (OAUTH | {TOKEN: "eyJhbGciOiJS.s3cret.x"}, "token.provider' has an invalid value.*It must be module:function, for"),
+    (OAUTH | {TOKEN: "s3cret"}, "token.provider' has an invalid value.*It must be module:function, for"),
+    (OAUTH | {TOKEN: "no_such:f"}, "It must be module:function, and the import .*'no_such'"),
+    (CLIENT | {"kafka.sasl.login.read.timeout.ms": "eyJhbGciOiJ.s3cret"}, "read.timeout.ms' has an invalid value"),
+    (CLIENT | {URL_NAME: "https://orders:s3/cret@login.example.com/t"}, "endpoint.url' has an invalid value.*https"),
+    (CLIENT | {URL_NAME: "https://orders:s3cret@login.example.com/t"}, "endpoint.url' has an invalid value.*https"),
+    (CLIENT | {URL_NAME: "ftp://login.example.com/t?key=s3cret"}, "endpoint.url' has an invalid value.*https"),
+    (CLIENT | {"kafka.bootstrap.servers": "SSL://orders:s3/cret@b:9092"}, "servers' has an invalid value.*host:port"),
+    (CLIENT | {SECRET: " \n"}, "client.secret' has an invalid value.*It must be a text that is not blank"),
+    (CLIENT | line('clientID="s3cret"'), r"unknown setting clientID \(did you mean clientId\?\)"),
+    (CLIENT | line('Scope="s3cret"'), r"unknown setting Scope \(did you mean scope\?\)"),
+    (CLIENT | line('extention_logicalCluster="s3cret"'), r"extention_logicalCluster \(did you mean extension_NAME"),
+    (OAUTH | FILE | {SECRET: "s3cret"}, "client.secret' has no effect with a file in '.*endpoint.url'"),
+    (OAUTH | FILE | line('clientSecret="s3cret"'), "jaas.config' has settings without effect, because .* a file"),
+    (OAUTH | {URL_NAME: "file:///a?s3cret"}, "a file URL in which %3F stands for"),
+    (OAUTH | {URL_NAME: "FILE:///no/such"}, "'/no/such' of .*endpoint.url' cannot be read on"),
+    (OAUTH | {URL_NAME: "HTTP://idp/t"}, "client.id' is missing"),
+    (CLIENT | {URL_NAME: "HTTPS://idp/t"} | line('ssl.truststore.location="/no/such.pem"'),
+     "'/no/such.pem' of 'ssl.truststore.location' in 'kafka.sasl.jaas.config' cannot be read"),
+    (CLIENT | {URL_NAME: "http://idp/t"} | line('ssl.enabled.protocols="TLSv1.3"'), "is not https. Write https"),
+    (CLIENT | line('ssl.key.password="s3cret"'), "'ssl.key.password' in .*jaas.config' is set without a key"),
+    (CLIENT | line(f'ssl.keystore.certificate.chain="{PEM}"'), "chain' in .* is set without 'ssl.keystore.key' in"),
+    (CLIENT | line(f'ssl.keystore.key="{PEM}"'), "'ssl.keystore.key' in .* is set without 'ssl.keystore.cert"),
+    (CLIENT | line(f'ssl.truststore.location="/a" ssl.truststore.certificates="{PEM}"'),
+     "'ssl.truststore.location' in .*jaas.config' and 'ssl.truststore.certificates' in .* are set"),
+    (CLIENT | line(f'ssl.keystore.location="/a" ssl.keystore.key="{PEM}" ssl.keystore.certificate.chain="{PEM}"'),
+     "'ssl.keystore.location' in .*jaas.config' and 'ssl.keystore.key' in .* are set"),
+    (CLIENT | line('extension_auth="s3cret"'), "not the name auth"),
+    (CLIENT | line('extension_a1="s3cret"'), "names of letters"),
+    (CLIENT | line('extension_a="s3cretä"'), "printable ASCII text in extension_a"),
+    (OAUTH | line('unsecuredLoginStringClaim_sub="s3cret"'), "unsecured tokens"),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("given", "says"), MISTAKES)
 def test_the_error_names_the_option_to_change(given: dict[str, str], says: str) -> None:
     with pytest.raises(OptionError, match=says) as raised:
         parse_options(given)

@@ -50,22 +50,12 @@ def test_the_json_of_starting_offsets_may_cover_all_other_partitions(number: int
     assert as_json(spec.offsets, spec.others) == f'{{"t":{{"0":23}},"*":{number}}}'
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ('{"t":{"0":1},"*":7}', "must be -2 or -1"),
-        ('{"t":{"0":1},"*":true}', "must be -2 or -1"),
-        ('{"t":{"0":1},"*":{"0":-2}}', "must be -2 or -1"),
-        ('{"t":{"0":1},"*":-2,"*":-1}', "twice"),
-        ('{"*":-2}', "the JSON names no partition"),
-    ],
-)
-def test_an_unclear_offset_of_all_other_partitions_is_an_error(text: str, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        parse_start(text)
-
-
-def test_ends_and_times_name_every_partition() -> None:
+def test_an_unclear_offset_of_all_other_partitions_is_an_error() -> None:
+    for others, says in (("7", "-2 or -1"), ("true", "-2 or -1"), ('{"0":-2}', "-2 or -1"), ('-2,"*":-1', "twice")):
+        with pytest.raises(ValueError, match=says):
+            parse_start(f'{{"t":{{"0":1}},"*":{others}}}')
+    with pytest.raises(ValueError, match="the JSON names no partition"):
+        parse_start('{"*":-2}')
     for parse in (parse_end, timestamps_parser("startingOffsetsByTimestamp")):
         with pytest.raises(ValueError, match="a topic has no partitions"):
             parse('{"t":{"0":1735689600000},"*":-1}')
@@ -115,23 +105,18 @@ def test_the_error_for_bad_json_has_an_example_and_the_reason(text: str, says: s
         assert says in str(raised.value)
 
 
-@pytest.mark.parametrize("text", ["newest", "", "12"])
-def test_the_error_for_a_bad_word_has_the_valid_values_only(text: str) -> None:
-    for parse in (parse_start, parse_end):
-        with pytest.raises(ValueError, match=r"latest.*for example {[^ ]*}$"):
-            parse(text)
-
-
-@pytest.mark.parametrize("text", ["1735689600000", '{"t":{"0":-1}}', '{"t":{"0":-2}}', "{}", "latest"])
-def test_the_error_for_bad_timestamps_has_an_example(text: str) -> None:
-    with pytest.raises(ValueError, match='{"orders":{"0":1735689600000,"1":1735689600000}}'):
-        timestamps_parser("endingOffsetsByTimestamp")(text)
-
-
-@pytest.mark.parametrize("text", ["-1", "-2", "", "1.5", "now", "9223372036854775808", '{"t":{"0":1}}'])
-def test_the_error_for_a_bad_timestamp_has_an_example(text: str) -> None:
-    with pytest.raises(ValueError, match="for example 1735689600000"):
-        timestamp_parser("startingTimestamp")(text)
+def test_the_error_for_a_bad_text_has_an_example() -> None:
+    times, time = timestamps_parser("endingOffsetsByTimestamp"), timestamp_parser("startingTimestamp")
+    by_partition = '{"orders":{"0":1735689600000,"1":1735689600000}}'
+    for parse, texts, example in (
+        (parse_start, ("newest", "", "12"), r"latest.*for example {[^ ]*}$"),
+        (parse_end, ("newest", "", "12"), r"latest.*for example {[^ ]*}$"),
+        (times, ("1735689600000", '{"t":{"0":-1}}', '{"t":{"0":-2}}', "{}", "latest"), by_partition),
+        (time, ("-1", "-2", "", "1.5", "now", "9223372036854775808", '{"t":{"0":1}}'), "for example 1735689600000"),
+    ):
+        for text in texts:
+            with pytest.raises(ValueError, match=example):
+                parse(text)
 
 
 @pytest.mark.parametrize(
@@ -155,14 +140,11 @@ def test_a_timestamp_keeps_the_name_of_its_option() -> None:
     assert [parse_timestamp_strategy(text) for text in ("error", "Latest")] == [False, True]
 
 
-def test_ending_offsets_are_latest_or_json() -> None:
+def test_ending_offsets_are_latest_or_json_and_the_fallback_is_earliest_latest_or_fail() -> None:
     assert parse_end("Latest") == Latest()
     assert parse_end('{"t":{"0":5,"1":-1}}') == SpecificOffsets({A: 5, B: Latest()}, "endingOffsets")
-
-
-def test_the_fallback_is_earliest_latest_or_fail() -> None:
-    found = [parse_fallback(text).fallback for text in ("earliest", "Latest", "fail")]
-    assert found == [Earliest(), Latest(), None]
+    fallbacks = [parse_fallback(text).fallback for text in ("earliest", "Latest", "fail")]
+    assert fallbacks == [Earliest(), Latest(), None]
 
 
 def test_written_json_parses_to_the_same_offsets() -> None:

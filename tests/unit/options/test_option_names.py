@@ -1,7 +1,11 @@
-"""Names and values as people write them: any case, blanks, typing errors; for every option of the table."""
+"""Names and values as people write them: any case, blanks, typing errors; for every option of the table.
+
+Each test goes over all options, and reports every one that is wrong.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,12 +18,15 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS
 from spark_group_source.options.unsupported import UNSUPPORTED
 from spark_group_source.options.values import Option
-from tests.unit.options.test_options import GOOD
+from tests.unit.options.test_options import GOOD, PATTERN
 
 LARGE = "2147483648"
+ASSIGN = ("", "t", "{}", "[0]", '{"t":0}', '{"t":[]}', '{"t":["0"]}', '{"t":[true]}', '{"t":{"0":1}}')
+HOSTS = ("", " , ", "b1", "b1:x", "b1:0", "b1:65536", ":9092", "b1 :9092")
 
+# fmt: off
 KINDS: dict[Callable[[str], Any], tuple[str, tuple[str, ...], str]] = {
-    values.host_ports: ("b1:9092,b2:9092", ("", "b1", "b1:x", "b1:0", "b1:65536", ":9092"), "host:port"),
+    values.host_ports: ("b1:9092,b2:9092", HOSTS, "host:port"),
     values.non_blank: ("a-name", ("", "  "), "not empty"),
     values.instance_id: ("host-1", ("", "a b", "..", "x" * 250), "name"),
     values.topic_names: ("a,b", ("", " , ", "a b", "..", "x" * 250), "topic names"),
@@ -35,27 +42,15 @@ KINDS: dict[Callable[[str], Any], tuple[str, tuple[str, ...], str]] = {
     values.duration: ("15m", ("", "5 minutes", "-1s", "2.5s", "m", "15 parsecs"), "for example 15m"),
     values.interval: ("10 minutes", ("", "5", "-1s", "2.5s", "10 parsecs", "minutes"), "for example 10 minutes"),
     values.group_protocol: ("consumer", ("", "kip-848", "share"), "classic or consumer"),
-    values.isolation_level: (
-        "read_committed",
-        ("", "committed", "READ-COMMITTED"),
-        "read_committed or read_uncommitted",
-    ),
+    values.isolation_level: ("read_committed", ("", "committed", "READ-COMMITTED"), "committed or read_uncommitted"),
     values.warn_or_fail: ("fail", ("", "ignore", "true"), "warn or fail"),
-    values.importable_function: (
-        "json:loads",
-        ("", "json", "json:", "no_such_module:f", "json:nothing"),
-        "module:function",
-    ),
+    values.importable_function: ("json:loads", ("", "json", "json:", "no_module:f", "json:nothing"), "module:function"),
     values.port_range: ("40000-40099", ("", "40000", "0-10", "10-5", "1-65536", "a-b"), "for example 40000-40099"),
     values.dns_lookup: ("use_all_dns_ips", ("", "default", "all"), "use_all_dns_ips or resolve_canonical"),
-    values.partitions_json: (
-        '{"t":[0]}',
-        ("", "t", "{}", '{"t":[]}', '{"t":["0"]}'),
-        "JSON of topics and their partitions",
-    ),
+    values.partitions_json: ('{"t":[0]}', ASSIGN, 'JSON of topics and their partitions, for example {"orders": [0, 1'),
     parse_end: ("latest", ("", "earliest", "{}"), "latest or JSON"),
     parse_timestamp_strategy: ("latest", ("", "earliest"), "error or latest"),
-    parse_start: ("earliest", ("", "newest", "-2"), "earliest, latest"),
+    parse_start: ("earliest", ("", "newest", "-2"), "earliest, latest, committed or JSON"),
     parse_fallback: ("fail", ("", "committed", "error"), "earliest, latest or fail"),
     values.assignor_names: ("range,roundrobin", ("", "rang", ","), "range, roundrobin"),
 }
@@ -69,30 +64,19 @@ BY_NAME = {
 }
 """The same for options with their own parser."""
 
+NAMES = {values.non_blank, values.instance_id, values.topic_names, values.topic_pattern, values.importable_function,
+         values.host_ports, values.partitions_json, values.assignor_names}
+"""Parsers of texts whose case matters."""
+# fmt: on
+
 VALUES = [option for option in OPTIONS if not option.name.startswith(("kafka.security.", "kafka.sasl.", "kafka.ssl."))]
 """test_security_options.py tests the security options, which need files and other options."""
-
-NAMES = {
-    values.non_blank,
-    values.instance_id,
-    values.topic_names,
-    values.topic_pattern,
-    values.importable_function,
-    values.host_ports,
-    values.partitions_json,
-    values.assignor_names,
-}
-"""Parsers of texts whose case matters."""
 
 ONLY_WITH = {
     "startingOffsetsFallback": {"startingOffsets": "committed"},
     "kafka.group.remote.assignor": {"kafka.group.protocol": "consumer"},
 }
 WITHOUT = {"subscribePattern": "subscribe", "assign": "subscribe"}
-
-
-def by_name(option: Option) -> str:
-    return option.name
 
 
 def others(option: Option) -> dict[str, str]:
@@ -105,98 +89,112 @@ def examples(option: Option) -> tuple[str, tuple[str, ...], str]:
     return BY_NAME[option.name] if option.name in BY_NAME else KINDS[option.parse]
 
 
-@pytest.mark.parametrize("option", VALUES, ids=by_name)
-@pytest.mark.parametrize("written", [str.lower, str.upper, str.swapcase, str.title])
-def test_names_are_read_in_any_case(option: Option, written: Callable[[str], str]) -> None:
-    good, _, _ = examples(option)
-    expected = parse_options(others(option) | {option.name: good})
-    assert parse_options(others(option) | {written(option.name): good}) == expected
+def error(given: dict[str, str]) -> tuple[str, str]:
+    """What happened and the action of the error for these options."""
+    try:
+        parse_options(given)
+    except OptionError as raised:
+        return ("it shows a secret", "") if "s3cret" in str(raised) else (raised.happened, raised.action)
+    return "no error", ""
 
 
-@pytest.mark.parametrize("option", [each for each in VALUES if each.parse is not values.topic_pattern], ids=by_name)
-def test_blanks_around_a_value_are_ignored(option: Option) -> None:
-    good, _, _ = examples(option)
-    expected = parse_options(others(option) | {option.name: good})
-    assert parse_options(others(option) | {option.name: f" \t{good}\n"}) == expected
+def test_names_are_read_in_any_case_and_values_with_blanks_around_them() -> None:
+    for option in VALUES:
+        good, _, _ = examples(option)
+        expected = parse_options(others(option) | {option.name: good})
+        written = [{change(option.name): good} for change in (str.lower, str.upper, str.swapcase, str.title)]
+        if option.parse is not values.topic_pattern:
+            written.append({option.name: f" \t{good}\n"})
+        assert [each for each in written if parse_options(others(option) | each) != expected] == []
+    assert parse_options(PATTERN | {"subscribePattern": " orders$"}).group.subscription.pattern == " orders$"
 
 
-def test_blanks_in_a_pattern_are_kept() -> None:
-    without_topics = {key: text for key, text in GOOD.items() if key != "subscribe"}
-    assert parse_options(without_topics | {"subscribePattern": " orders$"}).group.subscription.pattern == " orders$"
+def test_words_are_read_in_any_case() -> None:
+    for kind in KINDS.keys() - NAMES:
+        good, _, _ = KINDS[kind]
+        assert kind(good.lower()) == kind(good.upper()) == kind(good.title()) == kind(good), kind
 
 
-@pytest.mark.parametrize("kind", [each for each in KINDS if each not in NAMES], ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("written", [str.lower, str.upper, str.title])
-def test_words_are_read_in_any_case(kind: Callable[[str], Any], written: Callable[[str], str]) -> None:
-    good, _, _ = KINDS[kind]
-    assert kind(written(good)) == kind(good)
-
-
-BAD = [
-    pytest.param(option, text, id=f"{option.name}={text[:20]!r}") for option in VALUES for text in examples(option)[1]
-]
-
-
-@pytest.mark.parametrize(("option", "text"), BAD)
-def test_the_error_for_a_bad_value_has_the_name_the_value_and_the_fix(option: Option, text: str) -> None:
-    with pytest.raises(OptionError) as raised:
-        parse_options(others(option) | {option.name.upper(): text})
-    assert raised.value.happened == f"Option '{option.name}' is {text!r}."
-    assert raised.value.action.startswith("It must be ")
-    assert examples(option)[2] in raised.value.action
+def test_the_error_for_a_bad_value_has_the_name_the_value_and_the_fix() -> None:
+    wrong = []
+    for option in VALUES:
+        _, bad, fix = examples(option)
+        for text in bad:
+            happened, action = error(others(option) | {option.name.upper(): text})
+            fixes = action.startswith("It must be ") and fix in action
+            if happened != f"Option '{option.name}' is {text!r}." or not fixes:
+                wrong.append((option.name, text, happened, action))
+    assert wrong == []
 
 
 # Typing errors
 
 
-def dropped(name: str) -> str:
-    return name[: len(name) // 2] + name[len(name) // 2 + 1 :]
-
-
-def doubled(name: str) -> str:
-    return name[: len(name) // 2] + name[len(name) // 2] + name[len(name) // 2 :]
-
-
-def swapped(name: str) -> str:
-    middle = len(name) // 2
-    return name[:middle] + name[middle + 1] + name[middle] + name[middle + 2 :]
-
-
-def with_underscores(name: str) -> str:
-    return name.removeprefix("kafka.").replace(".", "_")
-
-
-def with_the_prefix(name: str) -> str:
-    return f"kafka.{name}"
-
-
-MISTYPED = [
-    pytest.param(option, typed(option.name), id=typed(option.name))
-    for option in OPTIONS
-    for typed in (dropped, doubled, swapped, with_underscores, with_the_prefix)
-    if typed(option.name).lower() != option.name.lower()
-]
-
-
-@pytest.mark.parametrize(("option", "wrong"), MISTYPED)
-def test_the_error_for_a_mistyped_name_suggests_the_option(option: Option, wrong: str) -> None:
-    with pytest.raises(OptionError) as raised:
-        parse_options(GOOD | {wrong: "s3cret"})
-    assert raised.value.happened == f"Option '{wrong}' is unknown."
-    assert raised.value.action == f"Did you mean '{option.name}'?"
-    assert "s3cret" not in str(raised.value)
+def test_the_error_for_a_mistyped_name_suggests_the_option() -> None:
+    wrong = []
+    for name in (option.name for option in OPTIONS):
+        half = len(name) // 2
+        left, middle, right = name[:half], name[half], name[half + 1 :]
+        mistyped = {
+            "dropped": left + right,
+            "doubled": left + middle + middle + right,
+            "swapped": left + right[0] + middle + right[1:],
+            "with underscores": name.removeprefix("kafka.").replace(".", "_"),
+            "with the prefix": f"kafka.{name}",
+        }
+        for typed in (each for each in mistyped.values() if each.lower() != name.lower()):
+            found = error(GOOD | {typed: "s3cret"})
+            if found != (f"Option '{typed}' is unknown.", f"Did you mean '{name}'?"):
+                wrong.append((name, *found))
+    assert wrong == []
 
 
 def test_the_error_for_an_unlike_name_lists_all_options() -> None:
-    with pytest.raises(OptionError, match="'qqqqqqqqqqqq' is unknown") as raised:
-        parse_options(GOOD | {"qqqqqqqqqqqq": "1"})
-    assert all(option.name in raised.value.action for option in OPTIONS)
+    happened, action = error(GOOD | {"qqqqqqqqqqqq": "s3cret"})
+    assert happened == "Option 'qqqqqqqqqqqq' is unknown."
+    assert all(option.name in action for option in OPTIONS)
 
 
-@pytest.mark.parametrize("name", UNSUPPORTED)
-@pytest.mark.parametrize("written", [str.lower, str.upper, "kafka.{}".format, lambda name: name.replace(".", "_")])
-def test_an_unsupported_option_is_an_error_in_any_spelling(name: str, written: Callable[[str], str]) -> None:
-    with pytest.raises(OptionError, match="is not supported: ") as raised:
-        parse_options(GOOD | {written(name): "s3cret"})
-    assert raised.value.action == UNSUPPORTED[name][1]
-    assert "s3cret" not in str(raised.value)
+# Unsupported options
+
+
+def test_an_unsupported_option_is_an_error_in_any_spelling() -> None:
+    wrong = []
+    for name, (_, instead) in UNSUPPORTED.items():
+        for written in (name, name.upper(), f"kafka.{name}", name.replace(".", "_")):
+            happened, action = error(GOOD | {written: "s3cret"})
+            if "is not supported: " not in happened or action != instead:
+                wrong.append((written, happened, action))
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("key", "instead"),
+    [
+        ("kafka.enable.auto.commit", "Remove it"),
+        ("enable.auto.commit", "Remove it"),
+        ("auto_commit_interval_ms", "trigger"),
+        ("kafka.auto.offset.reset", "startingOffsets"),
+        ("kafka.key.deserializer", "from_json"),
+        ("zk_hosts", "kafka.bootstrap.servers"),
+        ("use_rdkafka", "Remove it"),
+        ("kafka.api.version", "Remove it"),
+        ("commitMode", "offsetCommit.timeoutMs"),
+        ("commitOffsets", "format('kafka')"),
+        ("groupRebalance.numRetries", "kafka.retry.backoff.ms"),
+        ("rebalanceDrainTimeoutMs", "kafka.max.poll.interval.ms"),
+        ("kafka.exclude.internal.topics", "includeInternalTopics"),
+        ("path", "subscribe"),
+    ],
+)
+def test_the_error_for_an_option_of_other_clients_names_the_alternative(key: str, instead: str) -> None:
+    happened, action = error(GOOD | {key: "s3cret"})
+    assert f"'{key}' is not supported" in happened
+    assert instead in action
+
+
+def test_no_unsupported_name_is_an_option_and_every_alternative_is_one() -> None:
+    known = {option.name.lower() for option in OPTIONS}
+    assert not known & {prefix + name for name in UNSUPPORTED for prefix in ("", "kafka.")}
+    named = {name for _, instead in UNSUPPORTED.values() for name in re.findall(r"'([A-Za-z.]{6,})'", instead)}
+    assert {name.lower() for name in named - {"string"}} <= known

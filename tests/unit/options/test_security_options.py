@@ -11,6 +11,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
+from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
 
 from spark_group_source.errors import OptionError
 from spark_group_source.fetch.task import FetchTask
@@ -20,8 +23,8 @@ from spark_group_source.spark.schema import source_schema, to_arrow_schema
 from spark_group_source.text import Secret
 from spark_group_source.wire.settings import Sasl, Tls
 from tests.certificates import Authority, parts
+from tests.unit.options.test_options import GOOD
 
-GOOD = {"kafka.bootstrap.servers": "b1:9092", "kafka.group.id": "g", "subscribe": "t"}
 SSL = GOOD | {"kafka.security.protocol": "SSL"}
 SASL = GOOD | {"kafka.security.protocol": "SASL_PLAINTEXT"}
 SCRAM = SASL | {"kafka.sasl.mechanism": "SCRAM-SHA-512", "kafka.sasl.username": "alice"}
@@ -101,48 +104,42 @@ def test_an_encrypted_key_needs_its_password(encrypted: Path, kind: str) -> None
         assert "s4cret" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        (GOOD | {"kafka.security.protocol": "SASL_TLS"}, "'SASL_TLS'.*did you mean SASL_SSL"),
-        (SASL | {"kafka.sasl.mechanism": "SCRAM-SHA-521"}, r"\(did you mean SCRAM-SHA-512\?\)\."),
-        (SASL, "'kafka.sasl.mechanism' is missing.*PLAIN, SCRAM"),
-        (SASL | {"kafka.sasl.mechanism": "PLAIN"}, "'kafka.sasl.username' is missing.*PLAIN needs it"),
-        (SCRAM, "'kafka.sasl.password' is missing"),
-        (
-            SASL | {"kafka.sasl.mechanism": "OAUTHBEARER"},
-            "token.endpoint.url' is missing.*token.provider' to a function",
-        ),
-        (ALICE | {"kafka.sasl.kerberos.service.name": "kafka"}, "has no effect with 'kafka.sasl.mechanism' SCRAM"),
-        (ALICE | {"kafka.sasl.jaas.config": JAAS}, "Options.*are set.*Set only one"),
-        (
-            ALICE | {"kafka.security.protocol": "SSL"},
-            "'kafka.sasl.mechanism' has no effect.*SSL.*Set 'kafka.security.protocol' to SASL_",
-        ),
-        (GOOD | {"kafka.sasl.mechanism": "PLAIN"}, "has no effect with 'kafka.security.protocol' PLAINTEXT"),
-        (GOOD | {"kafka.ssl.key.password": "x"}, "'kafka.ssl.key.password' has no effect.*SSL or SASL_SSL"),
-        (SSL | {"kafka.ssl.truststore.type": "JKS"}, "'JKS'.*keytool -list -rfc"),
-        (SSL | {"kafka.ssl.keystore.type": "PKCS12"}, "openssl pkcs12 -in client.p12 -out client.pem"),
-        (SSL | {"kafka.ssl.keystore.type": "BKS"}, "one of PEM"),
-        (SSL | {"kafka.ssl.enabled.protocols": "TLSv1.1"}, "TLSv1.2, TLSv1.3"),
-        (SSL | {"kafka.ssl.endpoint.identification.algorithm": "ldaps"}, "https, or an empty text"),
-        (
-            SSL | {"kafka.ssl.cipher.suites": "TLS_AES_128_GCM_SHA256"},
-            "belongs to TLS 1.3, whose suites are all enabled",
-        ),
-        (SSL | {"kafka.ssl.cipher.suites": "TLS_NO_WITH_SUCH"}, "None of the suites of 'kafka.ssl.cipher.suites'"),
-        (SSL | {"kafka.ssl.truststore.location": "/no/such.pem"}, "'/no/such.pem'.*No such file.*every executor"),
-        (SSL | {"kafka.ssl.truststore.certificates": "MIIB"}, "PEM text"),
-        (SSL | {"kafka.sasl.jaas.config": JAAS}, "'kafka.sasl.jaas.config' has no effect"),
-        (SASL | {"kafka.sasl.oauthbearer.token.provider": "no_such:f"}, "No module named"),
-        (SCRAM | {"kafka.sasl.password": "s3cret\n"}, "line break at its end.*strip"),
-        (SASL | {"kafka.sasl.mechanism": JAAS}, "'kafka.sasl.mechanism' has an invalid value.*one of PLAIN"),
-        (SASL | {"kafka.security.protocol": 'username="alice" password="s3cret"'}, "has an invalid value"),
-        (GOOD | {"kafka.bootstrap.servers": "SASL_SSL://alice:s3cret@b1:9092"}, "has an invalid value.*host:port"),
-        ({**GOOD, "subscribe": JAAS}, "'subscribe' has an invalid value.*letters, digits"),
-        (GOOD | {"startingOffsets": '{"t": {"password=s3cret": 1}}'}, "'startingOffsets' has an invalid value.*JSON"),
-    ],
-)
+# fmt: off
+MISTAKES = [
+    (GOOD | {"kafka.security.protocol": "SASL_TLS"}, "'SASL_TLS'.*did you mean SASL_SSL"),
+    (SASL | {"kafka.sasl.mechanism": "SCRAM-SHA-521"}, r"\(did you mean SCRAM-SHA-512\?\)\."),
+    (SASL, "'kafka.sasl.mechanism' is missing.*PLAIN, SCRAM"),
+    (SASL | {"kafka.sasl.mechanism": "PLAIN"}, "'kafka.sasl.username' is missing.*PLAIN needs it"),
+    (SCRAM, "'kafka.sasl.password' is missing"),
+    (SASL | {"kafka.sasl.mechanism": "OAUTHBEARER"}, "token.endpoint.url' is missing.*token.provider' to a function"),
+    (ALICE | {"kafka.sasl.kerberos.service.name": "kafka"}, "has no effect with 'kafka.sasl.mechanism' SCRAM"),
+    (ALICE | {"kafka.sasl.jaas.config": JAAS}, "Options.*are set.*Set only one"),
+    (ALICE | {"kafka.security.protocol": "SSL"},
+     "'kafka.sasl.mechanism' has no effect.*SSL.*Set 'kafka.security.protocol' to SASL_"),
+    (GOOD | {"kafka.sasl.mechanism": "PLAIN"}, "has no effect with 'kafka.security.protocol' PLAINTEXT"),
+    (GOOD | {"kafka.ssl.key.password": "x"}, "'kafka.ssl.key.password' has no effect.*SSL or SASL_SSL"),
+    (SSL | {"kafka.ssl.truststore.type": "JKS"}, "'JKS'.*keytool -list -rfc"),
+    (SSL | {"kafka.ssl.keystore.type": "PKCS12"}, "openssl pkcs12 -in client.p12 -out client.pem"),
+    (SSL | {"kafka.ssl.keystore.type": "BKS"}, "one of PEM"),
+    (SSL | {"kafka.ssl.enabled.protocols": "TLSv1.1"}, "TLSv1.2, TLSv1.3"),
+    (SSL | {"kafka.ssl.endpoint.identification.algorithm": "ldaps"}, "https, or an empty text"),
+    (SSL | {"kafka.ssl.cipher.suites": "TLS_AES_128_GCM_SHA256"}, "belongs to TLS 1.3, whose suites are all enabled"),
+    (SSL | {"kafka.ssl.cipher.suites": "TLS_NO_WITH_SUCH"}, "None of the suites of 'kafka.ssl.cipher.suites'"),
+    (SSL | {"kafka.ssl.truststore.location": "/no/such.pem"}, "'/no/such.pem'.*No such file.*every executor"),
+    (SSL | {"kafka.ssl.truststore.certificates": "MIIB"}, "PEM text"),
+    (SSL | {"kafka.sasl.jaas.config": JAAS}, "'kafka.sasl.jaas.config' has no effect"),
+    (SASL | {"kafka.sasl.oauthbearer.token.provider": "no_such:f"}, "No module named"),
+    (SCRAM | {"kafka.sasl.password": "s3cret\n"}, "line break at its end.*strip"),
+    (SASL | {"kafka.sasl.mechanism": JAAS}, "'kafka.sasl.mechanism' has an invalid value.*one of PLAIN"),
+    (SASL | {"kafka.security.protocol": 'username="alice" password="s3cret"'}, "has an invalid value"),
+    (GOOD | {"kafka.bootstrap.servers": "SASL_SSL://alice:s3cret@b1:9092"}, "has an invalid value.*host:port"),
+    ({**GOOD, "subscribe": JAAS}, "'subscribe' has an invalid value.*letters, digits"),
+    (GOOD | {"startingOffsets": '{"t": {"password=s3cret": 1}}'}, "'startingOffsets' has an invalid value.*JSON"),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("given", "says"), MISTAKES)
 def test_the_error_names_the_bad_option_and_the_fix(given: dict[str, str], says: str) -> None:
     with pytest.raises(OptionError, match=says) as raised:
         parse_options(given)
@@ -150,20 +147,19 @@ def test_the_error_names_the_bad_option_and_the_fix(given: dict[str, str], says:
 
 
 def test_the_error_for_a_store_says_that_it_is_not_a_pem_file(authority: Authority, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=rf"'{tmp_path}' of 'kafka\.ssl\.truststore\.location'.*Is a directory"):
-        parse_options(SSL | {"kafka.ssl.truststore.location": str(tmp_path)})
     empty, der = tmp_path / "empty.pem", tmp_path / "ca.der"
     empty.touch()
     der.write_bytes(ssl.PEM_cert_to_DER_cert(authority.file.read_text()))
-    for store, command in (("truststore", "openssl x509 -inform der"), ("keystore", "openssl pkey -inform der")):
-        with pytest.raises(
-            OptionError, match=rf"empty\.pem' of 'kafka\.ssl\.{store}\.location' cannot be used.*PEM is"
-        ):
-            parse_options(SSL | {f"kafka.ssl.{store}.location": str(empty)})
-        with pytest.raises(
-            OptionError, match=rf"ca\.der' of 'kafka\.ssl\.{store}\.location' is DER, not PEM.*{command}"
-        ):
-            parse_options(SSL | {f"kafka.ssl.{store}.location": str(der)})
+    for name, file, says in (
+        ("truststore", tmp_path, rf"'{tmp_path}' of OPTION.*Is a directory"),
+        ("truststore", empty, r"empty\.pem' of OPTION cannot be used.*PEM is"),
+        ("keystore", empty, r"empty\.pem' of OPTION cannot be used.*PEM is"),
+        ("truststore", der, r"ca\.der' of OPTION is DER, not PEM.*openssl x509 -inform der"),
+        ("keystore", der, r"ca\.der' of OPTION is DER, not PEM.*openssl pkey -inform der"),
+    ):
+        option = f"kafka.ssl.{name}.location"
+        with pytest.raises(OptionError, match=says.replace("OPTION", f"'{option}'")):
+            parse_options(SSL | {option: str(file)})
 
 
 @pytest.mark.parametrize("password", ["s3cret" * 200, "s3cret\udc80"], ids=["too long", "no text"])
@@ -184,23 +180,26 @@ def test_the_error_for_gssapi_without_its_library_names_the_package(monkeypatch:
     assert wire(given) == (None, Sasl("GSSAPI", kerberos_service="kafka"))
 
 
-def test_a_key_needs_its_chain_and_must_belong_to_it(authority: Authority, encrypted: Path) -> None:
+def test_a_key_needs_its_chain_must_belong_to_it_and_be_encrypted(
+    authority: Authority, client: Path, encrypted: Path
+) -> None:
     key, chain = parts(encrypted)
+    plain, its_chain = parts(client)
     _, other = parts(authority.issue("other", file="other.pem"))
-    given = SSL | {"kafka.ssl.keystore.key": key, "kafka.ssl.key.password": "s3cret"}
-    with pytest.raises(OptionError, match=r"without 'kafka\.ssl\.keystore\.certificate\.chain'"):
-        parse_options(given)
-    with pytest.raises(OptionError, match="does not belong to the certificate"):
-        parse_options(given | {"kafka.ssl.keystore.certificate.chain": other})
-    given |= {"kafka.ssl.keystore.location": str(encrypted), "kafka.ssl.keystore.certificate.chain": chain}
-    with pytest.raises(OptionError, match=r"location' and 'kafka\.ssl\.keystore\.key' are set"):
-        parse_options(given)
-
-
-def test_an_unencrypted_key_as_text_is_an_error(client: Path) -> None:
-    key, chain = parts(client)
+    key_of, chain_of = "kafka.ssl.keystore.key", "kafka.ssl.keystore.certificate.chain"
+    given = SSL | {key_of: key, "kafka.ssl.key.password": "s3cret"}
+    for more, says in (
+        ({}, r"without 'kafka\.ssl\.keystore\.certificate\.chain'"),
+        ({chain_of: other}, "does not belong to the certificate"),
+        (
+            {"kafka.ssl.keystore.location": str(encrypted), chain_of: chain},
+            r"location' and 'kafka\.ssl\.keystore\.key' are set",
+        ),
+    ):
+        with pytest.raises(OptionError, match=says):
+            parse_options(given | more)
     with pytest.raises(OptionError, match="an encrypted key.*openssl pkcs8 -topk8"):
-        parse_options(SSL | {"kafka.ssl.keystore.key": key, "kafka.ssl.keystore.certificate.chain": chain})
+        parse_options(SSL | {key_of: plain, chain_of: its_chain})
 
 
 def test_a_private_key_in_the_wrong_option_is_not_shown(client: Path) -> None:
@@ -213,22 +212,24 @@ def test_a_private_key_in_the_wrong_option_is_not_shown(client: Path) -> None:
 
 
 def test_the_conversion_in_the_error_for_a_java_store_works(tmp_path: Path) -> None:
-    store, pem = tmp_path / "trust.jks", tmp_path / "trust.pem"
     keytool = shutil.which("keytool")
     if keytool is None:
         pytest.skip("no keytool on this machine")
-    for kind in ("JKS", "PKCS12"):
-        made = [keytool, "-genkeypair", "-alias", "a", "-keyalg", "EC", "-dname", "CN=a", "-keystore", str(store)]
-        made += ["-storetype", kind, "-storepass", "s3cret", "-keypass", "s3cret"]
-        subprocess.run(made, check=True, capture_output=True)
-        with pytest.raises(OptionError, match=f"is {kind}, not PEM.*(keytool -list -rfc|openssl pkcs12)"):
-            parse_options(SSL | {"kafka.ssl.truststore.location": str(store)})
-        listed = subprocess.run(
-            [keytool, "-list", "-rfc", "-keystore", str(store), "-storepass", "s3cret"], check=True, capture_output=True
+    keys, pem = tmp_path / "trust.jks", tmp_path / "trust.pem"
+    store = ["-keystore", str(keys), "-storepass", "s3cret"]
+    pair = ["-genkeypair", "-alias", "a", "-keyalg", "EC", "-dname", "CN=a", "-storetype", "JKS", "-keypass", "s3cret"]
+    subprocess.run([keytool, *pair, *store], check=True, capture_output=True)
+    with pytest.raises(OptionError, match="is JKS, not PEM.*keytool -list -rfc"):
+        parse_options(SSL | {"kafka.ssl.truststore.location": str(keys)})
+    pem.write_bytes(subprocess.run([keytool, "-list", "-rfc", *store], check=True, capture_output=True).stdout)
+    assert parse_options(SSL | {"kafka.ssl.truststore.location": str(pem)})
+    keys.write_bytes(
+        serialize_key_and_certificates(
+            b"a", generate_private_key(SECP256R1()), None, None, BestAvailableEncryption(b"s3cret")
         )
-        pem.write_bytes(listed.stdout)
-        assert parse_options(SSL | {"kafka.ssl.truststore.location": str(pem)})
-        store.unlink()
+    )
+    with pytest.raises(OptionError, match="is PKCS12, not PEM.*(keytool -list -rfc|openssl pkcs12)"):
+        parse_options(SSL | {"kafka.ssl.truststore.location": str(keys)})
 
 
 @pytest.mark.parametrize(

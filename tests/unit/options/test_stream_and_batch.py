@@ -13,6 +13,7 @@ from spark_group_source.options.settings import SourceOptions
 
 A = TopicPartition("t", 0)
 JSON = '{"t":{"0":7}}'
+COMMITTED, FALLBACK = {"startingOffsets": "committed"}, "startingOffsetsFallback"
 EXACT = SpecificOffsets({A: 7}, "startingOffsets")
 
 
@@ -28,18 +29,10 @@ def parsed(group: str = "g", **given: str) -> SourceOptions:
         ({"startingOffsets": "earliest"}, Earliest(), Earliest()),
         ({"startingOffsets": JSON}, EXACT, EXACT),
         # A stream always prefers commits, so committed only sets its fallback.
-        ({"startingOffsets": "committed"}, FromCommitted(Latest()), FromCommitted(Earliest())),
-        (
-            {"startingOffsets": "committed", "startingOffsetsFallback": "earliest"},
-            FromCommitted(Earliest()),
-            FromCommitted(Earliest()),
-        ),
-        (
-            {"startingOffsets": "committed", "startingOffsetsFallback": "latest"},
-            FromCommitted(Latest()),
-            FromCommitted(Latest()),
-        ),
-        ({"startingOffsets": "committed", "startingOffsetsFallback": "fail"}, FromCommitted(None), FromCommitted(None)),
+        (COMMITTED, FromCommitted(Latest()), FromCommitted(Earliest())),
+        (COMMITTED | {FALLBACK: "earliest"}, FromCommitted(Earliest()), FromCommitted(Earliest())),
+        (COMMITTED | {FALLBACK: "latest"}, FromCommitted(Latest()), FromCommitted(Latest())),
+        (COMMITTED | {FALLBACK: "fail"}, FromCommitted(None), FromCommitted(None)),
     ],
 )
 def test_the_default_start_is_latest_in_a_stream_and_earliest_in_a_batch_read(
@@ -63,26 +56,18 @@ def test_one_time_precedes_times_by_partition_which_precede_offsets() -> None:
     assert settings.batch_end(parsed()) == Latest()
 
 
-@pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
-def test_the_timestamp_strategy_applies_to_starting_times(option: str) -> None:
-    value = "3" if option == "startingTimestamp" else '{"t":{"0":3}}'
-    start = settings.stream_start(parsed(**{option: value, "startingOffsetsByTimestampStrategy": "latest"}))
-    assert isinstance(start, AtTimestamp)
-    assert start.or_latest
+def test_the_timestamp_strategy_applies_to_starting_times() -> None:
+    for given in ({"startingTimestamp": "3"}, {"startingOffsetsByTimestamp": '{"t":{"0":3}}'}):
+        start = settings.stream_start(parsed(**given, startingOffsetsByTimestampStrategy="latest"))
+        assert isinstance(start, AtTimestamp)
+        assert start.or_latest
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("endingOffsets", "latest"),
-        ("endingOffsets", JSON),
-        ("endingOffsetsByTimestamp", JSON),
-        ("endingTimestamp", "7"),
-    ],
-)
-def test_an_end_in_a_stream_is_an_error(option: str, value: str) -> None:
-    with pytest.raises(OptionError, match=f"'{option}' is set, and a stream has no end.*availableNow.*spark.read"):
-        settings.check_stream(parsed(**{option: value}))
+def test_an_end_in_a_stream_is_an_error() -> None:
+    ends = ("endingOffsets", "latest"), ("endingOffsets", JSON), ("endingOffsetsByTimestamp", JSON)
+    for option, value in (*ends, ("endingTimestamp", "7")):
+        with pytest.raises(OptionError, match=f"'{option}' is set, and a stream has no end.*availableNow.*spark.read"):
+            settings.check_stream(parsed(**{option: value}))
 
 
 def test_a_group_id_is_required_in_a_stream_and_to_start_at_committed() -> None:
@@ -95,18 +80,15 @@ def test_a_group_id_is_required_in_a_stream_and_to_start_at_committed() -> None:
     settings.check_batch(parsed(startingOffsets="committed"))
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"startingOffsets": "latest"}, "'startingOffsets' is latest"),
-        ({"startingOffsets": '{"t":{"0":7,"1":-1}}'}, "'startingOffsets' is latest"),
-        ({"endingOffsets": '{"t":{"0":7,"1":-2}}'}, "'endingOffsets' contains -2"),
-    ],
-)
-def test_a_batch_read_from_latest_or_to_earliest_is_an_error(given: dict[str, str], says: str) -> None:
-    with pytest.raises(OptionError, match=says):
-        settings.check_batch(parsed(**given))
-    settings.check_batch(parsed(**given, startingTimestamp="3", endingTimestamp="4"))
+def test_a_batch_read_from_latest_or_to_earliest_is_an_error() -> None:
+    for name, value, says in (
+        ("startingOffsets", "latest", "'startingOffsets' is latest"),
+        ("startingOffsets", '{"t":{"0":7,"1":-1}}', "'startingOffsets' is latest"),
+        ("endingOffsets", '{"t":{"0":7,"1":-2}}', "'endingOffsets' contains -2"),
+    ):
+        with pytest.raises(OptionError, match=says):
+            settings.check_batch(parsed(**{name: value}))
+        settings.check_batch(parsed(**{name: value}, startingTimestamp="3", endingTimestamp="4"))
 
 
 def test_ignored_options_have_their_names_from_the_table() -> None:

@@ -7,16 +7,16 @@ import signal
 import socket
 import subprocess
 import sys
-import time
+import uuid
 from importlib import resources
 from pathlib import Path
 
 import pytest
 
-from spark_group_source.clock import Deadline
-from spark_group_source.testing.broker import HOST, free_ports, parse_properties
+from spark_group_source.testing.broker import HOST, free_ports, new_cluster_id, parse_properties
 from spark_group_source.testing.errors import EmbeddedKafkaError
 from spark_group_source.testing.ivy import file_lock
+from tests.waiting import eventually
 
 TIMEOUT_S = 20.0
 
@@ -41,13 +41,6 @@ def runs(pid: int) -> bool:
     return True
 
 
-def await_end_of(pid: int) -> None:
-    deadline = Deadline.after(TIMEOUT_S)
-    while runs(pid):
-        assert not deadline.expired(), f"process {pid} still runs"
-        time.sleep(0.05)
-
-
 def test_the_watchdog_ends_the_children_of_a_killed_parent_and_deletes_its_directory(tmp_path: Path) -> None:
     directory = tmp_path / "cluster"
     directory.mkdir()
@@ -58,14 +51,11 @@ def test_the_watchdog_ends_the_children_of_a_killed_parent_and_deletes_its_direc
     try:
         parent.send_signal(signal.SIGKILL)
         parent.wait(TIMEOUT_S)
-        await_end_of(watched)
+        eventually(lambda: not runs(watched))
         assert runs(forgotten), "what was forgotten is not the watchdog's to end"
     finally:
         os.kill(forgotten, signal.SIGKILL)
-    deadline = Deadline.after(TIMEOUT_S)
-    while directory.exists():
-        assert not deadline.expired()
-        time.sleep(0.05)
+    eventually(lambda: not directory.exists())
 
 
 def test_free_ports_are_different_and_unused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,3 +92,9 @@ def test_shipped_broker_properties_can_be_read() -> None:
 def test_a_line_that_is_not_a_property_is_rejected() -> None:
     with pytest.raises(ValueError, match="no equals sign"):
         parse_properties("# fine\n\na=b\nno equals sign\n")
+
+
+def test_no_cluster_id_looks_like_an_option_of_kafkas_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = iter([uuid.UUID(bytes=b"\xf8" + bytes(15)), uuid.UUID(bytes=b"\x04" + bytes(15))])
+    monkeypatch.setattr(uuid, "uuid4", lambda: next(drawn))
+    assert new_cluster_id() == "BAAAAAAAAAAAAAAAAAAAAA"

@@ -61,8 +61,10 @@ def wait(query: Query, kafka: Kafka, timeout: float = 5.0) -> None:
     waiting(query, kafka, timeout)
 
 
-def test_a_query_that_ends_raises_no_error() -> None:
+def test_a_query_that_ends_raises_no_error_and_one_that_fails_its_own() -> None:
     wait(Query(ends=True), Kafka())
+    with pytest.raises(ZeroDivisionError):
+        wait(Query(ends=ZeroDivisionError()), Kafka())
 
 
 def test_a_query_that_does_not_end_is_stopped_and_the_error_names_its_members() -> None:
@@ -79,8 +81,3 @@ def test_a_query_that_does_not_end_is_stopped_and_the_error_names_its_members() 
 def test_the_error_says_that_kafka_did_not_respond() -> None:
     with pytest.raises(StuckQuery, match="Kafka did not respond: KafkaTimeoutError"):
         wait(Query(ends=False), Kafka(KafkaTimeoutError("nobody there")))
-
-
-def test_a_query_that_fails_raises_its_own_error() -> None:
-    with pytest.raises(ZeroDivisionError):
-        wait(Query(ends=ZeroDivisionError()), Kafka())

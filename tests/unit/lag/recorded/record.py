@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,14 +15,14 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from spark_group_source import register
-from spark_group_source.clock import Deadline
 from spark_group_source.testing import EmbeddedKafka
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-TOPIC, GROUP, TIMEOUT = "orders", "orders-to-lake", 120.0
+TOPIC, GROUP = "orders", "orders-to-lake"
 
 
 def main() -> int:
@@ -37,19 +35,19 @@ def main() -> int:
             kafka.produce(TOPIC, ["x"] * 30 * (number + 1), partition=number)
         rate = spark.readStream.format("rate").load().selectExpr("cast(value as string) as value")
         query = start(source(spark, kafka).union(rate), Path(work) / "first", GROUP)
-        wait(lambda: sum(kafka.committed(GROUP).values()) == 180)
+        eventually(lambda: sum(kafka.committed(GROUP).values()) == 180)
         kafka.produce(TOPIC, ["y"] * 15, partition=0)
-        wait(lambda: sum(kafka.committed(GROUP).values()) == 195)
+        eventually(lambda: sum(kafka.committed(GROUP).values()) == 195)
         other = start(source(spark, kafka), Path(work) / "second", "other")
-        wait(lambda: sorted(each.partitions for each in kafka.members(GROUP)) == [1, 2])
+        eventually(lambda: sorted(each.partitions for each in kafka.members(GROUP)) == [1, 2])
         for number in range(3):
             kafka.produce(TOPIC, ["z"] * 10, partition=number)
-        wait(lambda: sum(kafka.committed(GROUP).values()) == 225)
+        eventually(lambda: sum(kafka.committed(GROUP).values()) == 225)
         batches(query, 2)
         other.stop()
-        wait(lambda: [each.partitions for each in kafka.members(GROUP)] == [3])
+        eventually(lambda: [each.partitions for each in kafka.members(GROUP)] == [3])
         kafka.produce(TOPIC, ["end"], partition=0)
-        wait(lambda: sum(kafka.committed(GROUP).values()) == 226)
+        eventually(lambda: sum(kafka.committed(GROUP).values()) == 226)
         batches(query, 2)
         lines = [each.json for each in query.recentProgress]
         query.stop()
@@ -81,15 +79,7 @@ def batches(query: StreamingQuery, more: int) -> None:
     last = query.lastProgress
     assert last is not None
     until = last.batchId + more
-    wait(lambda: (now := query.lastProgress) is not None and now.batchId >= until)
-
-
-def wait(holds: Callable[[], bool]) -> None:
-    """Waits until the condition holds."""
-    deadline = Deadline.after(TIMEOUT)
-    while not holds():
-        assert not deadline.expired()
-        time.sleep(0.2)
+    eventually(lambda: (now := query.lastProgress) is not None and now.batchId >= until)
 
 
 if __name__ == "__main__":
