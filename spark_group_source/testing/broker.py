@@ -398,14 +398,13 @@ class BrokerCluster:
         """
         from kafka.protocol.metadata import MetadataRequest
 
-        from spark_group_source.wire import versions
         from spark_group_source.wire.connection import Connection
         from spark_group_source.wire.settings import WireOptions
 
         port = self._ports[node, "PLAINTEXT"]
         deadline = Deadline.after(ANSWER_TIMEOUT_S)
         options = WireOptions(((HOST, port),), "embedded-kafka")
-        request = MetadataRequest(version=versions.METADATA, topics=[], allow_auto_topic_creation=False)
+        request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
         try:
             with contextlib.closing(Connection.open(HOST, port, options, deadline)) as connection:
                 response = connection.call(request, deadline)

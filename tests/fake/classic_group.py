@@ -106,7 +106,7 @@ class FakeClassicGroup:
         holder = self._holder(instance) if instance is not None and not member_id else None
         if not supported:
             response.error_code = INCONSISTENT_PROTOCOL
-        elif not member_id and instance is None:
+        elif not member_id and instance is None and request.version >= 4:
             self._pending[new_id] = now + request.session_timeout_ms / 1000
             response.error_code, response.member_id = ID_REQUIRED, new_id
         elif member_id and member_id not in self._pending:

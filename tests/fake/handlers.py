@@ -10,6 +10,7 @@ from typing import Any
 
 from kafka.protocol import consumer, metadata
 
+from spark_group_source.group.consumer_messages import ConsumerGroupHeartbeatRequest
 from spark_group_source.wire.versions import GROUP_VERSION
 from tests.fake import group_responses, leader_epochs
 from tests.fake.classic_group import EMPTY, INCONSISTENT_PROTOCOL, NOT_COORDINATOR, UNKNOWN_MEMBER
@@ -17,6 +18,7 @@ from tests.fake.consumer_group import JOIN, UNKNOWN_GROUP, UNSUPPORTED_VERSION, 
 from tests.fake.group import CLASSIC, CONSUMER, FakeGroup
 from tests.fake.group_responses import UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID, Commit, Removal
 from tests.fake.log import NOT_LEADER, FakeLog, fit
+from tests.fake.releases import Offered
 from tests.fake.server import REQUESTS, FakeBroker, Handler
 
 LOADING, NO_COORDINATOR = 14, 15
@@ -45,6 +47,8 @@ class RequestHandlers:
         self.former_coordinators: set[int] = set()
         """Brokers that do not know yet that they are none any more: they still answer."""
         self.brokers: dict[int, FakeBroker] = {}
+        self.offered: dict[int, Offered] = {}
+        """What a broker offers, if it is not all versions that the fake knows."""
         self._max_metadata = max_metadata
         self._group_version = group_version
         self.heartbeat_interval = heartbeat_interval
@@ -76,6 +80,8 @@ class RequestHandlers:
 
     def _handler(self, node: int) -> Handler:
         def handle(api: str, request: Any, error: int) -> Any:
+            lowest, highest = self.offered.get(node, {}).get(request.API_KEY, (0, 2**15))
+            assert api == "ApiVersions" or lowest <= request.version <= highest, f"broker {node} got {request}"
             response = _empty_response(request)
             with self._changed:
                 self.requests.append((api, node, request))
@@ -86,11 +92,16 @@ class RequestHandlers:
 
     def _ApiVersions(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         api_version = metadata.ApiVersionsResponse.ApiVersion
+        known = {key: (0, each.max_version) for key, each in REQUESTS.items()}
+        offered = self.offered.get(node, known)
         response.api_keys = [
-            api_version(version=3, api_key=key, min_version=0, max_version=each.max_version)
-            for key, each in REQUESTS.items()
+            api_version(api_key=key, min_version=lowest, max_version=min(highest, known[key][1]))
+            for key, (lowest, highest) in offered.items()
+            if key in known
         ]
-        if self._group_version:
+        if request.version > offered[request.API_KEY][1]:
+            response.error_code, response.API_VERSION = UNSUPPORTED_VERSION, 0
+        if self._group_version and ConsumerGroupHeartbeatRequest.API_KEY in offered:
             feature = metadata.ApiVersionsResponse.FinalizedFeatureKey
             level = self._group_version
             response.finalized_features_epoch = 1
@@ -101,7 +112,7 @@ class RequestHandlers:
     def _Metadata(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         response_broker = metadata.MetadataResponse.MetadataResponseBroker
         response.brokers = [
-            response_broker(version=12, node_id=broker.node, host="127.0.0.1", port=broker.port, rack=None)
+            response_broker(node_id=broker.node, host="127.0.0.1", port=broker.port, rack=None)
             for broker in self.brokers.values()
         ]
         topics = self._view(node).topics
@@ -121,6 +132,12 @@ class RequestHandlers:
         found = coordinator(version=4, key=request.coordinator_keys[0], error_code=0 if broker else NO_COORDINATOR)
         found.node_id, found.host, found.port = (broker.node, "127.0.0.1", broker.port) if broker else (-1, "", -1)
         response.coordinators = [found]
+        response.error_code, response.node_id, response.host, response.port = (
+            found.error_code,
+            found.node_id,
+            found.host,
+            found.port,
+        )
 
     def _coordinator_error(self, node: int) -> int:
         if node != self.coordinator and node not in self.former_coordinators:
@@ -164,12 +181,15 @@ class RequestHandlers:
         response.members = []
         if group := self._coordinated(request, response, node, error):
             response_member = consumer.LeaveGroupResponse.MemberResponse
-            errors = group.classic.leave((each.member_id, each.group_instance_id) for each in request.members)
+            members = request.members if request.version >= 3 else [request]
+            errors = group.classic.leave((each.member_id, each.group_instance_id) for each in members)
+            if request.version < 3:
+                (response.error_code,) = errors
             response.members = [
                 response_member(
-                    version=5, member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=error_code
+                    member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=error_code
                 )
-                for each, error_code in zip(request.members, errors, strict=True)
+                for each, error_code in zip(members, errors, strict=True)
             ]
 
     def _ConsumerGroupHeartbeat(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
@@ -215,14 +235,15 @@ class RequestHandlers:
         self.commits.append(Commit(*member, offsets, text, error_code, node, time.monotonic(), partitions))
 
     def _OffsetFetch(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
-        requested = request.groups[0]
+        requested = request.groups[0] if request.version >= 8 else request
         group = self._current(requested.group_id)
         error_code = error or self._coordinator_error(node)
         if not error_code and group.kind == CONSUMER:
             member_id, epoch = (requested.member_id, requested.member_epoch) if request.version >= 9 else (None, -1)
             if member_id is not None or epoch >= 0:
                 error_code = group.consumer.member_error(member_id or "", epoch)
-        response.groups = [group_responses.fetch_offsets(requested, group, error_code, request.version)]
+        found = group_responses.fetch_offsets(requested, group, error_code, request.version)
+        response.groups, response.topics, response.error_code = [found], found.topics, error_code
 
     def _ListOffsets(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         response_topic = consumer.ListOffsetsResponse.ListOffsetsTopicResponse
@@ -255,23 +276,24 @@ class RequestHandlers:
 
     def _Fetch(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         response_topic = consumer.FetchResponse.FetchableTopicResponse
-        name_of = {str(topic_id): name for name, topic_id in self.ids.items()}
+        by_id = request.version >= 13
+        name_of = {str(topic_id): name for name, topic_id in self.ids.items()} if by_id else {n: n for n in self.ids}
         response.error_code, response.session_id, response.responses = 0, 0, []
         deadline = time.monotonic() + request.max_wait_ms / 1000
         while not error and not self._has_response(request, name_of) and time.monotonic() < deadline:
             self._changed.wait(max(0.0, deadline - time.monotonic()))
         left, empty = request.max_bytes, True
         for topic in request.topics:
-            name = name_of.get(str(topic.topic_id))
+            name = name_of.get(str(topic.topic_id) if by_id else topic.topic)
             partitions = [self._fetch_partition(name, each, node, request) for each in topic.partitions]
             for requested, data in zip(topic.partitions, partitions, strict=True):
                 data.records = fit(data.records, min(requested.partition_max_bytes, left), first=empty)
                 left, empty = max(0, left - len(data.records)), empty and not data.records
-            response.responses.append(response_topic(version=13, topic_id=topic.topic_id, partitions=partitions))
+            response.responses.append(response_topic(topic=topic.topic, topic_id=topic.topic_id, partitions=partitions))
 
     def _has_response(self, request: Any, name_of: dict[str, str]) -> bool:
         for topic in request.topics:
-            logs = self.logs.get(name_of.get(str(topic.topic_id), ""), {})
+            logs = self.logs.get(name_of.get(str(topic.topic_id) if request.version >= 13 else topic.topic, ""), {})
             for partition in topic.partitions:
                 log = logs.get(partition.partition)
                 if log is None or log.has_response(partition.fetch_offset, request.isolation_level):
@@ -286,7 +308,7 @@ class RequestHandlers:
         )
         data.aborted_transactions = None
         if name is None or log is None:
-            data.error_code = UNKNOWN_TOPIC_ID if name is None else UNKNOWN_TOPIC
+            data.error_code = UNKNOWN_TOPIC_ID if name is None and request.version >= 13 else UNKNOWN_TOPIC
             data.aborted_transactions = []
         else:
             log.fetch(requested, node, request.rack_id, request.isolation_level, data)
