@@ -201,7 +201,10 @@ class Response:
 
     def decode(self) -> Any:
         """Decodes to kafka-python's message. Raises any exception if the bytes are malformed."""
-        return _response_class(self.request).decode(self.body)
+        response_class = _response_class(self.request)
+        if self.request.API_KEY == ApiVersionsRequest.API_KEY and self.body[:2] == _UNSUPPORTED:
+            return response_class[0].decode(self.body)  # whatever the request had (KIP-511)
+        return response_class.decode(self.body)
 
     def throttle_time(self) -> float:
         """Returns how many seconds the broker will not read from this connection (KIP-219)."""
@@ -359,8 +362,7 @@ class Connection:
         """
         if not self.closed:
             self._throttle.wait(request.name, deadline)
-        if request.API_VERSION is None:
-            request.API_VERSION = versions.choose(self.supported, request.API_KEY, str(self), request._max_version)
+        self._choose_version(request)
         self._correlation_id = (self._correlation_id + 1) % 2**31
         request.with_header(correlation_id=self._correlation_id, client_id=self._client_id)
         frame = request.encode(framed=True, header=True)
@@ -371,6 +373,10 @@ class Connection:
             sockets.set_timeout(sock, deadline)
             sock.sendall(frame)
             self._in_flight.append(sent)
+
+    def _choose_version(self, request: Any) -> None:
+        if request.API_VERSION is None:
+            request.API_VERSION = versions.choose(self.supported, request.API_KEY, str(self), request._max_version)
 
     def wait_for_response(self, deadline: Deadline) -> bool:
         """Waits until a part of the next response has come, or the connection has ended; False at the deadline.
@@ -391,9 +397,7 @@ class Connection:
             Interrupted: the deadline's wakeup was set first. The connection keeps the bytes that came so far, and
                 receive() may be called again.
         """
-        return self._decode(self.receive_raw(deadline))
-
-    def _decode(self, response: Response) -> Any:
+        response = self.receive_raw(deadline)
         try:
             return response.decode()
         except Exception as error:  # kafka-python may raise any exception for malformed bytes
@@ -456,13 +460,9 @@ class Connection:
             sock.close()
 
     def _check_versions(self, options: WireOptions, deadline: Deadline) -> None:
-        for version in (versions.API_VERSIONS, 0):
-            self.send(versions.build_request(version), deadline)
-            received = self.receive_raw(deadline)
-            # In the layout of version 0, whatever the request had (KIP-511).
-            if received.body[:2] != _UNSUPPORTED:
-                break
-        response = self._decode(received)
+        response = self.call(versions.build_request(), deadline)
+        if response.error_code == UNSUPPORTED_VERSION:
+            response = self.call(versions.build_request(0), deadline)
         self._throttle.record(response.throttle_time_ms / 1000)
         self.supported = versions.check_response(response, str(self), consumer_protocol=options.consumer_protocol)
         self._frame_reader.max_frame = MAX_FRAME

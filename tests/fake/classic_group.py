@@ -230,10 +230,11 @@ class FakeClassicGroup:
     def sync(self, request: Any, response: Any) -> None:
         """Waits for the leader's assignment."""
         now, member_id = time.monotonic(), request.member_id
-        response.error_code = INCONSISTENT_PROTOCOL if request.protocol_name is None else 0
+        named = request.version >= 5
+        response.error_code = INCONSISTENT_PROTOCOL if named and request.protocol_name is None else 0
         if not response.error_code:
             response.error_code = self.member_error(member_id, request.group_instance_id, request.generation_id)
-        if not response.error_code and request.protocol_name != self.protocol:
+        if not response.error_code and named and request.protocol_name != self.protocol:
             response.error_code = INCONSISTENT_PROTOCOL
         if not response.error_code and self.state == PREPARING:
             response.error_code = REBALANCING

@@ -189,7 +189,7 @@ def commit(
     return response_topics, commits, error or 0
 
 
-def fetch_offsets(requested: Any, group: FakeGroup, error_code: int, version: int) -> Any:
+def fetch_offsets(requested: Any, group: FakeGroup, error_code: int) -> Any:
     """Returns the committed offsets of the requested partitions, or of all; -1 if a partition has no commit."""
     response_group = consumer.OffsetFetchResponse.OffsetFetchResponseGroup
     response_topic = response_group.OffsetFetchResponseTopics
@@ -205,7 +205,6 @@ def fetch_offsets(requested: Any, group: FakeGroup, error_code: int, version: in
             offset, text = group.offsets.get((name, number), (-1, ""))
             partitions.append(
                 response_topic.OffsetFetchResponsePartitions(
-                    version=version,
                     partition_index=number,
                     committed_offset=offset,
                     committed_leader_epoch=group.epochs.get((name, number), -1),
@@ -213,5 +212,5 @@ def fetch_offsets(requested: Any, group: FakeGroup, error_code: int, version: in
                     error_code=0,
                 )
             )
-        topics.append(response_topic(version=version, name=name, partitions=partitions))
-    return response_group(version=version, group_id=requested.group_id, topics=topics, error_code=error_code)
+        topics.append(response_topic(name=name, partitions=partitions))
+    return response_group(group_id=requested.group_id, topics=topics, error_code=error_code)

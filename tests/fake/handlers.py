@@ -129,7 +129,7 @@ class RequestHandlers:
     def _FindCoordinator(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         broker = self.brokers.get(self._view(node).coordinator)
         coordinator = metadata.FindCoordinatorResponse.Coordinator
-        found = coordinator(version=4, key=request.coordinator_keys[0], error_code=0 if broker else NO_COORDINATOR)
+        found = coordinator(key="".join(request.coordinator_keys), error_code=0 if broker else NO_COORDINATOR)
         found.node_id, found.host, found.port = (broker.node, "127.0.0.1", broker.port) if broker else (-1, "", -1)
         response.coordinators = [found]
         response.error_code, response.node_id, response.host, response.port = (
@@ -181,7 +181,8 @@ class RequestHandlers:
         response.members = []
         if group := self._coordinated(request, response, node, error):
             response_member = consumer.LeaveGroupResponse.MemberResponse
-            members = request.members if request.version >= 3 else [request]
+            only = consumer.LeaveGroupRequest.MemberIdentity(member_id=request.member_id, group_instance_id=None)
+            members = request.members if request.version >= 3 else [only]
             errors = group.classic.leave((each.member_id, each.group_instance_id) for each in members)
             if request.version < 3:
                 (response.error_code,) = errors
@@ -242,7 +243,7 @@ class RequestHandlers:
             member_id, epoch = (requested.member_id, requested.member_epoch) if request.version >= 9 else (None, -1)
             if member_id is not None or epoch >= 0:
                 error_code = group.consumer.member_error(member_id or "", epoch)
-        found = group_responses.fetch_offsets(requested, group, error_code, request.version)
+        found = group_responses.fetch_offsets(requested, group, error_code)
         response.groups, response.topics, response.error_code = [found], found.topics, error_code
 
     def _ListOffsets(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
