@@ -236,7 +236,10 @@ def test_the_throttle_times_of_the_first_and_of_an_undecoded_response_count(fake
 
 def test_responses_begin_with_the_throttle_time() -> None:
     modules = (consumer, metadata, admin, consumer_messages)
-    for api, version in [*((key, known[1]) for key, known in versions.KNOWN.items() if "Sasl" not in key.name), *versions.CONSUMER_PROTOCOL.items()]:
+    for api, version in [
+        *((key, known[1]) for key, known in versions.KNOWN.items() if "Sasl" not in key.name),
+        *versions.CONSUMER_PROTOCOL.items(),
+    ]:
         name = f"{api.name}Request"
         request = getattr(next(each for each in modules if hasattr(each, name)), name)(version=version)
         request.with_header(correlation_id=1, client_id="c")
