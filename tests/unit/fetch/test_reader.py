@@ -78,7 +78,8 @@ def test_rows_of_the_fetch_versions_of_other_brokers_are_equal(fake: FakeKafka, 
     fake.offered = dict.fromkeys(fake.brokers, releases.ALL[name])
     fill(fake)
     fill(fake, partition=1, rows=3)
-    given = task(fake, (0, 3, 17), (1, 0, 12), **({} if knows_id else {"topic_id": ""}), read_committed=True)
+    topic_id = fake.ids["t"] if knows_id else ""
+    given = task(fake, (0, 3, 17), (1, 0, 12), topic_id=str(topic_id), read_committed=True)
     rows = sorted((row["partition"], row["offset"], row["value"]) for each in read(given) for row in each.to_pylist())
     assert rows == [
         (number, at, b"%010d" % at) for number, start, end in ((0, 3, 17), (1, 0, 12)) for at in range(start, end)
