@@ -103,6 +103,10 @@ class ProtocolError(GroupSourceError):
     code = "PROTOCOL_ERROR"
 
 
+class UnsupportedRequest(ProtocolError):
+    """The broker knows no version of a request that this source knows; nothing was sent."""
+
+
 class AuthenticationFailed(GroupSourceError):
     """A broker or an identity provider rejected the client, or the client its certificate; the options must change."""
 

@@ -44,6 +44,11 @@ EARLIEST, LATEST = -2, -1
 """The timestamps in a ListOffsets request that mean the start and the end of a log."""
 
 
+def may_be_same(topic_id: str, other: str) -> bool:
+    """Whether two ids may be those of one topic; an empty one is unknown."""
+    return not (topic_id and other) or topic_id == other
+
+
 def numbers_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     """Partition numbers by topic, both sorted: the form that requests need."""
     numbers: dict[str, list[int]] = {}

@@ -20,7 +20,7 @@ collect_ignore = ["example_project"]  # a project of its own, run by integration
 
 KAFKA = os.environ.get("KAFKA_VERSION", KAFKA_VERSION)
 """The version of the embedded Kafka."""
-KAFKA_3 = KAFKA.startswith("3.")
+KAFKA_3 = KAFKA < "4"
 """Whether it has no KIP-848."""
 
 TESTS = Path(__file__).parent

@@ -32,18 +32,18 @@ def main(version: str, *more: str) -> int:
 
 
 def read() -> None:
-    """Reads three records from an embedded Kafka with a local Spark, and checks that a bad option is an error."""
+    """Reads three records from an embedded Kafka with a local Spark that found the source itself, and checks that a bad
+    option is an error.
+    """
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    from spark_group_source import register
     from spark_group_source.testing import EmbeddedKafka
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     spark = builder.config("spark.log.level", "ERROR").getOrCreate()
-    register(spark)
     with EmbeddedKafka() as kafka:
         kafka.create_topic("smoke")
         kafka.produce("smoke", ["one", "two", "three"])

@@ -22,7 +22,7 @@ from spark_group_source.fetch.leaders import EpochEndOffset, list_offsets
 from spark_group_source.fetch.messages import FetchErrorAction, fetch_error_action
 from spark_group_source.fetch.position import FetchPosition
 from spark_group_source.fetch.task import FetchTask
-from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition
+from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition, may_be_same
 from spark_group_source.wire.cluster import Cluster, Topic, unknown_to_all
 
 log = logging.getLogger(__name__)
@@ -222,4 +222,4 @@ def metadata_error(position: FetchPosition, topic: Topic | None) -> int:
         return UNKNOWN_TOPIC_ID
     if topic.error:
         return topic.error
-    return UNKNOWN_TOPIC_ID if position.topic_id not in ("", topic.id) else 0
+    return 0 if may_be_same(position.topic_id, topic.id) else UNKNOWN_TOPIC_ID

@@ -21,11 +21,12 @@ from spark_group_source.errors import (
     GroupSourceError,
     ProtocolError,
     TopicError,
+    UnsupportedRequest,
     describe_error_code,
 )
 from spark_group_source.fetch.messages import FetchErrorAction, fetch_error_action
 from spark_group_source.offsets import UNKNOWN_EPOCH, Offsets, TopicPartition
-from spark_group_source.wire import versions, waiting
+from spark_group_source.wire import waiting
 from spark_group_source.wire.cluster import Cluster, Topic, unknown_to_all
 from spark_group_source.wire.connection import Connection
 
@@ -195,15 +196,14 @@ def _list_offsets_request(timestamps: Mapping[TopicPartition, int], read_committ
     by_topic: dict[str, list[Any]] = defaultdict(list)
     for tp, timestamp in timestamps.items():
         partition = topic_class.ListOffsetsPartition(
-            version=versions.LIST_OFFSETS, partition_index=tp.partition, current_leader_epoch=-1, timestamp=timestamp
+            partition_index=tp.partition, current_leader_epoch=-1, timestamp=timestamp
         )
         by_topic[tp.topic].append(partition)
     level = IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
     return ListOffsetsRequest(
-        version=versions.LIST_OFFSETS,
         replica_id=CONSUMER,
         isolation_level=level,
-        topics=[topic_class(version=versions.LIST_OFFSETS, name=t, partitions=p) for t, p in by_topic.items()],
+        topics=[topic_class(name=t, partitions=p) for t, p in by_topic.items()],
     )
 
 
@@ -235,6 +235,9 @@ def _timeout_error(errors: PartitionErrors, unknown_is_final: bool) -> GroupSour
 
 UNDEFINED_EPOCH_OFFSET = -1
 """The end offset of an epoch that the leader does not know."""
+
+UNCHECKED = 2**63 - 1
+"""The end offset of an epoch at a leader that does not support the request: nothing can be compared with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,9 +272,11 @@ def epoch_end_offsets(
         if UNKNOWN_EPOCH < leader_epoch < epochs[tp]
     }
     to_ask = {tp: epochs[tp] for tp in leader_epochs if tp not in end_offsets}
-    responses, _ = send_to_leaders(
+    responses, errors = send_to_leaders(
         cluster, topics, to_ask, lambda part: _leader_epoch_request(part, leader_epochs), deadline
     )
+    for tp in (tp for tp, error in errors.items() if isinstance(error, UnsupportedRequest)):
+        end_offsets[tp] = EpochEndOffset(leader_epochs[tp], UNCHECKED)
     for response in responses:
         for topic in response.topics:
             for partition in topic.partitions:
@@ -289,17 +294,10 @@ def _leader_epoch_request(epochs: Offsets, leader_epochs: Mapping[TopicPartition
     for tp, epoch in epochs.items():
         by_topic[tp.topic].append(
             topic_class.OffsetForLeaderPartition(
-                version=versions.OFFSET_FOR_LEADER_EPOCH,
-                partition=tp.partition,
-                current_leader_epoch=leader_epochs[tp],
-                leader_epoch=epoch,
+                partition=tp.partition, current_leader_epoch=leader_epochs[tp], leader_epoch=epoch
             )
         )
     return OffsetForLeaderEpochRequest(
-        version=versions.OFFSET_FOR_LEADER_EPOCH,
         replica_id=CONSUMER,
-        topics=[
-            topic_class(version=versions.OFFSET_FOR_LEADER_EPOCH, topic=name, partitions=partitions)
-            for name, partitions in by_topic.items()
-        ],
+        topics=[topic_class(topic=name, partitions=partitions) for name, partitions in by_topic.items()],
     )

@@ -23,7 +23,7 @@ from spark_group_source.errors import (
     ProtocolError,
     describe_error_code,
 )
-from spark_group_source.offsets import UNKNOWN_EPOCH
+from spark_group_source.offsets import UNKNOWN_EPOCH, TopicPartition
 from spark_group_source.varints import decode_unsigned
 from spark_group_source.wire import versions
 from spark_group_source.wire.connection import after_tags
@@ -74,18 +74,23 @@ def fetch_error_action(error_code: int) -> FetchErrorAction:
 NO_SESSION = (0, -1)
 """Session id and epoch of a fetch without a fetch session."""
 
+FLEXIBLE, WITH_PREFERRED_REPLICA, WITH_SESSION, WITH_LOG_START = 12, 11, 7, 5
+"""The first versions of Fetch with compact fields and tags, and with these fields in a response."""
+
 _PARTITION = struct.Struct(">ihqqq")
+_PARTITION_WITHOUT_LOG_START = struct.Struct(">ihqq")
 _RESPONSE_START = struct.Struct(">ihi")
 _ABORTED_TRANSACTION = struct.Struct(">qq")
-_REPLICA_ID = struct.Struct(">i")
+_REPLICA_ID = _COUNT = _THROTTLE = struct.Struct(">i")
+_NAME_SIZE = struct.Struct(">h")
 
 
 @dataclass(frozen=True, slots=True)
 class FetchPartition:
-    """One partition of a Fetch request; ``topic_id`` is a UUID. Only a leader with ``leader_epoch`` serves it."""
+    """One partition of a Fetch request; ``topic_id`` may be empty. Only a leader with ``leader_epoch`` serves it."""
 
+    tp: TopicPartition
     topic_id: str
-    partition: int
     offset: int
     partition_max_bytes: int
     leader_epoch: int = UNKNOWN_EPOCH
@@ -93,14 +98,15 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True)
 class PartitionData:
-    """One partition of a Fetch response. ``aborted`` holds (producer id, first offset) of aborted transactions.
+    """One partition of a Fetch response. ``topic`` is its topic's id, or before version 13 its name. ``aborted`` holds
+    (producer id, first offset) of aborted transactions.
 
     ``last_stable_offset`` is the start of the first open transaction, or else ``high_watermark``, which is the end
     offset. ``preferred_replica`` is the broker to fetch from instead; a response with one has no records. -1 means
     none.
     """
 
-    topic_id: str
+    topic: str
     partition: int
     error_code: int
     high_watermark: int
@@ -119,14 +125,13 @@ def build_request(
     min_bytes: int = 1,
     rack: str | None = None,
 ) -> Any:
-    """A Fetch request for partitions of one broker."""
+    """A Fetch request for partitions of one broker: by topic id, if all are known and the broker supports that."""
     topic_class = FetchRequest.FetchTopic
-    by_topic: dict[str, list[Any]] = defaultdict(list)
+    by_topic: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for partition in partitions:
-        by_topic[partition.topic_id].append(
+        by_topic[partition.tp.topic, partition.topic_id].append(
             topic_class.FetchPartition(
-                version=versions.FETCH,
-                partition=partition.partition,
+                partition=partition.tp.partition,
                 current_leader_epoch=partition.leader_epoch,
                 fetch_offset=partition.offset,
                 last_fetched_epoch=UNKNOWN_EPOCH,
@@ -136,7 +141,7 @@ def build_request(
         )
     session_id, session_epoch = NO_SESSION
     return FetchRequest(
-        version=versions.FETCH,
+        max_version=None if all(topic_id for _, topic_id in by_topic) else versions.FETCH_BY_TOPIC_ID - 1,
         replica_id=-1,
         max_wait_ms=round(max_wait * 1000),
         min_bytes=min_bytes,
@@ -145,29 +150,29 @@ def build_request(
         session_id=session_id,
         session_epoch=session_epoch,
         topics=[
-            topic_class(version=versions.FETCH, topic_id=uuid.UUID(topic_id), partitions=topic_partitions)
-            for topic_id, topic_partitions in by_topic.items()
+            topic_class(topic=name, topic_id=uuid.UUID(topic_id) if topic_id else None, partitions=topic_partitions)
+            for (name, topic_id), topic_partitions in by_topic.items()
         ],
         forgotten_topics_data=[],
         rack_id=rack or "",
     )
 
 
-def parse_response(body: memoryview) -> list[PartitionData]:
-    """The partitions of a Fetch response.
+def parse_response(body: memoryview, version: int) -> list[PartitionData]:
+    """The partitions of a Fetch response in this version.
 
     Raises:
         BrokerError: the broker rejected the whole request.
         ProtocolError: the bytes are not a Fetch response.
     """
-    reader = _Reader(body)
+    reader = _Reader(body) if version >= FLEXIBLE else _OldReader(body)
     try:
-        _, error_code, _ = reader.take(_RESPONSE_START)
+        _, error_code, _ = reader.take(_RESPONSE_START) if version >= WITH_SESSION else (*reader.take(_THROTTLE), 0, 0)
         if error_code:
             raise BrokerError(
                 f"The broker rejected a fetch with error {describe_error_code(error_code)}.", error_code=error_code
             )
-        partitions = list(_partitions(reader))
+        partitions = list(_partitions(reader, version))
         reader.skip_tags()
     except (struct.error, IndexError, ValueError) as damage:
         raise ProtocolError(
@@ -176,20 +181,22 @@ def parse_response(body: memoryview) -> list[PartitionData]:
     return partitions
 
 
-def _partitions(reader: _Reader) -> Iterator[PartitionData]:
+def _partitions(reader: _Reader, version: int) -> Iterator[PartitionData]:
+    by_id = version >= versions.FETCH_BY_TOPIC_ID
+    layout = _PARTITION if version >= WITH_LOG_START else _PARTITION_WITHOUT_LOG_START
     for _ in range(reader.count()):
-        topic_id = str(uuid.UUID(bytes=bytes(reader.view(16))))
+        topic = str(uuid.UUID(bytes=bytes(reader.view(16)))) if by_id else reader.name()
         for _ in range(reader.count()):
-            number, error_code, high_watermark, last_stable, _ = reader.take(_PARTITION)
+            number, error_code, high_watermark, last_stable = reader.take(layout)[:4]
             aborted = []
             for _ in range(reader.count()):
                 aborted.append(reader.take(_ABORTED_TRANSACTION))
                 reader.skip_tags()
-            (preferred_replica,) = reader.take(_REPLICA_ID)
+            (preferred_replica,) = reader.take(_REPLICA_ID) if version >= WITH_PREFERRED_REPLICA else (-1,)
             records = reader.view(reader.count())
             reader.skip_tags()
             yield PartitionData(
-                topic_id, number, error_code, high_watermark, last_stable, aborted, records, preferred_replica
+                topic, number, error_code, high_watermark, last_stable, aborted, records, preferred_replica
             )
         reader.skip_tags()
 
@@ -219,5 +226,22 @@ class _Reader:
         length, self._position = decode_unsigned(self._body, self._position)
         return max(0, length - 1)
 
+    def name(self) -> str:
+        return str(self.view(self.count()), "utf-8")
+
     def skip_tags(self) -> None:
         self._position = after_tags(self._body, self._position)
+
+
+class _OldReader(_Reader):
+    """The same for versions before them."""
+
+    def count(self) -> int:
+        (count,) = self.take(_COUNT)
+        return max(0, int(count))
+
+    def name(self) -> str:
+        return str(self.view(*self.take(_NAME_SIZE)), "utf-8")
+
+    def skip_tags(self) -> None:
+        pass

@@ -60,11 +60,11 @@ class RecordSizes:
         return min(wanted, limit // self.largest_batch * self.largest_batch or limit)
 
 
-def sizes_of(topic_id: str, partition: int) -> RecordSizes:
-    """The sizes of a partition, which all tasks of this worker share."""
+def sizes_of(topic: str, partition: int) -> RecordSizes:
+    """The sizes of a partition, which all tasks of this worker share. ``topic`` is its topic's id, or its name."""
     if len(_known) >= MAX_PARTITIONS:
         _known.clear()
-    return _known.setdefault((topic_id, partition), RecordSizes())
+    return _known.setdefault((topic, partition), RecordSizes())
 
 
 MAX_INT32 = 2**31 - 1
@@ -101,7 +101,7 @@ class FetchPosition:
     @classmethod
     def at_start(cls, offset_range: OffsetRange, max_bytes: int, max_read_ahead: int) -> FetchPosition:
         """The start of a range; no fetch requests more than ``max_bytes`` of its partition."""
-        sizes = sizes_of(offset_range.topic_id, offset_range.partition)
+        sizes = sizes_of(offset_range.topic_id or offset_range.topic, offset_range.partition)
         topic_id, start, epoch = offset_range.topic_id, offset_range.start, offset_range.epoch
         return cls(offset_range, topic_id, start, sizes, max_bytes, max_read_ahead, verified_epoch=epoch)
 

@@ -29,6 +29,7 @@ from spark_group_source.offsets import UNKNOWN_EPOCH
 from spark_group_source.records.batches import PartitionRecords, RecordBatches, find_record_batches
 from spark_group_source.records.decode import Decoder
 from spark_group_source.text import some
+from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster, Topic
 from spark_group_source.wire.connection import Connection, Response
 from spark_group_source.wire.settings import WireOptions
@@ -112,7 +113,7 @@ class BrokerSelection:
             if error_code:
                 self._errors.handle_error(position, error_code)
             elif topic is not None:
-                position.topic_id = topic.id
+                position.topic_id = topic.id or position.topic_id
                 position.leader_epoch = _leader_epoch(position, topics)
                 leader = topic.partitions.get(position.tp.partition)
                 if leader is None:
@@ -244,10 +245,7 @@ class TaskReader:
         deadline = self._errors.deadline()
         max_bytes = max(self._settings.max_bytes, *(position.partition_max_bytes for position in positions))
         request = build_request(
-            [
-                FetchPartition(p.topic_id, p.tp.partition, p.offset, p.partition_max_bytes, p.leader_epoch)
-                for p in positions
-            ],
+            [FetchPartition(p.tp, p.topic_id, p.offset, p.partition_max_bytes, p.leader_epoch) for p in positions],
             max_wait=self._settings.max_wait,
             max_bytes=max_bytes,
             read_committed=self._settings.read_committed,
@@ -294,9 +292,11 @@ class TaskReader:
 
     def _handle_response(self, response: Response, fetch: InFlightFetch) -> list[PartitionRecords]:
         """The records of the ranges in a response; advances the positions."""
-        requested = {(position.topic_id, position.tp.partition): position for position in fetch.positions}
+        version = response.request.API_VERSION
+        by_id = version >= versions.FETCH_BY_TOPIC_ID
+        requested = {(each.topic_id if by_id else each.tp.topic, each.tp.partition): each for each in fetch.positions}
         try:
-            partitions = parse_response(response.body)
+            partitions = parse_response(response.body, version)
         except BrokerError as error:
             for failed in fetch.positions:
                 self._errors.handle_error(failed, error.error_code)
@@ -304,9 +304,9 @@ class TaskReader:
         records = []
         unused_bytes = fetch.max_bytes - sum(len(partition.records) for partition in partitions)
         for partition in partitions:
-            position = requested.get((partition.topic_id, partition.partition))
+            position = requested.get((partition.topic, partition.partition))
             if position is None:
-                tp = f"partition {partition.partition} of topic {partition.topic_id}"
+                tp = f"partition {partition.partition} of topic {partition.topic}"
                 raise ProtocolError(f"A broker answered a fetch with {tp}, which was not requested.")
             if partition.error_code:
                 self._errors.handle_error(position, partition.error_code)

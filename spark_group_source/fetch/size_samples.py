@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -65,20 +64,17 @@ def sample_sizes(
 
 def _request(topics: Mapping[str, Topic], offsets: Offsets, max_bytes: int, factor: int) -> Any:
     each = min(max(max_bytes // len(offsets), MIN_PARTITION_BYTES), MAX_PARTITION_BYTES) * factor
-    partitions = [
-        FetchPartition(str(uuid.UUID(topics[tp.topic].id)), tp.partition, offset, each)
-        for tp, offset in offsets.items()
-    ]
+    partitions = [FetchPartition(tp, topics[tp.topic].id, offset, each) for tp, offset in offsets.items()]
     return build_request(partitions, max_wait=0.0, max_bytes=max_bytes, read_committed=False)
 
 
 def _sizes(names: Mapping[str, str], response: Any, offsets: Offsets) -> tuple[dict[TopicPartition, float], int]:
-    """The sizes that a response shows, and its number of bytes. ``names`` has the topics by their ids."""
+    """The sizes that a response shows, and its number of bytes. ``names`` has the topics by their ids, if known."""
     sizes: dict[TopicPartition, float] = {}
     received = 0
     for topic in response.responses:
         for partition in topic.partitions:
-            tp = TopicPartition(names.get(str(topic.topic_id), ""), partition.partition_index)
+            tp = TopicPartition(names.get(str(topic.topic_id), topic.topic), partition.partition_index)
             if tp in offsets and partition.records:
                 received += len(partition.records)
                 _add(sizes, tp, offsets[tp], memoryview(bytes(partition.records)))

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kafka.protocol.api_key import ApiKey
 from kafka.protocol.consumer import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
 from spark_group_source.clock import Clock, Deadline, Wakeup
@@ -105,9 +106,10 @@ class MembershipRequests:
             Interrupted: the query ends; the join is pending at the broker, and the connection is closed.
         """
         settings = self._settings
+        if settings.instance_id is not None and (failure := self._without_static_members(deadline)):
+            return failure
         protocol = JoinGroupRequest.JoinGroupRequestProtocol
         request = JoinGroupRequest(
-            version=versions.JOIN_GROUP,
             group_id=settings.group_id,
             session_timeout_ms=round(settings.session_timeout * 1000),
             rebalance_timeout_ms=round(settings.rebalance_timeout * 1000),
@@ -115,8 +117,7 @@ class MembershipRequests:
             group_instance_id=settings.instance_id,
             protocol_type=PROTOCOL_TYPE,
             protocols=[
-                protocol(version=versions.JOIN_GROUP, name=assignor, metadata=subscription)
-                for assignor, subscription in subscriptions.items()
+                protocol(name=assignor, metadata=subscription) for assignor, subscription in subscriptions.items()
             ],
             reason=me.reason[:255],
         )
@@ -134,13 +135,25 @@ class MembershipRequests:
             tuple(JoinedMember(m.member_id, bytes(m.metadata), m.group_instance_id) for m in response.members),
         )
 
+    def _without_static_members(self, deadline: Deadline) -> RequestFailed | None:
+        """Connects to the coordinator; the failure of that, or that the coordinator would ignore the instance id."""
+        if failure := self.client.connect(deadline):
+            return failure
+        if self.client.supports(ApiKey.JoinGroup, versions.STATIC_MEMBERS):
+            return None
+        error = OptionError(
+            f"'kafka.group.instance.id' needs static members, which the group's coordinator, broker"
+            f" {self.client.broker_id}, does not have: it knows no version {versions.STATIC_MEMBERS} of JoinGroup.",
+            "Remove the option, or use Kafka 2.3 or later.",
+        )
+        return RequestFailed(ErrorAction.FATAL, str(error), error=error)
+
     def sync(
         self, join_result: JoinResult, assignments: Mapping[str, bytes], deadline: Deadline, while_waiting: WhileWaiting
     ) -> Partitions | RequestFailed:
         """Returns this member's assignment; the leader sends every member's, encoded, by member id."""
         assignment_of = SyncGroupRequest.SyncGroupRequestAssignment
         request = SyncGroupRequest(
-            version=versions.SYNC_GROUP,
             group_id=self._settings.group_id,
             generation_id=join_result.joined.generation,
             member_id=join_result.joined.member_id,
@@ -148,8 +161,7 @@ class MembershipRequests:
             protocol_type=PROTOCOL_TYPE,
             protocol_name=join_result.assignor,
             assignments=[
-                assignment_of(version=versions.SYNC_GROUP, member_id=member_id, assignment=encoded)
-                for member_id, encoded in assignments.items()
+                assignment_of(member_id=member_id, assignment=encoded) for member_id, encoded in assignments.items()
             ],
         )
         response = self.client.call(request, deadline, while_waiting)
@@ -168,7 +180,6 @@ class MembershipRequests:
     ) -> RequestFailed | None:
         """Sends a heartbeat, on the second connection if ``join_or_sync_pending``; ``None`` if it succeeded."""
         request = HeartbeatRequest(
-            version=versions.HEARTBEAT,
             group_id=self._settings.group_id,
             generation_id=me.generation,
             member_id=me.member_id,
@@ -199,16 +210,9 @@ class MembershipRequests:
         """Sends LeaveGroup, so that other members get the partitions at once; ``None`` if it succeeded."""
         identity = LeaveGroupRequest.MemberIdentity
         request = LeaveGroupRequest(
-            version=versions.LEAVE_GROUP,
             group_id=self._settings.group_id,
-            members=[
-                identity(
-                    version=versions.LEAVE_GROUP,
-                    member_id=member_id,
-                    group_instance_id=self._settings.instance_id,
-                    reason=reason,
-                )
-            ],
+            member_id=member_id,
+            members=[identity(member_id=member_id, group_instance_id=self._settings.instance_id, reason=reason)],
         )
         response = self.client.call(request, deadline)
         if isinstance(response, RequestFailed):

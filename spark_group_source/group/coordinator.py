@@ -147,7 +147,7 @@ class CoordinatorClient:
             found = self._cluster.topics(topics, deadline.at_most(self._cluster.options.request_timeout), fresh=True)
         except CALL_ERRORS as error:
             return self._failed(error)
-        return {name: topic.id for name, topic in found.items() if not topic.error}
+        return {name: topic.id for name, topic in found.items() if topic.id and not topic.error}
 
     def connect_to_known(self, deadline: Deadline) -> RequestFailed | None:
         """Connects to the coordinator if it is the broker that knows the member's generation; ``None`` if so."""

@@ -82,9 +82,7 @@ def describe(client: CoordinatorClient, group_id: str, deadline: Deadline) -> Gr
     """Returns the group's state and members. If no group exists, its state is Dead."""
     from kafka.protocol.admin import DescribeGroupsRequest  # takes 30 ms, which no join waits for
 
-    request = DescribeGroupsRequest(
-        version=versions.DESCRIBE_GROUPS, groups=[group_id], include_authorized_operations=False
-    )
+    request = DescribeGroupsRequest(groups=[group_id], include_authorized_operations=False)
     response = client.call(request, deadline)
     if isinstance(response, RequestFailed):
         return response

@@ -175,7 +175,7 @@ class GroupOffsets:
         topic_ids: Mapping[TopicPartition, str],
     ) -> CommitResult:
         by_topic: dict[tuple[str, str], list[Any]] = defaultdict(list)
-        version = versions.MEMBER_OFFSET_COMMIT if self._settings.consumer_protocol else versions.OFFSET_COMMIT
+        version = versions.MEMBER_OFFSET_COMMIT if self._settings.consumer_protocol else None
         if failure := self._client.connect(deadline):
             return CommitResult(failure=failure)
         by_id = all(topic_ids.get(tp) for tp in offsets) and self._client.supports(
@@ -199,7 +199,6 @@ class GroupOffsets:
         for tp, commit in offsets.items():
             by_topic[tp.topic, topic_ids[tp] if by_id else ""].append(
                 topic_of.OffsetCommitRequestPartition(
-                    version=version,
                     partition_index=tp.partition,
                     committed_offset=commit.offset,
                     committed_leader_epoch=commit.epoch,
@@ -213,9 +212,7 @@ class GroupOffsets:
             member_id=me.member_id,
             group_instance_id=self._settings.instance_id,
             topics=[
-                topic_of(
-                    version=version, partitions=parts, **({"topic_id": UUID(topic_id)} if by_id else {"name": name})
-                )
+                topic_of(name=name, topic_id=UUID(topic_id) if topic_id else None, partitions=parts)
                 for (name, topic_id), parts in by_topic.items()
             ],
         )
@@ -272,25 +269,26 @@ class GroupOffsets:
             return failure
         group_of = OffsetFetchRequest.OffsetFetchRequestGroup
         as_member = self._settings.consumer_protocol and me is not None and me.generation != NO_GENERATION
-        version = versions.MEMBER_OFFSET_FETCH if as_member else versions.OFFSET_FETCH
         member = {"member_id": me.member_id, "member_epoch": me.generation} if me is not None and as_member else {}
         topics = (
             partitions
             if partitions is None
             else [
-                group_of.OffsetFetchRequestTopics(version=version, name=name, partition_indexes=numbers)
+                group_of.OffsetFetchRequestTopics(name=name, partition_indexes=numbers)
                 for name, numbers in numbers_by_topic(partitions).items()
             ]
         )
         request = OffsetFetchRequest(
-            version=version,
-            groups=[group_of(version=version, group_id=self._settings.group_id, topics=topics, **member)],
+            version=versions.MEMBER_OFFSET_FETCH if as_member else None,
+            group_id=self._settings.group_id,
+            topics=topics,
+            groups=[group_of(group_id=self._settings.group_id, topics=topics, **member)],
             require_stable=True,
         )
         response = self._client.call(request, deadline)
         if isinstance(response, RequestFailed):
             return response
-        group = response.groups[0]
+        group = response.groups[0] if response.groups else response  # before version 8 there is only one
         offsets = {}
         for topic in group.topics:
             for part in topic.partitions:

@@ -189,6 +189,8 @@ class Driver:
         """
         logged.check_group(self._options.group.group_id)
         topics = self._topics.find(logged.ranges)
+        if lacks := self._clients.cluster.lacks():
+            log.warning("group %s: these brokers have no %s", self._options.group.group_id, "; no ".join(lacks))
         self._planner.restore(logged, self._topics.deleted(topics, logged.ranges))
         existing = _existing(topics)
         if logged.is_empty:

@@ -63,6 +63,7 @@ from spark_group_source.offsets import (
     Partitions,
     PinnedOffsets,
     TopicPartition,
+    may_be_same,
 )
 
 
@@ -184,11 +185,6 @@ class LoggedOffsets(NamedTuple):
 MAX_REJECTIONS = 3
 """Rejected commits of a partition in a row after which no revocation waits for it. The first may be the answer of a
 coordinator with old metadata."""
-
-
-def may_be_same(topic_id: str, other: str) -> bool:
-    """Whether two ids may be those of one topic; an empty one is unknown."""
-    return not (topic_id and other) or topic_id == other
 
 
 @dataclass(slots=True, eq=False)
@@ -632,7 +628,7 @@ class OffsetTracker:
         """Positions in topics with other ids than these are looked up again. Caller: the query."""
         with self._lock:
             for tp, owned in self._owned.items():
-                if owned.start and owned.topic_id != ids.get(tp.topic, owned.topic_id):
+                if owned.start and not may_be_same(owned.topic_id, ids.get(tp.topic, "")):
                     self._owned[tp] = owned.unstarted(looked_up=False)
 
     def rewind(self, offsets: Offsets, epochs: Offsets, before: Owned) -> None:

@@ -13,7 +13,7 @@ from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.offsets import KafkaClients
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets
+from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, may_be_same
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query.available_now import AvailableNowTarget
 from spark_group_source.query.data_loss import DataLossCheck, EpochCheck
@@ -176,7 +176,9 @@ class BatchPlanner:
         owned = {
             tp: partition
             for tp, partition in owned.items()
-            if topic_ids.get(tp.topic) == partition.topic_id and tp not in self._epochs.unconfirmed
+            if tp.topic in topic_ids
+            and may_be_same(topic_ids[tp.topic], partition.topic_id)
+            and tp not in self._epochs.unconfirmed
         }
         positions = {tp: partition.position for tp, partition in owned.items()}
         # A rewind is logged at once, even without records to read: a restart resumes at the checkpointed end offset.
@@ -237,11 +239,11 @@ class BatchPlanner:
 
         That of a deleted topic is, if ``subscribe`` names the topic: without it the topic would count as added.
         """
-        if read.topic_id != self._topic_ids.read.get(read.topic, read.topic_id):
+        if not may_be_same(read.topic_id, self._topic_ids.read.get(read.topic, "")):
             return False
         return read.topic not in self._data_loss.deleted or read.topic in self._options.group.subscription.topics
 
 
 def _is_rewind(logged: OffsetRange | None, position: int, topic_id: str) -> bool:
     """Whether a position lies before the end that was logged of the same topic."""
-    return logged is not None and logged.topic_id == topic_id and position < logged.end
+    return logged is not None and may_be_same(logged.topic_id, topic_id) and position < logged.end

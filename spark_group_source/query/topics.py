@@ -21,7 +21,7 @@ from spark_group_source.errors import (
 from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION as UNKNOWN
 from spark_group_source.group.settings import Subscription
 from spark_group_source.group.topics import EveryBroker
-from spark_group_source.offsets import BatchOffset, TopicPartition
+from spark_group_source.offsets import BatchOffset, TopicPartition, may_be_same
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster, Metadata, Topic, metadata_from_each, unknown_to_all
 
@@ -80,6 +80,7 @@ class TopicIds:
             answers = metadata_from_each(self._cluster, new, Deadline.after(LOOKUP_TIMEOUT, self._clock))
             known = [answer.topics.values() for _, answer in answers if isinstance(answer, Metadata)]
             ids = {(topic.name, topic.id) for each in known for topic in each if not topic.error}
+            ids -= {(name, "") for name, id_ in ids if id_}  # during an upgrade, only some brokers know it
             self._read |= {name: id_ for name, id_ in ids if [each for each, _ in ids].count(name) == 1}
         return {name: self._read[name] for name in topics if name in self._read}
 
@@ -89,7 +90,7 @@ class TopicIds:
         changed = {
             name
             for name in current.keys() & topics
-            if not current[name].error and self._read.get(name, current[name].id) != current[name].id
+            if not current[name].error and not may_be_same(self._read.get(name, ""), current[name].id)
         }
         gone = self._unknown_to_all(changed, self._read)
         # The next call asks for the others again.

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_group_source.options.settings import SourceOptions, check_batch
@@ -20,6 +20,8 @@ from spark_group_source.spark.runner import log_to_stderr
 from spark_group_source.spark.tasks import Application, PartitionReader, TaskPlanner
 
 if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+
     from spark_group_source.query.batch_query import RowFilter
 
 log = logging.getLogger(__name__)
@@ -76,7 +78,7 @@ class _PushFilters:
     reader that overrides the method: it compares the ``__func__`` with that of the base class. Hence this is no method.
     """
 
-    __func__ = staticmethod(DataSourceReader.pushFilters)
+    __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", len))  # PySpark 4.0 pushes no filters
 
     def __init__(self, reader: GroupBatchReader) -> None:
         self._reader = reader

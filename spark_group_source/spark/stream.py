@@ -268,7 +268,7 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         group = self._options.group.group_id
         try:
             if not self._notifications_path:
-                raise OSError("the session has no listener for them")
+                raise OSError("the session has no listener for them; register(spark) adds one if it can")
             self._notifications = NotificationClient(self._notifications_path, self._batch_completed)
             log.info("group %s: commits each batch when Spark has completed it", group)
         except OSError as error:

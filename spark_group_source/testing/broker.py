@@ -44,7 +44,7 @@ def java_command(libs: Path, heap: str, main: str, arguments: Sequence[str], *fl
 
 
 class BrokerProcess:
-    """A node that is both broker and controller.
+    """A node that is both broker and controller, or before Kafka 3.3 a broker that keeps its metadata in ZooKeeper.
 
     Args:
         directory: only for this node; holds its properties, its data and its log.
@@ -52,7 +52,14 @@ class BrokerProcess:
     """
 
     def __init__(
-        self, node_id: int, directory: Path, properties: Mapping[str, str], libs: Path, heap: str, watchdog: Watchdog
+        self,
+        node_id: int,
+        directory: Path,
+        properties: Mapping[str, str],
+        libs: Path,
+        heap: str,
+        watchdog: Watchdog,
+        main: str = "kafka.Kafka",
     ) -> None:
         self.node_id = node_id
         self._log = directory / "broker.log"
@@ -60,6 +67,7 @@ class BrokerProcess:
         self._libs = libs
         self._heap = heap
         self._watchdog = watchdog
+        self._main = main
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True)
         lines = {**properties, "log.dirs": str(directory / "data")}
@@ -84,7 +92,7 @@ class BrokerProcess:
 
     def start(self) -> None:
         """Starts the process and returns before it is ready."""
-        command = java_command(self._libs, self._heap, "kafka.Kafka", [str(self._properties)])
+        command = java_command(self._libs, self._heap, self._main, [str(self._properties)])
         with self._log.open("ab") as log:
             # In a session of its own, Ctrl-C reaches only the test program, which then stops its brokers in order.
             self._process = subprocess.Popen(
@@ -207,6 +215,7 @@ def parse_properties(text: str) -> dict[str, str]:
     return properties
 
 
+ZOOKEEPER = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 START_TIMEOUT_S = 60.0
 POLL_S = 0.05
 ANSWER_TIMEOUT_S = 10.0
@@ -341,8 +350,11 @@ class BrokerCluster:
         for node in self._nodes():
             directory = self.directory / f"node-{node}"
             broker = BrokerProcess(node, directory, self._properties(node), self.libs, self._heap, watchdog)
-            broker.format(self._cluster_id)
+            if not self._uses_zookeeper:
+                broker.format(self._cluster_id)
             self._brokers[node] = broker
+        if self._uses_zookeeper:
+            self._start_zookeeper(watchdog)
         for broker in self._brokers.values():
             broker.start()
         self._await_ready(deadline)
@@ -350,17 +362,42 @@ class BrokerCluster:
             "Kafka %s is up at %s after %.1f s", self._version, self.bootstrap_servers, time.monotonic() - started_at
         )
 
+    @property
+    def _uses_zookeeper(self) -> bool:
+        return self.version < (3, 3)
+
+    def _start_zookeeper(self, watchdog: Watchdog) -> None:
+        directory = self.directory / "zookeeper"
+        properties = {
+            "dataDir": str(directory),
+            "clientPort": str(self._ports[1, "CONTROLLER"]),
+            "clientPortAddress": HOST,
+            "admin.enableServer": "false",
+        }
+        zookeeper = BrokerProcess(0, directory, properties, self.libs, self._heap, watchdog, main=ZOOKEEPER)
+        self._closing.callback(zookeeper.kill)
+        zookeeper.start()
+        self._await_port(1, Deadline.after(START_TIMEOUT_S), "CONTROLLER")
+
     def _properties(self, node: int) -> dict[str, str]:
         shipped = resources.files("spark_group_source.testing").joinpath("broker.properties").read_text("utf-8")
         named = {name: f"{name}://{HOST}:{self._ports[node, name]}" for name in (*self._listeners, "CONTROLLER")}
         replication = str(min(self._count, MAX_REPLICATION))
         security = [f"{name}:{name}" for name in self._listeners]
-        return {
-            **parse_properties(shipped),
+        roles = {
             "node.id": str(node),
             "controller.quorum.voters": ",".join(
                 f"{each}@{HOST}:{self._ports[each, 'CONTROLLER']}" for each in self._nodes()
             ),
+            "process.roles": "broker,controller",
+            "controller.listener.names": "CONTROLLER",
+        }
+        if self._uses_zookeeper:
+            roles = {"broker.id": str(node), "zookeeper.connect": f"{HOST}:{self._ports[1, 'CONTROLLER']}"}
+            del named["CONTROLLER"]
+        return {
+            **parse_properties(shipped),
+            **roles,
             "listeners": ",".join(named.values()),
             "advertised.listeners": ",".join(named[name] for name in self._listeners),
             "listener.security.protocol.map": ",".join([*security, "CONTROLLER:PLAINTEXT"]),
@@ -381,11 +418,11 @@ class BrokerCluster:
             while not running <= self._known_brokers(node):
                 self._wait_before_retry(node, deadline)
 
-    def _await_port(self, node: int, deadline: Deadline) -> None:
+    def _await_port(self, node: int, deadline: Deadline, listener: str = "PLAINTEXT") -> None:
         # Before the first Kafka client: clients log errors and back off if nothing listens yet.
         while True:
             try:
-                socket.create_connection((HOST, self._ports[node, "PLAINTEXT"]), timeout=1.0).close()
+                socket.create_connection((HOST, self._ports[node, listener]), timeout=1.0).close()
             except OSError:
                 self._wait_before_retry(node, deadline)
             else:
@@ -398,20 +435,20 @@ class BrokerCluster:
         """
         from kafka.protocol.metadata import MetadataRequest
 
-        from spark_group_source.wire import versions
         from spark_group_source.wire.connection import Connection
         from spark_group_source.wire.settings import WireOptions
 
         port = self._ports[node, "PLAINTEXT"]
         deadline = Deadline.after(ANSWER_TIMEOUT_S)
         options = WireOptions(((HOST, port),), "embedded-kafka")
-        request = MetadataRequest(version=versions.METADATA, topics=[], allow_auto_topic_creation=False)
+        request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
         try:
             with contextlib.closing(Connection.open(HOST, port, options, deadline)) as connection:
                 response = connection.call(request, deadline)
         except GroupSourceError:
             return set()
-        return {broker.node_id for broker in response.brokers} if response.cluster_id == self._cluster_id else set()
+        own = self._uses_zookeeper or response.cluster_id == self._cluster_id  # ZooKeeper chooses another id
+        return {broker.node_id for broker in response.brokers} if own else set()
 
     def _wait_before_retry(self, node: int, deadline: Deadline) -> None:
         broker = self._brokers[node]

@@ -87,12 +87,15 @@ MODULE = """<ivy-module version="2.0">
   <info organisation="spark-group-source" module="embedded-kafka"/>
   <configurations><conf name="default"/></configurations>
   <dependencies>
-    <dependency org="org.apache.kafka" name="kafka_2.13" rev="{version}" conf="default->default"/>
+    <dependency org="org.apache.kafka" name="kafka_{scala}" rev="{version}" conf="default->default"/>
     <dependency org="org.apache.kafka" name="kafka-tools" rev="{version}" conf="default->default" transitive="false"/>
-    <dependency org="org.slf4j" name="slf4j-simple" rev="1.7.36" conf="default->default"/>
+    <dependency org="org.slf4j" name="slf4j-simple" rev="1.7.36" conf="default->default"/>{more}
   </dependencies>
 </ivy-module>
 """
+
+ZOOKEEPER = '<dependency org="org.apache.zookeeper" name="zookeeper" rev="3.5.9" conf="default->default"/>'
+"""For Kafka before 2.4: its own ZooKeeper does not run on Java 17."""
 
 
 def kafka_libs(version: str = KAFKA_VERSION) -> Path:
@@ -166,12 +169,14 @@ def _fetch(version: str, libs: Path) -> None:
     # the jars valid: an interrupted download never passes for a complete download.
     with tempfile.TemporaryDirectory(dir=libs.parent, prefix=f".kafka-{version}-") as work:
         module = Path(work, "ivy.xml")
-        module.write_text(MODULE.format(version=version), encoding="utf-8")
+        old = tuple(map(int, version.split("."))) < (2, 4)
+        scala, more = ("2.12", ZOOKEEPER) if old else ("2.13", "")
+        module.write_text(MODULE.format(version=version, scala=scala, more=more), encoding="utf-8")
         partial = Path(work, "libs")
         command = ivy_command(module, partial, libs.parent / "ivy")
         for attempt in range(1, ATTEMPTS + 1):
             failure = _run(command)
-            if not failure and list(partial.glob("kafka_2.13-*.jar")):
+            if not failure and list(partial.glob("kafka_2.1*.jar")):
                 partial.rename(libs)
                 return
             log.warning("Fetching Kafka %s failed (attempt %d of %d)", version, attempt, ATTEMPTS)

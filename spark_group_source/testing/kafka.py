@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from spark_group_source.clock import Deadline
-from spark_group_source.testing.broker import BrokerCluster, java_command
+from spark_group_source.testing.broker import MAX_REPLICATION, BrokerCluster, java_command
 from spark_group_source.testing.errors import EmbeddedKafkaError, RowError
 from spark_group_source.testing.ivy import BRIEF
 from spark_group_source.testing.rows import GroupMember, Row, records
@@ -65,6 +65,8 @@ class EmbeddedKafka(BrokerCluster):
         from kafka import TopicPartition
         from kafka.admin import NewTopic, OffsetSpec
 
+        if replication < 0 and self.version < (2, 4):  # where brokers know no default
+            replication = min(self._count, MAX_REPLICATION)
         with self.admin() as admin:
             topic = NewTopic(name, partitions, replication, topic_configs=dict(config or {}))
             admin.create_topics([topic], wait_for_metadata=True)

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
@@ -25,7 +26,7 @@ from spark_group_source.errors import (
     RetriableError,
     describe_error_code,
 )
-from spark_group_source.offsets import Partitions, TopicPartition
+from spark_group_source.offsets import Partitions, TopicPartition, may_be_same
 from spark_group_source.text import names
 from spark_group_source.wire import sockets, versions, waiting
 from spark_group_source.wire.connection import Connection
@@ -47,10 +48,11 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic. ``partitions`` maps each partition number to its leader's id, or to ``None`` if it has no leader now.
+    """One topic. ``id`` is empty if the broker has none. ``partitions`` maps each partition number to its leader's id,
+    or to ``None`` if it has no leader now.
 
     ``error`` is Kafka's error code, or 0. ``replicas`` maps each partition number to the ids of its brokers, and
-    ``epochs`` to its leader epoch.
+    ``epochs`` to its leader epoch, as far as that is known.
     """
 
     name: str
@@ -84,14 +86,8 @@ def build_request(topics: Collection[str] | None) -> Any:
     """Builds the request for these topics, or for all topics; the request never creates a topic."""
     requested = None
     if topics is not None:
-        request_topic = MetadataRequest.MetadataRequestTopic
-        requested = [request_topic(version=versions.METADATA, name=name) for name in sorted(topics)]
-    return MetadataRequest(
-        version=versions.METADATA,
-        topics=requested,
-        allow_auto_topic_creation=False,
-        include_topic_authorized_operations=False,
-    )
+        requested = [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(topics)]
+    return MetadataRequest(topics=requested, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
 
 
 def check_response(response: Any) -> None:
@@ -108,19 +104,22 @@ def parse_response(response: Any) -> Metadata:
     """Converts kafka-python's response."""
     return Metadata(
         {each.node_id: Broker(each.node_id, each.host, each.port, each.rack) for each in response.brokers},
-        {each.name: _topic(each) for each in response.topics},
+        {each.name: _topic(each, response.version >= versions.RELIABLE_EPOCHS) for each in response.topics},
     )
 
 
-def _topic(topic: Any) -> Topic:
+_NO_ID = UUID(int=0)
+
+
+def _topic(topic: Any, with_epochs: bool) -> Topic:
     return Topic(
         topic.name,
-        str(topic.topic_id),
+        "" if topic.topic_id in (None, _NO_ID) else str(topic.topic_id),
         {each.partition_index: each.leader_id if each.leader_id >= 0 else None for each in topic.partitions},
         topic.is_internal,
         topic.error_code,
         {each.partition_index: each.replica_nodes for each in topic.partitions},
-        {each.partition_index: each.leader_epoch for each in topic.partitions},
+        {each.partition_index: each.leader_epoch for each in topic.partitions if with_epochs},
     )
 
 
@@ -181,6 +180,10 @@ class Connections:
                 connection.close()
                 del self._by_purpose[key]
 
+    def lacks(self) -> list[str]:
+        """What one of the connected brokers lacks, for the log."""
+        return list(dict.fromkeys(each for kept in self._all() for each in versions.lacks(kept.supported)))
+
     def release_buffers(self) -> None:
         """Frees the receive buffers of all connections; the connections stay open."""
         for connection in self._by_purpose.values():
@@ -215,8 +218,10 @@ class Connections:
 
     def _responded_at(self) -> float | None:
         """Returns when any broker last responded."""
-        connections = [*self._by_purpose.values(), *filter(None, [self._bootstrap])]
-        return max((each.responded_at for each in connections if each.responded_at is not None), default=None)
+        return max((each.responded_at for each in self._all() if each.responded_at is not None), default=None)
+
+    def _all(self) -> list[Connection]:
+        return [*self._by_purpose.values(), *filter(None, [self._bootstrap])]
 
     def _is_reusable(self, kept: Connection) -> bool:
         return kept.is_reusable() and monotonic() - kept.used_at <= self._options.max_idle
@@ -256,7 +261,7 @@ class Cluster:
         Raises:
             BrokerUnavailable: no broker responded before the deadline.
         """
-        response = self._call_any_broker(build_request(topics), deadline, check_response)
+        response = self._call_any_broker(lambda: build_request(topics), deadline, check_response)
         found = parse_response(response)
         self._brokers = dict(found.brokers)
         self._connections.close_retired(self._brokers.keys())
@@ -304,10 +309,14 @@ class Cluster:
             BrokerUnavailable, DeadlineExceeded: no coordinator was available before the deadline.
             GroupError: this client may not describe the group.
         """
-        request = FindCoordinatorRequest(version=versions.FIND_COORDINATOR, key_type=GROUP, coordinator_keys=[group_id])
+
+        def build() -> Any:
+            return FindCoordinatorRequest(key=group_id, key_type=GROUP, coordinator_keys=[group_id])
+
         backoff = self._backoff()
         while True:
-            coordinator = self._call_any_broker(request, deadline).coordinators[0]
+            response = self._call_any_broker(build, deadline)
+            coordinator = response.coordinators[0] if response.coordinators else response
             error_code = coordinator.error_code
             if not error_code:
                 broker = Broker(coordinator.node_id, coordinator.host, coordinator.port)
@@ -348,6 +357,10 @@ class Cluster:
         lowest, highest = (0, -1) if connection is None else connection.supported.get(api_key, (0, -1))
         return lowest <= version <= highest
 
+    def lacks(self) -> list[str]:
+        """What one of the connected brokers lacks, for the log."""
+        return self._connections.lacks()
+
     def release_buffers(self) -> None:
         """Frees the receive buffers of all connections; the connections stay open."""
         self._connections.release_buffers()
@@ -357,7 +370,7 @@ class Cluster:
         self._connections.close()
 
     def _call_any_broker(
-        self, request: Any, deadline: Deadline, check: Callable[[Any], None] = lambda response: None
+        self, build: Callable[[], Any], deadline: Deadline, check: Callable[[Any], None] = lambda response: None
     ) -> Any:
         """Returns the first response of any broker. Tries all known brokers in turn, with backoff, until the deadline.
 
@@ -367,7 +380,7 @@ class Cluster:
         Raises:
             AuthenticationFailed: a broker rejected this client for good. The source does not try the others then.
             BrokerUnavailable: no broker responded before the deadline.
-            ProtocolError: all servers are too old, or are not Kafka brokers.
+            ProtocolError: all servers know no common version, or are not Kafka brokers.
         """
         backoff = self._backoff()
         reported: list[GroupSourceError] = []
@@ -375,6 +388,7 @@ class Cluster:
             errors: list[GroupSourceError] = []
             candidates = self._candidates()
             for tried, connect in enumerate(candidates):
+                request = build()
                 turn = deadline.at_most(max(deadline.remaining() / (len(candidates) - tried), MIN_BROKER_TIMEOUT))
                 if errors and turn.expired():
                     break
@@ -452,7 +466,7 @@ def _knows(topic: Topic | None, tp: TopicPartition, topic_id: str) -> bool:
     if (
         topic is None
         or topic.error == UNKNOWN_TOPIC_OR_PARTITION
-        or (not topic.error and topic_id not in ("", topic.id))
+        or (not topic.error and not may_be_same(topic_id, topic.id))
     ):
         return False
     return bool(topic.error) or tp.partition in topic.partitions

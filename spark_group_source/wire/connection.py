@@ -23,7 +23,13 @@ from typing import Any
 from kafka.protocol.metadata import ApiVersionsRequest
 
 from spark_group_source.clock import WARN_EVERY, Clock, Deadline, LogEvery, monotonic
-from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, ProtocolError
+from spark_group_source.errors import (
+    UNSUPPORTED_VERSION,
+    BrokerUnavailable,
+    DeadlineExceeded,
+    GroupSourceError,
+    ProtocolError,
+)
 from spark_group_source.varints import decode_unsigned
 from spark_group_source.wire import sockets, versions
 from spark_group_source.wire.settings import Sasl, WireOptions
@@ -184,9 +190,6 @@ def _receive_interruptibly(sock: socket, target: memoryview, deadline: Deadline)
 
 _CORRELATION_ID = _THROTTLE_TIME = struct.Struct(">i")
 
-_THROTTLED = versions.PINNED.keys() | versions.CONSUMER_PROTOCOL.keys()
-"""Requests whose responses begin with the throttle time in milliseconds. In ApiVersions it comes later."""
-
 
 @dataclass(frozen=True, slots=True)
 class Response:
@@ -198,11 +201,14 @@ class Response:
 
     def decode(self) -> Any:
         """Decodes to kafka-python's message. Raises any exception if the bytes are malformed."""
-        return _response_class(self.request).decode(self.body)
+        response_class = _response_class(self.request)
+        if self.request.API_KEY == ApiVersionsRequest.API_KEY and self.body[:2] == _UNSUPPORTED:
+            return response_class[0].decode(self.body)  # whatever the request had (KIP-511)
+        return response_class.decode(self.body)
 
     def throttle_time(self) -> float:
         """Returns how many seconds the broker will not read from this connection (KIP-219)."""
-        if self.request.API_KEY not in _THROTTLED or len(self.body) < _THROTTLE_TIME.size:
+        if not versions.answered_before_throttle(self.request) or len(self.body) < _THROTTLE_TIME.size:
             return 0.0
         (milliseconds,) = _THROTTLE_TIME.unpack_from(self.body)
         return max(0.0, float(milliseconds) / 1000)
@@ -244,6 +250,8 @@ def after_tags(frame: memoryview, at: int) -> int:
 def _response_class(request: Any) -> Any:
     return request.header.get_response_class()
 
+
+_UNSUPPORTED = UNSUPPORTED_VERSION.to_bytes(2, "big")
 
 _CHECK_SASL = (
     "Check the port in 'kafka.bootstrap.servers'. If the listener requires SASL, set 'kafka.security.protocol' to"
@@ -290,13 +298,13 @@ class Connection:
     def open(
         cls, host: str, port: int, options: WireOptions, deadline: Deadline, broker_id: int | None = None
     ) -> Connection:
-        """Connects with the TLS and SASL of the options, and checks that the broker supports the pinned versions.
+        """Connects with the TLS and SASL of the options, and checks that source and broker know common versions.
 
         Raises:
             AuthenticationFailed: one side rejected the other's certificate or credentials.
             BrokerUnavailable: no address of the host accepts connections.
             DeadlineExceeded: connecting took too long.
-            ProtocolError: the broker is too old, or the server is not a Kafka broker.
+            ProtocolError: no common version, or the server is not a Kafka broker.
         """
         sock = sockets.connect(host, port, options, deadline)
         if options.tls is not None:
@@ -341,9 +349,12 @@ class Connection:
         return self.receive(deadline)
 
     def send(self, request: Any, deadline: Deadline) -> None:
-        """Sends a request, a kafka-python message with its version. Responses come in the order of the requests.
+        """Sends a request, a kafka-python message. Responses come in the order of the requests.
+
+        A request without a version gets the highest that both sides know, up to its ``max_version``. It is sent once.
 
         Raises:
+            ProtocolError: the broker knows no such version.
             BrokerUnavailable: the connection broke, or the broker had closed it.
             DeadlineExceeded: the broker did not accept the request in time; or it throttles this client beyond the
                 deadline, and nothing was sent and the connection stays usable.
@@ -351,6 +362,7 @@ class Connection:
         """
         if not self.closed:
             self._throttle.wait(request.name, deadline)
+        self._choose_version(request)
         self._correlation_id = (self._correlation_id + 1) % 2**31
         request.with_header(correlation_id=self._correlation_id, client_id=self._client_id)
         frame = request.encode(framed=True, header=True)
@@ -361,6 +373,10 @@ class Connection:
             sockets.set_timeout(sock, deadline)
             sock.sendall(frame)
             self._in_flight.append(sent)
+
+    def _choose_version(self, request: Any) -> None:
+        if request.API_VERSION is None:
+            request.API_VERSION = versions.choose(self.supported, request.API_KEY, str(self), request._max_version)
 
     def wait_for_response(self, deadline: Deadline) -> bool:
         """Waits until a part of the next response has come, or the connection has ended; False at the deadline.
@@ -445,6 +461,8 @@ class Connection:
 
     def _check_versions(self, options: WireOptions, deadline: Deadline) -> None:
         response = self.call(versions.build_request(), deadline)
+        if response.error_code == UNSUPPORTED_VERSION:
+            response = self.call(versions.build_request(0), deadline)
         self._throttle.record(response.throttle_time_ms / 1000)
         self.supported = versions.check_response(response, str(self), consumer_protocol=options.consumer_protocol)
         self._frame_reader.max_frame = MAX_FRAME

@@ -15,7 +15,6 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, describe_error_code
-from spark_group_source.wire import versions
 from spark_group_source.wire.settings import Sasl
 from spark_group_source.wire.tokens import Token
 from spark_group_source.wire.waiting import call_with_timeout
@@ -65,7 +64,7 @@ def authenticate(settings: Sasl, host: str, broker: str, call: Call, deadline: D
         BrokerUnavailable: no token or no ticket is available now.
         DeadlineExceeded: the token provider or the KDC took too long.
     """
-    handshake = call(SaslHandshakeRequest(version=versions.SASL_HANDSHAKE, mechanism=settings.mechanism))
+    handshake = call(SaslHandshakeRequest(mechanism=settings.mechanism))
     if handshake.error_code:
         raise _handshake_rejected(settings, broker, handshake)
     token = None if settings.token_provider is None else settings.token_provider.fetch(deadline)
@@ -73,7 +72,7 @@ def authenticate(settings: Sasl, host: str, broker: str, call: Call, deadline: D
     lifetime_ms = 0
     while not mechanism.is_done():
         message = _step(settings, broker, mechanism.auth_bytes)
-        response = call(SaslAuthenticateRequest(version=versions.SASL_AUTHENTICATE, auth_bytes=message))
+        response = call(SaslAuthenticateRequest(auth_bytes=message))
         if response.error_code:
             if settings.token_provider is not None and token is not None:
                 settings.token_provider.record_rejection(token)

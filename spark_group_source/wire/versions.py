@@ -1,10 +1,9 @@
-"""One pinned version per API.
+"""The versions of each request that the source knows, and what it does without the newer ones.
 
-Each is the newest version that Kafka 3.3 supports, and Kafka 4 still supports it. The source negotiates nothing: a
-connection only checks that the broker supports them all. Fetch 13 is the first version with topic ids.
-
-A member with the group protocol of KIP-848 sends four requests in newer versions, which Kafka 4.0 and all later ones
-support. Only its connections check them. Any query may send ConsumerGroupDescribe, if the broker supports it.
+A connection uses the highest version that its broker also knows, so the brokers of one cluster may differ. The lowest
+are those of Kafka 1.0, which Azure Event Hubs offered in 2020. The highest are those of Kafka 3.3: later ones add
+nothing that the source uses, except for the group protocol of KIP-848 and for commits by topic id. Those requests name
+their version, and the source sends them only to a broker that supports it.
 """
 
 from __future__ import annotations
@@ -15,23 +14,47 @@ from typing import Any
 from kafka.protocol.api_key import ApiKey
 from kafka.protocol.metadata import ApiVersionsRequest
 
-from spark_group_source.errors import ProtocolError
+from spark_group_source.errors import ProtocolError, UnsupportedRequest
 
 API_VERSIONS = 3
-FETCH = 13
-LIST_OFFSETS = 7
-OFFSET_FOR_LEADER_EPOCH = 4
-METADATA = 12
-OFFSET_COMMIT = 8
-OFFSET_FETCH = 8
-FIND_COORDINATOR = 4
-JOIN_GROUP = 9
-HEARTBEAT = 4
-LEAVE_GROUP = 5
-SYNC_GROUP = 5
-DESCRIBE_GROUPS = 5
-SASL_HANDSHAKE = 1
-SASL_AUTHENTICATE = 2
+
+NEVER = 2**15
+
+KNOWN = {
+    # lowest, highest, and the first that is answered before the throttle time has passed (KIP-219)
+    ApiKey.Fetch: (4, 13, 8),
+    ApiKey.ListOffsets: (2, 7, 3),
+    ApiKey.OffsetForLeaderEpoch: (2, 4, 2),
+    ApiKey.Metadata: (5, 12, 6),
+    ApiKey.OffsetCommit: (3, 8, 4),
+    ApiKey.OffsetFetch: (3, 8, 4),
+    ApiKey.FindCoordinator: (1, 4, 2),
+    ApiKey.JoinGroup: (2, 9, 3),
+    ApiKey.Heartbeat: (1, 4, 2),
+    ApiKey.LeaveGroup: (1, 5, 2),
+    ApiKey.SyncGroup: (1, 5, 2),
+    ApiKey.DescribeGroups: (1, 5, 2),
+    ApiKey.SaslHandshake: (1, 1, NEVER),
+    ApiKey.SaslAuthenticate: (0, 2, NEVER),
+}
+
+OPTIONAL = {ApiKey.OffsetForLeaderEpoch, ApiKey.DescribeGroups, ApiKey.SaslHandshake, ApiKey.SaslAuthenticate}
+"""Requests without which a query runs."""
+
+FETCH_BY_TOPIC_ID = 13
+RELIABLE_EPOCHS = 9
+"""The first version of Metadata with leader epochs that are never those of an earlier leader."""
+STATIC_MEMBERS = 5
+"""The first version of JoinGroup that brokers with static members know."""
+
+LACKS = (
+    (ApiKey.Metadata, 10, "topic ids (a recreated topic may pass for the former one)"),
+    (ApiKey.Metadata, RELIABLE_EPOCHS, "leader epochs (records replaced by an unclean leader election go unnoticed)"),
+    (ApiKey.OffsetFetch, 7, "stable offsets (commits in open transactions of other programs are overlooked)"),
+    (ApiKey.JoinGroup, STATIC_MEMBERS, "static members"),
+    (ApiKey.Fetch, 11, "reads from the closest replica"),
+)
+"""What a broker lacks that knows only earlier versions of a request."""
 
 CONSUMER_GROUP_HEARTBEAT = 1
 CONSUMER_GROUP_DESCRIBE = 1
@@ -43,30 +66,13 @@ OFFSET_COMMIT_BY_TOPIC_ID = 10
 DESCRIBE_CONFIGS = 4
 """Used where the coordinator supports it."""
 
-PINNED = {
-    ApiKey.Fetch: FETCH,
-    ApiKey.ListOffsets: LIST_OFFSETS,
-    ApiKey.OffsetForLeaderEpoch: OFFSET_FOR_LEADER_EPOCH,
-    ApiKey.Metadata: METADATA,
-    ApiKey.OffsetCommit: OFFSET_COMMIT,
-    ApiKey.OffsetFetch: OFFSET_FETCH,
-    ApiKey.FindCoordinator: FIND_COORDINATOR,
-    ApiKey.JoinGroup: JOIN_GROUP,
-    ApiKey.Heartbeat: HEARTBEAT,
-    ApiKey.LeaveGroup: LEAVE_GROUP,
-    ApiKey.SyncGroup: SYNC_GROUP,
-    ApiKey.DescribeGroups: DESCRIBE_GROUPS,
-}
-"""Maps each API to the version that the source sends. No process needs all request classes, and some take long to
-import."""
-
 CONSUMER_PROTOCOL = {
     ApiKey.ConsumerGroupHeartbeat: CONSUMER_GROUP_HEARTBEAT,
     ApiKey.ConsumerGroupDescribe: CONSUMER_GROUP_DESCRIBE,
     ApiKey.OffsetCommit: MEMBER_OFFSET_COMMIT,
     ApiKey.OffsetFetch: MEMBER_OFFSET_FETCH,
 }
-"""The same for the requests of a member with KIP-848; those about offsets carry a member epoch."""
+"""The versions that a member with KIP-848 sends; those about offsets carry a member epoch."""
 
 Supported = Mapping[int, tuple[int, int]]
 """The lowest and the highest version of each API that a broker supports."""
@@ -75,39 +81,65 @@ GROUP_VERSION = "group.version"
 """The cluster's feature that switches KIP-848 on: 1 or higher. Kafka 3.9 supports the requests without it."""
 
 
-def build_request() -> Any:
+def build_request(version: int = API_VERSIONS) -> Any:
     """Builds the request for the API versions that a broker supports."""
-    return ApiVersionsRequest(
-        version=API_VERSIONS, client_software_name="spark-group-source", client_software_version="1"
-    )
+    return ApiVersionsRequest(version=version, client_software_name="spark-group-source", client_software_version="1")
+
+
+def answered_before_throttle(request: Any) -> bool:
+    """Whether the response begins with a throttle time that is still to pass. In ApiVersions it comes later."""
+    key, version = request.API_KEY, request.API_VERSION
+    return bool(version >= KNOWN[key][2] if key in KNOWN else key in CONSUMER_PROTOCOL)
 
 
 def check_response(response: Any, broker: str, *, consumer_protocol: bool = False) -> Supported:
     """Checks the API versions that a broker supports, and returns them.
 
     Raises:
-        ProtocolError: a pinned version is missing, or KIP-848 is needed for ``consumer_protocol`` and switched off.
+        ProtocolError: a request that each query needs has no version that both sides know, or KIP-848 is needed for
+            ``consumer_protocol`` and switched off.
     """
     supported = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
-    for key, version in PINNED.items():
-        if missing := _missing(supported, key, version):
-            raise ProtocolError(f"Broker {broker} does not support {missing}.", "Use Kafka 3.3 or later.")
+    for key in KNOWN.keys() - OPTIONAL:
+        choose(supported, key, broker)
     if consumer_protocol:
         _check_consumer_protocol(response, supported, broker)
     return supported
 
 
-def _missing(supported: Supported, key: ApiKey, version: int) -> str:
-    """The version that the broker lacks, as text; empty if it supports the version."""
-    lowest, highest = supported.get(key, (0, -1))
-    if lowest <= version <= highest:
-        return ""
-    found = f"{lowest} to {highest}" if highest >= 0 else "none"
-    return f"version {version} of {key.name}Request (it supports {found})"
+def choose(supported: Supported, key: int, broker: str, most: int | None = None) -> int:
+    """The highest version of a request that both sides know, up to ``most``.
+
+    Raises:
+        UnsupportedRequest: there is none.
+    """
+    lowest, highest, _ = KNOWN[ApiKey(key)]
+    least, version = supported.get(key, (0, -1))
+    version = min(version, highest if most is None else most)
+    if version < max(lowest, least):
+        raise UnsupportedRequest(
+            f"Broker {broker} supports {_range(supported, key)} of {ApiKey(key).name}Request, and this source {lowest}"
+            f" to {highest}.",
+            "Use a broker that speaks the protocol of Kafka 1.0 or later. A proxy in between may hide its versions.",
+        )
+    return version
+
+
+def lacks(supported: Supported) -> list[str]:
+    """What the broker lacks, for the log."""
+    return [what for key, version, what in LACKS if supported[key][1] < version]
+
+
+def _range(supported: Supported, key: int) -> str:
+    return "version {} to {}".format(*supported[key]) if key in supported else "no version"
 
 
 def _check_consumer_protocol(response: Any, supported: Supported, broker: str) -> None:
-    missing = [text for key, version in CONSUMER_PROTOCOL.items() if (text := _missing(supported, key, version))]
+    missing = [
+        f"version {version} of {key.name}Request (it supports {_range(supported, key)})"
+        for key, version in CONSUMER_PROTOCOL.items()
+        if not supported.get(key, (0, -1))[0] <= version <= supported.get(key, (0, -1))[1]
+    ]
     levels = {feature.name: feature.max_version_level for feature in response.finalized_features or ()}
     if levels.get(GROUP_VERSION, 0) < 1:
         missing.append(f"the feature {GROUP_VERSION}=1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +29,7 @@ from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
 from tests.conftest import KAFKA_3
 from tests.contract.proxy import Proxy
-from tests.fake import FakeKafka, Fault
+from tests.fake import FakeKafka, Fault, releases
 from tests.simulation.items import run_item
 
 TIMEOUT_S = 90.0
@@ -405,8 +406,9 @@ class Bench:
 
 @pytest.fixture
 def fake() -> Iterator[FakeKafka]:
-    """A fake Kafka with two brokers, in which tests may inject faults."""
-    with FakeKafka(brokers=2) as running:
+    """A fake Kafka with two brokers, in which tests may inject faults. OFFERED names another or an older one: see
+    ``tests/fake/releases.py``."""
+    with FakeKafka(brokers=2, offered=releases.ALL.get(os.environ.get("OFFERED", ""))) as running:
         yield running
 
 

@@ -106,7 +106,7 @@ class FakeClassicGroup:
         holder = self._holder(instance) if instance is not None and not member_id else None
         if not supported:
             response.error_code = INCONSISTENT_PROTOCOL
-        elif not member_id and instance is None:
+        elif not member_id and instance is None and request.version >= 4:
             self._pending[new_id] = now + request.session_timeout_ms / 1000
             response.error_code, response.member_id = ID_REQUIRED, new_id
         elif member_id and member_id not in self._pending:
@@ -166,7 +166,7 @@ class FakeClassicGroup:
         members = self.members.values() if member.id == self.leader else ()
         known = [(each.id, each.instance, each.protocols[self.protocol]) for each in members]
         names = "member_id", "group_instance_id", "metadata"
-        fill(response, 9, members=[dict(zip(names, each, strict=True)) for each in known])
+        fill(response, members=[dict(zip(names, each, strict=True)) for each in known])
         member.join = None
 
     def _wait(self) -> None:
@@ -228,10 +228,11 @@ class FakeClassicGroup:
     def sync(self, request: Any, response: Any) -> None:
         """Waits for the leader's assignment."""
         now, member_id = time.monotonic(), request.member_id
-        response.error_code = INCONSISTENT_PROTOCOL if request.protocol_name is None else 0
+        named = request.version >= 5
+        response.error_code = INCONSISTENT_PROTOCOL if named and request.protocol_name is None else 0
         if not response.error_code:
             response.error_code = self.member_error(member_id, request.group_instance_id, request.generation_id)
-        if not response.error_code and request.protocol_name != self.protocol:
+        if not response.error_code and named and request.protocol_name != self.protocol:
             response.error_code = INCONSISTENT_PROTOCOL
         if not response.error_code and self.state == PREPARING:
             response.error_code = REBALANCING

@@ -148,7 +148,7 @@ class FakeConsumerGroup:
         response.member_epoch = member.epoch
         full = request.rebalance_timeout_ms >= 0 and request.subscribed_topic_names is not None and owned is not None
         if full or member.assigned != before:
-            fill(response, request.version, assignment=assignment(member.assigned))
+            fill(response, assignment=assignment(member.assigned))
 
     def remove(self, member_id: str, at: float, why: str) -> None:
         """Removes a member that leaves, is fenced, or whose session has expired."""

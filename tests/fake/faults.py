@@ -108,5 +108,5 @@ def set_error(api: str, response: Any, error_code: int) -> None:
     parts = [response]
     for name in filter(None, ERROR_AT.get(api, "").split(".")):
         parts = [inner for outer in parts for inner in getattr(outer, name)]
-    for part in parts:
+    for part in [*parts, response] if api in ("FindCoordinator", "OffsetFetch") else parts:
         part.error_code = error_code

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kafka.protocol.consumer import FetchResponse
+from kafka.protocol.consumer import FetchResponse, LeaveGroupRequest
 
+from spark_group_source.group.consumer_messages import ConsumerGroupHeartbeatRequest
 from spark_group_source.wire.versions import GROUP_VERSION
 from tests.fake.classic_group import EMPTY, INCONSISTENT_PROTOCOL, NOT_COORDINATOR, UNKNOWN_MEMBER
 from tests.fake.consumer_group import JOIN, UNKNOWN_GROUP, UNSUPPORTED_VERSION, invalid
@@ -26,6 +27,7 @@ from tests.fake.group_responses import (
     fetch_offsets,
 )
 from tests.fake.log import NOT_LEADER, FakeLog, fit
+from tests.fake.releases import Offered
 from tests.fake.server import REQUESTS, FakeBroker, Handler, fill
 
 LOADING, NO_COORDINATOR = 14, 15
@@ -55,6 +57,8 @@ class RequestHandlers:
         self.former_coordinators: set[int] = set()
         """Brokers that do not know yet that they are none any more: they still answer."""
         self.brokers: dict[int, FakeBroker] = {}
+        self.offered: dict[int, Offered] = {}
+        """What a broker offers, if it is not all versions that the fake knows."""
         self._max_metadata = max_metadata
         self._group_version = group_version
         self.heartbeat_interval = heartbeat_interval
@@ -86,6 +90,8 @@ class RequestHandlers:
 
     def _handler(self, node: int) -> Handler:
         def handle(api: str, request: Any, error: int) -> Any:
+            lowest, highest = self.offered.get(node, {}).get(request.API_KEY, (0, 2**15))
+            assert api == "ApiVersions" or lowest <= request.version <= highest, f"broker {node} got {request}"
             response = _empty_response(request)
             with self._changed:
                 self.requests.append((api, node, request))
@@ -95,11 +101,19 @@ class RequestHandlers:
         return handle
 
     def _ApiVersions(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
-        keys = [{"api_key": key, "min_version": 0, "max_version": each.max_version} for key, each in REQUESTS.items()]
-        fill(response, 3, api_keys=keys)
-        if level := self._group_version:
+        known = {key: (0, each.max_version) for key, each in REQUESTS.items()}
+        offered = self.offered.get(node, known)
+        keys = [
+            {"api_key": key, "min_version": lowest, "max_version": min(highest, known[key][1])}
+            for key, (lowest, highest) in offered.items()
+            if key in known
+        ]
+        fill(response, api_keys=keys)
+        if request.version > offered[request.API_KEY][1]:
+            response.error_code, response.API_VERSION = UNSUPPORTED_VERSION, 0
+        if (level := self._group_version) and ConsumerGroupHeartbeatRequest.API_KEY in offered:
             feature = {"name": GROUP_VERSION, "max_version_level": level, "min_version_level": level}
-            fill(response, 3, finalized_features_epoch=1, finalized_features=[feature])
+            fill(response, finalized_features_epoch=1, finalized_features=[feature])
 
     def _Metadata(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         brokers = [
@@ -109,7 +123,7 @@ class RequestHandlers:
         topics = self._view(node).topics
         names = sorted(topics) if request.topics is None else [topic.name for topic in request.topics]
         found = [_topic_metadata(name, *topics.get(name, (None, {}))) for name in names]
-        fill(response, 12, brokers=brokers, topics=found)
+        fill(response, brokers=brokers, topics=found)
 
     def _SaslHandshake(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         response.error_code, response.mechanisms = error, ["PLAIN"]
@@ -122,8 +136,8 @@ class RequestHandlers:
         broker = self.brokers.get(self._view(node).coordinator)
         place = (broker.node, "127.0.0.1", broker.port) if broker else (-1, "", -1)
         found = dict(zip(("node_id", "host", "port"), place, strict=True))
-        found |= {"key": request.coordinator_keys[0], "error_code": 0 if broker else NO_COORDINATOR}
-        fill(response, 4, coordinators=[found])
+        found |= {"error_code": 0 if broker else NO_COORDINATOR}
+        fill(response, **found, coordinators=[{"key": "".join(request.coordinator_keys), **found}])
 
     def _coordinator_error(self, node: int) -> int:
         if node != self.coordinator and node not in self.former_coordinators:
@@ -166,12 +180,17 @@ class RequestHandlers:
     def _LeaveGroup(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         response.members = []
         if group := self._coordinated(request, response, node, error):
-            leaving = [(each.member_id, each.group_instance_id) for each in request.members]
+            only = LeaveGroupRequest.MemberIdentity(member_id=request.member_id, group_instance_id=None)
+            identities = request.members if request.version >= 3 else [only]
+            leaving = [(each.member_id, each.group_instance_id) for each in identities]
+            errors = group.classic.leave(leaving)
+            if request.version < 3:
+                (response.error_code,) = errors
             members = [
                 {"member_id": member_id, "group_instance_id": instance, "error_code": error_code}
-                for (member_id, instance), error_code in zip(leaving, group.classic.leave(leaving), strict=True)
+                for (member_id, instance), error_code in zip(leaving, errors, strict=True)
             ]
-            fill(response, 5, members=members)
+            fill(response, members=members)
 
     def _ConsumerGroupHeartbeat(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         response.heartbeat_interval_ms = round(self.heartbeat_interval * 1000)
@@ -192,11 +211,11 @@ class RequestHandlers:
         error_code = error or self._coordinator_error(node)
         names = {topic_id: name for name, topic_id in self.ids.items()}
         groups = [describe_consumer(name, self._current(name), names, error_code) for name in request.group_ids]
-        fill(response, 1, groups=groups)
+        fill(response, groups=groups)
 
     def _DescribeGroups(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         name = request.groups[0]
-        fill(response, 5, groups=[describe(name, self._current(name), error or self._coordinator_error(node))])
+        fill(response, groups=[describe(name, self._current(name), error or self._coordinator_error(node))])
 
     def _OffsetCommit(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         group = self._current(request.group_id)
@@ -206,21 +225,22 @@ class RequestHandlers:
 
         topics = self._view(node).topics
         answered, partitions, error_code = commit(request, group, topics, group_error, self._max_metadata)
-        fill(response, request.version, topics=answered)
+        fill(response, topics=answered)
         member = request.group_id, request.member_id, request.generation_id_or_member_epoch
         offsets = {tp: each.offset for tp, each in partitions.items()}
         text = "|".join(sorted({each.metadata for each in partitions.values()}))
         self.commits.append(Commit(*member, offsets, text, error_code, node, time.monotonic(), partitions))
 
     def _OffsetFetch(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
-        requested = request.groups[0]
+        requested = request.groups[0] if request.version >= 8 else request
         group = self._current(requested.group_id)
         error_code = error or self._coordinator_error(node)
         if not error_code and group.kind == CONSUMER:
             member_id, epoch = (requested.member_id, requested.member_epoch) if request.version >= 9 else (None, -1)
             if member_id is not None or epoch >= 0:
                 error_code = group.consumer.member_error(member_id or "", epoch)
-        fill(response, request.version, groups=[fetch_offsets(requested, group, error_code)])
+        found = fetch_offsets(requested, group, error_code)
+        fill(response, groups=[found], topics=found["topics"], error_code=error_code)
 
     def _log(self, name: str, number: int, node: int) -> tuple[FakeLog | None, int]:
         """The log of a partition that this broker leads; otherwise the error code."""
@@ -240,7 +260,7 @@ class RequestHandlers:
             return {"partition_index": asked.partition_index, "error_code": error_code, **position}
 
         topics = [(each.name, [found(each.name, asked) for asked in each.partitions]) for each in request.topics]
-        fill(response, 7, topics=[{"name": name, "partitions": partitions} for name, partitions in topics])
+        fill(response, topics=[{"name": name, "partitions": partitions} for name, partitions in topics])
 
     def _OffsetForLeaderEpoch(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         def found(name: str, asked: Any) -> dict[str, int]:
@@ -251,27 +271,28 @@ class RequestHandlers:
             return {"partition": asked.partition, "error_code": error_code, "leader_epoch": epoch, "end_offset": end}
 
         topics = [(each.topic, [found(each.topic, asked) for asked in each.partitions]) for each in request.topics]
-        fill(response, 4, topics=[{"topic": name, "partitions": partitions} for name, partitions in topics])
+        fill(response, topics=[{"topic": name, "partitions": partitions} for name, partitions in topics])
 
     def _Fetch(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
-        name_of = {str(topic_id): name for name, topic_id in self.ids.items()}
+        by_id = request.version >= 13
+        name_of = {str(topic_id): name for name, topic_id in self.ids.items()} if by_id else {n: n for n in self.ids}
         deadline = time.monotonic() + request.max_wait_ms / 1000
         while not error and not self._has_response(request, name_of) and time.monotonic() < deadline:
             self._changed.wait(max(0.0, deadline - time.monotonic()))
         left, empty = request.max_bytes, True
         topics = []
         for topic in request.topics:
-            name = name_of.get(str(topic.topic_id))
+            name = name_of.get(str(topic.topic_id) if by_id else topic.topic)
             partitions = [self._fetch_partition(name, each, node, request) for each in topic.partitions]
             for requested, data in zip(topic.partitions, partitions, strict=True):
                 data.records = fit(data.records, min(requested.partition_max_bytes, left), first=empty)
                 left, empty = max(0, left - len(data.records)), empty and not data.records
-            topics.append({"topic_id": topic.topic_id, "partitions": partitions})
-        fill(response, 13, error_code=0, session_id=0, responses=topics)
+            topics.append({"topic": topic.topic, "topic_id": topic.topic_id, "partitions": partitions})
+        fill(response, error_code=0, session_id=0, responses=topics)
 
     def _has_response(self, request: Any, name_of: dict[str, str]) -> bool:
         for topic in request.topics:
-            logs = self.logs.get(name_of.get(str(topic.topic_id), ""), {})
+            logs = self.logs.get(name_of.get(str(topic.topic_id) if request.version >= 13 else topic.topic, ""), {})
             for partition in topic.partitions:
                 log = logs.get(partition.partition)
                 if log is None or log.has_response(partition.fetch_offset, request.isolation_level):
@@ -285,7 +306,7 @@ class RequestHandlers:
         )
         data.aborted_transactions = None
         if name is None or log is None:
-            data.error_code = UNKNOWN_TOPIC_ID if name is None else UNKNOWN_TOPIC
+            data.error_code = UNKNOWN_TOPIC_ID if name is None and request.version >= 13 else UNKNOWN_TOPIC
             data.aborted_transactions = []
         else:
             log.fetch(requested, node, request.rack_id, request.isolation_level, data)

@@ -15,6 +15,7 @@ from tests.fake.group import CLASSIC
 from tests.fake.group_responses import Partition
 from tests.fake.handlers import RequestHandlers
 from tests.fake.log import FakeLog
+from tests.fake.releases import Offered
 from tests.fake.server import FakeBroker
 
 MAX_METADATA = 4096
@@ -30,6 +31,7 @@ class FakeKafka(RequestHandlers):
     """A cluster of fake brokers, numbered from 1. ``requests`` and ``commits`` hold all that came, in order.
 
     ``group_version`` is the feature that switches the group protocol of KIP-848 on: 1 as in Kafka 4, or 0.
+    ``offered`` are the versions of an older or another broker; see :meth:`offer`.
     ``heartbeat_interval`` is what members with that protocol are told, and ``session_timeout`` is theirs, in seconds.
     """
 
@@ -40,10 +42,12 @@ class FakeKafka(RequestHandlers):
         group_version: int = 1,
         heartbeat_interval: float = HEARTBEAT_INTERVAL,
         session_timeout: float = SESSION_TIMEOUT,
+        offered: Offered | None = None,
     ) -> None:
         super().__init__(max_metadata, group_version, heartbeat_interval, session_timeout)
         self._faults = Faults()
         self.brokers = {node: FakeBroker(node, self._handler(node), self._faults) for node in range(1, brokers + 1)}
+        self.offered = {} if offered is None else dict.fromkeys(self.brokers, offered)
 
     def __enter__(self) -> FakeKafka:
         for broker in self.brokers.values():
@@ -74,6 +78,12 @@ class FakeKafka(RequestHandlers):
     def clear_faults(self) -> None:
         """Removes the faults that have not happened yet."""
         self._faults.clear()
+
+    def offer(self, node: int, offered: Offered) -> None:
+        """Restarts a broker with another release, which offers these versions."""
+        self.brokers[node].stop()
+        self.offered[node] = offered
+        self.brokers[node].start()
 
     def create_topic(self, name: str, partitions: int = 1) -> str:
         """Creates a topic, or adds partitions; the brokers lead them in turn."""

@@ -41,18 +41,18 @@ _HEAD = struct.Struct(">hh")
 _SIZE = struct.Struct(">i")
 
 
-def message(kind: Any, version: int, **fields: Any) -> Any:
+def message(kind: Any, version: int | None, **fields: Any) -> Any:
     """Makes a kafka-python message; nested ones are given as dicts."""
     return kind(version=version, **{name: _nested(kind.fields[name], value, version) for name, value in fields.items()})
 
 
-def fill(response: Any, version: int, **fields: Any) -> None:
-    """Sets fields of a response, as :func:`message` does."""
+def fill(response: Any, **fields: Any) -> None:
+    """Sets fields of a response of any version, as :func:`message` does."""
     for name, value in fields.items():
-        setattr(response, name, _nested(response.fields[name], value, version))
+        setattr(response, name, _nested(response.fields[name], value, None))
 
 
-def _nested(field: Any, value: Any, version: int) -> Any:
+def _nested(field: Any, value: Any, version: int | None) -> Any:
     if isinstance(value, list):
         return [_nested(field, each, version) for each in value]
     return message(field.data_class, version, **value) if isinstance(value, dict) else value

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from chispa import assert_df_equality
+from pyspark import __version__ as pyspark_version
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- its customary name
@@ -46,6 +47,18 @@ def test_a_batch_read_is_fixed_at_load_and_a_new_load_sees_new_records(
     kafka.produce(topic, ["late"], partition=0)
     assert frame.count() == frame.alias("a").join(frame.alias("b"), ["partition", "offset"]).count() == 20
     assert batch_query(spark, kafka, topic).count() == 21
+
+
+@pytest.mark.core
+@pytest.mark.skipif(pyspark_version.startswith("4.0."), reason="PySpark 4.0 needs register(spark)")
+def test_a_session_finds_the_source_itself_in_dataframes_and_in_sql(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: str
+) -> None:
+    plain = spark.newSession()
+    assert batch_query(plain, kafka, topic).count() == PARTITIONS * EACH
+    options = f"'kafka.bootstrap.servers' '{kafka.bootstrap_servers}', 'subscribe' '{topic}'"
+    plain.sql(f"CREATE TEMPORARY VIEW found USING `kafka-group` OPTIONS ({options})")
+    assert plain.sql("SELECT count(*) FROM found").first() == (PARTITIONS * EACH,)
 
 
 @pytest.mark.core

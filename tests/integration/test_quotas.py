@@ -21,7 +21,7 @@ from spark_group_source.offsets import LATEST, OffsetRange, TopicPartition
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.broker import java_command
-from spark_group_source.wire import sockets, versions
+from spark_group_source.wire import sockets
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 
@@ -56,7 +56,7 @@ def limited(kafka: EmbeddedKafka, unique: Callable[[str], str]) -> Callable[[str
 
 
 def test_a_connection_throttled_beyond_a_deadline_is_reused(limited: Callable[[str], WireOptions]) -> None:
-    request = FindCoordinatorRequest(version=versions.FIND_COORDINATOR, key_type=0, coordinator_keys=["g"])
+    request = FindCoordinatorRequest(key="g", key_type=0, coordinator_keys=["g"])
     with closing(Cluster(limited("request_percentage=0.01"))) as cluster:
         cluster.metadata([], Deadline.after(LONG))
         kept = cluster.connection(1, Deadline.after(LONG), "test")

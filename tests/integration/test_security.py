@@ -33,7 +33,7 @@ from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.driver import Driver
 from spark_group_source.spark.schema import source_schema, to_arrow_schema
-from spark_group_source.wire import tls, versions
+from spark_group_source.wire import tls
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.settings import WireOptions
@@ -67,9 +67,7 @@ def connected_with(options: WireOptions, deadline: float = LONG) -> Cluster:
 
 
 def ask(connection: Connection) -> Any:
-    request = MetadataRequest(
-        version=versions.METADATA, topics=[], allow_auto_topic_creation=False, include_topic_authorized_operations=False
-    )
+    request = MetadataRequest(topics=[], allow_auto_topic_creation=False, include_topic_authorized_operations=False)
     return connection.call(request, Deadline.after(LONG))
 
 

@@ -328,8 +328,8 @@ class Connection(connection.Connection):
     network: Network
 
     def _check_versions(self, options: WireOptions, deadline: Deadline) -> None:
-        """One answer serves all connections of a run: its message has dozens of parts."""
-        versions = self.network.versions
+        """One answer serves all connections of a simulated run: its message has dozens of parts."""
+        versions = self.network.versions if self.network.channel is Channel else {}
         if options.consumer_protocol not in versions:
             super()._check_versions(options, deadline)
             versions[options.consumer_protocol] = self.supported
@@ -354,6 +354,7 @@ class Connection(connection.Connection):
     def send(self, request: Any, deadline: Deadline) -> None:
         if not self.closed:
             self._throttle.wait(request.name, deadline)
+        self._choose_version(request)
         self._correlation_id += 1
         request.with_header(correlation_id=self._correlation_id, client_id=self._client_id)
         sent = connection._InFlight(self._correlation_id, request, deadline.clock())

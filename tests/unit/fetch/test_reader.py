@@ -25,7 +25,7 @@ from spark_group_source.fetch.task import FetchTask
 from spark_group_source.records.responses import DecodeLimits
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import MAX_FRAME
-from tests.fake import FakeKafka, Fault
+from tests.fake import FakeKafka, Fault, releases
 from tests.unit.fetch.tasks import fetched, fetches, of, offsets, task
 from tests.unit.records.build import Record, batch, marker
 from tests.unit.wire_options import LONG, after
@@ -70,6 +70,21 @@ def test_later_responses_do_not_change_earlier_rows(fake: FakeKafka) -> None:
     assert len(fetches(fake)) > 5, "the test needs several responses"
     values = [value.as_py() for each in kept for value in each["value"]]
     assert values == [f"{number:0500d}".encode() for number in range(600)]
+
+
+@pytest.mark.parametrize("name", releases.ALL)
+@pytest.mark.parametrize("knows_id", [True, False])
+def test_rows_of_the_fetch_versions_of_other_brokers_are_equal(fake: FakeKafka, name: str, knows_id: bool) -> None:
+    fake.offered = dict.fromkeys(fake.brokers, releases.ALL[name])
+    fill(fake)
+    fill(fake, partition=1, rows=3)
+    topic_id = fake.ids["t"] if knows_id else ""
+    given = task(fake, (0, 3, 17), (1, 0, 12), topic_id=str(topic_id), read_committed=True)
+    rows = sorted((row["partition"], row["offset"], row["value"]) for each in read(given) for row in each.to_pylist())
+    assert rows == [
+        (number, at, b"%010d" % at) for number, start, end in ((0, 3, 17), (1, 0, 12)) for at in range(start, end)
+    ]
+    assert {each.version for each in fetches(fake)} == {min(13, releases.ALL[name][1][1])}
 
 
 def test_a_record_batch_larger_than_the_fetch_size_is_read(fake: FakeKafka) -> None:

@@ -32,7 +32,6 @@ from spark_group_source.fetch.messages import parse_response
 from spark_group_source.records.columns import ALL_COLUMNS, arrow_schema
 from spark_group_source.records.decode import Decoder
 from spark_group_source.records.responses import DecodeLimits
-from spark_group_source.wire import versions
 from tests.unit.records.build import FOREVER, Record, batch, marker, part, resealed
 
 TIME_S = 20.0
@@ -62,17 +61,15 @@ def logs() -> list[bytes]:
     return built + [each.read_bytes()[:LONGEST] for each in sorted(GOLDEN.glob("*/*.log"))]
 
 
-def answers() -> list[bytes]:
-    """Undamaged Fetch answers of one to three partitions."""
-    version = versions.FETCH
+def answers() -> list[tuple[int, bytes]]:
+    """Undamaged Fetch answers of one to three partitions, with the version of each layout."""
     topic_of = FetchResponse.FetchableTopicResponse
     partition_of = topic_of.PartitionData
-    aborted = partition_of.AbortedTransaction(version=version, producer_id=1, first_offset=2)
-    found = []
+    aborted = partition_of.AbortedTransaction(producer_id=1, first_offset=2)
+    found: list[tuple[int, bytes]] = []
     for count in (1, 2, 3):
         partitions = [
             partition_of(
-                version=version,
                 partition_index=number,
                 error_code=number,
                 high_watermark=9,
@@ -84,9 +81,9 @@ def answers() -> list[bytes]:
             )
             for number in range(count)
         ]
-        topics = [topic_of(version=version, topic_id=UUID(int=count), partitions=partitions)] * count
-        answer = FetchResponse(version=version, throttle_time_ms=0, error_code=0, session_id=0, responses=topics)
-        found.append(bytes(answer.encode(version=version)))
+        topics = [topic_of(topic="t", topic_id=UUID(int=count), partitions=partitions)] * count
+        answer = FetchResponse(throttle_time_ms=0, error_code=0, session_id=0, responses=topics)
+        found += [(version, bytes(answer.encode(version=version))) for version in (4, 5, 7, 11, 12, 13)]
     return found
 
 
@@ -194,7 +191,8 @@ class Fuzz:
         kind = rng.randrange(6)
         if kind == 0:
             try:
-                parse_response(memoryview(mutated(rng, rng.choice(self._answers), self._answers)))
+                version, answer = rng.choice(self._answers)
+                parse_response(memoryview(mutated(rng, answer, [each for _, each in self._answers])), version)
                 return "answer"
             except (ProtocolError, BrokerError) as error:
                 return type(error).__name__

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
+from pkgutil import iter_modules
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import __version__ as pyspark_version
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -173,3 +177,12 @@ FIRST = leaf(ORDERS)
 def test_other_sources_log_nothing(caplog: pytest.LogCaptureFixture, leaves: list[Any]) -> None:
     warn_of_shared_sources(query(*leaves))
     assert caplog.messages == []
+
+
+@pytest.mark.skipif(pyspark_version.startswith("4.0."), reason="PySpark 4.0 needs register(spark)")
+def test_sparks_lookup_finds_the_source_which_then_writes_no_records_to_disk() -> None:
+    names = [info.name for info in iter_modules() if info.name.startswith("pyspark_")]
+    found = [import_module(name) for name in names if name.endswith("kafka_group")]
+    assert [module.DefaultSource.name() for module in found] == ["kafka-group"]
+    assert issubclass(found[0].DefaultSource, DataSource)
+    assert found[0].DefaultSource.application.encrypts_files, "nobody knows whether Spark encrypts its files"
