@@ -5,7 +5,7 @@ before it is read and in ``commits`` when it is completed. The order of the call
 a batch is written to ``rows/BATCH-ATTEMPT.json`` before the batch may end.
 
 The file ``events`` lists the events. At each event in ``pause`` of the settings, the process waits for a file of that
-name, or for its death. A file ``stop`` ends the query in order when it is idle.
+name, or for its death. A file ``stop`` ends the query in order when it is idle, ``stop between batches`` at once.
 """
 
 from __future__ import annotations
@@ -92,8 +92,12 @@ class MicroBatches:
         batch = self._offsets.latest()
         if batch > self._commits.latest():
             self._run(batch)
-        while not (batch == self._advance(batch) and (self._work / "stop").exists()):
+        while not (self._work / "stop between batches").exists():
+            if batch == self._advance(batch) and (self._work / "stop").exists():
+                break
             batch = self._offsets.latest()
+        if batch >= 0:
+            self._reader.commit(self._offsets.get(batch))
         self._reader.stop()
 
     def _advance(self, batch: int) -> int:

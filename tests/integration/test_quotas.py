@@ -24,6 +24,7 @@ from spark_group_source.testing.broker import java_command
 from spark_group_source.wire import sockets, versions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
+from tests.integration.standing import wire
 
 LONG = 90.0
 WINDOW_S = 2
@@ -49,8 +50,7 @@ def limited(kafka: EmbeddedKafka, unique: Callable[[str], str]) -> Callable[[str
         silent = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
         command = java_command(kafka.libs, "256m", "kafka.admin.ConfigCommand", arguments, silent)
         subprocess.run(command, check=True, capture_output=True, timeout=LONG)
-        host, _, port = kafka.bootstrap_servers.rpartition(":")
-        return WireOptions(((host, int(port)),), client)
+        return wire(kafka, client)
 
     return make
 
@@ -87,10 +87,10 @@ def test_a_task_under_a_byte_quota_reads_everything_over_the_same_connections(
 
     monkeypatch.setattr(sockets, "connect", counted)
     # Ten windows' worth is read at once, and the rest as fast as the quota allows.
-    wire = limited(f"consumer_byte_rate={RECORDS * RECORD_BYTES // (12 * WINDOW_S)}")
+    client = limited(f"consumer_byte_rate={RECORDS * RECORD_BYTES // (12 * WINDOW_S)}")
     settings = FetchSettings(fetch_max_bytes=300_000)
-    task = FetchTask((OffsetRange(topic, 0, 0, RECORDS, ""),), wire, arrow_schema(["offset"]), settings)
-    with closing(Cluster(wire)) as cluster:
+    task = FetchTask((OffsetRange(topic, 0, 0, RECORDS, ""),), client, arrow_schema(["offset"]), settings)
+    with closing(Cluster(client)) as cluster:
         offsets = [row["offset"] for rows in TaskReader(task, cluster).batches() for row in rows.to_pylist()]
     assert offsets == list(range(RECORDS))
     assert "throttles this client" in caplog.text
