@@ -21,6 +21,7 @@ from spark_group_source.offsets import LATEST, OffsetRange, TopicPartition
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.broker import java_command
+from spark_group_source.testing.ivy import BRIEF
 from spark_group_source.wire import sockets, versions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
@@ -47,8 +48,8 @@ def limited(kafka: EmbeddedKafka, unique: Callable[[str], str]) -> Callable[[str
         client = unique("client")
         arguments = ["--bootstrap-server", kafka.bootstrap_servers, "--alter", "--add-config", quota]
         arguments += ["--entity-type", "clients", "--entity-name", client]
-        silent = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
-        command = java_command(kafka.libs, "256m", "kafka.admin.ConfigCommand", arguments, silent)
+        quick = (BRIEF, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
+        command = java_command(kafka.libs, "256m", "kafka.admin.ConfigCommand", arguments, *quick)
         subprocess.run(command, check=True, capture_output=True, timeout=LONG)
         return wire(kafka, client)
 
