@@ -10,6 +10,7 @@ name, or for its death. A file ``stop`` ends the query in order when it is idle,
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import sys
@@ -29,6 +30,8 @@ from spark_group_source.spark.stream import GroupStreamReader
 from spark_group_source.spark.tasks import Application
 
 POLL_S = 0.02
+ADMISSION = importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
+"""Whether Spark passes the start and a limit to ``latestOffset()``: PySpark 4.2 or later."""
 
 Offset = dict[str, Any]
 
@@ -103,7 +106,8 @@ class MicroBatches:
     def _advance(self, batch: int) -> int:
         """Runs the next batch, if any; returns the last completed batch."""
         start = self._offsets.get(batch) if batch >= 0 else self._initial()
-        end = self._reader.latestOffset(start, self._reader.getDefaultReadLimit())
+        known = (start, self._reader.getDefaultReadLimit()) if ADMISSION else ()
+        end = self._reader.latestOffset(*known)
         if batch >= 0 and json.dumps(end) == json.dumps(start):
             self.record_once(f"idle {batch}")
             time.sleep(POLL_S)

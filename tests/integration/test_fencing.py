@@ -118,8 +118,8 @@ def halves(kafka: CutKafka, group: str) -> bool:
 @pytest.mark.parametrize(
     ("cut", "seconds"),
     [
-        pytest.param(Link.swallow, 10.0, id="silent"),
-        pytest.param(Link.refuse, 10.0, id="refused", marks=SLOW),
+        pytest.param(Link.swallow, 20.0, id="silent"),
+        pytest.param(Link.refuse, 20.0, id="refused", marks=SLOW),
         pytest.param(Link.swallow, 60.0, id="silent for a minute", marks=SLOW),
     ],
 )
