@@ -223,7 +223,7 @@ class EmbeddedKafka(BrokerCluster):
         """Yields kafka-python's admin client, connected."""
         from kafka.admin import KafkaAdminClient
 
-        self._forget_clients()  # they would not notice new partitions
+        self._forget_clients()  # their metadata may be older than what the caller changes
         client = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers.split(","))
         try:
             yield client
